@@ -75,7 +75,7 @@ class AttentionStatistics:
         return tuple(found)
 
     def _find_hidden(self, reading: LayerReading, weights: Tensor) -> Float[Tensor, "rows keys"]:
-        """Return zero for visible pairs, and next to minus infinity for others."""
+        """Return 0 for visible pairs, and nearly minus infinity for the others."""
         variant = self.attention.config.variant
         penalty = reading.scores.layout.penalty(
             causal=True, window=variant.window, stride=variant.stride, dtype=weights.dtype
@@ -96,7 +96,7 @@ def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2
 
 
 def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sums over queries of entropy, distance and own weight, one for each head."""
+    """Return sums over queries of entropy, distance and weight of the own token, by head."""
     return (
         _add_up(torch.special.entr(weights)),
         torch.einsum("hij,ij->hi", weights, distances).sum(dim=-1, dtype=torch.float64),
@@ -105,12 +105,12 @@ def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def _add_up(matrix: Tensor) -> Float[Tensor, " heads"]:
-    """Return the sum of each head: rows in their own format, which is fast, and then in float64."""
+    """Return the sum of each head: rows in their own dtype, which is fast, the rest in float64."""
     return matrix.sum(dim=-1).sum(dim=-1, dtype=torch.float64)
 
 
 def _add_squares(matrix: Tensor) -> Float[Tensor, " heads"]:
-    """Return the sum of squares of each head, rows in their own format as in :func:`_add_up`."""
+    """Return the sum of squares of each head, each row in its own dtype as in :func:`_add_up`."""
     return torch.linalg.vector_norm(matrix, dim=-1).square().sum(dim=-1, dtype=torch.float64)
 
 

@@ -11,14 +11,14 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import fixed, percent, real
 
 ALIKE_MARGIN = 0.1
-"""Within this difference from random weights, key and value are called as alike as those."""
+"""Key and value count as no more alike than random ones up to this difference."""
 LARGE_SCORE_CHANGE = 1.0
 """The change of scores above which a second-order forecast is not trusted."""
 LARGE_FORECAST = 0.5
-"""The forecast in nats per token above which the same holds."""
+"""The forecast in nats per token above which it is not trusted either."""
 ENERGY = 0.99
 MOST_NAMED = 6
-"""The layers that are named one by one."""
+"""The most layers that are named one by one."""
 MOST_NOISE = 2.0
 """Above this ratio of a forecast to the one by the text that chose the tensors, the text is called
 too short."""
@@ -76,7 +76,7 @@ def is_uncertain(layer: LayerAnalysis) -> bool:
 
 
 def count_directions(head: KeyValueReading) -> int:
-    """Return how many directions hold 99 % of the energy of a key and a value."""
+    """Return the number of directions that hold 99 % of the joint energy of key and value."""
     return next(
         (place for place, held in enumerate(_add_up(head.spectrum), start=1) if held >= ENERGY),
         len(head.spectrum),
@@ -205,7 +205,7 @@ def _nats(value: float) -> str:
 
 
 def _all_layers(number: int, total: int) -> str:
-    """Name the layers with separate keys and values, or those of a network of one kind."""
+    """Name the layers with separate keys and values, or all layers if every layer has them."""
     if number < total:
         return f"the {count(number, 'layer')} with separate keys and values"
     return "its layer" if number == 1 else f"all {number} layers"

@@ -104,9 +104,9 @@ class LayerStatistics:
 
 
 def _scaled_maps(attention: Attention) -> RoleMaps:
-    """Return the roles, with the gains of norms of query and key in their weights.
+    """Return the role maps, with the gains of query and key norms multiplied into them.
 
-    A product of query and key is that of these maps, over the two root mean squares.
+    The score of the layer is the product of these maps divided by the two root mean squares.
     """
     maps = make_role_maps(attention)
     if attention.query_norm is None or attention.key_norm is None:

@@ -23,7 +23,7 @@ from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import UsageError
 
 LONGEST_CONTEXT = 1024
-"""The default of the context, where the network has more."""
+"""The default context for networks with a longer maximum."""
 MAP_TOKENS = 48
 """The first tokens of the first window, whose attention is shown."""
 TOKENS_PER_HEAD_CHANNEL = 4
@@ -33,7 +33,7 @@ alike."""
 Progress = Callable[[int, int], None]
 """Called with the number of done steps and their total; a step is a part of a layer's work."""
 FEWEST_WINDOWS = 2
-"""The windows that a forecast takes: one half chooses a tensor, the other reads it."""
+"""The windows that a forecast needs: one half chooses a tensor, the other evaluates it."""
 
 
 def analyze_network(
@@ -150,7 +150,7 @@ def analyze_windows(
 
 @contextmanager
 def _prepare(network: LanguageModel) -> Generator[LanguageModel]:
-    """Yield the network in evaluation mode and frozen, or its copy in float32; undo it after."""
+    """Yield the network frozen in evaluation mode, or a float32 copy; restore it afterwards."""
     try:
         check_layers(network)
     except ValueError as error:
@@ -202,7 +202,7 @@ def _check_tokens(network: LanguageModel, window: Tensor) -> None:
 
 
 def _keep_maps(weights: Sequence[Tensor]) -> NDArray[np.float64]:
-    """Return the first rows and columns of all layers; layers of fewer heads get zeros."""
+    """Return the first rows and columns of all layers; layers with fewer heads get zeros."""
     heads = max(len(one) for one in weights)
     size = min(MAP_TOKENS, weights[0].shape[-1])
     kept = np.zeros((len(weights), heads, size, size))

@@ -75,15 +75,15 @@ class LayerMoments:
         return self.pair_products / self.tokens - mean[..., None] * mean[:, None]
 
     def query_moments(self) -> Float[Tensor, "heads head_dim head_dim"]:
-        """Return the second moment of the queries, the factor of their scores included."""
+        """Return the second moment of the queries, including the scale of the scores."""
         return self.query_products / self.tokens
 
     def curvature(self) -> Float[Tensor, "kv_heads joint joint"]:
-        """Return the second moment of the derivatives of the loss by key and value, keys first."""
+        """Return the second moment of the loss's derivatives by key and value, keys first."""
         return self.gradient_products.sum(dim=0) / self.tokens
 
     def half_curvatures(self) -> tuple[Float[Tensor, "kv_heads joint joint"], ...]:
-        """Return the curvature over each half of the windows; the same twice for one window."""
+        """Return the curvature over each half of the windows; one window is returned twice."""
         if self.windows < 2:
             return (self.curvature(), self.curvature())
         return tuple(
@@ -98,7 +98,7 @@ def scaled_queries(
     config: AttentionConfig,
     generator: torch.Generator,
 ) -> Float[Tensor, "heads tokens head_dim"]:
-    """Return the queries of a window as keys see them before their rotation, times the scale.
+    """Return the queries of a window as unrotated keys would meet them, times the scale.
 
     A rotated query meets a key at the distance of their positions. One of the keys that it sees is
     drawn, and the query is turned back by the position of that key: the second moment over a text

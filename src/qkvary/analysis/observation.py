@@ -1,6 +1,7 @@
 """Observes the inputs, scores and gradients of every attention layer on one window of text.
 
-One forward and one backward pass. Knows how to look at a layer; does not know what is made of it.
+One forward and one backward pass. Knows how to observe a layer; does not know what the observations
+are used for.
 """
 
 from collections.abc import Generator
@@ -59,9 +60,10 @@ def read_window(
 ) -> WindowReading:
     """Run a network on a window of text and return what every attention layer read and did.
 
-    The sampled loss is the sum over all positions of the cross entropy of a token that is drawn
-    from the network's own prediction. The second moment of its derivatives is the Gauss-Newton
-    curvature of the loss (the Fisher information), which that of the text's tokens is not.
+    At each position a token is drawn from the network's own prediction; the sampled loss is the sum
+    of the cross entropies of these tokens. The second moment of its derivatives is the Gauss-Newton
+    curvature of the loss (the Fisher information); the derivatives for the text's own tokens would
+    not give it.
 
     Args:
         network: A network in evaluation mode whose layers :func:`check_layers` accepts.
@@ -115,7 +117,7 @@ def check_layers(network: LanguageModel) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """One run of a layer with a zero added to its keys and values."""
+    """One call of a layer, with zeros added to its keys and values to obtain their derivatives."""
 
     attention: Attention
     input: Tensor
@@ -126,7 +128,7 @@ class _Call:
     value_shift: Tensor
 
     def describe(self, key_gradient: Tensor, value_gradient: Tensor) -> LayerReading:
-        """Return the reading, derivatives turned back to before the rotation."""
+        """Return the reading, with derivatives rotated back to the basis before rotation."""
         scores, rotation = self.scores, self.rotation
         names = ("query", "key", "products", "gain", "key_bias", "pair_bias")
         detached = {
@@ -154,7 +156,7 @@ class _Call:
 
 @contextmanager
 def _observe(network: LanguageModel) -> Generator[list[_Call]]:
-    """Record the runs of all layers for a while. A layer may run several times."""
+    """Record the calls of all layers within a block. A layer may be called several times."""
     layers = [block.attention for block in network.stack.blocks]
     calls: list[_Call] = []
     try:
@@ -180,7 +182,7 @@ def _attend(
     del cache, kernel
     heads = attention.read(x, layout)
     shifts = [torch.zeros_like(one, requires_grad=True) for one in (heads.key, heads.value)]
-    # Before the score terms, of which a soft cap multiplies queries and keys.
+    # Before the score terms, because a soft cap multiplies queries and keys.
     scores = attention.score(heads._replace(key=heads.key + shifts[0]), layout)
     call = _Call(
         attention=attention,

@@ -49,7 +49,7 @@ def read_ranks(maps: RoleMaps, *, seed: int) -> tuple[RankReading, ...]:
 
 
 def effective_rank(values: Float[Tensor, " values"]) -> EffectiveRank:
-    """Return the effective ranks of a matrix by its singular values; zeros for a zero matrix."""
+    """Return the effective ranks of a matrix from its singular values; zeros for a zero matrix."""
     values = values.sort(descending=True).values
     squares = values.square()
     total = float(squares.sum())
@@ -77,7 +77,7 @@ def effective_rank(values: Float[Tensor, " values"]) -> EffectiveRank:
 def product_values(
     left: Float[Tensor, "rows inner"], right: Float[Tensor, "columns inner"]
 ) -> Float[Tensor, " inner"]:
-    """Return the singular values of ``left right^T`` that may differ from zero."""
+    """Return the singular values of ``left right^T`` that can be nonzero."""
     inner = torch.linalg.qr(left).R @ torch.linalg.qr(right).R.mT
     return torch.linalg.svdvals(inner)
 

@@ -58,7 +58,7 @@ class CosineReading:
     columns: float | None
     """The mean of the cosines of equal channels, each a vector of the layer's width."""
     heads: tuple[float | None, ...]
-    """The cosine of each head's part as a vector, for each head of the weight with more heads."""
+    """The cosines head by head, each head's part as a vector; one per head of the larger weight."""
     deviation: float
     """The standard deviation of the first two for independent random matrices; their mean is 0."""
     head_deviation: float
@@ -67,7 +67,7 @@ class CosineReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValueReading:
-    """The similarity of a KV head's key and value, and the loss from one tensor for both.
+    """The similarity of a KV head's key and value, and the loss if one tensor replaces both.
 
     Every figure but ``plain_similarity`` stays the same under an invertible change of basis of
     query and key, and another of value and output.
@@ -93,7 +93,7 @@ class KeyValueReading:
     similarity_chance: float
     """``similarity`` of random directions with the head's own singular values, sampled."""
     plain_similarity: float
-    """CKA of keys and values as they are, which changes with their basis."""
+    """CKA of unchanged keys and values, which depends on their basis."""
     explained: float
     """The share of the value's output that a linear map of the key gives (least squares)."""
     explained_chance: float
@@ -107,11 +107,11 @@ class KeyValueReading:
     lost_chance: float
     """``lost`` of random directions with the head's own singular values, sampled."""
     forecast: float
-    """The rise of the loss, in nats per token, if one tensor serves key and value, which one half
-    of the text chose and the other half reads."""
+    """The rise of the loss, in nats per token, if one tensor serves key and value, chosen on one
+    half of the text and evaluated on the other."""
     fitted_forecast: float
-    """The same for the tensor and the curvature of the whole text: too low, because the text that
-    chooses the tensor reads it. It and ``forecast`` meet where the text is long enough."""
+    """The same for the tensor and the curvature of the whole text: too low, because the same text
+    chooses and evaluates the tensor. It approaches ``forecast`` if the text is long enough."""
     score_change: float
     """The root mean square by which the forecast's tensor moves a score."""
 
@@ -177,7 +177,7 @@ class LayerAnalysis:
 
     @property
     def fitted_forecast(self) -> float:
-        """The sum over KV heads of the forecasts by the text that chose the tensors."""
+        """The sum over KV heads of the forecasts measured on the text that chose the tensors."""
         return sum(head.fitted_forecast for head in self.key_values)
 
     @property

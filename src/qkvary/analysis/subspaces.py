@@ -21,9 +21,9 @@ Matrix = Float[Tensor, "rows columns"]
 class HeadMoments(NamedTuple):
     """One KV head, with the statistics of its tokens, queries and output.
 
-    ``keys`` stands for X W_K: it is F W_K with F^T F the covariance of the layer input, so that
-    its products are those of the keys of all tokens. Of normalised keys it is the half of a square
-    root of their covariance with the values.
+    ``keys`` stands for X W_K: it is F W_K with F^T F the covariance of the layer input, so that its
+    products are those of the keys of all tokens. For normalised keys it is the key half of a square
+    root of the joint covariance of keys and values.
     """
 
     keys: Float[Tensor, "rows head_dim"]
@@ -46,7 +46,7 @@ class Chance(NamedTuple):
 
 
 class ReadChance(NamedTuple):
-    """The measures of random weights that are read like a head, averaged over samples."""
+    """The measures of a head with random weights in place of its own, averaged over samples."""
 
     similarity: float
     """The mean of ``kernel_alignment``."""
@@ -84,7 +84,7 @@ def kernel_alignment(one: Matrix, other: Matrix) -> float:
 
 
 def explained_share(head: HeadMoments) -> float:
-    """Return how much of the value's output a linear map M of the key gives.
+    """Return how much of the value's output can be predicted from the key by a linear map M.
 
     The map is the least squares solution of V ~ K M, which W_O absorbs, and shares are of the mean
     square of V W_O around its mean: ``1 - |(V - K M) W_O|^2 / |V W_O|^2``.
@@ -98,7 +98,7 @@ def joint_spectrum(
     seen: Float[Tensor, "*samples d_model head_dim"],
     read: Float[Tensor, "*samples d_model head_dim"],
 ) -> Float[Tensor, "*samples values"]:
-    """Return the singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], both halves of equal energy.
+    """Return the singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], halves of equal energy.
 
     One tensor of r channels that serves as key and value gives the best approximation of rank r
     (Eckart and Young): what scores and outputs lose is the energy of the other singular values.

@@ -1,4 +1,4 @@
-"""Calibration text as windows of tokens; no more of it is encoded than is read."""
+"""Calibration text as windows of tokens; only the part that is read is encoded."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,7 @@
-"""A forecast: by how much does the loss rise if one tensor serves as key and as value?
+"""A forecast: how much does the loss rise if one tensor serves as both key and value?
 
-To second order in the change of keys and values. Uses derivatives of the loss, so that attention
-weights, rotations, score terms and everything after the layer count with what they do.
+A second-order expansion in the change of keys and values. It uses derivatives of the loss, so the
+effect of attention weights, rotations, score terms and all later layers is included.
 """
 
 from typing import NamedTuple
@@ -72,11 +72,12 @@ def cross_forecast(
     moments: Float[Tensor, "joint joint"],
     curvatures: tuple[Float[Tensor, "joint joint"], ...],
 ) -> float:
-    """Return the forecast on text that did not choose the tensor, in nats per token.
+    """Return the forecast on text that was not used to choose the tensor, in nats per token.
 
     A curvature estimated from a text has directions that seem free because the text does not show
-    what they do, and the best tensor loses just those: by its own curvature it is much too cheap.
-    So the tensor of each half of the text is read by the curvature of the other half.
+    what they do, and the best tensor drops exactly those, so its own curvature underestimates its
+    cost. So the tensor chosen on each half of the text is evaluated with the curvature of the other
+    half.
 
     Args:
         moments: S, as in :func:`forecast_tie`.

@@ -42,7 +42,7 @@ TRAINED = ("train ", "train-")
 
 
 def find_model(given: object) -> Model:
-    """Return the model that is given by its name, file or hub id, as a value, or as a network.
+    """Return the model that a name, file, hub id, value or network denotes.
 
     Raises:
         ValueError: if there is none, or its configuration cannot be read.
@@ -170,10 +170,10 @@ def read_texts(given: object) -> tuple[Path, ...]:
 
 @options
 class Where:
-    """Changes to the definition of a study; the same options find its runs again."""
+    """Changes to the definition of a study; repeat the same options to find its runs again."""
 
     seeds: Annotated[int | str | Sequence[int] | None, Parameter(name=("--seeds", "--seed"))] = None
-    """Other seeds than the study's: 7 or 0,1,2 or 0-4."""
+    """Seeds to use instead of the study's: 7 or 0,1,2 or 0-4."""
     device: str = "cpu"
     """Device: cpu, cuda, cuda:1, mps."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -182,10 +182,10 @@ class Where:
 
 @options
 class Part(Where):
-    """The protocol and the part of a study; the same options find its runs again."""
+    """The protocol and part of a study; repeat the same options to find its runs again."""
 
     protocol: str | None = None
-    """A study's other protocol, such as clean."""
+    """Another protocol of the study, such as clean."""
     tasks: Annotated[tuple[str, ...], Parameter(name="--task")] = ()
     """Only this task; repeat it for more."""
     settings: Annotated[tuple[str, ...], Parameter(name="--setting")] = ()
@@ -197,7 +197,7 @@ class Part(Where):
     """Only this variant and the baseline; repeat it for more."""
 
     def typed(self, reference: str, study: "Study") -> str:
-        """Return the study and the options that select the part, as they are typed.
+        """Return the study and the options that select its part, as one types them.
 
         Args:
             reference: The name or path of the study, as it was typed.
@@ -245,7 +245,7 @@ def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
 def choose_runs(
     store: "Store", name: AnyStudy, part: Part = PART
 ) -> "tuple[Study, Training | None]":
-    """Return the runs of a study, or of a training by its name, and that training.
+    """Return the runs of a study or of a named training, and that training if there is one.
 
     Raises:
         UsageError: as ``choose_study``, or if no training or several have that name, or it has

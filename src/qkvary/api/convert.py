@@ -99,7 +99,7 @@ class Calibration:
 
 @options
 class Healing:
-    """Distillation of the network with a smaller cache from the network before."""
+    """Distillation: the network with the smaller cache learns from the original network."""
 
     heal_tokens: Count | None = None
     """Tokens of distillation, attention alone; none if not given. A stopped one resumes."""
@@ -345,7 +345,7 @@ def _shrink(
 
 
 def _in_float32(loaded: "LoadedModel") -> "LoadedModel":
-    """Return a network with enough digits for moments and roots; the given one stays unchanged."""
+    """Return a float32 copy of a half-precision network, or the network itself, unchanged."""
     import torch
 
     from qkvary.checkpoints.models import LoadedModel

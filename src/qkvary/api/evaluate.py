@@ -69,19 +69,19 @@ class Reading:
 
 
 def _split(given: str | Sequence[Count]) -> list[str]:
-    """Return what is given as a list, or separated by commas."""
+    """Return a list, also from text with commas."""
     several = [given] if isinstance(given, str) else given
     return [part.strip() for one in several for part in str(one).split(",")]
 
 
 @options
 class Asking:
-    """The prompts of tasks."""
+    """The prompts of the tasks."""
 
     task_data: StrPath | None = None
     """Folder of the task files; lm_eval in $QKVARY_DATA if not given."""
     fewshot: int | None = None
-    """Solved examples before each question; 5, lambada 0, tasks of the hub their own."""
+    """Solved examples before each question; 5 by default, 0 for lambada, as given for hub tasks."""
     limit: int | None = None
     """Number of questions per task, from the first."""
     against: StrPath | None = None
@@ -89,7 +89,7 @@ class Asking:
     with its training split, and score the others separately."""
 
     def resolve(self, tasks: str | Sequence[str]) -> TaskReading:
-        """Return the tasks and how they are asked."""
+        """Return the tasks and how their prompts are made."""
         return TaskReading(
             tasks=tuple(_split(tasks)),
             task_data=None

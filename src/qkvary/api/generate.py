@@ -43,7 +43,7 @@ BATCH = 16
 ShowText = Callable[[int, str, bool], None]
 """Called with the number of a prompt, a piece of new text, and whether it ends."""
 OpenTexts = Callable[[Sequence[str]], ShowText]
-"""Called with the prompts, once nothing can be refused any more."""
+"""Called with the prompts once all arguments are checked."""
 
 
 def _show_nothing(_prompts: Sequence[str]) -> ShowText:
@@ -66,7 +66,7 @@ class Texts(list[Text]):
 
 @options
 class Choosing:
-    """The choice of tokens."""
+    """How tokens are chosen."""
 
     temperature: float | None = None
     """Divide logits by it; 0 takes the most probable token. 0, or 1 with a filter, if not given."""
@@ -100,7 +100,7 @@ class Choosing:
         )
 
     def stops(self) -> tuple[str, ...]:
-        """Return the texts before which an answer ends."""
+        """Return the stop strings, before which an answer ends."""
         given = cast("object", self.stop)
         if not isinstance(given, str | Sequence):
             raise UsageError(f"expected texts for stop, got {given!r}")
@@ -137,7 +137,7 @@ class Decoding(NetworkOptions):
         )
 
     def notice(self, loaded: "LoadedModel") -> str | None:
-        """Return a sentence if the first token waits for a compilation."""
+        """Return a notice if kernels must be compiled before the first token."""
         from qkvary.nn.decoding.choice import pinned
         from qkvary.nn.decoding.native import notice
 
@@ -232,7 +232,7 @@ class _Display(NamedTuple):
     open_texts: OpenTexts
 
     def announce(self) -> None:
-        """Say what the first token waits for."""
+        """Print what delays the first token."""
         if self.notice is not None:
             self.say(self.notice)
 

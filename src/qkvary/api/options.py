@@ -207,7 +207,7 @@ AnyModel = Annotated[
         completer=complete_model,
     ),
 ]
-"""A network whose costs are asked for."""
+"""A network whose costs are requested."""
 Labels = str | AnyVariant | Sequence[str | AnyVariant]
 """One variant or several, each as a value or by its label."""
 Variants = Annotated[

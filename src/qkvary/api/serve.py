@@ -82,7 +82,7 @@ class Starting:
     """An option of the engine itself, such as --threads=2; repeat it for more."""
 
     def read_options(self) -> tuple[str, ...]:
-        """Return the options of the engine, values apart from names, as every engine reads them."""
+        """Return extra options for the engine, with values separated from names."""
         given = self.engine_option
         options = (given,) if isinstance(given, str) else tuple(given)
         return tuple(word for option in options for word in option.split("=", 1))
@@ -212,7 +212,7 @@ def _prepare(
 
 
 def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
-    """Return the class of transformers with the smallest cache that expresses a network."""
+    """Return the transformers class that can express a network with the smallest cache."""
     from qkvary.checkpoints.huggingface.stock import find_obstacle
 
     reasons: list[str] = []
@@ -226,7 +226,7 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
 
 
 def _choose_context(given: Count | None, model: Model) -> int:
-    """Return the tokens of a user.
+    """Return the number of tokens per user.
 
     Raises:
         UsageError: for more than the model was made for.
@@ -239,7 +239,7 @@ def _choose_context(given: Count | None, model: Model) -> int:
 
 
 def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:
-    """Return the bytes that llama.cpp takes for its cache by the rules of ``plan``."""
+    """Return the bytes that llama.cpp allocates for its cache, by the rules of ``plan``."""
     if engine != "llama.cpp":
         return None
     try:
@@ -258,7 +258,7 @@ def _describe_cache(title: str, cache: CacheLine | None, predicted: int | None) 
 
 
 def _make_request(url: str, asked: Serving) -> str:
-    """Return a command that asks for an answer."""
+    """Return a command that requests an answer from the server."""
     body = json.dumps({"model": asked.name, "prompt": "Once upon a time", "max_tokens": 40})
     headers = ["Content-Type: application/json"]
     if asked.key is not None:

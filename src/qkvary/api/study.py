@@ -37,7 +37,7 @@ REFRESH_SECONDS = 20
 
 @options
 class Running:
-    """The processes that run a study, and what is done with its runs."""
+    """The processes that run a study, and what happens to its runs."""
 
     workers: Count | None = None
     """Worker processes; by default one for each processor."""
@@ -177,7 +177,7 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
 
 
 def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counter[str]]:
-    """Return the estimated seconds of the runs whose data is here, and why others have none.
+    """Return the estimated seconds of the runs whose data is present, and why others have none.
 
     Raises:
         DamagedError: if data of a task is damaged.

@@ -247,7 +247,7 @@ def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal
 def _begun_execution(
     study: Study, store: Store, options: TrainingOptions, shown: Terminal
 ) -> ExecutionSettings | None:
-    """Return the execution settings of the similar runs to resume, or None."""
+    """Return the execution settings of similar runs that were begun, or None if there are none."""
     similar = None if options.anew else find_similar_run(store, study)
     if similar is not None and not options.allow_change:
         raise UsageError(
@@ -335,7 +335,7 @@ def _train_cells(
 
 
 class _Progress(AbstractContextManager["_Progress"]):
-    """Shows the runs that are trained."""
+    """Shows the progress of the runs in training."""
 
     def __init__(self, shown: Terminal) -> None:
         self._shown = shown
@@ -350,13 +350,13 @@ class _Progress(AbstractContextManager["_Progress"]):
         self._open.close()
 
     def wait(self, cell: Cell, owner: Owner | None) -> None:
-        """Say which process holds a run, once."""
+        """Announce once which process holds a run."""
         if owner is not None and str(owner) != self._waits_for:
             self._waits_for = str(owner)
             self._shown.say(f"waiting for {owner}: {cell.title}")
 
     def end(self, cell: Cell, record: Record, seconds: float) -> None:
-        """Say how a run has ended."""
+        """Print how a run has ended."""
         self._open.close()
         if record.status == "done":
             took = duration(seconds, 2)
@@ -371,7 +371,7 @@ class _Progress(AbstractContextManager["_Progress"]):
         self._update = self._open.enter_context(self._shown.show_progress("training", "steps"))
 
     def _log(self, entry: Mapping[str, Any]) -> None:
-        """Say what one entry of a run's log says."""
+        """Print one entry of a run's log."""
         step = f"step {entry['step']:,}"
         match entry["event"]:
             case "validation":

@@ -1,4 +1,4 @@
-"""A training that is planned: its costs, passes over its text, time, and the steps of a time."""
+"""A planned training: its costs, passes over the text, time, and the steps that fit into a time."""
 
 import math
 from collections.abc import Callable
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from qkvary.data.prepared_sets import PlannedSet
 
 TEST_PASSES = 3
-"""Forward passes of the test: windows, and documents with and without padding."""
+"""Forward passes over the test split: in windows, and by document with and without padding."""
 FIRST_STEPS = 1_000
 """Steps from which the time of others is estimated."""
 
 
 def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
-    """Return the seconds of a run's steps and evaluations here, or None for another device."""
+    """Return the seconds that steps and evaluations take here, or None on another device."""
     if run.device != "cpu":
         return None
     # It needs torch, which a training has not imported yet.
@@ -37,10 +37,10 @@ def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
 
 
 def count_scored(run: RunConfig, planned: "PlannedSet") -> int:
-    """Return the tokens that all validations and the test score.
+    """Return the number of tokens that all validations and the test score.
 
-    The size of a split that is not prepared is not known: only as many count as are asked for, and
-    no more than the text has bytes.
+    The size of an unprepared split is not known: the requested tokens count, but at most one per
+    byte of the text.
     """
     task = cast("LanguageTaskConfig", run.task)
     splits = {} if planned.data is None else planned.data.splits
@@ -62,9 +62,9 @@ def choose_steps(
     store: Store,
     command: str,
 ) -> int:
-    """Return the steps that take so many minutes here, with two digits.
+    """Return the number of steps that fit into these minutes here, rounded to two digits.
 
-    A command that was typed before has the steps that were chosen then, so that it resumes.
+    A repeated command gets the number of steps that was chosen the first time, so that it resumes.
 
     Args:
         minutes: Minutes of each run, validations and test included.

@@ -32,7 +32,7 @@ SHOWN_KEY = 8
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class TrainingResult(Result[Summary | None]):
-    """The result of a training; ``value`` is the summary of its runs, None of a plan.
+    """The result of a training; ``value`` is the summary of its runs, or None for a plan.
 
     The exit code is 5 if a run diverged, 1 if one failed, else 0.
     """
@@ -87,7 +87,7 @@ def report_training(
 
 
 def write_texts(study: Study, store: Store) -> dict[str, str]:
-    """Return a new document by each variant's first finished network, by the variants' labels."""
+    """Return a text written by the first finished network of each variant, by variant label."""
     from qkvary.inference.samples import TextSampler
 
     texts: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """The verbs: each is one function, which ``import qkvary as qk`` and the command line share.
 
-A verb is a function in a file of its own::
+A verb is a function in a separate file::
 
     def cost(model: AnyModel, variants: Variants = (), *, batch: Count = 1) -> "Result[Costs]":
         \"\"\"Count what a model costs in every variant.
@@ -67,7 +67,7 @@ VERBS: dict[str, dict[str, str]] = {
 }
 """The words of each command with its module and function, in the order of the help.
 
-A function named ``command`` is a command alone, without a name in Python.
+A function named ``command`` is only a command and has no name in Python.
 """
 
 GROUPS = {

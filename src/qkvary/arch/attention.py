@@ -85,11 +85,11 @@ class ScaleConfig:
     identity: IdentityScale = "derived"
     """``derived``: keep the deviation of the baseline's scores; ``published``: 1/2; ``none``: 1."""
     channels: float | None = field(default=None, metadata=ADDED_LATER)
-    """The number under the root, where it is neither of the two."""
+    """The number under the root, if it is neither of the two."""
     norm_eps: float = field(default=1e-6, metadata=ADDED_LATER)
     """Epsilon of the norms of query and key, where the variant has them."""
     norm_adds_one: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether they multiply a channel by one more than its learned number."""
+    """Whether they multiply a channel by its learned number plus one."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -111,7 +111,7 @@ class PositionConfig:
     plus_per_head: bool = False
     """One map per head (character model) instead of one per layer, also of key biases."""
     key_positions: int = field(default=1024, metadata=ADDED_LATER)
-    """Key positions with their own bias; those beyond have that of the last."""
+    """Key positions with their own bias; later positions have the bias of the last."""
     rotary_base: float = 10_000.0
     """Base of the rotary frequencies."""
     rotary_fraction: float = 0.5
@@ -123,8 +123,8 @@ class PositionConfig:
     relative_distance: int = 128
     """Distances beyond this share one entry of the relative bias."""
     rotates_value: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether ``value_rope`` also holds for a value of another source, which is not rotated
-    otherwise: the control that separates rotated values from shared ones."""
+    """Whether ``value_rope`` also applies to a value from another source, which is otherwise not
+    rotated: the control that separates rotated values from shared ones."""
     scaling: RotaryScaling | None = field(default=None, metadata=ADDED_LATER)
     """The scaling of the rotary frequencies for longer texts."""
 
@@ -236,7 +236,7 @@ class AttentionConfig:
             self.position.scaling.check(self.rotated_channels)
 
     def _check_kernel(self) -> None:
-        """Refuse a kernel that keeps to itself what the variant changes."""
+        """Refuse a kernel that hides what the variant changes."""
         if self.kernel != "sdpa":
             return
         changed = [
@@ -265,7 +265,7 @@ class AttentionConfig:
         return self.variant.kv_heads(self.num_heads)
 
     def heads(self, source: Source) -> int:
-        """Heads of a source: those of key and value, unless only the query reads it.
+        """Heads of a source: the KV heads, or the query heads if only the query reads it.
 
         A latent is one head, and so is the key of decoupled positions.
         """
@@ -293,7 +293,7 @@ class AttentionConfig:
 
     @property
     def state_numbers(self) -> int:
-        """Numbers of the state that a layer keeps of a sequence; 0 where it keeps its tokens."""
+        """Size of the state that a layer keeps per sequence; 0 if it keeps tokens instead."""
         if not self.variant.keeps_state:
             return 0
         return self.kv_width * (self.size_per_head + self.variant.is_normalised)
@@ -305,25 +305,25 @@ class AttentionConfig:
 
     @property
     def rotated_channels(self) -> int:
-        """Channels of a head that are rotated, those of decoupled positions included; 0 if none."""
+        """Rotated channels of a head, including those of decoupled positions; 0 if none."""
         if self.variant.positions == "rotary":
             return self.position.rotary_dim(self.size_per_head)
         return self.variant.decoupled or 0
 
     @property
     def turns_by_length(self) -> bool:
-        """Whether every key turns otherwise when the text grows."""
+        """Whether the rotation of all keys changes when the text grows."""
         scaling = self.position.scaling
         return scaling is not None and scaling.depends_on_length and self.rotated_channels > 0
 
     @property
     def compared_channels(self) -> int:
-        """Channels that a query and a key are compared over."""
+        """Channels in the dot product of a query and a key."""
         return self.size_per_head + (self.variant.decoupled or 0)
 
     @property
     def value_rope(self) -> ValueRope:
-        """The effect of rotation on the value: ``none`` for one that is not rotated."""
+        """How rotation affects the value: ``none`` if the value is not rotated."""
         sharing, position = self.variant.sharing, self.position
         reads_key = sharing.value == sharing.key or position.rotates_value
         rotates = self.variant.positions == "rotary" and reads_key
@@ -346,7 +346,7 @@ class AttentionConfig:
         return size
 
     def latent(self, source: Source) -> int | None:
-        """Inner width of a projection that is narrower inside than what it gives, else ``None``."""
+        """Inner width of a projection that is narrower than its output, else ``None``."""
         rank = None if source == IDENTITY else self.rank(source)
         return None if rank is None or rank >= self.width(source) else rank
 
@@ -359,7 +359,7 @@ class AttentionConfig:
 
     @property
     def _baseline_width(self) -> int:
-        """Columns of the matrix that the baseline's projections are drawn as."""
+        """Columns of the matrix from which the baseline's projections are drawn."""
         matrices = 1 if self.init.scheme == "xavier-matrices" else 3
         return matrices * self.num_heads * self.size_per_head
 
@@ -372,7 +372,7 @@ class AttentionConfig:
 
     @property
     def content_scale(self) -> float:
-        """The factor of q . k, temperature included, where no learned term changes it."""
+        """The factor of q . k, temperature included; without the learned factors."""
         return self.score_scale / self.variant.temperature
 
     @property

@@ -18,8 +18,8 @@ Memory = Literal["own", "encoder"]
 Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere", "latent", "keys"]
 """The entries of a cache per token: each source that key and value read, once (``needed``); rotated
 keys and values, also where they are one source (``both``, as engines do); the value and the rotated
-channels of the key; the layer input, or one that another layer keeps; what low-rank projections
-give inside, where that is narrower (``latent``); or keys, of which values are made."""
+channels of the key; the layer input, or one that another layer keeps; the inner result of low-rank
+projections, if that is narrower (``latent``); or keys, from which values are made."""
 INPUT_STORED: tuple[Storage, ...] = ("input", "input elsewhere")
 """Storage from which keys and values are made again in every step."""
 
@@ -37,7 +37,7 @@ class ProjectedAttention:
     entries: int = 0
     """Other learned numbers: attention sinks, a table of relative positions."""
     reads_layer: int | None = None
-    """The layer whose stored keys and values are read instead of own ones."""
+    """The layer whose stored keys and values are read instead of the layer's own."""
     memory: Memory = "own"
     """The tokens of keys and values: the layer's own, or an encoder's output."""
     storage: Storage = "needed"
@@ -56,7 +56,7 @@ class ProjectedAttention:
         )
         if self.reads_layer is not None and given.sharing.query in given.cached:
             raise ValueError(
-                "expected a query of its own in a layer that reads another layer's keys and "
+                "expected a separate query in a layer that reads another layer's keys and "
                 f"values, got a query that reads {given.sharing.query}"
             )
         # A missing bias belongs to the layer's own projections; shared ones have theirs.
@@ -67,7 +67,7 @@ class ProjectedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """The module that picks the tokens that sparse attention reads, by its own keys.
+    """The module that selects the tokens that sparse attention reads; it has keys of its own.
 
     Source: DeepSeek-AI 2025, "DeepSeek-V3.2", section 2.1.
     """
@@ -79,7 +79,7 @@ class Indexer:
     top: int
     """Tokens that it picks."""
     is_shared: bool = False
-    """Whether the layer has no indexer and takes what that of an earlier layer picked."""
+    """Whether it has no indexer and uses the tokens that an earlier layer's indexer selected."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "heads", "top")
@@ -107,7 +107,7 @@ class LatentAttention:
     value_dim: int
     """Channels of a value head."""
     bias: bool = False
-    """Biases on what leads into the latents and out of the layer."""
+    """Biases on the projections into the latents and out of the layer."""
     indexer: Indexer | None = None
     """The module that picks the tokens to read; ``None`` if all are read."""
     window: int | None = None
@@ -125,17 +125,17 @@ class LatentAttention:
 
     @property
     def most_keys(self) -> int | None:
-        """Tokens that a query reads at most, of a window or as an indexer picks."""
+        """Maximum tokens that a query reads: those of a window, or those an indexer selects."""
         return self.window if self.indexer is None else self.indexer.top
 
     @property
     def key_dim(self) -> int:
-        """Channels that a query and a key are compared over, per head."""
+        """Channels in the dot product of a query and a key, per head."""
         return self.nope_dim + self.rope_dim
 
     @property
     def own_indexer(self) -> Indexer | None:
-        """The indexer whose weights and keys are this layer's."""
+        """The indexer that belongs to this layer, with weights and keys of its own."""
         return None if self.indexer is None or self.indexer.is_shared else self.indexer
 
     @property
@@ -209,14 +209,14 @@ class Compressor:
 
     @property
     def projected_width(self) -> int:
-        """Channels that a token is projected to for content, and as many for the gate."""
+        """Channels of a token's content projection; the gate has as many again."""
         return 2 * self.width if self.overlapping else self.width
 
     def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:
-        """Return the rows kept after ``tokens`` tokens, as pairs of their number and width.
+        """Return the rows kept after ``tokens`` tokens, as pairs of row count and width.
 
-        Summaries, content and gate of the tokens that wait for one, and those that the next summary
-        sees of the tokens of the last one.
+        These are the summaries; content and gate of the tokens not yet summarised; and the tokens
+        of the last summary that the next one overlaps.
         """
         summaries, waiting = divmod(tokens, self.rate)
         overlap = 2 * self.rate if self.overlapping and summaries else 0
@@ -227,13 +227,13 @@ class Compressor:
         )
 
     def last_closing(self, tokens: int) -> int:
-        """Return the tokens after which the last of the summaries closed, 0 where none did."""
+        """Return the tokens seen when the last summary was completed; 0 before the first."""
         return tokens - tokens % self.rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedAttention:
-    """Shared-KV attention with one KV head over a window and, where there is one, summaries.
+    """Shared-KV attention with one KV head over a window, and over summaries if there are any.
 
     Source: DeepSeek-AI 2026, "DeepSeek-V4", section 2.3, as implemented in transformers 5.23.
     """
@@ -247,11 +247,11 @@ class CompressedAttention:
     q_rank: int
     """Inner width of the query's projection."""
     o_groups: int
-    """Groups of heads that the output projection takes apart."""
+    """Groups of heads with a separate part of the output projection."""
     o_rank: int
-    """Channels that each group leaves."""
+    """Output channels of each group."""
     window: int
-    """Tokens that are kept as they are."""
+    """Tokens that are kept uncompressed."""
     compressor: Compressor | None = None
     """The module that summarises earlier tokens; ``None`` for a layer with a window only."""
     indexer: Compressor | None = None
@@ -319,7 +319,7 @@ class CompressedAttention:
 
     @property
     def compressors(self) -> tuple[Compressor, ...]:
-        """Compressor and indexer, where the layer has them."""
+        """Compressor and indexer, if the layer has them."""
         return tuple(part for part in (self.compressor, self.indexer) if part)
 
 
@@ -408,7 +408,7 @@ class Experts:
 
     @property
     def always(self) -> tuple[Linear, ...]:
-        """The matrices that every token passes through."""
+        """The matrices that every token uses, whatever experts it chooses."""
         router = () if self.router is None else (self.router,)
         return router if self.shared is None else (*router, *self.shared.linears)
 

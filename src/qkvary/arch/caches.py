@@ -48,12 +48,12 @@ class CacheOptions:
     """Channels that share a scale where each token has its own."""
     block: int = 32
     """Tokens that share a scale where each channel has its own. A block is quantised when it is
-    full and has left the newest tokens; what a window keeps has to be no less."""
+    full and has left the newest tokens; a window must keep at least that many tokens."""
     rotate: bool = False
     """Whether quantised storage mixes the channels of an entry by a fixed orthogonal matrix, so
     that no channel is much larger than the others, and mixes them back when they are read."""
     residual: int = 0
-    """Newest tokens that quantised storage keeps as they are."""
+    """Number of newest tokens that quantised storage keeps unquantised."""
     kernel: DecodeKernel = "layer"
     """The kernel for few new tokens without gradients. Only ``layer`` computes, bit for bit, the
     same as without a cache."""

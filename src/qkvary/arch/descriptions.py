@@ -65,7 +65,7 @@ def _describe_layers(variant: LayerVariants) -> str:
 
 
 def name_changes(variant: Variant, baseline: Variant) -> str:
-    """Return what a variant changes of another in a few words, such as "K=V with shared heads".
+    """Describe how one variant differs from another, such as "K=V with shared heads".
 
     Returns:
         The label where sharing, heads and ``+`` are not all that differs, or nothing differs.

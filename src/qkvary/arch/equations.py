@@ -39,7 +39,7 @@ def write_equation(variant: Variant) -> str:
 
 
 def write_weights(variant: Variant, query: str, key: str) -> str:
-    """Return the weights of the values, from what query and key read."""
+    """Return the attention weights as an equation, from what query and key read."""
     query = _QUERY_FORMS[variant.query_form].format(query=query)
     key = _write_key_value(variant, key, "k")
     bare = [_change(variant, query, "q"), _change(variant, key, "k")]
@@ -60,7 +60,7 @@ def write_weights(variant: Variant, query: str, key: str) -> str:
 
 
 def write_mixture(variant: Variant, weights: str, value: str) -> str:
-    """Return the mixed values, from weights and what the value reads."""
+    """Return the weighted sum of values as an equation, from weights and what the value reads."""
     value = _write_key_value(variant, value, "v")
     if variant.positions == "rotary" and variant.sharing.key == variant.sharing.value:
         return f"R⁻¹({weights} {_change(variant, value, 'v')})"
@@ -68,7 +68,7 @@ def write_mixture(variant: Variant, weights: str, value: str) -> str:
 
 
 def define_symbols(variant: Variant) -> tuple[str, ...]:
-    """Return the definitions of the symbols in the equation of a variant, one in each text."""
+    """Return the definitions of the symbols in a variant's equation, one text per symbol."""
     lines = ["x is the layer input; products with W include the bias of the projection"]
     if variant.identity_roles:
         lines.append(f"{HEAD_INPUT} is the head's own channels of the layer input")
@@ -94,7 +94,7 @@ def _define_scale(variant: Variant) -> str:
 
 
 def _write_seen(variant: Variant) -> str:
-    """Return the condition on the pairs that a window and a stride leave, after a semicolon."""
+    """Return the condition on visible pairs for a window and a stride, after a semicolon."""
     window = [] if variant.window is None else [f"|i-j| < {variant.window}"]
     stride = [] if variant.stride is None else [f"{variant.stride} divides i-j"]
     return "".join(f"; {' or '.join(part)}" for part in (window + stride,) if part)

@@ -158,7 +158,7 @@ def canonical_label(text: str) -> str:
 
 
 def as_label(given: AnyVariant | str) -> AnyVariant:
-    """Return one variant or those of layers as they are, or read their label.
+    """Return a variant, or the variants of layers, unchanged; or read their label.
 
     Raises:
         ValueError: as :func:`parse_label`, or for something else.

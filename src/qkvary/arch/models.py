@@ -70,7 +70,7 @@ class Model:
             raise ValueError("expected at least one layer, got none")
 
     def count_encoder_tokens(self, given: int | None, context: int) -> int:
-        """Return the tokens of the encoder: those the model fixes, those given, or the decoder's.
+        """Return the encoder tokens: fixed by the model, given, or as many as the decoder's.
 
         Raises:
             ValueError: for fewer than 1.
@@ -160,7 +160,7 @@ def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
 
 
 def as_model(network: Network, name: str = "network") -> Model:
-    """Return a network of this package as a model, from which all costs are derived.
+    """Return a network of this package as a ``Model``, from which all costs are derived.
 
     Args:
         network: A network of a kind in ``DESCRIPTIONS``, or of a subclass, of which the rest is

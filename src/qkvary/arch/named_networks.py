@@ -240,7 +240,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(_SIZES | {"124m": "gpt2-124m"})
 
 
 def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:
-    """Return the choice that a name or a size means, in any spelling, or ``None``."""
+    """Return the choice that a name or size denotes, in any spelling, or ``None``."""
     return find_name(ALIASES.get(spell(name), name), choices)
 
 
@@ -290,5 +290,5 @@ def _vary(network: LanguageModelConfig, variant: AnyVariant | str | None) -> Lan
 
 
 def keep_positions(variant: AnyVariant, own: Variant) -> AnyVariant:
-    """Return a variant with the positions of a network's own, if it names none."""
+    """Return a variant with the network's own positions, if the variant names none."""
     return map_variants(variant, lambda one: one.keep_positions(own))

@@ -79,7 +79,7 @@ class BlockConfig:
 
     @property
     def has_final_norm(self) -> bool:
-        """Whether one more normalisation follows the last block."""
+        """Whether there is a normalisation after the last block."""
         return self.norm != "none" and self.norm_placement not in ("pre-only", "post")
 
     @property
@@ -94,12 +94,12 @@ class BlockConfig:
 
     @property
     def is_gated(self) -> bool:
-        """Whether a third matrix gates the inner channels of the feed-forward network."""
+        """Whether the feed-forward network has a third matrix, the gate."""
         return self.activation in ("swiglu", "geglu-tanh")
 
     @property
     def has_feed_forward_bias(self) -> bool:
-        """Gated networks have none."""
+        """Whether the feed-forward network has biases; gated ones have none."""
         return self.bias and not self.is_gated
 
     @property
@@ -152,7 +152,7 @@ class Network:
 
     @property
     def variant(self) -> AnyVariant:
-        """The variant of all layers, or that of each."""
+        """The variant of all layers, or the variant of each layer."""
         return join_layers([layer.variant for layer in self.layers])
 
     def with_variant(self, variant: AnyVariant) -> Self:
@@ -313,10 +313,10 @@ class VisionTransformerConfig(Network):
 @stored("EncoderDecoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoderConfig(TokenNetwork):
-    """An encoder and a decoder of as many layers each, which attends to the encoder's output.
+    """An encoder, and a decoder with as many layers that attends to the encoder's output.
 
-    ``attention`` is that of the decoder, ``vocabulary`` its tokens; the encoder has the same layers
-    without causality. Source and target have separate tables.
+    ``attention`` and ``vocabulary`` are those of the decoder. The encoder has the same layers but
+    is not causal. Source and target have separate embedding tables.
 
     Source: Vaswani et al. 2017; the public code of paper 2 (Key-Value Transformer), translation.
     """
@@ -396,9 +396,9 @@ class EncoderDecoderConfig(TokenNetwork):
     def cross(self) -> tuple[AttentionConfig, ...]:
         """The cross attention of each decoder layer.
 
-        That of ``published-code`` has all three projections and the ``+`` of self-attention; where
-        the query of self-attention reads the key, cross attention takes the key for its query too
-        whenever padded source and target are equally long, and then does not see the target.
+        That of ``published-code`` has all three projections and the ``+`` of self-attention; if the
+        query of self-attention reads the key, then whenever padded source and target are equally
+        long, cross attention uses the key as its query too and does not see the target.
         """
         return tuple(
             dataclasses.replace(

@@ -1,6 +1,6 @@
-"""Classes of a user's own file: their import, their versions, and what is not known of them.
+"""Classes from a user's own file: their import, their versions, and what costs leave out.
 
-Nothing here is loaded through pickle: a file is imported because a person names it. Torch-free.
+Nothing is loaded by pickle: only files that the user names are imported. Torch-free.
 """
 
 import functools
@@ -56,7 +56,7 @@ def import_code(code: Iterable[str]) -> None:
 
 
 def own_classes(network: Any, *others: object) -> tuple[type[Any], ...]:
-    """Return the classes from outside this package that a network or other values are made of.
+    """Return the classes from outside this package that a network or another value is made of.
 
     Args:
         network: The configuration of a network.
@@ -68,7 +68,7 @@ def own_classes(network: Any, *others: object) -> tuple[type[Any], ...]:
 
 
 def code_of(classes: Iterable[type[Any]]) -> tuple[str, ...]:
-    """Return what another process has to import to know some classes, for ``import_code``."""
+    """Return the files and modules that another process must import to have these classes."""
     modules = (kind.__module__ for kind in classes)
     found = (
         bytes.fromhex(name.removeprefix(PREFIX)).decode() if name.startswith(PREFIX) else name
@@ -100,13 +100,13 @@ def version_of(kind: type[Any]) -> str:
 
 
 def not_counted(network: Any) -> tuple[str, ...]:
-    """Return the parts of a network that costs leave out, since nothing is known of their cost."""
+    """Return the parts of a network that costs leave out because their cost is unknown."""
     parts, kind = own_parts(layer.variant for layer in network.layers), type(network)
     is_own = kind.__module__.partition(".")[0] != PACKAGE
     return (*parts, *([f"what {kind.__name__} adds to its blocks"] * is_own))
 
 
 def own_parts(variants: Iterable[Variant]) -> tuple[str, ...]:
-    """Return the parts of users' files that variants have, with their meaning."""
+    """Return the parts from users' files that the variants contain, each with its meaning."""
     names = dict.fromkeys(one.own for one in variants if one.own is not None)
     return tuple(f"{name} ({OWN[name].words})" for name in names)

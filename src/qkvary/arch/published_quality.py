@@ -19,7 +19,7 @@ _THREE_PROJECTIONS = "Do Transformers Need Three Projections? (Kayyam et al. 202
 
 @dataclass(frozen=True, slots=True)
 class PrintedQuality:
-    """The printed quality of one variant."""
+    """The quality of one variant, as printed in a paper."""
 
     printed: str
     """The result."""

@@ -42,7 +42,7 @@ class RotaryScaling:
     """Waves that turn this often in the original text, or less, are divided by the whole factor
     (``yarn``: beta_slow, ``llama3``: low_freq_factor)."""
     fast: float = 32.0
-    """Waves that turn this often, or more, stay (beta_fast, high_freq_factor)."""
+    """Waves that turn this often, or more, are not divided (beta_fast, high_freq_factor)."""
     whole_channels: bool = True
     """Whether the ramp of ``yarn`` starts and ends at whole channels."""
     short: tuple[float, ...] = ()

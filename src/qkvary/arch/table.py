@@ -52,7 +52,7 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("MQA", "standard attention", "one KV head"),
     NamedVariant("Q-GQA-4", "three projections", "head sharing and K=V stacked"),
     NamedVariant("Q-GQA-2", "three projections", "head sharing and K=V stacked"),
-    NamedVariant("Q-MQA", "three projections", "one head of one tensor: the least that attends"),
+    NamedVariant("Q-MQA", "three projections", "one head of one tensor: the smallest cache"),
     NamedVariant("I-K-V", "query identity", "scores linear in learned weights"),
     NamedVariant("Q[residual]-K-V", "query identity", "the layer input stays in the query"),
     NamedVariant("Q[residual-gelu]-K-V", "query identity", "a nonlinear query"),

@@ -34,15 +34,16 @@ class RoleTerms(LinearTerms):
     """The fields of a variant that determine what its sources become before they are compared."""
 
     decoupled: int | None = None
-    """Channels of decoupled rotary positions: a rotated query of each head, from a projection of
-    its own, meets one rotated key that all heads share, and adds to the products."""
+    """Channels of decoupled rotary positions: a rotated query of each head, from a separate
+    projection, is multiplied with one rotated key that all heads share, and the product is added to
+    the scores."""
     latent: int | None = None
-    """Width of the one latent that a shared key and value are both made of, by a matrix each."""
+    """Width of the latent from which a shared key and value are made, by one matrix each."""
     kv_norm: bool = False
     """Whether the tensor that key and value share is normalised (RMSNorm over all KV heads)."""
     head_norm: HeadNorm = "none"
-    """RMSNorm of query and key before any rotation, with gains of their own: of each head by
-    itself, whose gain all heads share (``qk-norm``), or of all heads together."""
+    """RMSNorm of query and key before any rotation, with separate gains: of each head by itself,
+    with one gain for all heads (``qk-norm``), or of all heads together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class ScoreTerms(RoleTerms):
 
     @property
     def reach(self) -> int | None:
-        """Tokens after which a key is never seen again, ``None`` if there is always a later one."""
+        """Tokens after which a key is never seen again; ``None`` if keys stay visible."""
         if self.keeps_state:
             return 1
         return self.window if self.stride is None else None
@@ -102,7 +103,7 @@ class ScoreTerms(RoleTerms):
 
     @property
     def core_name(self) -> str:
-        """The core, or what a user's file has in its place or around it."""
+        """The core, or the class from a user's file that replaces or wraps it."""
         return self.own or self.core
 
 
@@ -126,29 +127,29 @@ class TermEntry:
     where: str = ""
     """The definitions of the symbols of its equation."""
     is_symmetric: bool = True
-    """Whether scores that are equal for (i, j) and (j, i) stay so."""
+    """Whether symmetric scores, equal for (i, j) and (j, i), stay symmetric."""
     before_scale: bool = False
     """Whether it takes the products of query and key before their scale."""
     values: tuple[str, ...] = ()
     """The choices of the field, where it is the term of some of them."""
 
     def is_in(self, variant: ScoreTerms) -> bool:
-        """Return whether a variant has the term."""
+        """Return whether a variant has this term."""
         value = getattr(variant, self.field)
         if self.values:
             return value in self.values
         return value == self.name or (self.name == self.field and value != DEFAULTS[self.field])
 
     def describe(self, variant: ScoreTerms) -> str:
-        """Return its meaning in a variant that has it."""
+        """Return the term's meaning, for a variant that has it."""
         return self.words.format(value=self._value(variant))
 
     def write_scores(self, variant: ScoreTerms, scores: str) -> str:
-        """Return the scores with it, as an equation, in a variant that has it."""
+        """Return the scores with this term as an equation, for a variant that has it."""
         return self.scores.format(scores=scores, value=self._value(variant))
 
     def define(self, variant: ScoreTerms) -> str:
-        """Return the definitions of its symbols, in a variant that has it."""
+        """Return the definitions of the term's symbols, for a variant that has it."""
         return self.where.format(value=self._value(variant))
 
     def _value(self, variant: ScoreTerms) -> Any:
@@ -169,7 +170,7 @@ class OwnPart:
 
     @property
     def entry(self) -> TermEntry:
-        """What descriptions and equations say of it."""
+        """The entry that descriptions and equations use."""
         scores = self.name + "({scores})"
         return TermEntry(self.name, "own", self.words, scores, is_symmetric=False)
 

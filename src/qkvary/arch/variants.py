@@ -110,7 +110,7 @@ class Variant(ScoreTerms):
 
     @property
     def _key_absorbs_map(self) -> bool:
-        """Whether every head's map could be part of that head's own key projection."""
+        """Whether the map of every head could be merged into that head's key projection."""
         free_key = self.sharing.readers("k") == ("key",)
         return free_key and self.num_kv_heads is None and self.positions != "rotary"
 
@@ -145,7 +145,7 @@ class Variant(ScoreTerms):
             )
 
     def _check_key_value(self) -> None:
-        """Refuse what a shared key and value cannot be made of."""
+        """Refuse options that have no meaning for a shared key and value."""
         sharing, given = self.sharing, self.sharing.format_tuple({})
         is_shared = sharing.key == sharing.value != IDENTITY
         if self.kv_norm and not is_shared:
@@ -240,7 +240,7 @@ class Variant(ScoreTerms):
             )
         if self.normaliser == "undecayed-sum" and self.decay == "none":
             raise ValueError(
-                "expected a decay for an undecayed sum, got none, where both sums are one; "
+                "expected a decay for an undecayed sum, got none, which makes both sums equal; "
                 "choices: decay-learned, decay-fixed"
             )
         if self.latent is not None and core.keeps_state:
@@ -270,13 +270,13 @@ class Variant(ScoreTerms):
 
     @property
     def weight_decay_factor(self) -> float:
-        """The factor of the weight decay, from the query-identity paper."""
+        """The factor applied to the weight decay, from the query-identity paper."""
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def keep_positions(self, own: "Variant") -> "Variant":
         """Return the variant with positions, norms and soft cap of another, if it names none.
 
-        A core for which one of them has no meaning does not get it.
+        Those that have no meaning for the variant's core are left out.
         """
         fields = CORES[self.core].fields
         kept: dict[str, Any] = {}
@@ -344,7 +344,7 @@ class LayerVariants:
         return tuple(variant for variant, count in self.runs for _ in range(count))
 
     def check_layers(self, num_layers: int) -> None:
-        """Refuse a network of another number of layers.
+        """Check that a network has as many layers as there are variants.
 
         Raises:
             ValueError: with both numbers.

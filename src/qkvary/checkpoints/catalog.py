@@ -86,7 +86,7 @@ def is_export(path: Path) -> bool:
 def require_tokenizer(
     loaded: LoadedModel, name: StrPath, reference: str | None
 ) -> tuple[LoadedModel, Tokenizer]:
-    """Return a checkpoint with a tokenizer, its own or the one that the user named, and that.
+    """Return a checkpoint that has a tokenizer, and that tokenizer; the user may have named it.
 
     Args:
         loaded: The checkpoint.

@@ -1,4 +1,4 @@
-"""Stored tensors that contradict a configuration or each other: used or named, never dropped."""
+"""Tensors that contradict the configuration or each other: used or reported, never dropped."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -16,9 +16,9 @@ T = TypeVar("T")
 def is_head_tied(
     embedding: Tensor | None, head: Tensor | None, where: str, *, declared: bool
 ) -> bool:
-    """Return whether the head is the embedding; a stored head that differs is used with a warning.
+    """Return whether the head is the embedding. A stored head that differs is used, with a warning.
 
-    The same as transformers 5.23 decides.
+    The rule is that of transformers 5.23.
 
     Args:
         embedding: The stored embedding.
@@ -56,7 +56,7 @@ def collect(tensors: Iterable[tuple[str, T]], where: str) -> dict[str, T]:
 
 
 def warn_of_ignored(names: Sequence[str], where: str) -> None:
-    """Name stored tensors that nothing reads and that differ from what the configuration says."""
+    """Warn about stored tensors that are not used and that contradict the configuration."""
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         warnings.warn(

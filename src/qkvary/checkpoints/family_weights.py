@@ -1,4 +1,4 @@
-"""The weights of a language model by the names of its own family, for transformers or llama.cpp."""
+"""The weights of a language model under the names that transformers or llama.cpp uses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def list_weights(
 
 
 def family_weights(network: LanguageModel, family: str) -> dict[str, Tensor]:
-    """Return the weights by the names of transformers, a tied head among them."""
+    """Return the weights under the names that transformers uses, including a tied head."""
     layer = network.config.layers[0]
     size, rotated = layer.size_per_head, layer.rotated_channels
     # Ours rotate the last channels of a head.

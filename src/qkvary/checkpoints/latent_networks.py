@@ -1,11 +1,11 @@
-"""Keys and values made of one normalised tensor, as the latent attention of DeepSeek V3.
+"""Networks whose key and value are made from one normalised tensor, as DeepSeek V3 attention.
 
-Key and value of every head are made of the tensor by a matrix each. Where they are one tensor of
-KV heads, these matrices pick the block of a head. The rotary part is one key for all heads.
+The key and the value of every head are each the tensor times a matrix. If the tensor holds the KV
+heads, these matrices select the block of a head. All heads share one rotary key.
 
-The architecture always normalises the tensor. One that is not normalised is written so small that
-the epsilon of the norm is all that it is divided by, and the gain of the norm makes it large again:
-``c s / sqrt(mean (c s)^2 + eps) * sqrt(eps) / s`` is c, to a relative error of STILL / 2.
+The architecture always normalises the tensor. A tensor that must not be normalised is scaled down
+until the norm divides it by the epsilon alone; the gain of the norm scales it up again: ``c s /
+sqrt(mean (c s)^2 + eps) * sqrt(eps) / s`` is c, to a relative error of STILL / 2.
 """
 
 import math
@@ -26,7 +26,7 @@ Weights = dict[str, Tensor]
 TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
 """The advice for a network that latent attention cannot express."""
 STILL = 2.0**-26
-"""The largest mean square of a tensor that is written small, over the epsilon of its norm."""
+"""The largest mean square of a scaled-down tensor, relative to the epsilon of its norm."""
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
@@ -65,12 +65,12 @@ def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterato
 
 
 def latent_width(layer: AttentionConfig) -> int:
-    """Return the channels of the tensor that key and value are made of."""
+    """Return the channels of the tensor from which key and value are made."""
     return layer.width(layer.variant.sharing.key)
 
 
 def make_latent_weights(network: LanguageModel) -> Weights:
-    """Return the matrices of query, key and value by the names of transformers.
+    """Return the matrices of query, key and value under the names of transformers.
 
     Args:
         network: A network without obstacles.
@@ -93,7 +93,7 @@ def make_latent_weights(network: LanguageModel) -> Weights:
 
 
 def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> float:
-    """Return the largest power of two with which a tensor stays as it is through a norm.
+    """Return the largest power-of-two scale at which a norm leaves a tensor unchanged.
 
     Args:
         shared: The rows of the tensor.
@@ -107,9 +107,10 @@ def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> f
 
 
 def _make_query(attention: Attention) -> Tensor:
-    """Return the rows of the query, those of a head's content before its rotary ones.
+    """Return the rows of the query: in each head, content rows before rotary rows.
 
-    The architecture scales by the square root of both; the rest of the scale is folded in.
+    The architecture divides scores by the root of the number of both; the rest of the scale is
+    folded into the rows.
     """
     config = attention.config
     content = make_role_maps(attention).query.copy_heads(config.num_heads).weight
@@ -144,7 +145,7 @@ def _up_projections(attention: Attention) -> tuple[Tensor, Tensor]:
 
 
 def make_selectors(heads: int, kv_heads: int, head_dim: int) -> Tensor:
-    """Return the matrix of each head that picks the block of its KV head.
+    """Return a matrix per head that selects the block of its KV head.
 
     Args:
         heads: Query heads.

@@ -1,7 +1,7 @@
 """The latent attention of DeepSeek V3 as one of our networks.
 
-Where the matrices of key and value pick blocks of the tensor, these are KV heads; else the tensor
-is a latent. Weights have the names of transformers.
+If the matrices of key and value select blocks of the tensor, the blocks are KV heads; otherwise the
+tensor is a latent. Weights have the names that transformers uses.
 """
 
 import math
@@ -21,7 +21,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 
 
 class ReadNetwork(NamedTuple):
-    """A network of another program."""
+    """A network of another program, as one of ours."""
 
     config: LanguageModelConfig
     weights: dict[str, Tensor]
@@ -100,7 +100,7 @@ def read_latent_network(
 def _find_still_scale(
     sizes: LatentSizes, layer: int, weights: Mapping[str, Tensor]
 ) -> float | None:
-    """Return the scale of a tensor that its norm leaves as it is, None for one that it changes."""
+    """Return the scale of a tensor that its norm leaves unchanged, None if the norm changes it."""
     gain = weights.get(_name(layer, "kv_a_layernorm"))
     norm = weights.get(f"model.layers.{layer}.input_layernorm.weight")
     shared = weights[_name(layer, "kv_a_proj_with_mqa")][: sizes.width]
@@ -124,7 +124,7 @@ def _name(layer: int, part: str) -> str:
 
 
 def _check_shapes(sizes: LatentSizes, weights: Mapping[str, Tensor], where: str) -> None:
-    """Check what is split here; the rest is checked against the network that is built."""
+    """Check the shapes of what is split here; the rest is checked against the built network."""
     size, heads = sizes.head_dim, sizes.heads
     expected = {
         "q_proj": (heads * (size + sizes.rope), sizes.d_model),
@@ -170,7 +170,7 @@ def _read_form(sizes: LatentSizes, up: list[Tensor]) -> _Form:
 def _restore_attention(
     sizes: LatentSizes, form: _Form, layer: int, weights: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return what the attention of a layer reads here, by our names."""
+    """Return the attention weights of a layer under our names."""
     query = weights[_name(layer, "q_proj")].unflatten(0, (sizes.heads, -1))
     content, query_rope = query.split((sizes.head_dim, sizes.rope), dim=1)
     shared, rope = weights[_name(layer, "kv_a_proj_with_mqa")].split((sizes.width, sizes.rope))

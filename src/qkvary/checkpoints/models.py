@@ -154,7 +154,7 @@ def load_model(path: Path) -> LoadedModel:
 
 
 def _check_code(config: LanguageModelConfig, about: Mapping[str, Any], path: Path) -> None:
-    """Warn where the user's classes are others than those that a network was saved with."""
+    """Warn if a user's classes differ from those with which a network was saved."""
     versions = {kind.__name__: version_of(kind) for kind in own_classes(config)}
     saved = about.get("needs", {})
     if changed := [name for name, one in versions.items() if saved.get(name) != one]:

@@ -1,7 +1,7 @@
 """SentencePiece model files: the pieces of a BPE, and what happens to spaces.
 
-The file is a protocol buffer, a sequence of numbered fields. Only the fields that decide the tokens
-of a text are read; what is neither BPE of whole pieces nor a model of characters is refused.
+The file is a protocol buffer, a sequence of numbered fields. Only the fields that affect the tokens
+of a text are read. Models other than BPE of whole pieces or characters are refused.
 """
 
 import struct

@@ -1,6 +1,6 @@
-"""The names of a tensor in transformers, in llama.cpp and here, as one table per architecture.
+"""The names of each tensor in transformers, in llama.cpp and here: one table per architecture.
 
-Torch-free. The numbers differ in their order only, which a row states.
+Torch-free. The stored numbers differ only in order; each row states the order.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,10 +33,10 @@ class Row(NamedTuple):
     gguf: str
     """The name in llama.cpp."""
     ours: str
-    """Here, without sharing. With commas, the parts that it joins; empty where it is made of other
-    tensors (``latent_networks``)."""
+    """The name here, without sharing. With commas, the parts that it joins; empty if other tensors
+    make it (``latent_networks``)."""
     change: Change = ""
-    """The difference in layout or values."""
+    """How layout or values differ, if they do."""
 
 
 def _layer(theirs: str, gguf: str, ours: str, change: Change = "") -> Row:

@@ -1,8 +1,8 @@
-"""Our language models by the weights of stock architectures: GPT-2, Llama, DeepSeek V3.
+"""Our language models as weights of stock architectures: GPT-2, Llama, DeepSeek V3.
 
 Shared weights are copied, because a stock architecture has three projections. Identity roles become
 unit matrices, low-rank products and maps are multiplied out, scales are folded into the query.
-Weights have the names of transformers, which is not needed here.
+Weights have the names that transformers uses; the library itself is not needed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def find_obstacle(config: LanguageModelConfig, to: StockArchitecture, *more: Rul
 
 
 def stock_weights(network: LanguageModel, to: StockArchitecture) -> Weights:
-    """Return the weights by the names of transformers, in the dtype of the network.
+    """Return the weights under the names of transformers, in the dtype of the network.
 
     Args:
         network: A network that the architecture can express.
@@ -165,7 +165,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def count_kv_heads(config: LanguageModelConfig) -> int:
-    """Return the smallest number to which the KV heads of every layer can be copied."""
+    """Return the smallest number of KV heads to which those of every layer can be copied."""
     return math.lcm(
         *(
             layer.heads(layer.variant.sharing.roles[role])
@@ -181,9 +181,9 @@ def has_bias(config: LanguageModelConfig) -> bool:
 
 
 def _copy_weights(network: LanguageModel, to: StockArchitecture) -> Weights:
-    """Return the weights that the architecture has too, by the names of transformers.
+    """Return the weights that the architecture also has, under the names of transformers.
 
-    All matrices and norms of GPT-2 have a bias; those that ours lack are zeros.
+    All matrices and norms of GPT-2 have a bias; missing ones become zeros.
     """
     weights: Weights = {}
     for row in list_tensors(to, network.config.num_layers):

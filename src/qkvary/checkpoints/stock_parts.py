@@ -1,7 +1,7 @@
 """Tensors of stock architectures as the parameters of our networks: parts, and channels of heads.
 
-A stock tensor may join several of ours, and it may have the channels of a head in another order:
-ours rotate the last ones, those of transformers the first.
+A stock tensor may join several of ours, and its channels within a head may be in another order: our
+heads rotate the last channels, those of transformers the first.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ _IN_HEADS = ("q_proj", "k_proj", "query_norm", "key_norm")
 
 
 def is_turned(name: str) -> bool:
-    """Return whether the rows of a parameter are channels that are compared, and may be rotated."""
+    """Return whether the rows of a parameter are query or key channels, which may be rotated."""
     return name.rpartition(".")[0].endswith(_IN_HEADS)
 
 
 def split_parts(
     row: Row, tensor: Tensor, layer: AttentionConfig, *, is_transposed: bool = False
 ) -> dict[str, Tensor]:
-    """Return the parts of a tensor by our names; those of wrong shapes are refused with others.
+    """Return the parts of a tensor under our names; wrong shapes are refused later.
 
     Args:
         row: Its names.
@@ -47,7 +47,7 @@ def split_parts(
 
 
 def join_parts(row: Row, parts: Sequence[Tensor], layer: AttentionConfig) -> Tensor:
-    """Return the tensor of :func:`split_parts`, with the change of its row."""
+    """Return the tensor that :func:`split_parts` splits, with the change its row names."""
     joined = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
     if row.change == "interleaved":
         cut = (3, -1, layer.size_per_head)
@@ -56,7 +56,7 @@ def join_parts(row: Row, parts: Sequence[Tensor], layer: AttentionConfig) -> Ten
 
 
 def order_channels(tensor: Tensor, size: int, order: Sequence[int]) -> Tensor:
-    """Return a tensor whose rows are the channels of heads, in another order in each head.
+    """Return a tensor with the channels of every head in another order.
 
     Args:
         tensor: The tensor; one of whole heads.
@@ -67,6 +67,6 @@ def order_channels(tensor: Tensor, size: int, order: Sequence[int]) -> Tensor:
 
 
 def rotated_last(layer: AttentionConfig) -> list[int]:
-    """Return the order of ours of channels whose first ones are rotated."""
+    """Return the order that moves rotated channels from the front to the back, as ours are."""
     size, rotated = layer.size_per_head, layer.rotated_channels
     return [*range(rotated, size), *range(rotated)]

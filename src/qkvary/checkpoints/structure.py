@@ -1,4 +1,4 @@
-"""Whether a network still is what its configuration describes, which is all that is stored."""
+"""Checks that a network still matches its configuration, since only that is stored."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,7 +14,7 @@ _LISTED = 3
 
 
 def check_structure(network: LanguageModel) -> None:
-    """Refuse a network whose layers were replaced: reading would build those of its configuration.
+    """Refuse a network whose layers were replaced: loading would rebuild the configured ones.
 
     Raises:
         UsageError: for a module of another kind, one too many or too few.
@@ -37,13 +37,13 @@ def check_structure(network: LanguageModel) -> None:
 
 
 def make_language_model(config: LanguageModelConfig) -> LanguageModel:
-    """Return the network of a configuration: that of its own ``make`` where it has one."""
+    """Return the network of a configuration, built by its own ``make`` if it has one."""
     make: Callable[[int], LanguageModel] | None = getattr(config, "make", None)
     return LanguageModel(config) if make is None else make(0)
 
 
 def list_differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    """Return how names and shapes of parameters differ, a clause each."""
+    """Return the differences in names and shapes of parameters, one clause each."""
     return [
         *(f"{name} is missing" for name in sorted(expected.keys() - found.keys())),
         *(f"{name} is not known" for name in sorted(found.keys() - expected.keys())),
@@ -56,13 +56,13 @@ def list_differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]
 
 
 def name_some(differences: list[str]) -> str:
-    """Return the first few of some clauses, and the number of the others."""
+    """Return the first few clauses, and the number of the others."""
     left = len(differences) - _LISTED
     return ", ".join(differences[:_LISTED]) + (f" and {left} more" if left > 0 else "")
 
 
 def _computes_as(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether a module is of a kind, or of a subclass with the same ``forward`` (FSDP)."""
+    """Return whether a module has this class, or a subclass with the same ``forward`` (FSDP)."""
     return isinstance(module, kind) and type(module).forward is kind.forward
 
 

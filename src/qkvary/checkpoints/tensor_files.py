@@ -1,7 +1,7 @@
 """Safetensors files written tensor by tensor, and read row by row and verified.
 
-Compared with the library, no whole file is held in memory, and no tensor is used before the file
-was compared with the manifest.
+Unlike with the library, no file is held in memory as a whole, and no tensor is used before its file
+was checked against the manifest.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ RunOnAll = Callable[[Callable[[], JsonValue]], list[Any]]
 
 
 def alone(work: Callable[[], JsonValue]) -> list[Any]:
-    """Run a function in the only process."""
+    """Run a function in the only process there is."""
     return [work()]
 
 

@@ -1,4 +1,4 @@
-"""The benchmarks that are commands: scripts, which a wheel has as ``qkvary/benchmarks``."""
+"""The benchmarks that are commands: scripts, which a wheel contains as ``qkvary/benchmarks``."""
 
 import importlib
 import sys

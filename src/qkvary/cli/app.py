@@ -166,7 +166,7 @@ def _added(
     out: Path | None = None,
     formats: Formats = (),
 ) -> None:
-    """The options of every command.
+    """The options that every command has.
 
     Args:
         json_output: Print one JSON document and nothing else.
@@ -202,7 +202,7 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
 
 
 def _unwrap(kind: Any) -> tuple[list[Any], list[Parameter]]:
-    """Return the types that a value may have, and what annotations say beyond them."""
+    """Return the types that a value may have, and the metadata of its annotations."""
     if get_origin(kind) is Annotated:
         inside, *names = get_args(kind)
         choices, more = _unwrap(inside)
@@ -227,7 +227,7 @@ def _choose_kind(choices: list[Any]) -> Any:
 
 
 def _read_help(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the help of each parameter: from the docstring, and from those under fields."""
+    """Return the help of each parameter, from the docstring and from those under option fields."""
     sources: list[Any] = [inspect.unwrap(function)]
     for group in option_groups(function).values():
         sources += [one for one in reversed(type(group).__mro__) if one is not object]
@@ -243,17 +243,17 @@ def _version() -> str:
     try:
         return metadata.version("qkvary")
     except metadata.PackageNotFoundError:
-        return "not installed: this is a bare source tree"
+        return "not installed: this is a source tree"
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave the error to the entry point."""
+        """Let the entry point handle the error."""
         raise BrokenPipeError
 
 
 def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL) -> Console:
-    """Return a console on a stream, ``width`` columns wide without a terminal."""
+    """Return a console for a stream; ``width`` columns wide if it is not a terminal."""
     target = sys.stdout if stream is None else stream
     never_fail_to_encode(target)
     if "COLUMNS" in os.environ:
@@ -335,7 +335,7 @@ def _print_files(files: Sequence[Path]) -> None:
 
 @contextmanager
 def show_progress(what: str, unit: str = "windows") -> Generator[Callable[..., None]]:
-    """Show progress with the time left at the pace so far; elsewhere than in a terminal at times.
+    """Show progress and the time left; outside a terminal, only now and then.
 
     Args:
         what: What is done.
@@ -393,12 +393,12 @@ class OrderedTexts:
 
 
 class ProgressLine:
-    """Progress on one updated line of a terminal; elsewhere a line from time to time."""
+    """Progress on one line of a terminal that is updated; elsewhere a line now and then."""
 
     _drawn_lines: ClassVar[set["ProgressLine"]] = set()
 
     def __init__(self, screen: Console, shown: float = 0.0) -> None:
-        """Print to a console, the first time a while after ``shown``."""
+        """Print to a console; the first line appears some time after ``shown``."""
         self.screen = screen
         self._pause = PAUSE_ON_TERMINAL if screen.is_terminal else PAUSE_ELSEWHERE
         self._shown = shown

@@ -79,7 +79,7 @@ def print_error(message: str) -> None:
 
 
 def never_fail_to_encode(stream: TextIO) -> None:
-    """Let a stream replace characters that it cannot encode: a hyphen for a dash."""
+    """Let a stream replace characters that it cannot encode, for example a dash by a hyphen."""
     if isinstance(stream, io.TextIOWrapper):
         codecs.register_error("qkvary", _replace)
         stream.reconfigure(errors="qkvary")
@@ -102,7 +102,7 @@ def command_names() -> tuple[str, ...]:
 
 
 def summarise(typed: str) -> str:
-    """Return the help of a command or a group in one line, without importing it."""
+    """Return the one-line help of a command or group, without importing it."""
     if typed in GROUPS:
         return GROUPS[typed]
     module = TARGETS[typed].partition(":")[0]

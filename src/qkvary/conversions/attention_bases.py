@@ -1,4 +1,4 @@
-"""An attention layer in other bases of its input and output, or with a source as the identity.
+"""An attention layer in other bases of its input and output, or with the input as a source.
 
 Queries, keys and values stay what they are, number by number: only the residual stream is written
 in another basis. So every score term, core and mask goes through unchanged.
@@ -32,7 +32,7 @@ _NEW = "new"
 
 @dataclass(slots=True)
 class LayerDraft:
-    """An attention layer with its weights, under the names of its state dict."""
+    """An attention layer and its weights, under the names of its state dict."""
 
     config: AttentionConfig
     """The layer."""
@@ -42,7 +42,7 @@ class LayerDraft:
     """Its name in messages."""
 
     def reading(self, source: Source) -> str:
-        """Return the name of the matrix of a projection that reads the layer input."""
+        """Return the name of the projection matrix that reads the layer input."""
         inner = f"{source}_proj.down"
         return inner if inner in self.weights else f"{source}_proj.weight"
 
@@ -81,7 +81,7 @@ def make_plain(layer: LayerDraft) -> LayerDraft:
 
 
 def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor: float) -> None:
-    """Multiply what the projections of some sources give, where there are any."""
+    """Multiply the outputs of some sources' projections by a factor, if they exist."""
     for source in sources:
         for name in (f"{source}_proj.weight", f"{source}_proj.bias"):
             if name in weights and factor != 1.0:
@@ -89,7 +89,7 @@ def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor:
 
 
 def check_terms(layer: LayerDraft) -> None:
-    """Check that nothing separates key and value from their projections: heads have a gauge then.
+    """Check that nothing stands between key or value and its projection, so heads have a gauge.
 
     Raises:
         UsageError: with the name of the term.
@@ -103,9 +103,9 @@ def check_terms(layer: LayerDraft) -> None:
 
 
 def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"]:
-    """Return the basis in which a role reads the layer input itself: the role's own matrix.
+    """Return the basis in which a role becomes the layer input: the role's own matrix.
 
-    The correction of the score scale for identity roles is part of it, where the layer has one.
+    It includes the correction of the score scale for identity roles, if the layer has one.
 
     Raises:
         UsageError: if the role's matrix is not a learned, full and square one, or its bias has a
@@ -195,19 +195,19 @@ def _below(weights: dict[str, Tensor], source: Source) -> dict[str, Tensor]:
 
 
 def _undoing(basis: Float[Tensor, "d_model d_model"], *, has_bias: bool) -> dict[str, Tensor]:
-    """Return the projection by the inverse of a basis, for what reads the input."""
+    """Return a projection that undoes a change of basis, for a role that reads the input."""
     inverse = {"weight": torch.linalg.inv(basis).mT.contiguous()}
     return inverse | ({"bias": torch.zeros(len(basis), dtype=basis.dtype)} if has_bias else {})
 
 
 def _own_correction(layer: LayerDraft, source: Source) -> float | None:
-    """Return the score correction that becomes part of a source of query or key alone."""
+    """Return the score correction that is merged into a source read by query or key alone."""
     readers = layer.config.variant.sharing.readers(source)
     return layer.config.identity_correction if readers in (("query",), ("key",)) else None
 
 
 def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
-    """Multiply the scores by a factor and 1/sqrt(head_dim), by the configuration or by weights.
+    """Multiply the scores by a factor, in the configuration if possible, else in the weights.
 
     Raises:
         UsageError: if the configuration has another one, and no projection is read by scores alone.

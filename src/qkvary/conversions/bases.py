@@ -1,7 +1,7 @@
 """A whole network with its residual stream in other bases, one for the input of each layer.
 
-Where a skip leads around a sublayer, its input and output have one basis; without the skip the
-sublayer's last matrix leads from one basis into the next. Norms let no change of basis through.
+A sublayer with a skip has one basis for input and output; without the skip, the sublayer's last
+matrix changes from one basis to the next. Norms allow no change of basis.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorems 4.1, 4.2 and 4.3.
 """
@@ -32,7 +32,7 @@ _NEARLY_ORTHOGONAL = 1e-12
 
 
 def check_norms(config: LanguageModelConfig) -> str:
-    """Return the condition that a network has no norms.
+    """Check that a network has no norms, and return that condition.
 
     Raises:
         UsageError: if it has.
@@ -46,7 +46,7 @@ def check_norms(config: LanguageModelConfig) -> str:
 
 
 def is_uniform(config: LanguageModelConfig) -> bool:
-    """Return whether the residual stream has one basis from the first layer to the last."""
+    """Return whether the residual stream has the same basis in all layers."""
     return config.shared_blocks or config.block.skips == "both"
 
 
@@ -85,7 +85,7 @@ def change_layers(
 def move_network(
     draft: Draft, bases: Sequence[Basis], identities: Mapping[int, Source]
 ) -> tuple[Draft, list[str]]:
-    """Return a network whose residual stream is in other bases, and what else changed.
+    """Return a network with its residual stream in other bases, and the side effects.
 
     Args:
         draft: The network, without norms.
@@ -113,7 +113,7 @@ def move_network(
 
 
 def _last_basis(config: LanguageModelConfig, bases: Sequence[Basis]) -> tuple[Basis, bool]:
-    """Return the basis after the last layer, and whether the head stays the embedding."""
+    """Return the basis after the last layer, and whether the head remains the embedding."""
     first = bases[0]
     if not config.tied_head:
         return (first if is_uniform(config) else None), False
@@ -184,4 +184,4 @@ def _move_head(moved: Draft, draft: Draft, basis: Basis) -> list[str]:
     if not was_tied:
         return []
     moved.config = dataclasses.replace(moved.config, tied_head=False)
-    return ["the tied head became a matrix of its own: the basis is not orthogonal (Remark 4)"]
+    return ["the tied head is now a separate matrix: the basis is not orthogonal (Remark 4)"]

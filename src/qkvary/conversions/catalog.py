@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 REWRITES, METHODS = "rewrites", "caches.methods"
 BY_LAYER = ("latent", "shared")
-"""The methods with a spectrum, from which layers get sizes of their own."""
+"""The methods with a spectrum, from which each layer gets its own size."""
 
 
 class Rewrite(Protocol):

@@ -1,4 +1,4 @@
-"""A network as numbers that a rewrite changes, what the user chose, and what comes out.
+"""A network as numbers that a rewrite changes, the user's options, and the result.
 
 Matrices act on row vectors here, as in the papers: ``q = x W_Q`` with ``W_Q`` of shape
 [d_model, width]. Torch stores the transpose.
@@ -54,7 +54,7 @@ class Draft:
         return 1 if self.config.shared_blocks else self.config.num_layers
 
     def part(self, prefix: str) -> dict[str, Tensor]:
-        """Return the parameters below a prefix by the rest of their names."""
+        """Return the parameters below a prefix, under the rest of their names."""
         start = len(prefix)
         return {
             name[start:]: value for name, value in self.weights.items() if name.startswith(prefix)
@@ -119,7 +119,7 @@ def choose_layer(draft: Draft, layer: int) -> int:
 
 
 def choose_blocks(draft: Draft, layer: int | None) -> range:
-    """Return the indices of the blocks that a local rewrite changes: one, or all.
+    """Return the indices of the blocks that a local rewrite changes: one block, or all.
 
     Raises:
         UsageError: for a layer that does not exist, or one alone of shared blocks.
@@ -135,7 +135,7 @@ def choose_blocks(draft: Draft, layer: int | None) -> range:
 def replace_layers(
     config: LanguageModelConfig, layers: Mapping[int, AttentionConfig]
 ) -> LanguageModelConfig:
-    """Return a network with other attention in some of its blocks, or in its shared one."""
+    """Return a network with other attention in some of its blocks, or in the block they share."""
     if config.shared_blocks:
         return dataclasses.replace(config, attention=layers[0])
     every = [layers.get(index, layer) for index, layer in enumerate(config.layers)]
@@ -144,7 +144,7 @@ def replace_layers(
 
 
 def measure_condition(matrix: Float[Tensor, "rows columns"], name: str) -> Conditioning:
-    """Return the condition number of a matrix that has to be inverted.
+    """Return the condition number of a matrix that must be inverted.
 
     Raises:
         UsageError: if it is singular, or worse conditioned than what leaves logits equal to 1e-9.

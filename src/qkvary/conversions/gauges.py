@@ -66,7 +66,7 @@ def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
 
 
 def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
-    """Return a layer in another gauge, of the form that :func:`draw_gauge` gives."""
+    """Return a layer in another gauge, which :func:`draw_gauge` returned."""
     config, sharing = layer.config, layer.config.variant.sharing
     group = config.num_heads // config.num_kv_heads
     query = torch.linalg.inv(gauge.key).mT.repeat_interleave(group, 0)
@@ -95,7 +95,7 @@ def _turn(weights: dict[str, Tensor], source: Source, matrices: Tensor) -> None:
 def _drawer(
     config: AttentionConfig, generator: torch.Generator, *, orthogonal: bool
 ) -> Callable[[bool], Float[Tensor, "kv_heads head_dim head_dim"]]:
-    """Return a function that draws matrices, those that commute with rotary positions on demand."""
+    """Return a function that draws matrices; for rotary positions, ones that commute with them."""
     heads, size = config.num_kv_heads, config.size_per_head
     most = 1.0 if orthogonal else CONDITION
 
@@ -111,7 +111,7 @@ def _drawer(
 
 
 def _draw_matrices(heads: int, size: int, most: float, generator: torch.Generator) -> Tensor:
-    """Draw matrices of a condition number: two orthogonal ones around singular values."""
+    """Draw matrices with a given condition number: orthogonal factors around singular values."""
     noise = torch.randn(2, heads, size, size, generator=generator, dtype=torch.float64)
     left, right = torch.linalg.qr(noise).Q
     values = torch.logspace(-0.5, 0.5, max(size, 1), most, dtype=torch.float64)[:size]
@@ -119,7 +119,7 @@ def _draw_matrices(heads: int, size: int, most: float, generator: torch.Generato
 
 
 def _draw_turns(heads: int, pairs: int, most: float, generator: torch.Generator) -> Tensor:
-    """Draw matrices that scale and turn the two channels of each frequency."""
+    """Draw matrices that scale and rotate the channel pair of each frequency."""
     drawn = torch.rand(2, heads, pairs, generator=generator, dtype=torch.float64)
     angle, size = 2 * math.pi * drawn[0], most ** (drawn[1] - 0.5)
     a, b = torch.diag_embed(size * angle.cos()), torch.diag_embed(size * angle.sin())

@@ -1,7 +1,7 @@
 """Products of two matrices of a single head: query with key, value with output.
 
-A head as wide as the layer needs one matrix where two stand. Nothing but the layer changes, so that
-norms and skips do not matter; rotary positions stand between query and key.
+A head as wide as the layer needs one matrix instead of two. Only the attention layer changes, so
+norms and skips do not matter; rotary positions come between query and key and prevent the merge.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.1, Remark 1.
 """
@@ -29,7 +29,7 @@ from qkvary.storage.errors import UsageError
 def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]]:
     """Return a layer whose key is ``x W_K W_Q^T`` and whose query is the layer input.
 
-    Where the value reads the key's projection, the output undoes W_Q^T, which is inverted then.
+    If the value reads the key's projection, W_Q^T is inverted and the output projection undoes it.
 
     Raises:
         UsageError: if the layer has several heads, narrow ones or rotary positions, or a query that
@@ -41,7 +41,7 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
     check_terms(layer)
     if config.variant.positions == "rotary":
         raise UsageError(
-            f"expected no rotary positions in {layer.name}, which stand between query and key"
+            f"expected no rotary positions in {layer.name}, which come between query and key"
         )
     if config.variant.core_name != "softmax":
         raise UsageError(
@@ -102,7 +102,7 @@ def _share(config: AttentionConfig, sharing: Sharing) -> AttentionConfig:
 
 
 def _check_head(layer: LayerDraft, role: Role) -> None:
-    """Refuse several heads, a narrow head, and a role without a projection of its own."""
+    """Refuse several heads, a narrow head, and a role that shares its projection."""
     config = layer.config
     source: Source = config.variant.sharing.roles[role]
     if config.num_heads > 1 or config.size_per_head != config.d_model:

@@ -1,4 +1,4 @@
-"""The skip around a ReLU network: whether a network of the same width computes it without.
+"""The skip around a ReLU network: can a network of the same width compute it too?
 
 ``x + W_2 relu(W_1 x) = W_2 relu(W_1' x)`` for all x where, for some set I of inner channels,
 ``-W_2 P_I W_1 = 1``; then ``W_1' = (1 - 2 P_I) W_1``, because ``relu(-z) = relu(z) - z``. For
@@ -32,7 +32,7 @@ class SkipDecision:
 def decide_skip(
     up: Float[Tensor, "d_ff d_model"], down: Float[Tensor, "d_model d_ff"]
 ) -> SkipDecision:
-    """Decide whether a ReLU network of the same width computes ``x + W_2 relu(W_1 x)`` by itself.
+    """Decide whether a ReLU network of equal width computes ``x + W_2 relu(W_1 x)`` without a skip.
 
     The set is the solution c of ``sum_i c_i w2_i w1_i^T = -1``, if every c_i is 0 or 1.
 
@@ -41,14 +41,15 @@ def decide_skip(
         down: W_2, in float64.
 
     Returns:
-        The channels; or that there are none, or that linearly dependent products leave it open.
+        The channels; or that there are none, or that linearly dependent products leave the
+        question open.
     """
     gram = (down.mT @ down) * (up @ up.mT)
     values = torch.linalg.eigvalsh(gram)
     if float(values[0]) <= _DEPENDENT * float(values[-1]):
         return SkipDecision(
             None,
-            "products of columns and rows are linearly dependent, which leaves it open",
+            "products of columns and rows are linearly dependent, so the question stays open",
         )
     coefficients = torch.linalg.solve(gram, -(up * down.mT).sum(dim=1))
     channels = coefficients > 0.5

@@ -63,7 +63,7 @@ class Rewriting:
 
 
 def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOptions) -> None:
-    """Check the conditions of a rewrite that follow from a configuration, before weights are read.
+    """Check the conditions of a rewrite that follow from the configuration alone.
 
     Args:
         name: A rewrite out of ``rewrite_names()``.

@@ -25,7 +25,7 @@ from qkvary.costs.macs import visible_keys
 
 
 def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
-    """Return the bytes that one causal layer keeps of one token; none where it keeps a state."""
+    """Return the bytes that a causal layer keeps per token; none if it keeps a state."""
     if config.variant.keeps_state:
         return 0
     channels = sum(config.width(source) for source in config.variant.cached)
@@ -33,7 +33,7 @@ def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
 
 
 def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | None:
-    """Return the bytes that all layers keep of one token while no window is full.
+    """Return the bytes that all layers keep per token while no window is full.
 
     Args:
         config: An encoder or a language model.
@@ -63,9 +63,9 @@ def layer_cache_bytes(
 ) -> int:
     """Return the bytes that one layer keeps of one sequence after ``context`` tokens.
 
-    A layer that reads another layer's keys and values keeps none. With ``peak``, return the largest
-    number on the way there, which differs for compressed attention, and for formats whose blocks of
-    tokens take less once they are full.
+    A layer that reads another layer's keys and values keeps none. With ``peak``, return the maximum
+    over all contexts up to this one. It is larger only for compressed attention, and for formats
+    whose blocks of tokens shrink once they are full.
     """
     form = _format(stored_as)
     state = layer_state_bytes(attention, form)
@@ -93,10 +93,10 @@ def layer_cache_bytes(
 
 
 def layer_state_bytes(attention: AttentionLayer, stored_as: Format | str) -> int:
-    """Return the bytes of the state that a layer keeps of one sequence, however long; 0 for none.
+    """Return the bytes of the state that a layer keeps per sequence of any length; 0 for none.
 
-    A state is a sum over all tokens, which is taken in single precision at least. What a
-    convolution keeps is stored like entries, and not in fewer bits.
+    A state is a sum over all tokens, in single precision or wider. The inputs that a convolution
+    keeps are stored like cache entries, but never quantised.
     """
     if isinstance(attention, RecurrentLayer):
         form = _format(stored_as)
@@ -109,7 +109,7 @@ def layer_state_bytes(attention: AttentionLayer, stored_as: Format | str) -> int
 
 
 def model_state_bytes(model: Model, stored_as: Format | str = "bf16") -> int:
-    """Return the bytes of the states that all layers keep of one sequence, however long."""
+    """Return the bytes of the states that all layers keep per sequence of any length."""
     form = _format(stored_as)
     return sum(map_layers(model.layers, lambda layer: layer_state_bytes(layer.attention, form)))
 
@@ -121,7 +121,7 @@ def entries_bytes(
     kept: int,
     stored_as: Format | str,
 ) -> int:
-    """Return the bytes that the last ``kept`` of ``seen`` tokens take."""
+    """Return the bytes of the last ``kept`` of ``seen`` tokens."""
     form = _format(stored_as)
     rows = form.divide(seen, kept)
     return (
@@ -249,7 +249,7 @@ def read_bytes(
 
 
 def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Format | str) -> int:
-    """Return what :func:`read_bytes` sums, without cross attention."""
+    """Return the summand of :func:`read_bytes` for one layer, without cross attention."""
     form = _format(stored_as)
     state = layer_state_bytes(attention, form)
     if state or isinstance(attention, RecurrentLayer):
@@ -272,14 +272,14 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
 
 
 def crossing_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
-    """Return the bytes that a layer keeps of the encoder's tokens; none without cross attention."""
+    """Return the bytes of encoder tokens that a layer keeps; none without cross attention."""
     if layer.cross is None or layer.cross.storage == "input elsewhere":
         return 0
     return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)
 
 
 def crossing_read_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
-    """Return the bytes of the encoder's tokens that a layer reads, whichever layer stores them."""
+    """Return the bytes of encoder tokens that a layer reads, whichever layer stores them."""
     if layer.cross is None:
         return 0
     return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)

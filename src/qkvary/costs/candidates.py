@@ -1,4 +1,4 @@
-"""The variants in which a model is compared: its own, and those that share more."""
+"""The variants to compare for a model: its own, and those that share more."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -29,19 +29,19 @@ class Candidate:
     model: Model
     """The model with this variant."""
     is_original: bool
-    """Whether it has the weights of the given model."""
+    """Whether it uses the weights of the given model."""
     saving: Method | None = None
     """The method by which it stores less with these weights, if any."""
 
     @property
     def name(self) -> str:
-        """The name of a row: the label, and the storage where that is unusual."""
+        """The name of a row: the label, plus the storage if it is unusual."""
         return self.label if self.saving is None else f"{self.label}, {self.saving}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The rows of a comparison: the given model, the same with less stored, and other variants."""
+    """The rows of a comparison: the given model, the model with less stored, and other variants."""
 
     rows: tuple[Candidate, ...]
     """The variants that fit the model."""
@@ -55,7 +55,7 @@ class Candidates:
 
 
 def own_label(model: Model) -> str:
-    """Return the label of a model's own variant, windows and positions left out."""
+    """Return the label of a model's own variant, without windows and positions."""
     labels: set[str] = set()
     for layer, _ in count_kinds(model.layers):
         if isinstance(layer.attention, RecurrentLayer):

@@ -204,7 +204,7 @@ def choose_context(model: Model, requested: int | None) -> int:
 def collect_notes(
     model: Model, candidates: Candidates, context: int, *, encoder_tokens: int | None = None
 ) -> list[str]:
-    """Return the limitations of a model's figures.
+    """Return the limitations of a model's cost figures.
 
     Args:
         model: The model.

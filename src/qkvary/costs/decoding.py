@@ -51,11 +51,11 @@ class DecodeStep:
 
     @property
     def flops_per_byte(self) -> float:
-        """Arithmetic intensity: twice the MACs over the bytes moved."""
+        """Arithmetic intensity: twice the MACs divided by the bytes moved."""
         return 2 * self.macs / self.moved_bytes
 
     def seconds(self, device: Device, *, devices: int = 1) -> float | None:
-        """Return the roofline time on a device, or on those that share one copy of the model.
+        """Return the roofline time on a device, or on several that share one copy of the model.
 
         Without a matrix rate it is the time of moving the bytes, which is most of a step.
         """
@@ -63,7 +63,7 @@ class DecodeStep:
         return None if memory is None else max(memory, arithmetic or 0.0) / devices
 
     def bound(self, device: Device) -> Bound | None:
-        """Return what takes most of the time."""
+        """Return which resource takes most of the time."""
         memory, arithmetic = self._times(device)
         if memory is None:
             return None
@@ -125,16 +125,16 @@ def decode_step(
 
 
 def weight_bytes(model: Model, weights: Format) -> int:
-    """Return the bytes of all parameters, every one stored in the same format."""
+    """Return the bytes of all parameters if every one is stored in the same format."""
     return weights.row_bytes(model_parameters(model).total)
 
 
 def read_weights(model: Model, *, batch: int) -> float:
     """Return the parameters that a decoding step of ``batch`` tokens reads.
 
-    Embedding rows are looked up and not counted; a tied head is read as the matrix that it is. The
-    encoder, and keys and values of its output, are computed already. Of the experts, those count
-    that a batch is expected to hit if tokens choose evenly and independently.
+    Embedding rows are looked up and not counted; a tied head is read as a matrix. The encoder, and
+    the keys and values of its output, are already computed. Experts count as many times as a batch
+    is expected to use distinct ones if tokens choose evenly and independently.
     """
     kinds = count_kinds(model.layers)
     layers = sum(count * _read_layer(layer, batch) for layer, count in kinds)
@@ -144,7 +144,7 @@ def read_weights(model: Model, *, batch: int) -> float:
 
 
 def expected_experts(part: Experts, batch: int) -> float:
-    """Distinct experts that ``batch`` tokens are expected to hit, choosing evenly."""
+    """Distinct experts that ``batch`` tokens are expected to use, choosing evenly."""
     return part.count * (1 - (1 - part.active / part.count) ** batch)
 
 

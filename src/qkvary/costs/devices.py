@@ -1,7 +1,7 @@
 """Devices that models run on: memory, bandwidth and matrix rates, each with its source.
 
-Figures are the vendors' own peaks, without sparsity. Their GB are read as 10^9 bytes, the cautious
-reading: what a driver reports is often a few percent more.
+Figures are the vendors' own peaks, without sparsity. A GB is read as 10^9 bytes, to be cautious:
+drivers often report a few percent more.
 """
 
 from dataclasses import dataclass, replace
@@ -132,7 +132,7 @@ def choose_device(
     bandwidth: str | None = None,
     flops: str | None = None,
 ) -> Device:
-    """Return a device by name with the given changes, or one that the user describes.
+    """Return a named device with the given changes, or one that the user describes.
 
     Args:
         gpu: The name, such as ``a100-40gb``.

@@ -1,8 +1,8 @@
 """Caches as engines allocate them: blocks of vLLM, cells of llama.cpp, tensors of transformers.
 
-An engine takes more than what has to be kept: whole blocks, windows with room for a prefill chunk,
-keys and values apart. The rules are those of vLLM 0.32.0, of llama.cpp since October 2025, and of
-transformers 5.23.0; each function names the file that it follows.
+An engine allocates more than the minimum: whole blocks, windows with room for a prefill chunk,
+separate keys and values. The rules are those of vLLM 0.32.0, of llama.cpp since October 2025, and
+of transformers 5.23.0; each function names the file that it follows.
 """
 
 import math
@@ -68,7 +68,7 @@ def default_chunk(device: Device) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmCache:
-    """A pool of blocks that the groups of layers of a model share."""
+    """A pool of blocks that the layer groups of a model share."""
 
     context: int
     """Tokens of a sequence at most (``--max-model-len``)."""
@@ -79,12 +79,12 @@ class VllmCache:
 
     @property
     def blocks_per_sequence(self) -> int:
-        """Blocks of a sequence in all groups."""
+        """Blocks that a sequence takes in all groups."""
         return sum(blocks for _, blocks in self.groups)
 
     @property
     def sequence_bytes(self) -> int:
-        """Bytes that a sequence may take, as the engine checks before it starts."""
+        """Bytes of a full sequence, which the engine requires to be free at its start."""
         return self.blocks_per_sequence * self.block_bytes
 
     def blocks(self, pool: int) -> int:
@@ -92,24 +92,24 @@ class VllmCache:
         return pool // self.block_bytes
 
     def users(self, pool: int) -> int:
-        """Return the sequences of full length that a pool serves at once.
+        """Return how many sequences of full length a pool serves at once.
 
         Source: ``BlockPool`` in vllm/v1/core/block_pool.py, which gives out all blocks but one.
         """
         return max(0, self.blocks(pool) - 1) // self.blocks_per_sequence
 
     def tokens(self, pool: int) -> int:
-        """Return the "GPU KV cache size" that the engine logs, since 0.20.1."""
+        """Return the "GPU KV cache size" as the engine logs it since 0.20.1."""
         return int(self.blocks(pool) / self.blocks_per_sequence * self.context)
 
     def tokens_until_0_20(self, pool: int) -> int:
-        """Return what versions up to 0.20.0 logged, which differs for several groups."""
+        """Return the size as versions up to 0.20.0 logged it, which differs for several groups."""
         return self.blocks(pool) // len(self.groups) * min(tokens for tokens, _ in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """What one layer asks for: an entry a token, or a state."""
+    """The request of one layer: an entry per token, or a state."""
 
     token_bytes: int = 0
     window: int | None = None
@@ -127,8 +127,8 @@ def allocate_vllm(
     """Return how vLLM 0.32 allocates the cache of a model.
 
     Pages of all layers are made equal by blocks of more tokens; states are padded to a page. Layers
-    of a kind form groups as large as the smallest kind; as the largest, if all kinds have about as
-    many layers.
+    of one kind are divided into groups. A group has as many layers as the smallest kind, or as the
+    largest kind if all kinds have about equally many.
 
     Source: ``get_kv_cache_groups`` and what it calls in vllm/v1/core/kv_cache_utils.py,
     vllm/v1/kv_cache_interface.py, ``_align_hybrid_block_size`` in vllm/platforms/interface.py.
@@ -178,7 +178,7 @@ def allocate_vllm(
 
 
 def _vllm_block(specs: list[_Spec]) -> int:
-    """Return the tokens of a block: enough for a page of attention to hold a state."""
+    """Return the tokens per block: enough that a page of attention holds a state."""
     state = max(spec.state_bytes for spec in specs)
     entries = [spec for spec in specs if spec.token_bytes]
     if not state or not entries:
@@ -207,9 +207,9 @@ def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
 
 
 def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
-    """Yield the latent, which every device keeps whole, and the key of an indexer.
+    """Yield the latent, which every device keeps as a whole, and the key of an indexer.
 
-    The key has 8 bits and a scale for 128 channels. With one, latents of 8 bits have scales too,
+    The key has 8 bits and a scale for 128 channels. With an indexer, 8-bit latents have scales too,
     and the rotated key has 16 bits (``fp8_ds_mla``).
     """
     if form.group is not None:
@@ -242,7 +242,7 @@ class LlamaCppCache:
 
     @property
     def total_bytes(self) -> int:
-        """All of them."""
+        """Bytes of all buffers."""
         return self.kv_bytes + self.window_bytes + self.state_bytes
 
 
@@ -258,9 +258,10 @@ def allocate_llama_cpp(
 ) -> LlamaCppCache:
     """Return how llama.cpp allocates the cache of a model.
 
-    Keys and values are always apart, except for latents, which have no values (since #19067).
-    Windows are used where other layers have none: of a network all of whose layers have one, such
-    as Mistral 7B 0.1, llama.cpp keeps everything. int8 means the type q8_0, int4 means q4_0.
+    Keys and values are always stored separately, except for latents, which have no values (since
+    #19067). Windows shorten the cache only in networks with some full-attention layers: if every
+    layer has a window, as in Mistral 7B 0.1, llama.cpp keeps all tokens. int8 means the type q8_0,
+    int4 means q4_0.
 
     Source: src/llama-context.cpp (padding to 256), src/llama-kv-cache-iswa.cpp (windows),
     src/llama-memory-recurrent.cpp (states, in 32 bits).
@@ -309,7 +310,7 @@ def allocate_llama_cpp(
 
 
 def _ggml_bytes(attention: ProjectedAttention | LatentAttention, form: Format) -> int:
-    """Return the bytes of a cell of one layer."""
+    """Return the bytes of one layer's cell."""
     if isinstance(attention, LatentAttention):
         index = attention.own_indexer
         rows = [attention.stored_width, *([] if index is None else [index.width])]
@@ -331,7 +332,7 @@ def _pad(cells: int) -> int:
 def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf16") -> int:
     """Return the bytes of a ``StaticCache`` of transformers for one sequence.
 
-    It has all ``context`` tokens from the start, and of a window all its tokens, where a
+    It allocates all ``context`` tokens from the start. For a window it keeps every token; a
     ``DynamicCache`` keeps one fewer (``costs.cache``).
 
     Source: ``StaticLayer`` and ``StaticSlidingWindowLayer`` in transformers/cache_utils.py.
@@ -353,9 +354,9 @@ def _check_decoder(model: Model) -> None:
 
 
 def sequence_bytes(model: Model, *, context: int, stored_as: Format) -> dict[str, int | None]:
-    """Return the bytes of one sequence on one device by engine, with the defaults of each.
+    """Return the bytes of one sequence on one device for each engine, with its defaults.
 
-    ``None`` where the rules do not know the model or the format.
+    ``None`` if the rules do not cover the model or the format.
     """
     found: dict[str, int | None] = {"vllm": None, "llama.cpp": None, "transformers": None}
     with suppress(ValueError):
@@ -391,13 +392,13 @@ def _window(attention: ProjectedAttention | LatentAttention) -> int | None:
 
 
 def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:
-    """Return the KV heads, and the channels of a key and a value, which engines keep apart."""
+    """Return the KV heads and the channels of key and value, which engines store separately."""
     config = attention.config
     return config.num_kv_heads, (config.compared_channels, config.size_per_head)
 
 
 def _engine_recent(layer: RecurrentLayer) -> int:
-    """Return the numbers of recent tokens without those of the new one."""
+    """Return the number of recent tokens, excluding new ones."""
     return layer.recent - layer.recent // layer.taps if layer.taps else layer.recent
 
 

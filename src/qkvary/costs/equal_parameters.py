@@ -1,4 +1,4 @@
-"""Equal parameters: the feed-forward width at which a network has as many as another."""
+"""Equal parameters: the feed-forward width that gives a network as many as another."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Exact savings with the weights that a model already has: the same function, fewer bytes.
+"""Exact savings with a model's existing weights: the same function, fewer bytes.
 
-"Exact" means equal in exact arithmetic. The effect of rounding depends on the method and on the
-weights, which are not read here; each entry says what has to be checked.
+"Exact" means equal in exact arithmetic. Rounding depends on the method and on the weights, which
+are not read here; each entry states what to check.
 
 Sources: Graef and Wasielewski 2025, "Slim attention"; the K=V layers of Gemma 4.
 """
@@ -57,7 +57,7 @@ class _Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving(_Text):
-    """One way to store less, and where it applies."""
+    """One way to store less, and the layers it applies to."""
 
     method: Method
     """The entries stored instead of keys and values."""
@@ -82,7 +82,7 @@ class Saving(_Text):
 
     @property
     def model_bytes_then(self) -> int:
-        """Cache of one sequence in all layers, with this method where it applies."""
+        """Cache of one sequence in all layers, with this method applied where possible."""
         return self.model_bytes_now - self.bytes_now + self.bytes_then
 
 
@@ -213,7 +213,7 @@ def find_savings(
 
 
 def exact_methods(model: Model) -> tuple[Method, ...]:
-    """Return the methods that are exact by construction and apply to some layer of a model."""
+    """Return the exact methods that apply to at least one layer of a model."""
     now = model_cache_bytes(model, context=LONG, encoder_tokens=LONG)
     return tuple(
         method
@@ -225,7 +225,7 @@ def exact_methods(model: Model) -> tuple[Method, ...]:
 
 
 def apply_saving(model: Model, method: Method) -> Model | None:
-    """Return the model with one method applied wherever possible, ``None`` if nowhere."""
+    """Return the model with one method applied wherever possible; ``None`` if nowhere."""
     if method == "encoder output once":
         return _store_encoder_once(model)
     changed = map_layers(model.layers, lambda layer: _store_less(layer, method))
@@ -236,7 +236,7 @@ def apply_saving(model: Model, method: Method) -> Model | None:
 
 
 def _follow(layer: Layer, layers: Sequence[Layer]) -> Layer:
-    """Give a layer that reads another layer's entries the storage of that layer."""
+    """Give a layer that reads another layer's entries the same storage as that layer."""
     attention = layer.attention
     if not isinstance(attention, ProjectedAttention) or attention.reads_layer is None:
         return layer
@@ -258,7 +258,7 @@ def _store_less(layer: Layer, method: Method) -> Layer:
 
 
 def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
-    """Return what a layer stores by a method, or ``None`` where it does not apply."""
+    """Return what a layer stores under a method, or ``None`` if the method does not apply."""
     config = attention.config
     variant = config.variant
     # A rotary key that all heads share is no reason to store the whole input.
@@ -282,7 +282,7 @@ def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
 
 
 def _store_encoder_once(model: Model) -> Model | None:
-    """Make every cross attention read the encoder's output, which the first one keeps."""
+    """Make every cross attention read the encoder's output, which the first layer stores."""
     crossing = [index for index, layer in enumerate(model.layers) if layer.cross is not None]
     if not crossing:
         return None

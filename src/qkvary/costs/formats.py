@@ -1,8 +1,8 @@
 """Number formats in bytes: plain ones, and quantised ones with their scales counted.
 
-A quantised format has a scale for each group of numbers of a row (``int4-g32``), or for each
-number of a row over a block of rows (``int4-b32``); it may keep the newest rows unquantised
-(``-r16``), and says in what format they are (``-fp32``, else 16 bits).
+A quantised format has a scale for each group of numbers of a row (``int4-g32``), or for each column
+over a block of rows (``int4-b32``). It may keep the newest rows unquantised (``-r16``), in 16 bits
+or in a stated format (``-fp32``).
 """
 
 import math
@@ -32,7 +32,7 @@ _QUANTIZED = re.compile(
 
 
 class StoredRows(NamedTuple):
-    """How many kept rows are stored in which form."""
+    """A number of rows stored in one form."""
 
     coded: int
     """Rows of codes, with their scales where each row has its own."""
@@ -53,8 +53,8 @@ class Format:
     group: int | None = None
     """Numbers that share a scale and a zero point; ``None`` where there are none."""
     block: int | None = None
-    """Rows over which each number has a scale, counted from the first; they are quantised when all
-    of them are there. ``None`` where no rows share a scale."""
+    """Rows that share a scale for each column, counted from the first; they are quantised once all
+    of them are present. ``None`` where no rows share a scale."""
     residual: int = 0
     """Newest rows that are not quantised."""
     plain_bits: int = 16
@@ -62,12 +62,12 @@ class Format:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether fewer than 16 bits are kept, so that values are rounded beyond the usual."""
+        """Whether fewer than 16 bits are kept, so that results change noticeably."""
         return self.bits < 16
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every row takes the same bytes, wherever it stands."""
+        """Whether every row takes the same number of bytes."""
         return self.block is None and not self.residual
 
     @property
@@ -76,13 +76,13 @@ class Format:
         return Format(name=f"{self.plain_bits} bits", bits=self.plain_bits)
 
     def last_closing(self, seen: int) -> int:
-        """Return how many rows were seen when the last block was quantised; 0 before the first."""
+        """Return the rows seen when the last block was quantised; 0 before the first."""
         block = self.block or 1
         closed = max(0, seen - self.residual) // block * block
         return closed + self.residual if closed else 0
 
     def divide(self, seen: int, kept: int) -> StoredRows:
-        """Return how the last ``kept`` of ``seen`` rows are stored."""
+        """Return in which forms the last ``kept`` of ``seen`` rows are stored."""
         block = self.block or 1
         closed = max(0, seen - self.residual) // block * block
         coded = max(0, closed - (seen - kept))
@@ -114,7 +114,7 @@ _ALIASES = {
     "fp8_e5m2": "fp8",
 }
 FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
-"""The names that a person chooses from."""
+"""The names that a user can choose from."""
 
 
 SCALE = _PLAIN["fp32"]
@@ -155,7 +155,7 @@ def parse_format(text: str) -> Format:
 
 
 def parse_formats(text: str | Sequence[str]) -> tuple[Format, ...]:
-    """Read formats separated by commas, or each by itself.
+    """Read several formats, separated by commas or given as a list.
 
     Raises:
         ValueError: for an unknown one.
@@ -165,9 +165,9 @@ def parse_formats(text: str | Sequence[str]) -> tuple[Format, ...]:
 
 
 def cache_format(options: CacheOptions, dtype: Dtype) -> Format:
-    """Return the format in which a cache with these options stores numbers of type ``dtype``.
+    """Return the number format of a cache with these options for numbers of type ``dtype``.
 
-    What is kept of a token is another matter, and so is memory allocated beforehand.
+    What is stored per token, and preallocation, are not part of the format.
     """
     if options.bits is None:
         return parse_format(dtype)
@@ -199,7 +199,7 @@ def parse_options(text: str) -> CacheOptions:
     if form is None or re.search("fp|bf", plain):
         raise ValueError(
             "expected a storage such as int8-g64 (scales by token and group of channels) or "
-            "int4-b32-r16-rot (by channel over blocks of tokens, 16 tokens as they are, rotated "
+            "int4-b32-r16-rot (by channel over blocks of tokens, 16 unquantised tokens, rotated "
             f"first), got {short(text, 60)!r}; choices: {', '.join(QUANTIZED_BITS)}"
         )
     return CacheOptions(
@@ -213,7 +213,7 @@ def parse_options(text: str) -> CacheOptions:
 
 
 def parse_storage(text: str) -> CacheOptions:
-    """Read a storage with or without codes: ``preallocated``, ``growing``, ``int8-b32``.
+    """Read a storage, quantised or not: ``preallocated``, ``growing``, ``int8-b32``.
 
     Raises:
         ValueError: for anything else, with the choices.

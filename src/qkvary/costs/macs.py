@@ -1,9 +1,9 @@
 """Multiply-accumulates of a forward pass and of one decoded token, derived from a model.
 
-Only matrix products are counted, which is half of what torch's flop counter reports under the
-MATH attention backend for the explicit kernel. Elementwise work is not: norms, activations,
-rotations, the softmax, and what relative biases, ALiBi and the diagonal normalisation do to the
-scores. Looking an embedding up is free.
+Only matrix products are counted, which is half of what torch's flop counter reports under the MATH
+attention backend for the explicit kernel. Elementwise work is not counted: norms, activations,
+rotations, the softmax, relative biases, ALiBi and the diagonal normalisation. Embedding look-ups
+are free.
 """
 
 from dataclasses import asdict, dataclass
@@ -58,7 +58,7 @@ class MacCount:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all parts."""
         return self.attention + self.feed_forward + self.head + self.other
 
     def to_dict(self) -> dict[str, int]:
@@ -67,7 +67,7 @@ class MacCount:
 
 
 def visible_pairs(config: AttentionConfig, length: int) -> int:
-    """Pairs (query, key) that no mask hides in a sequence of ``length`` real tokens."""
+    """Return the (query, key) pairs that no mask hides in a sequence of ``length`` real tokens."""
     stride, window = config.variant.stride, config.variant.window
     reach = length if stride is None else 0
     if window is not None:
@@ -82,9 +82,9 @@ def visible_pairs(config: AttentionConfig, length: int) -> int:
 
 
 def visible_keys(attention: AttentionLayer, context: int) -> int:
-    """Return how many stored entries the last of ``context`` tokens reads, its own included.
+    """Return the stored entries that the last of ``context`` tokens reads, including its own.
 
-    It reads all that it attends to, and the gaps of a stride, which are masked.
+    With a stride, the masked entries in the gaps are read too.
     """
     if isinstance(attention, ProjectedAttention):
         reach = attention.config.variant.reach
@@ -176,10 +176,10 @@ def forward_macs(
 def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None) -> MacCount:
     """Return the MACs of one decoded token, with everything before it in the cache.
 
-    The tokens of a sequence decoded one by one take as many as one causal forward pass over it,
-    with three exceptions. The gaps of a stride are read and masked. The bias g(j) of ``+`` is not
-    stored and made again for every key. A latent of key and value is counted absorbed: scores and
-    values are taken in the latent itself.
+    Decoding a sequence token by token takes as many MACs as one causal forward pass, with three
+    exceptions: the gaps of a stride are computed and masked; the bias g(j) of ``+`` is not stored
+    but computed again for every key; and a latent of key and value is absorbed, so scores and
+    values are computed in the latent.
 
     Args:
         model: Any model that decodes.
@@ -295,13 +295,13 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
 
 
 def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool) -> int:
-    """Return the MACs of making keys and values from something smaller that is stored.
+    """Return the MACs of making keys and values from a smaller stored form.
 
-    There are two ways, and the possible one with fewer products counts. Stored inputs are projected
-    again, the new token's among them; or query and output absorb the projections, and scores and
-    values are taken over the whole width of the layer. The same holds for latents and the second
-    halves of low-rank projections, source by source. A query that shares a projection is the new
-    token's key, unless no key is made.
+    There are two ways; the cheaper possible one counts. Stored inputs are projected again,
+    including the new token's; or query and output absorb the projections, and scores and values are
+    computed over the whole width of the layer. The same holds for latents and the second halves of
+    low-rank projections, source by source. A query that shares a projection equals the new token's
+    key, if keys are made at all.
     """
     config = attention.config
     if attention.storage == "keys":
@@ -328,7 +328,7 @@ def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool)
 def _up_projection_macs(
     attention: ProjectedAttention, source: Source, keys: int, *, crossing: bool
 ) -> int:
-    """Return the MACs of making one source from stored latents; 0 where it is stored itself."""
+    """Return the MACs of computing one source from stored latents; 0 if the source is stored."""
     config = attention.config
     inner = config.latent(source)
     if inner is None:
@@ -345,7 +345,7 @@ def _up_projection_macs(
 
 
 def _absorbed_macs(config: AttentionConfig, inner: int, keys: int) -> int:
-    """Return the MACs of a role whose projection query or output absorb."""
+    """Return the MACs of a role whose projection is absorbed into query or output."""
     heads, size = config.num_heads, config.size_per_head
     return heads * size * inner + keys * heads * (inner - size)
 
@@ -357,7 +357,7 @@ def _absorbs_key(attention: ProjectedAttention) -> bool:
 
 
 def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:
-    """Return the MACs of one query of every head with one stored entry, values included."""
+    """Return the MACs of one query in every head with one stored entry, values included."""
     if isinstance(attention, LatentAttention):
         return attention.num_heads * (attention.stored_width + attention.kv_rank)
     return 2 * attention.num_heads * attention.head_dim
@@ -400,7 +400,7 @@ def _stored(config: AttentionConfig) -> tuple[Source, ...]:
 
 
 def _stored_macs(attention: ProjectedAttention) -> int:
-    """Return the MACs of one token through cached projections; 0 where it reads another layer."""
+    """Return the MACs of one token through the cached projections; 0 if it reads another layer."""
     if attention.reads_layer is not None:
         return 0
     config = attention.config
@@ -408,7 +408,7 @@ def _stored_macs(attention: ProjectedAttention) -> int:
 
 
 def _made_macs(attention: ProjectedAttention) -> int:
-    """Return the MACs of one token through the cached projections that are applied."""
+    """Return the MACs of one token through the cached projections that the layer applies."""
     config = attention.config
     if attention.storage in INPUT_STORED or attention.reads_layer is not None:
         return 0
@@ -436,9 +436,9 @@ def _query_and_output_macs(config: AttentionConfig) -> int:
 
 
 def _crossing_macs(config: AttentionConfig) -> int:
-    """Return the MACs of a decoder's token through cross attention, without keys and values.
+    """Return the MACs of a decoder token in cross attention, without keys and values.
 
-    A query that shares the key's projection multiplies it once more: its tokens are others.
+    A query that shares the key's projection needs its own product, because its tokens differ.
     """
     query = config.variant.sharing.query
     again = projection_macs_per_token(config, query) if query in _stored(config) else 0

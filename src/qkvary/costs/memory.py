@@ -1,4 +1,4 @@
-"""The least memory that computing with a network takes, to refuse what cannot fit."""
+"""The minimum memory that computing with a network takes, to refuse what cannot fit."""
 
 from qkvary.arch.networks import TokenNetwork
 
@@ -7,7 +7,7 @@ TOKEN_BYTES = 8
 
 
 def forward_bytes(network: TokenNetwork, *, tokens: int, number_bytes: int) -> int:
-    """Return the least bytes that a forward pass takes in addition to the weights.
+    """Return the minimum bytes that a forward pass takes in addition to the weights.
 
     These are the numbers of the tokens, the residual stream and the inner activations of one
     feed-forward network; what a kernel needs for attention is left out.

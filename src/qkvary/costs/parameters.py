@@ -76,7 +76,7 @@ class ParameterCount:
 
 
 def projection_parameters(config: AttentionConfig, source: Source) -> Size:
-    """Return the size of the projection of a source; a low-rank one is two matrices and a bias."""
+    """Return the size of a source's projection; a low-rank one is two matrices and a bias."""
     width, rank = config.width(source), config.rank(source)
     weights = config.d_model * width if rank is None else rank * (config.d_model + width)
     return Size(weights, width if config.bias else 0)
@@ -114,7 +114,7 @@ def network_parameters(config: Network) -> ParameterCount:
 
 
 def model_parameters(model: Model) -> ParameterCount:
-    """Return all parameters of a model by part, an encoder's included."""
+    """Return all parameters of a model by part, including an encoder's."""
     every = (*model.layers, *(model.encoder.layers if model.encoder else ()))
     kinds = [(layer, count) for layer, count in count_kinds(every) if layer.has_own_weights]
     parts = {
@@ -157,7 +157,7 @@ def model_parameters(model: Model) -> ParameterCount:
 
 
 def active_parameters(model: Model) -> int:
-    """Return the parameters that one token passes: its own experts, and everything else."""
+    """Return the parameters that one token uses: its chosen experts, and everything else."""
     idle = 0
     every = (*model.layers, *(model.encoder.layers if model.encoder else ()))
     for layer, count in count_kinds(every):
@@ -168,7 +168,7 @@ def active_parameters(model: Model) -> int:
 
 
 def layer_norms(layer: Layer) -> tuple[Norm, ...]:
-    """Return every learned normalisation of a block, those inside its attention included."""
+    """Return every learned normalisation of a block, including those inside attention."""
     crossing = () if layer.cross is None else layer.cross.norms
     return (*layer.norms, *layer.attention.norms, *crossing)
 

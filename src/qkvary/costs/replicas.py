@@ -1,8 +1,8 @@
 """One copy of a model on several devices: the part of the cache on each.
 
-Weights are divided evenly. KV heads are divided and never split, so that a single one is on every
-device; so is whatever the keys and values of all heads are made of: a latent, the layer input, or
-keys that values are computed from. A layer that stores some latent counts as not divided at all.
+Weights are divided evenly. KV heads are divided but never split, so a single KV head is on every
+device. A tensor from which all heads make keys and values (a latent, the layer input, or keys that
+give the values) is on every device too. A layer that stores any latent counts as undivided.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def kinds_cache_bytes(
     devices: int,
     encoder_tokens: int,
 ) -> int:
-    """Return :func:`device_cache_bytes` of layers whose kinds are counted already."""
+    """Return :func:`device_cache_bytes` for layers whose kinds are already counted."""
 
     def keep(layer: Layer) -> int:
         own = layer_cache_bytes(layer.attention, context=context, stored_as=stored_as, peak=True)

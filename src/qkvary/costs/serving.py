@@ -23,7 +23,7 @@ MOST_TOKENS = 2**36
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The workload to serve, and the device."""
+    """The workload to serve, and the device that serves it."""
 
     device: Device
     """The device."""
@@ -59,15 +59,15 @@ class Demand:
 
     @property
     def usable_bytes(self) -> int:
-        """Memory of one device less the reserve."""
+        """Memory of one device minus the reserve."""
         return math.floor(self.device.memory_bytes * (1 - self.reserve))
 
     def weight_bytes(self, model: Model) -> int:
-        """Return the bytes that the weights of a model take, 0 where they do not count."""
+        """Return the bytes of a model's weights; 0 if they are not to be counted."""
         return weight_bytes(model, self.weights) if self.count_weights else 0
 
     def user_bytes(self, model: Model, cache: Format, *, context: int | None = None) -> int:
-        """Return the peak bytes of one user's cache, at the demanded context or another."""
+        """Return the peak cache bytes of one user, at the demanded context or a given one."""
         return sum(
             layerwise_cache_bytes(
                 model,
@@ -115,19 +115,19 @@ class ServingPlan:
 
     @property
     def users_per_device(self) -> float:
-        """The largest batch over the devices of a replica."""
+        """The largest batch divided by the devices of a replica."""
         return self.users_per_replica / (self.devices_per_replica or 1)
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens a second of a replica with all its users, at the roofline."""
+        """Tokens per second of a replica with all its users, by the roofline."""
         if self.step is None or self.step_seconds is None:
             return None
         return self.step.batch / self.step_seconds
 
     @property
     def tokens_per_second_and_user(self) -> float | None:
-        """Tokens a second of one of its users."""
+        """Tokens per second of one user, by the roofline."""
         return None if self.step_seconds is None else 1 / self.step_seconds
 
 
@@ -209,7 +209,7 @@ def _choose_replica(
 def _longest_context(
     model: Model, demand: Demand, cache: Format, weights: int, size: int
 ) -> int | None:
-    """Return the most tokens whose cache fits in memory with the weights, by bisection."""
+    """Return the longest context whose cache fits in memory with the weights, by bisection."""
     free = demand.usable_bytes - _divide_up(weights, size)
     kinds = count_kinds(model.layers)
 

@@ -46,8 +46,8 @@ def _plus_parameters(config: AttentionConfig) -> tuple[int, int]:
 def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of the key bias g(j), made once a batch, and of its channel in the keys.
 
-    One channel, or one for each query head of a group if heads have separate maps. Where a
-    normalised diagonal or a soft cap stands between them, the bias is added elementwise.
+    One channel, or one for each query head of a group if heads have separate maps. With a
+    normalised diagonal or a soft cap, the bias is added elementwise instead.
     """
     bias = keys * _plus_maps(config) * config.position.plus_column_features
     return bias + _key_bias_macs(config, keys, pairs)
@@ -77,7 +77,7 @@ def _norm_parameters(config: AttentionConfig) -> tuple[int, int]:
 
 
 def _head_norm_parameters(config: AttentionConfig) -> tuple[int, int]:
-    """Return one gain of the query and one of the key: of a head, or of all heads."""
+    """Return one gain for the query and one for the key: per head, or for all heads."""
     size = config.size_per_head
     if config.variant.head_norm == "qk-norm":
         return 2 * size, 0
@@ -89,15 +89,15 @@ def _latent_parameters(config: AttentionConfig) -> tuple[int, int]:
 
 
 def _expanding_macs(config: AttentionConfig, keys: int, _pairs: int) -> int:
-    """Return the MACs of making key and value of every latent."""
+    """Return the MACs of expanding every latent to key and value."""
     return keys * _latent_parameters(config)[0]
 
 
 def _absorbed_macs(config: AttentionConfig, keys: int) -> int:
-    """Return the MACs of scores and values that are taken in the latent, less those in the heads.
+    """Return the MACs of scores and values in the latent, minus those in the heads.
 
-    The query takes the key's matrix in, and the value's is applied to what was mixed. A core of
-    other scores than products needs the keys themselves.
+    The query absorbs the key's matrix, and the value's matrix is applied to the mixture. A core
+    whose scores are not dot products needs the keys themselves.
     """
     if config.variant.core != "softmax":
         return _expanding_macs(config, keys, keys)
@@ -182,7 +182,7 @@ def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
 
 
 def _prompt_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of linear attention over a prompt, whose last chunk gives a state too.
+    """Return the MACs of linear attention over a prompt, including the state after the last chunk.
 
     A cache excludes the map of all pairs, and one token takes one step of the recurrence.
     """

@@ -1,10 +1,10 @@
 """Training plans: memory of weights, gradients, optimizer and activations, and steps at a rate.
 
-Activations are what automatic differentiation keeps of a block with a fused softmax core and no
-dropout, each tensor once, without one or two numbers of a token for each norm, one for each head of
-the softmax, and copies of weights. A nonlinearity is taken to keep its input as well as its
-output; ReLU needs only one of them. Compressed attention and what sorts tokens by expert are rough.
-A backward pass costs twice the products of a forward pass.
+Activations are the tensors that automatic differentiation keeps of a block with a fused softmax
+core and no dropout, each counted once. Not counted are the one or two numbers per token of each
+norm, the one per head of the softmax, and copies of weights. A nonlinearity is assumed to keep both
+input and output, although ReLU needs only one. Compressed attention and sorting tokens by expert
+are rough estimates. A backward pass costs twice the products of a forward pass.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class TrainingPlan:
     checkpointing: bool
     """Whether blocks are computed again instead of kept."""
     free_bytes: int
-    """Memory of the device less the state; negative where the state does not fit."""
+    """Memory of the device minus the state; negative if the state does not fit."""
     largest_batch: int
     """Sequences that fit in the free memory; 0 where even one does not."""
     macs_per_token: float
@@ -118,11 +118,11 @@ def plan_training(
 def training_macs_per_token(
     model: Model, *, tokens: int, pairs: Pairs = "visible", encoder_tokens: int | None = None
 ) -> float:
-    """Return the products of a forward and a backward pass over one sequence, by its tokens.
+    """Return the MACs of a forward and a backward pass over one sequence, per token.
 
-    The products that the model needs, whatever a machine does: hidden pairs and blocks that are
-    computed again do not count. The utilisation of a device (MFU) is therefore twice this, times
-    tokens per second, over the operations per second of its data sheet.
+    Only products that the model needs count, not masked pairs or recomputed blocks. So a device's
+    utilisation (MFU) is twice this, times tokens per second, divided by the operations per second
+    of its data sheet.
 
     Args:
         model: Any model.
@@ -142,7 +142,7 @@ def activation_bytes(
     checkpointing: bool = False,
     encoder_tokens: int | None = None,
 ) -> int:
-    """Return the bytes that one sequence keeps for the backward pass, its logits included.
+    """Return the bytes kept for the backward pass of one sequence, including its logits.
 
     Arguments as of :func:`plan_training`.
     """
@@ -171,7 +171,7 @@ def activation_bytes(
 
 
 def activation_numbers(layer: Layer, d_model: int) -> int:
-    """Numbers that one block keeps of a token: what each operation needs in its backward pass."""
+    """Numbers that one block keeps per token: what each operation needs for its backward pass."""
     sublayers = 2 if layer.cross is None else 3
     # Every norm keeps its input, and what follows one that is given to a sublayer its output.
     norms = len(layer.norms) or sublayers
@@ -183,7 +183,7 @@ def activation_numbers(layer: Layer, d_model: int) -> int:
 
 
 def crossing_numbers(layer: Layer) -> int:
-    """Numbers that the cross attention of a block keeps of a token of the encoder."""
+    """Numbers that a block's cross attention keeps per encoder token."""
     if layer.cross is None:
         return 0
     config = layer.cross.config
@@ -207,7 +207,7 @@ def _attention_numbers(attention: AttentionLayer) -> int:
 
 
 def _projected_numbers(attention: ProjectedAttention) -> int:
-    """Query, key and value, where they are different tensors, and the mixed values.
+    """Query, key and value, as far as they are different tensors, and the mixed values.
 
     A source that one role reads rotated and another unrotated becomes two tensors; so does one that
     is normalised.

@@ -18,7 +18,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 
 _GZIP = 31
-"""Window bits with which zlib expects the header of gzip."""
+"""The window bits that make zlib expect a gzip header."""
 
 
 def find_file(folder: str, file: str, endings: Sequence[str] = ("",)) -> Path | None:

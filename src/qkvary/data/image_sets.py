@@ -113,19 +113,19 @@ class ImageSet:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes; empty where their numbers are shown."""
+        """The names of the classes; empty if classes are shown as numbers."""
         return CLASS_NAMES.get(self.part_of or self.name, ())
 
     @property
     def validates_on_test(self) -> bool:
-        """Whether published protocols take the test images for validation."""
+        """Whether published protocols validate on the test images."""
         return self.format != "cifar"
 
 
 @stored("OwnImages")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnImages:
-    """Images of one's own; ``data.own_images.describe_images`` returns those of a folder."""
+    """The user's own images; ``data.own_images.describe_images`` describes those of a folder."""
 
     data: str = field(metadata=NOT_IDENTIFYING)
     """The folder; not part of a run's identity."""

@@ -134,7 +134,7 @@ def check_labelled_texts(data: str, labels: tuple[str, ...] | None, sha256: str)
 def split_texts(
     texts: Sequence[LabelledText],
 ) -> dict[DataSplit, tuple[LabelledText, ...]]:
-    """Split the texts of a label: the smallest checksums are the test, the next the validation.
+    """Split the texts of a label by checksum: the smallest are test, the next validation.
 
     Args:
         texts: At least three.

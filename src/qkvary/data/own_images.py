@@ -1,4 +1,4 @@
-"""Images of one's own: files in the layout of MNIST, or a folder of pictures for each class.
+"""The user's own images: files in the layout of MNIST, or a folder of pictures for each class.
 
 FOLDER/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...   (plain, .gz or .xz)
 FOLDER/train/CLASS/*.png, FOLDER/test/CLASS/*.png                   (or .jpg; needs Pillow)
@@ -210,7 +210,7 @@ def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
 
 
 def _is_for_test(data: bytes) -> bool:
-    """Decide by the contents, so that equal pictures are in one split."""
+    """Decide by the contents, so that equal pictures end up in the same split."""
     return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0
 
 

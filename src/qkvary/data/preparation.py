@@ -51,7 +51,7 @@ class Progress:
     """The part of ``text_bytes`` from earlier starts."""
 
     def show(self, display: Callable[..., None]) -> None:
-        """Show it on a display of bytes."""
+        """Show the progress on a display of bytes."""
         note = f"{self.documents:,} documents, {self.tokens:,} tokens"
         display(self.text_bytes, self.total_bytes or 0, note)
 
@@ -264,7 +264,7 @@ def _read_blocks(
     directory: PreparationDirectory,
     settings: PreparationSettings,
 ) -> Iterator[_Block]:
-    """Yield documents in blocks; a group ends when enough text was read since the last one."""
+    """Yield documents in blocks; a group ends once enough text was read since the last group."""
     first, largest = settings.group_bytes
     number = len(directory.groups)
     waiting: list[Document] = []

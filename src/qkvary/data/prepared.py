@@ -97,7 +97,7 @@ class TokenSplit:
         return found
 
     def documents_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of the document of each token; a separator belongs to what it ends."""
+        """Return the index of each token's document; a separator belongs to the one it ends."""
         return np.searchsorted(self.document_starts, places, side="right") - 1
 
     def read(self, start: int, count: int) -> NDArray[np.int64]:
@@ -269,7 +269,7 @@ def _assemble(
 
 
 def _check_described(about: Mapping[str, Any]) -> None:
-    """Read the fields that only describe the set; those of a forged manifest raise an error."""
+    """Check the fields that only describe the set; a forged manifest raises an error."""
     source, overlap, tokenizer = about["plan"]["source"], about["overlap"], about["tokenizer"]
     numbers = [
         *overlap["repeated_documents"].values(),

@@ -176,7 +176,7 @@ def _choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
 
 
 def _list_entries(files: JsonValue, *names: str) -> list[str]:
-    """Return the files of some parts of a source; a text that was split counts as a whole.
+    """Return the files of some parts of a source; a text that was split counts as a whole file.
 
     Args:
         files: The files of the source.
@@ -187,13 +187,13 @@ def _list_entries(files: JsonValue, *names: str) -> list[str]:
 
 
 def _parts_of(files: JsonValue) -> dict[str, Any]:
-    """Return the files of a source by part; a text that was split counts as a whole."""
+    """Return the files of a source by part; a text that was split counts as a whole file."""
     listed = cast("dict[str, Any]", files) if isinstance(files, dict) else {}
     return _parts_of(listed["files"]) if "files" in listed else listed
 
 
 def _is_taken(source: Source, tokenizer: str) -> bool:
-    """Return whether the name of a source's folder belongs to other training files."""
+    """Return whether another source's training files already use the folder name."""
     folder = _choose_folder(source, tokenizer, by_content=False)
     finished = finished_plan(folder)
     plan = unfinished_plan(folder) if finished is None else finished
@@ -245,7 +245,7 @@ def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -
 def _local_corpus(reference: str) -> Corpus | None:
     """Return the corpus of a pinned set, if its text is local.
 
-    The text on the hub may be longer, which gives another set.
+    The text on the hub may be longer, and would give another set.
     """
     corpus = CORPORA.get(canonical_reference(reference).partition("/")[0])
     is_path = Path(reference).expanduser().exists()
@@ -284,7 +284,7 @@ def find_or_prepare(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSet:
-    """The set of a text, which need not be prepared yet."""
+    """The set of a text, whether or not it is prepared yet."""
 
     name: str
     """The name of the set."""
@@ -308,7 +308,7 @@ class PlannedSet:
 
     @classmethod
     def of(cls, data: PreparedData) -> Self:
-        """Return a set that is prepared."""
+        """Return the plan of a set that is already prepared."""
         return cls(
             name=data.name,
             vocabulary=data.tokenizer.vocabulary,
@@ -351,7 +351,7 @@ def plan_set(
 def _find(
     reference: str, tokenizer: str | None, default: str, warn: Callable[[str], None]
 ) -> tuple[PreparedData | None, str, str]:
-    """Return the existing set, if there is one, and the text and tokenizer that are meant."""
+    """Return the existing set, if there is one, and the text and tokenizer of a reference."""
     reference = canonical_reference(reference)
     name, _, own = reference.partition("/")
     if own and not reference.startswith("hf:") and not Path(reference).expanduser().exists():
@@ -377,7 +377,8 @@ def _find(
 def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
     """Return the set of a text that has not changed since it was prepared, without reading it.
 
-    It is the one under the text's own name, or one by its content, prepared without options.
+    It is found under the text's own name, or by its content; it must have been prepared without
+    options.
 
     Args:
         reference: As for :func:`open_source`, or the name of a set in the cache.

@@ -128,12 +128,13 @@ def _draw_distances(words: NDArray[np.uint64], pairs: int, power: float) -> NDAr
 
 @functools.cache
 def score_positions(length: int, pairs: int, power: float) -> float:
-    """Return the best accuracy of a solver that sees the position of a query and no token.
+    """Return the best accuracy of a solver that sees the position of a query but no tokens.
 
-    It answers with the value of the pair that is the likeliest there. The clock of distance ``g``,
-    with the rate ``r_g`` of ``_draw_distances``, rings as number ``n`` with the probability
-    ``integral of r_g exp(-r_g t) P(n of the other clocks rang before t) dt``. Every pair is queried
-    once, so that the accuracy is the mean over pairs of the largest of these at each distance.
+    It answers with the value of the pair that is likeliest at that position. In
+    ``_draw_distances``, the clock of distance ``g`` has the rate ``r_g`` and is the ``n``-th to
+    ring with the probability ``integral of r_g exp(-r_g t) P(n of the other clocks rang before t)
+    dt``. Every pair is queried once, so that the accuracy is the mean over pairs of the largest of
+    these at each distance.
 
     Args:
         length: Tokens per sequence.
@@ -158,7 +159,7 @@ def score_positions(length: int, pairs: int, power: float) -> float:
 def _count_others(
     rang: NDArray[np.float64], number: NDArray[np.float64]
 ) -> Iterator[NDArray[np.float64]]:
-    """Yield for each event the distribution of the number of the other ones that happened.
+    """Yield for each event the distribution of how many of the others happened.
 
     Args:
         rang: The probability of each event, ``[events, times]``.

@@ -10,7 +10,7 @@ MOST_TOKENS = 2**31
 def check_recall(
     *, length: int, pairs: int, vocabulary: int, power: float, counts: dict[str, int]
 ) -> None:
-    """Refuse sequences that do not exist or do not fit a machine.
+    """Refuse sizes for which no sequences exist, or that do not fit a machine.
 
     Args:
         length: Tokens per sequence.

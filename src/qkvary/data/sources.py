@@ -1,8 +1,8 @@
 """Sources of documents: streams, and the split that each goes to.
 
-A source is split by folders or files named train, validation and test, or by a file named for
-validation, or a rule holds out a share of the documents (of train, if only train and test exist). A
-text that is a single document is split once, by position.
+A source is split by folders or files named train, validation and test, or by a file that the user
+names for validation; otherwise a rule holds out a share of the documents (of train, if only train
+and test exist). A text that is a single document is split once, by position.
 """
 
 import zlib
@@ -73,7 +73,7 @@ class Source:
     """Returns the source at a commit, or at today's commit; for sources that can change."""
 
     def split_of(self, digest: int) -> str:
-        """Return the split of a document whose stream has none."""
+        """Return the split of a document if its stream has no fixed split."""
         return "train" if self.rule is None else self.rule.split_of(digest)
 
     def describe(self) -> dict[str, JsonValue]:
@@ -174,9 +174,9 @@ def _list_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> dict[
 
 
 def _find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
-    """Return the rule, and the smallest number of cuts that meets the share.
+    """Return the rule, and the smallest number of cuts that reaches the share.
 
-    A long text has few sections: one of two may hold nearly all of it.
+    A long text may have few sections, and one of two may hold nearly all of it.
     """
     tried: list[tuple[float, int, HeldOut]] = []
     for cuts in SECTION_CUTS:

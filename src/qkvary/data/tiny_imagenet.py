@@ -44,7 +44,7 @@ _CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 
 
 def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
-    """Return the folder or archive of the data set, in ``folder`` or in the folder around it.
+    """Return the folder or archive of the data set, in ``folder`` or its parent.
 
     Args:
         folder: The data set's folder below a data root.
@@ -136,7 +136,7 @@ class _Member(NamedTuple):
 
 
 class _BoundedReader(io.BufferedReader):
-    """An uncompressed tar whose members have to be small; a header may say anything."""
+    """A reader of an uncompressed tar that limits member sizes; a header may claim any size."""
 
     left = 2 * LARGEST_MEMBER
     """Bytes that may still be read of a member and the headers before it."""
@@ -149,7 +149,7 @@ class _BoundedReader(io.BufferedReader):
 
 
 def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the wanted files of an archive without the folder that they are in."""
+    """Yield the wanted files of an archive, with paths below its top folder."""
     check_regular_file(path)
     total = 0
     try:

@@ -63,7 +63,7 @@ def find_boundary_tokens(tokenizer: Tokenizer, separator: int | None) -> NDArray
 
 
 def list_token_bytes(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> list[bytes]:
-    """Return the bytes that each token adds inside a document; none for boundary tokens.
+    """Return the bytes that each token adds inside a document; empty for boundary tokens.
 
     Args:
         tokenizer: The tokenizer.

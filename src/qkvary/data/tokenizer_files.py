@@ -85,7 +85,7 @@ def load_tokenizer(
 
 
 def count_tokens(reference: str, *, documents: Iterable[Document] = ()) -> int:
-    """Return the size of a tokenizer's vocabulary; GPT-2's is not downloaded for it.
+    """Return the size of a tokenizer's vocabulary, without downloading GPT-2's.
 
     Args:
         reference: As for :func:`load_tokenizer`, which refuses the same.

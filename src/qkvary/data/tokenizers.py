@@ -177,9 +177,9 @@ class PieceTokenizer:
     """SentencePiece's BPE: neighbours are merged into the piece of the highest score first.
 
     Tokens 0, 1 and 2 are unknown, beginning and end; the next beginning ends a text too. A
-    character without a piece becomes the tokens of its bytes, ``<0x0A>`` for a line feed; where
-    the pieces have no bytes, a run of such characters is one unknown token. Pieces of single
-    characters are a model of characters.
+    character without a piece becomes the tokens of its bytes, ``<0x0A>`` for a line feed; where the
+    pieces have no bytes, a run of such characters is one unknown token. If all pieces are single
+    characters, this is a character model.
 
     Source: Kudo and Richardson 2018, SentencePiece, in the form that karpathy/llama2.c stores.
     """

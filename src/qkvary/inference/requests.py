@@ -164,7 +164,7 @@ def collect(events: Sequence[Event]) -> Completion:
 
 
 def group_requests(requests: Sequence[Request], *, max_tokens: int, batch_size: int) -> list[range]:
-    """Split requests into batches that fit: a batch is as wide as its longest prompt and answer.
+    """Split requests into batches that fit; the longest prompt and answer set a batch's width.
 
     Args:
         requests: The requests, in order.

@@ -55,7 +55,7 @@ def keep_min_p(logits: Logits, share: PerRow) -> Logits:
 
 
 def draw(logits: Logits, uniform: PerRow) -> Int[Tensor, " rows"]:
-    """Return the token at which the cumulative probability passes a uniform number in [0, 1)."""
+    """Return the token at which the cumulative probability exceeds a uniform number in [0, 1)."""
     mass = torch.softmax(logits, dim=-1).cumsum(dim=-1)
     total = mass[:, -1:]
     # Rounded up to the total, a number would point past the last token.

@@ -1,4 +1,4 @@
-"""Where exports for engines are kept, and which checkpoints need none."""
+"""Where exports for engines are kept, and which checkpoints need no export."""
 
 import hashlib
 import json

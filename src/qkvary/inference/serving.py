@@ -1,6 +1,6 @@
-"""Run an engine as a child: start it, wait until it answers, pass signals on, leave nothing.
+"""Run an engine as a child process: start it, wait until it answers, forward signals, clean up.
 
-The child has a session of its own, so that Ctrl-C reaches it once, through this process. On Linux
+The child runs in a separate session, so that Ctrl-C reaches it once, through this process. On Linux
 it also ends when this process is killed.
 """
 
@@ -61,7 +61,7 @@ def choose_port(host: str, port: int) -> int:
 
 
 def check_key(host: str, key: str | None) -> None:
-    """Refuse an address that others reach without a key.
+    """Refuse an address that other machines can reach, unless there is a key.
 
     Raises:
         UsageError: for such an address.
@@ -84,7 +84,7 @@ class Server:
     process: "subprocess.Popen[bytes]"
 
     def wait(self) -> int:
-        """Return the exit code of the engine when it ends by itself."""
+        """Return the exit code of the engine once it ends."""
         return self.process.wait()
 
 
@@ -165,7 +165,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End an engine with all that it started; a second Ctrl-C kills it."""
+    """End an engine and everything it started; a second Ctrl-C kills it."""
     try:
         _signal(process, signal.SIGTERM)
         process.wait(PATIENCE)
@@ -185,7 +185,7 @@ def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 def _make_leash() -> Callable[[], object] | None:
-    """Return what a child calls so that it is killed when this process ends, on Linux."""
+    """Return a function for the child to call, so that it dies with this process, on Linux."""
     if sys.platform != "linux":
         return None
     return partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)

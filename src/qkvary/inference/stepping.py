@@ -1,8 +1,8 @@
 """Decoding steps: one call of the native library, or layer by layer.
 
-The kernel ``auto`` takes the native call where there is one, so that a text depends on no
-measurement. The fastest implementation depends on the machine, the network and the length of the
-cache: with ``fastest`` it is timed whenever the length passes a power of two, and kept.
+The kernel ``auto`` uses the native call where possible, so a text does not depend on a measurement.
+The fastest implementation depends on the machine, the network and the length of the cache:
+``fastest`` times them whenever the length passes a power of two, and keeps the winner.
 """
 
 import warnings
@@ -34,10 +34,9 @@ StepFunction = Callable[[Tensor, Tensor | None], Tensor]
 class Stepper:
     """Runs one token per row through a network and its cache.
 
-    ``native`` is one native call for a network and a cache that support it, ``layer`` runs the
-    layers as without a cache, other kernels run them with that kernel. ``auto`` is ``native`` for
-    few rows, on a GPU a graph, and else the layers; ``fastest`` is the one of these that takes the
-    least time.
+    ``native`` makes one native call, if network and cache support it; ``layer`` runs the layers as
+    without a cache; any other name runs them with that kernel. ``auto`` is ``native`` for few rows,
+    a graph on a GPU, and otherwise the layers; ``fastest`` picks the fastest of these by timing.
     """
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
@@ -65,7 +64,7 @@ class Stepper:
 
     @property
     def chosen(self) -> dict[int, str]:
-        """The chosen implementations, by the largest cache length for which each holds."""
+        """The chosen implementations, by the largest cache length for which each is used."""
         return dict(self._chosen)
 
     def __call__(
@@ -114,7 +113,7 @@ class Stepper:
         return choose_once(kind, tuple(self._functions), lambda: self._time(tokens, mask))
 
     def _starts(self, name: str, tokens: Tensor, mask: Tensor | None) -> bool:
-        """Return whether an implementation completes a step, which is undone."""
+        """Return whether an implementation completes a step; the step is undone."""
         length = self.cache.length
         try:
             self._functions[name](tokens, mask)

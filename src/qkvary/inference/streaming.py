@@ -52,8 +52,8 @@ class TextStream:
 def find_stop(text: str, stop: Sequence[str]) -> int | None:
     """Return where the first stop string begins, or ``None``.
 
-    The stop string that is complete first counts, and the longest of these, so that the result does
-    not depend on token borders.
+    The stop string that is completed first counts; if several are, the longest. So the result does
+    not depend on token boundaries.
     """
     found = [(text.find(one), len(one)) for one in stop]
     ends = [(start + length, start) for start, length in found if start >= 0]
@@ -74,7 +74,7 @@ def detokenize(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None
 
 
 def count_replaced(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> int:
-    """Return how many replacement characters of a text stand for bytes that are not UTF-8.
+    """Return how many replacement characters in a text stand for invalid UTF-8.
 
     Args:
         tokenizer: The tokenizer.
@@ -86,7 +86,7 @@ def count_replaced(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> in
 
 
 def _longest_start(text: str, stop: Sequence[str]) -> int:
-    """Return how many of the last characters may begin a stop string."""
+    """Return how many characters at the end may begin a stop string."""
     longest = max((len(one) - 1 for one in stop), default=0)
     for length in range(min(longest, len(text)), 0, -1):
         if any(one.startswith(text[len(text) - length :]) for one in stop if len(one) > length):

@@ -1,6 +1,6 @@
 """The attention layer: every variant, in one class that interprets the sharing.
 
-Knows the order of things: sources, roles, terms, core, output. Each has its own module. Does
+It fixes the order of sources, roles, terms, core and output; each of these has its own module. Does
 not know residuals, norms or what the tokens mean.
 """
 
@@ -38,7 +38,7 @@ from qkvary.nn.terms import Scores, ScoreTerm, own_class, term_classes
 
 
 def anneal(network: nn.Module, factor: float) -> nn.Module:
-    """Multiply the temperature of every attention layer by a factor from now on, in place."""
+    """Multiply the temperature of every attention layer by a factor, in place."""
     for module in network.modules():
         if isinstance(module, Attention):
             module.annealing = factor
@@ -200,10 +200,10 @@ class Attention(nn.Module):
 
     @property
     def projections(self) -> dict[Source, nn.Linear | LowRank]:
-        """The learned projections, in the order q, k, v, and those of decoupled positions.
+        """The learned projections, in the order q, k, v, then those of decoupled positions.
 
-        They are ``nn.Linear``, or ``LowRank``; any module that maps the same channels may take the
-        place of one.
+        They are ``nn.Linear``, or ``LowRank``; any module that maps the same channels may replace
+        one.
         """
         named: dict[Source, nn.Linear | LowRank | None] = {
             "q": self.q_proj,
@@ -242,14 +242,14 @@ class Attention(nn.Module):
                 memory, that of ``Layout.over``.
             kernel: The kernel for few new tokens over a cache; by default that of its options.
             attention_mask: Instead of a layout: True for real tokens, of all seen and new ones, or
-                of the memory. Of the others the layer reads zeros, whatever they are.
+                of the memory. The layer reads zeros in place of the others.
             positions: Instead of a layout: positions of all seen and new tokens.
             document_ids: Instead of a layout: the document of each of them.
 
         Raises:
             ValueError: if a bidirectional layer is given a cache of its tokens, a layer that
-                goes by the order of tokens a memory, or a tensor does not cover all seen and new
-                tokens.
+                depends on token order is given a memory, or a tensor does not cover all seen and
+                new tokens.
         """
         self._check_call(x, cache)
         state = None
@@ -295,7 +295,7 @@ class Attention(nn.Module):
         layout.check_documents_in_a_row()
 
     def _check_call(self, x: object, cache: object) -> None:
-        """Check the input and that the cache is one layer's part."""
+        """Check the input, and that the cache is that of one layer."""
         width = self.config.d_model
         if not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point():
             given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
@@ -317,7 +317,7 @@ class Attention(nn.Module):
         cache: LayerCache | None = None,
         kernel: str = "layer",
     ) -> Heads:
-        """Return query, key and value: the sources, and the roles that are made of them."""
+        """Return query, key and value, made from the sources of the input."""
         config, sharing = self.config, self.config.variant.sharing
         maker = RoleMaker(config, self.projections, self.kv_norm or self.key_norm, self.latent)
         # Sources.
@@ -382,7 +382,7 @@ class Attention(nn.Module):
     def restore(
         self, mixed: Float[Tensor, "batch heads queries mixed_dim"], heads: Heads
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Return mixed values without what was done to the values: a latent, a rotation."""
+        """Return the mixed values with a latent expanded and a rotation undone."""
         if self.latent is not None and heads.is_latent:
             return self.latent.restore(mixed)
         return mixed if heads.rotation is None else heads.rotation.restore_output(mixed)
@@ -392,7 +392,7 @@ class Attention(nn.Module):
         mixed: Float[Tensor, "batch heads queries head_dim"],
         x: Float[Tensor, "batch queries d_model"],
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Return the layer's output, of its mixed values and its input."""
+        """Return the layer's output from its mixed values and its input."""
         del x
         return apply(self.o_proj, mixed.transpose(1, 2).flatten(2))
 
@@ -403,14 +403,14 @@ class Attention(nn.Module):
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
     ) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the attention probabilities of a call without cache, for looking at."""
+        """Return the attention probabilities of a call without cache, for inspection."""
         return self.core.weights(self.score(self.read(x, layout, memory=memory), layout))
 
     def _absorbs(self, cache: LayerCache | None, kernel: str, queries: int) -> bool:
-        """Return whether scores and values are taken in a latent that key and value are made of.
+        """Return whether scores and values are computed in the latent of key and value.
 
-        That is less to compute where few queries meet many keys, and rounds in another order. Only
-        products of query and key can be taken there.
+        That is cheaper for few queries and many keys, and rounds in another order. It requires
+        scores that are dot products of query and key.
         """
         return (
             cache is not None
@@ -450,7 +450,7 @@ class Attention(nn.Module):
 
 
 def make_attention(config: AttentionConfig) -> Attention:
-    """Return a layer whose parameters are not set: that of a user's file where one is named."""
+    """Return a layer whose parameters are not set; a user's class if the variant names one."""
     return (own_class(config.variant, Attention) or Attention)(config, draw=False)
 
 

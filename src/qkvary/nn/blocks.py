@@ -57,7 +57,7 @@ class FeedForward(nn.Module):
 
 
 def make_norm(d_model: int, config: BlockConfig) -> nn.Module:
-    """LayerNorm, RMSNorm or nothing, as the configuration says."""
+    """Return LayerNorm, RMSNorm or no norm, as the configuration says."""
     if config.norm == "none":
         return nn.Identity()
     if config.norm == "layernorm":
@@ -70,8 +70,8 @@ class Block(nn.Module):
     """Pre-norm ``x + f(norm(x))`` or post-norm ``norm(x + f(x))``, for f = attention, then FFN.
 
     With the placement ``stream``, ``norm(x) + f(norm(x))``; with ``output``, ``x + norm(f(x))``;
-    with ``sandwich``, ``x + norm(f(norm(x)))``. The sum is left out around a sublayer without a
-    skip. Parallel sublayers are ``x + f(norm(x)) + g(norm(x))``.
+    with ``sandwich``, ``x + norm(f(norm(x)))``. A sublayer without a skip has no sum. Parallel
+    sublayers are ``x + f(norm(x)) + g(norm(x))``.
     """
 
     def __init__(self, attention: AttentionConfig, config: BlockConfig) -> None:
@@ -111,7 +111,7 @@ class Block(nn.Module):
     def attention_input(
         self, x: Float[Tensor, "batch queries d_model"]
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Return what the attention layer reads when the block reads ``x``."""
+        """Return the input of the attention layer for a block input ``x``."""
         is_read_plain = self.config.norm_placement.startswith(("post", "output"))
         return x if is_read_plain else self.attention_norm(x)
 
@@ -171,9 +171,9 @@ def initialize(network: nn.Module, init: Initialization, seed: int) -> None:
 class Stack(nn.Module):
     """``norm(block_L(... block_1(x)))``; the last norm exists where the configuration says so.
 
-    ``recompute_blocks`` is how a run trades time for memory, and no part of the network: the input
-    of each block is all that is kept of it for the backward pass, which computes the block again,
-    with the same dropout, and so finds the same gradients.
+    ``recompute_blocks`` trades time for memory in training and is not part of the network: only the
+    input of each block is kept for the backward pass, which computes the block again with the same
+    dropout, and so gives the same gradients.
     """
 
     def __init__(self, config: Network, blocks: Iterable[Block] | None = None) -> None:
@@ -215,7 +215,7 @@ class Stack(nn.Module):
 
     @property
     def layers(self) -> list[Block]:
-        """The block of every layer; one block for all where they share it."""
+        """The block of every layer; the same block repeated if all layers share it."""
         return [*self.blocks] * self._repeats
 
     def _apply_block(
@@ -240,8 +240,8 @@ class Stack(nn.Module):
 def compile_blocks(network: nn.Module) -> None:
     """Compile each block in place with torch.
 
-    Equal blocks share what was compiled, so that the time does not grow with the layers; wrappers
-    of several processes gather the weights of one block at a time.
+    Equal blocks share the compiled code, so compile time does not grow with the number of layers;
+    wrappers for several processes gather the weights of one block at a time.
     """
     for module in network.modules():
         if isinstance(module, Stack):
@@ -250,7 +250,7 @@ def compile_blocks(network: nn.Module) -> None:
 
 
 def make_position_embedding(config: TokenNetwork, positions: Positions) -> nn.Parameter | None:
-    """Return the table of learned positions, where there is one."""
+    """Return the table of learned positions, if the network has one."""
     if positions != "learned":
         return None
     return nn.Parameter(torch.empty(config.max_tokens, config.d_model))

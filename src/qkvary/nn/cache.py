@@ -1,4 +1,4 @@
-"""The cache of decoding: for each layer exactly what key and value need.
+"""The cache of decoding: for each layer exactly what its keys and values need.
 
 The cache belongs to the caller. By default it stores the distinct sources before any rotation, so
 that what is stored does not depend on positions and one tensor serves both roles. A layer with a
@@ -28,12 +28,11 @@ DEFAULT_OPTIONS = CacheOptions()
 
 
 class LayerCache:
-    """The cache of one layer: K alone where the value reads K.
+    """The cache of one layer: K alone if the value reads K.
 
-    A layer whose core keeps a state has that and no token. A layer with a window of w tokens keeps
-    the last w - 1. Windows go by the order of the tokens,
-    padding included, and not by the positions that a call may give them, so that what is dropped
-    is the same in every row and never needed again.
+    A layer whose core keeps a state has that instead of tokens. A layer with a window of w tokens
+    keeps the last w - 1. Windows count tokens in order, including padding, whatever positions a
+    call gives. So every row drops the same tokens, and they are never needed again.
     """
 
     def __init__(
@@ -75,12 +74,12 @@ class LayerCache:
 
     @property
     def length(self) -> int:
-        """Tokens seen, which masks and positions have to cover."""
+        """Tokens seen; masks and positions must cover all of them."""
         return self._length
 
     @property
     def num_stored(self) -> int:
-        """Tokens stored: the last of those seen."""
+        """Tokens stored: the newest of the tokens seen."""
         return next(iter(self._stores.values())).num_tokens if self._stores else 0
 
     @property
@@ -90,10 +89,10 @@ class LayerCache:
         return state + sum(store.nbytes for store in self._stores.values())
 
     def append(self, new: Parts) -> dict[str, Tensor]:
-        """Store the tokens just seen and return all that is stored, with them at the end.
+        """Store the new tokens and return all stored tokens, the new ones last.
 
-        Keeps only what a later token can see: the first of many new tokens may be returned without
-        being kept.
+        Keeps only tokens that a later one can see: with a window, the first of many new tokens are
+        returned but not kept.
 
         Args:
             new: The entries of the new tokens, by their names in the layout.
@@ -125,7 +124,7 @@ class LayerCache:
         return {name: entries for name, entries in stored.items() if entries is not None}
 
     def claim(self, tokens: int, rows: int) -> dict[str, Claimed]:
-        """Return buffers for new tokens, which the caller fills before calling ``commit``.
+        """Return buffers for new tokens; the caller fills them and then calls ``commit``.
 
         Args:
             tokens: The number of new tokens.
@@ -150,22 +149,22 @@ class LayerCache:
         return {name: store.claim(tokens) for name, store in self._claimable().items()}
 
     def commit(self, tokens: int) -> None:
-        """Count claimed tokens as seen, once they are written."""
+        """Count claimed tokens as seen, once the caller has written them."""
         for store in self._claimable().values():
             store.commit(tokens)
         self._length += tokens
 
     @property
     def has_fixed_memory(self) -> bool:
-        """Whether every token keeps its place in memory: nothing grows, drops, sums or encodes."""
+        """Whether tokens never move in memory: nothing grows, is dropped, summed or encoded."""
         stores = self._stores.values()
         kept = self.state is None and self._max_kept is None and bool(stores)
         return kept and all(type(store) is PreallocatedStore for store in stores)
 
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
-        """Return a cache over the first tokens of the same memory, all but one of them seen.
+        """Return a cache over the first tokens of the same memory; all but one count as seen.
 
-        A new token is written where ``place`` says, any number of times, and all tokens are
+        A new token is written at the slot ``place``, any number of times, and all tokens are
         returned.
 
         Args:
@@ -192,7 +191,7 @@ class LayerCache:
         return found
 
     def can_undo(self, tokens: int) -> bool:
-        """Return whether appending so many tokens can be undone by cropping, without loss."""
+        """Return whether this many appended tokens can be cropped again without loss."""
         stays = self._max_kept is None or self._length + tokens <= self._max_kept
         return stays and not self.options.is_quantized
 
@@ -262,7 +261,7 @@ class LayerCache:
 def blank_padding(
     new: Parts, real: Bool[Tensor, "batch tokens"]
 ) -> dict[str, Float[Tensor, "batch _ tokens _"]]:
-    """Replace padding by zeros, so that it does not affect a scale that it shares with tokens.
+    """Replace padding by zeros, so that it does not affect a quantisation scale.
 
     Args:
         new: Entries of new tokens.
@@ -306,7 +305,7 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """Tokens seen, as many by every layer.
+        """Tokens seen, which must be equal in all layers.
 
         Raises:
             ValueError: if a call was broken off, so that some layers have seen more than others.

@@ -27,7 +27,7 @@ CACHED = "entries in a quantised cache"
 
 
 def describe_infinite(what: str) -> str:
-    """Return the message for numbers that have no scale."""
+    """Return the error message for infinite or NaN numbers, which have no scale."""
     return f"expected finite {what}, got NaN, infinity or a number of at least 2^120"
 
 
@@ -46,7 +46,7 @@ def check_finite(numbers: Iterable[Tensor], what: str = CACHED) -> None:
 
 
 def most_code(bits: int) -> int:
-    """Return the largest code of a symmetric scale."""
+    """Return the largest code for a number of bits."""
     return 2 ** (bits - 1) - 1
 
 
@@ -112,7 +112,7 @@ def dequantize_blocks(
 
 
 def pack(codes: Int8[Tensor, "*rows width"], bits: int) -> UInt8[Tensor, "*rows bytes"]:
-    """Put the codes of a row side by side, the first in the lowest bits; 8 bits as they are."""
+    """Pack the codes of a row side by side, the first in the lowest bits; 8-bit codes stay."""
     if bits == 8:
         return codes.view(torch.uint8)
     width = codes.shape[-1]
@@ -145,7 +145,7 @@ def unpack(codes: UInt8[Tensor, "*rows bytes"], bits: int, width: int) -> Int8[T
 
 @functools.lru_cache(maxsize=8)
 def _codes_of_bytes(bits: int, device: torch.device) -> Tensor:
-    """Return the codes of every byte, as one number with a byte for each code."""
+    """Return the codes in every possible byte, each code as one byte of a number."""
     shifts = torch.arange(0, 8, bits)
     codes = (torch.arange(256)[:, None] >> shifts & 2**bits - 1) - 2 ** (bits - 1)
     joined = torch.int16 if bits == 4 else torch.int32
@@ -177,7 +177,7 @@ def rotation(width: int, dtype: torch.dtype, device: torch.device) -> Float[Tens
 
 
 def rotate(entries: Entries) -> Entries:
-    """Entries whose channels are mixed, in 64 bits."""
+    """Return entries with mixed channels, in 64 bits."""
     exact = _exact(entries)
     return exact @ rotation(entries.shape[-1], exact.dtype, exact.device)
 

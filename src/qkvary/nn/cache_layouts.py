@@ -1,8 +1,8 @@
-"""The entries of a cache for a token, and how key and value are made from them.
+"""What a cache stores per token, and how key and value are made from it.
 
-A layout never changes results beyond rounding. Where key and value are made of a latent, a layout
-returns the latent; only ``split`` stores what is made of it. Knows sources and rotations; does not
-know how entries are stored, or what the softmax does with key and value.
+A layout never changes results beyond rounding. For a latent, a layout returns the latent itself;
+only ``split`` stores the key and value made from it. Knows sources and rotations, but neither the
+storage nor the softmax.
 """
 
 from collections.abc import Callable
@@ -40,14 +40,14 @@ class SourceCodec:
     """Distinct sources before rotation (P1 of a K=V layer; exact in every dtype).
 
     With latents, a low-rank source is stored as ``x A^T``, and ``B`` is applied whenever it is
-    read. It is not absorbed: query and output stay as they are.
+    read. It is not absorbed: query and output are unchanged.
     """
 
     maker: RoleMaker
     has_latents: bool
 
     def write(self, new: NewTokens, /) -> Parts:
-        """Return the sources, latents as one head."""
+        """Return the sources; latents have one head."""
         maker = self.maker
         return {
             source: self._low_rank(source).project_down(new.x)[:, None]
@@ -84,14 +84,14 @@ class SourceCodec:
 class RoleCodec:
     """Stores the tensors that the softmax reads: each once, or key and value separately.
 
-    A latent is stored once; what is made of it is stored separately.
+    A latent is stored once; key and value made from it are stored separately.
     """
 
     maker: RoleMaker
     is_split: bool
 
     def write(self, new: NewTokens, /) -> Parts:
-        """Return the rotated key, and the value where it is another tensor."""
+        """Return the rotated key, and the value if it is another tensor."""
         config, sharing = self.maker.config, self.maker.config.variant.sharing
         roles = self.maker.rotate(new.sources, new.rotation)
         key, value, rope = self.maker.expand(roles) if self.is_split else roles
@@ -102,7 +102,7 @@ class RoleCodec:
         return parts if rope is None else {**parts, KEY_ROPE: rope}
 
     def read(self, stored: Parts, _: MakeRotation, /) -> Roles:
-        """Put the key together where it is stored in parts."""
+        """Return the entries, joining a key that is stored in parts."""
         if "slice" in stored:
             value, rotated = stored["value"], stored["slice"]
             still = value[..., : value.shape[-1] - rotated.shape[-1]]
@@ -112,7 +112,7 @@ class RoleCodec:
 
 @dataclass(frozen=True, slots=True)
 class InputCodec:
-    """The layer input, from which sources are made again whenever they are read."""
+    """Stores the layer input, and projects it again whenever the cache is read."""
 
     maker: RoleMaker
 
@@ -131,14 +131,14 @@ CacheLayoutCodec = SourceCodec | RoleCodec | InputCodec
 
 
 def needs_slice(config: AttentionConfig) -> bool:
-    """Return whether one tensor serves as the key, rotated, and as the value, not rotated."""
+    """Return whether one tensor is the key when rotated and the value when not."""
     sharing = config.variant.sharing
     turned = config.variant.positions == "rotary"
     return turned and sharing.key == sharing.value and config.position.value_rope == "none"
 
 
 def make_codec(layout: CacheLayout, maker: RoleMaker) -> CacheLayoutCodec:
-    """Return how a layer writes and reads the entries of a layout."""
+    """Return the codec of a layout, which writes and reads a layer's entries."""
     if layout == "input":
         return InputCodec(maker)
     if layout in ("sources", "latent"):
@@ -153,7 +153,7 @@ def store_roles(
     codec: CacheLayoutCodec,
     make_rotation: MakeRotation,
 ) -> Roles:
-    """Store the new tokens, and return key and value of all tokens of a layout."""
+    """Store the new tokens, and return key and value of all tokens, in a layout."""
     entries, count = codec.write(new), new.x.shape[1]
     if cache.options.scales == "channel" and layout.attention_mask is not None:
         entries = blank_padding(entries, layout.attention_mask[:, layout.num_keys - count :])

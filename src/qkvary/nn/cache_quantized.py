@@ -1,7 +1,7 @@
-"""Cached entries as codes with scales, the newest of them as they are.
+"""Cached entries as codes with scales; the newest entries stay unquantised.
 
-Knows tokens, their order and their bytes. Does not know what an entry is made of, nor how codes are
-made (``cache_codes``).
+Knows tokens, their order and their bytes. Does not know what an entry holds, nor how numbers are
+encoded (``cache_codes``).
 """
 
 from typing import NamedTuple
@@ -51,7 +51,7 @@ LEAST_GROWTH = 16
 
 
 class TokenRing:
-    """Rows in order, in a ring: the newest does not move the others, the oldest leaves no gap."""
+    """Rows in a ring: appending moves no other row, and dropping the oldest leaves no gap."""
 
     def __init__(self, most: int | None) -> None:
         """Start empty.
@@ -87,7 +87,7 @@ class TokenRing:
         self.num_tokens += count
 
     def claim(self, new: Rows) -> Rows:
-        """Return all rows, and after them room for new ones, which are not counted.
+        """Return all rows and, after them, room for new ones, which are not counted yet.
 
         Args:
             new: Rows of the same form.
@@ -145,22 +145,22 @@ class TokenRing:
 
 
 class QuantizedStore:
-    """Entries as codes of a few bits with shared scales, the newest tokens as they are.
+    """Entries as codes of a few bits with shared scales; the newest tokens stay unquantised.
 
     Scales by ``token``: one for each group of channels of each token, which is quantised when it
     leaves the last ``residual``. Scales by ``channel``: one for each channel of each head over a
-    block of tokens, counted from the first token seen; a block is quantised when it is full and all
-    of it has left the last ``residual``. Either way codes depend on the entries alone and never
-    change: neither when others arrive, nor by how many arrive at once. With ``rotate`` the channels
-    of an entry are mixed by a fixed orthogonal matrix before they are quantised, and mixed back
-    when they are read.
+    block of tokens, counted from the first token seen; a block is quantised when it is full and
+    none of it is in the last ``residual``. Either way codes depend on the entries alone and never
+    change, however many tokens arrive later or at once. With ``rotate`` the channels of an entry
+    are mixed by a fixed orthogonal matrix before they are quantised, and mixed back when they are
+    read.
 
-    ``append`` returns what is stored after it, so that the first of many new tokens read some of
-    the others rounded already. With a ``residual`` the output for a text therefore depends on how
-    the text was cut into calls, by no more than rounding. A crop into a block keeps the codes and
-    scales of what is left, and the tokens that follow get a new scale up to the end of the block.
-    Padding counts as tokens. The caller appends it as zeros, so that it does not affect the scales.
-    No gradient passes.
+    ``append`` returns the entries as stored afterwards, so the first of many new tokens may read
+    others already rounded. With a ``residual`` the output for a text therefore depends on how the
+    text was cut into calls, by no more than rounding. Cropping inside a block keeps the codes and
+    scales of the remaining tokens; later tokens get a new scale up to the end of the block. Padding
+    counts as tokens. The caller appends it as zeros, so that it does not affect the scales. No
+    gradient passes.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class QuantizedStore:
         """Start empty.
 
         Args:
-            options: Bits, scales and the tokens that are kept as they are.
+            options: Bits, scales and the number of tokens kept unquantised.
             max_tokens: The most that will be seen: memory for their codes is taken at once.
             max_kept: The most that a window keeps.
 
@@ -206,12 +206,12 @@ class QuantizedStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated for codes and scales, and those of unquantised tokens."""
+        """Bytes allocated for codes, scales and unquantised tokens."""
         plain = 0 if self._newest is None else self._newest.untyped_storage().nbytes()
         return self._codes.nbytes + self._scales.nbytes + plain
 
     def read(self) -> Joined | None:
-        """Return the tokens stored, as they are decoded; None before the first."""
+        """Return the stored tokens, decoded; None before the first."""
         return None if self._none is None else self.append(self._none, None)
 
     @torch.no_grad()
@@ -282,7 +282,7 @@ class QuantizedStore:
         return self._claimed
 
     def commit(self, tokens: int) -> None:
-        """Count the claimed tokens; the caller has quantised those that were due."""
+        """Count the claimed tokens; the caller has quantised those that are due."""
         claimed = self._claimed
         if claimed is None:
             raise RuntimeError("expected tokens that were claimed")
@@ -320,19 +320,19 @@ class QuantizedStore:
         return 0 if self._newest is None else self._newest.shape[2]
 
     def _count_most(self, max_tokens: int | None, max_kept: int | None) -> int | None:
-        """Return the most codes at a time; ``None`` where nothing says how many."""
+        """Return the maximum number of codes held at a time; ``None`` if not limited."""
         if max_tokens is None:
             return None
         seen = max(0, max_tokens - self.residual) // self.block * self.block
         return seen if max_kept is None else min(seen, max(0, max_kept - self.residual))
 
     def _count_closing(self, seen: int, waiting: int) -> int:
-        """Return how many of the unquantised tokens to quantise when so many were seen."""
+        """Return how many unquantised tokens to quantise once this many were seen."""
         end = max(0, seen - self.residual) // self.block * self.block
         return max(0, end - (seen - waiting))
 
     def _encode(self, entries: Entries, first: int) -> tuple[Codes, Scales, list[int]]:
-        """Codes, scales, and how many tokens each row of scales is for, where it is a block.
+        """Return codes, scales, and for blocks the number of tokens that each row of scales covers.
 
         Args:
             entries: To be quantised.

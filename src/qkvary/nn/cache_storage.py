@@ -1,6 +1,6 @@
-"""The storage of a cache's entries: grown, or allocated beforehand.
+"""The storage of a cache's entries: growing or preallocated.
 
-Knows tokens and their order. Does not know what an entry is made of, nor what reads it.
+Knows tokens and their order, but neither what an entry holds nor what reads it.
 """
 
 import torch
@@ -13,7 +13,7 @@ from qkvary.nn.linear_attention import State
 
 
 class GrowingStore:
-    """Entries of tokens in order, in a tensor that is as long as what is kept."""
+    """Entries of tokens in order, in a tensor exactly as long as needed."""
 
     def __init__(self) -> None:
         self._stored: Tensor | None = None
@@ -119,7 +119,7 @@ class PreallocatedStore(GrowingStore):
         return PlacedStore(self._stored[:, :, :tokens], place)
 
     def claim(self, tokens: int) -> Joined:
-        """Return the buffer, into which the caller writes so many new tokens before ``commit``.
+        """Return the buffer; the caller writes new tokens into it before ``commit``.
 
         Raises:
             ValueError: if nothing was stored yet or the tokens do not fit.
@@ -130,7 +130,7 @@ class PreallocatedStore(GrowingStore):
         return self._stored
 
     def commit(self, tokens: int) -> None:
-        """Count tokens that were written."""
+        """Count tokens that the caller has written."""
         self._num_tokens += tokens
 
     def drop_last(self, tokens: int) -> None:
@@ -138,7 +138,7 @@ class PreallocatedStore(GrowingStore):
         self._num_tokens -= tokens
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``; as many rows as before stay in the same memory."""
+        """Replace row i by row ``rows[i]``; an unchanged number of rows reuses the memory."""
         used = self.read()
         if used is None or len(rows) != len(used):
             super().reorder(rows)
@@ -147,10 +147,10 @@ class PreallocatedStore(GrowingStore):
 
 
 class PlacedStore(PreallocatedStore):
-    """The memory of another store, into which one token is written wherever a tensor says.
+    """The memory of another store, into which one token is written at a slot given by a tensor.
 
-    The place is known to the device alone, so that a step can be replayed. All memory is returned,
-    with the new token in the last place too, where the newest token of a call is looked for.
+    Only the device knows the slot, so that a step can be replayed. All memory is returned. The new
+    token is also in the last slot, where the newest token is expected.
     """
 
     def __init__(self, memory: Entries, place: Tensor) -> None:
@@ -175,7 +175,7 @@ TokenStore = GrowingStore | QuantizedStore
 
 
 class StateStore:
-    """The state of a core that stores sums over all tokens seen, and no entry of a token."""
+    """The state of a core that stores sums over all tokens seen instead of entries."""
 
     def __init__(self) -> None:
         self._state: State | None = None

@@ -14,7 +14,7 @@ from qkvary.nn.layout import AttentionMask
 
 @runtime_checkable
 class Decoder(Protocol):
-    """A network that gives the logits of the next token: ``LanguageModel``, or one over a memory.
+    """A network that gives next-token logits: ``LanguageModel``, or one that reads a source text.
 
     ``forward(tokens)`` equals ``head(features(tokens))``.
     """

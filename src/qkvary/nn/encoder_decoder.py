@@ -50,9 +50,9 @@ class AttentionMaps(NamedTuple):
 
 
 class EncoderDecoderCache(KVCache):
-    """The decoder's cache, and a static one with what cross attention reads of the source.
+    """The decoder's cache, and a static one with the source's keys and values.
 
-    Holds the encoder's output too, so that beams and batches reorder all of it together.
+    It also holds the encoder's output, so that beams and batches reorder everything together.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ def _lay_memory(memory: Tensor, mask: AttentionMask) -> Layout:
 
 
 class ReplacedQuery(Attention):
-    """Cross attention that takes the key for its query where source and target are equally long.
+    """Cross attention that uses the key as its query when source and target are equally long.
 
-    Repeats a mistake of the public code of paper 2, whose layer for a shared query and key cannot
-    tell cross attention from self-attention otherwise: its output then ignores the target.
+    Repeats a mistake of the public code of paper 2, whose layer for a shared query and key detects
+    cross attention by the lengths alone. For equal lengths its output ignores the target.
     """
 
     def read(
@@ -120,7 +120,7 @@ class ReplacedQuery(Attention):
         cache: LayerCache | None = None,
         kernel: str = "layer",
     ) -> Heads:
-        """Return query, key and value, with the key for the query over a memory as long as x."""
+        """Return query, key and value; the key is the query for a memory as long as x."""
         heads = super().read(x, layout, memory=memory, cache=cache, kernel=kernel)
         if memory is not None and memory.shape[1] == x.shape[1]:
             return heads._replace(query=heads.key)
@@ -223,8 +223,8 @@ class EncoderDecoder(nn.Module):
     """Pre-norm encoder and decoder with a final norm each, separate tables and an untied head.
 
     ``model(tokens, source=source)`` gives the logits of the target's next tokens; with ``targets``
-    the loss of them. Decoding is over the memory of an :class:`EncoderDecoderCache`, so that it is
-    a ``nn.decoder.Decoder``.
+    it gives their loss. Decoding uses the memory of an :class:`EncoderDecoderCache`, so the network
+    is a ``nn.decoder.Decoder``.
 
     Source: Vaswani et al. 2017, with norms before sublayers as in the public code of paper 2.
     """
@@ -260,7 +260,7 @@ class EncoderDecoder(nn.Module):
         kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
-        """Return the logits of the next token at every token, or the loss of given ones.
+        """Return the logits of the next token at every token; with targets, the loss.
 
         Args:
             tokens: As in ``features``.

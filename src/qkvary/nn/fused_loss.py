@@ -1,7 +1,7 @@
-"""The head and its cross entropy in one, chunk by chunk, so that all logits never exist at once.
+"""The head and its cross entropy, chunk by chunk, so that all logits never exist at once.
 
-Logits of 2,048 tokens over GPT-2's vocabulary take 412 MB, and a backward pass needs them twice
-more. Here the loss and its gradients are computed chunk by chunk; what is kept for the backward
+Logits of 2,048 tokens over GPT-2's vocabulary take 412 MB, and a backward pass needs twice as much
+again. Here the loss and its gradients are computed chunk by chunk; what is kept for the backward
 pass has the sizes of the inputs. Knows nothing of networks.
 
 Source: the idea of gradients in the forward pass is that of Hsu et al. 2024 (Liger Kernel).
@@ -82,7 +82,7 @@ def linear_token_losses(
 
 
 def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
-    """Return the tokens of a chunk: as many as suit the device, in chunks of about one length."""
+    """Return the tokens of a chunk: chunks suit the device and have nearly equal lengths."""
     logits = CHUNK_LOGITS.get(device_type, CHUNK_LOGITS_ELSEWHERE)
     most = max(logits // vocabulary, CHUNK_MULTIPLE)
     if tokens <= most:
@@ -179,7 +179,7 @@ class _Chunks:
         return features, weight, bias
 
     def add(self, rows: slice, targets: Tensor) -> Tensor:
-        """Return the losses of one chunk; its gradients are added to those so far."""
+        """Return the losses of one chunk, and add its gradients to those so far."""
         features = self._features[rows]
         narrow = self._multiply(features)
         logits = self._widen(narrow)

@@ -1,4 +1,4 @@
-"""First values: every parameter is drawn from its own generator.
+"""Initial values: every parameter is drawn from its own generator.
 
 The generator is seeded by the network's seed and the parameter's name. So two variants of one seed
 start equal wherever they have the same parameter, which is what makes their differences paired.
@@ -26,7 +26,7 @@ class Initializer:
         self.seed, self.prefix = seed, prefix
 
     def weight(self, name: str, parameter: Tensor, init: Initialization, std: float) -> None:
-        """A matrix of a given deviation: uniform, or normal where the scheme is."""
+        """Return a weight matrix of a given deviation: uniform or normal, as the scheme says."""
         values = torch.empty(parameter.shape)
         source = self._source(name)
         if init.scheme == "normal":
@@ -37,7 +37,7 @@ class Initializer:
         _put(parameter, values)
 
     def bias(self, name: str, parameter: Tensor | None, init: Initialization, fan_in: int) -> None:
-        """A bias: as torch's layers draw it, or zero, as the scheme says."""
+        """Return a bias: drawn as torch's layers do, or zero, as the scheme says."""
         if parameter is None:
             return
         values = torch.zeros(parameter.shape)
@@ -49,20 +49,20 @@ class Initializer:
     def linear(
         self, name: str, layer: nn.Linear, init: Initialization, std: float | None = None
     ) -> None:
-        """A linear layer by its scheme, or with a given deviation."""
+        """Initialize a linear layer by its scheme, or with a given deviation."""
         chosen = init.weight_std(layer.in_features, layer.out_features) if std is None else std
         self.weight(f"{name}.weight", layer.weight, init, chosen)
         self.bias(f"{name}.bias", layer.bias, init, layer.in_features)
 
     def table(self, name: str, parameter: Tensor, init: Initialization) -> None:
-        """A table of embeddings: N(0, 1) under ``torch``, else as a matrix of its scheme."""
+        """Initialize an embedding table: N(0, 1) under ``torch``, else as a matrix."""
         if init.scheme == "torch":
             self.normal(name, parameter, 1.0)
         else:
             self.weight(name, parameter, init, init.weight_std(*parameter.shape))
 
     def normal(self, name: str, parameter: Tensor, std: float) -> None:
-        """N(0, std), whatever the scheme."""
+        """Draw from N(0, std), whatever the scheme."""
         _put(
             parameter, torch.empty(parameter.shape).normal_(0.0, std, generator=self._source(name))
         )

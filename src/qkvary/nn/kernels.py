@@ -1,9 +1,9 @@
-"""The cores of attention, which make mixed values of scores: one class for each of ``arch.terms``.
+"""The cores of attention, which mix values by scores: one class per core of ``arch.terms``.
 
 The softmax has two implementations that agree, explicit products and SDPA, and further kernels for
-decoding. All take fewer KV heads than query heads without copying keys. Which one is used follows
-from the configuration and the shapes (``choose_kernel``), so that a run does not depend on a
-measurement; a cache may request a kernel for decoding.
+decoding. All take fewer KV heads than query heads without copying keys. The configuration and the
+shapes determine which one is used (``choose_kernel``), so a run does not depend on a measurement; a
+cache may request a kernel for decoding.
 """
 
 import functools
@@ -106,7 +106,7 @@ class Core:
         raise NotImplementedError
 
     def _is_short(self, layout: Layout) -> bool:
-        """Return whether kernels for decoding support a call: few queries that see all keys."""
+        """Return whether decoding kernels support a call: few queries, which see all keys."""
         variant = self.config.variant
         # A layer with a window stores the tokens that its first query sees.
         near = variant.stride is None and (
@@ -117,7 +117,7 @@ class Core:
         return near and few and alone
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
-        """Return whether the weights of all pairs are needed, or take fewer products."""
+        """Return whether the weights of all pairs are needed, or are cheaper to compute with."""
         raise NotImplementedError
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
@@ -147,7 +147,7 @@ class SoftmaxCore(Core):
         return torch.softmax(self.multiply(scores), dim=-1)
 
     def multiply(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the scores as a tensor, close to the lowest number for hidden pairs."""
+        """Return the scores as a tensor; hidden pairs are close to the lowest number."""
         found, bias = scores.multiply(), self._bias(scores)
         # In place: no gradient needs the products as they were, and the map is the largest tensor.
         return found if bias is None else found.add_(bias)
@@ -181,7 +181,7 @@ class SoftmaxCore(Core):
         return mixed[..., : value.shape[-1]] if wider else mixed
 
     def _bias(self, scores: Scores) -> Tensor | None:
-        """Return the bias of the pairs and the penalty of those that must not see each other."""
+        """Return the bias of the pairs plus the penalty on hidden pairs."""
         config, device = self.config, scores.query.device.type
         # Under autocast the products have its type, whatever the type of the query.
         autocast = torch.is_autocast_enabled(device)
@@ -219,8 +219,9 @@ class GaussianCore(SoftmaxCore):
 class SimaCore(Core):
     """``q' k'^T v``, each channel of q' and k' divided by its l1 norm over the tokens.
 
-    No softmax and no score scale, which the norms would undo. The products are taken in the order
-    that needs fewer of them. Tokens of other documents and padding are left out of the norms.
+    There is no softmax, and no score scale, because the norms would undo it. The products are taken
+    in the order that needs fewer of them. Tokens of other documents and padding are left out of the
+    norms.
 
     Source: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
     Transformers", section 3.
@@ -297,7 +298,7 @@ class LinearCore(Core):
             return mixed.to(value.dtype)
 
     def _sum(self, scores: Scores, value: Tensor, store: StateStore | None) -> Mixture:
-        """Return the sums over the tokens that each query sees; update the state."""
+        """Return the sums over the tokens that each query sees, and update the state."""
         (query, key), layout = self._map(scores), scores.layout
         documents, sums = layout.document_ids, self._sums(scores)
         if not self.config.causal:
@@ -349,13 +350,13 @@ CORES: Mapping[str, type[Core]] = {
 
 
 def make_core(config: AttentionConfig) -> Core:
-    """Return the core of a layer: that of a user's file where one is named."""
+    """Return the core of a layer, or a user's core if the variant names one."""
     own = own_class(config.variant, Core)
     return (CORES[config.variant.core] if own is None else own)(config)
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:
-    """Return a context without autocast, which costs a decoded token time where it is off."""
+    """Return a context without autocast; null if autocast is off, to save time in decoding."""
     if torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
@@ -383,10 +384,10 @@ def _divide_by_norm(
 def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> Chosen:
     """Pick the implementation for a call.
 
-    On a CPU, SDPA is fused only without dropout and without a bias that is learned. There it needs
-    0.5 to 0.95 times the time of explicit products, forward and backward, from 8 keys to 512, from
-    8 channels a head to 64, masked or causal or with fewer KV heads. Elsewhere it needs 1.1 to 1.4
-    times that time, until the map outgrows the processor's caches.
+    On a CPU, SDPA is fused only without dropout and without a bias that is learned. In these cases
+    it takes 0.5 to 0.95 times as long as explicit products, forward and backward, for 8 to 512 keys
+    and 8 to 64 channels per head, masked or causal or with fewer KV heads. In other cases it takes
+    1.1 to 1.4 times as long, until the map of scores exceeds the processor's caches.
 
     Args:
         config: The layer; its ``kernel`` pins the choice.

@@ -23,8 +23,8 @@ class LanguageModel(nn.Module):
     """Embedded tokens plus positions, causal blocks, a final norm where there is one, and a head.
 
     ``model(tokens)`` is ``model.head(model.features(tokens))``; ``model(tokens, targets=targets)``
-    is the summed loss of the same, without ever holding all logits. Both are calls of the module,
-    so that the hooks of wrappers (DDP, FSDP, ``torch.compile``) run around all that reads weights.
+    is their summed loss, without ever holding all logits. Both go through the module's call, so
+    that the hooks of wrappers (DDP, FSDP, ``torch.compile``) cover every use of weights.
 
     Source: covers the models of papers 1 to 3 (GPT-2 style) and Llama-style networks.
     """
@@ -205,7 +205,7 @@ class LanguageModel(nn.Module):
         return linear_token_losses(features, self.output_weight, self.head_bias, targets)
 
     def _bent_losses(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each token under a logit cap, which the fused loss has not."""
+        """Return the loss of each token with a logit cap, which the fused loss lacks."""
         chunk = choose_chunk(len(targets), self.config.vocabulary, features.device.type)
         losses: list[Tensor] = []
         for part, wanted in zip(features.split(chunk), targets.split(chunk), strict=True):
@@ -216,7 +216,7 @@ class LanguageModel(nn.Module):
 
     @property
     def output_name(self) -> str:
-        """The parameter that is the weight of the head: its own, or the embedding."""
+        """The name of the head's weight: its own parameter, or the embedding."""
         return "embedding" if self.config.tied_head else "head_weight"
 
     @property
@@ -247,7 +247,7 @@ class LanguageModel(nn.Module):
     def embed(
         self, tokens: Int[Tensor, "batch tokens"], layout: Layout
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """Return what the first block reads."""
+        """Return the input of the first block."""
         x = F.embedding(tokens, self.embedding)
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.d_model)
@@ -276,7 +276,7 @@ class LanguageModel(nn.Module):
 
 
 def _check_call(tokens: object, cache: object) -> None:
-    """Check the tokens and that the cache is a network's."""
+    """Check the tokens, and that the cache is that of a network."""
     if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
         given = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else None
         raise ValueError(

@@ -1,8 +1,8 @@
 """The layout of the tokens of one call: positions, padding, documents and visibility.
 
-It is computed once per call and shared by all layers. Positions become numbers here too: sinusoids,
-and rotations of the channels of a head. Every such table is computed in float64 from integer
-positions and then cast, so that the dtype of a network decides its precision and nothing else does.
+It is computed once per call and shared by all layers. It also computes position tables: sinusoids,
+and rotations of a head's channels. Every table is computed in float64 from integer positions and
+then cast, so only the network's dtype determines its precision.
 """
 
 import functools
@@ -23,8 +23,8 @@ class Layout:
     """The positions of queries and keys of one forward call, and the masks that follow.
 
     Keys are all tokens so far (seen before and new), queries are the new ones: the last keys.
-    Visibility goes by index; score terms go by position. So a window counts tokens in their order,
-    padding included, whatever positions are given.
+    Visibility depends on the index; score terms depend on the position. So a window counts tokens
+    in order, including padding, whatever positions are given.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Layout:
         document_ids: Tensor | None = None,
         query_positions: Tensor | None = None,
     ) -> None:
-        """Check the arguments and settle the positions.
+        """Check the arguments and compute the positions.
 
         Args:
             new_tokens: Tokens of this call.
@@ -96,20 +96,20 @@ class Layout:
 
     @property
     def query_positions(self) -> Int[Tensor, "rows queries"]:
-        """Positions of the queries: the new tokens, unless others were given."""
+        """Positions of the queries, which are the new tokens unless others were given."""
         if self._query_positions is not None:
             return self._query_positions
         return self._positions_from(self.num_keys - self.num_queries)
 
     def _positions_from(self, first: int) -> Int[Tensor, "rows some"]:
-        """Return the positions of the keys from ``first`` on, without the others if possible."""
+        """Return the positions of the keys from ``first`` on, computing no others if possible."""
         is_plain = self.attention_mask is None and self.document_ids is None
         if self._key_positions is None and is_plain:
             return torch.arange(first, self.num_keys, device=self.device)[None]
         return self.key_positions[:, first:]
 
     def distances(self) -> Int[Tensor, "rows queries keys"]:
-        """Return how many tokens each key comes before the query: i - j."""
+        """Return how many tokens each key precedes the query: i - j."""
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
     def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
@@ -127,7 +127,7 @@ class Layout:
         )
 
     def with_queries(self, positions: Int[Tensor, "rows queries"]) -> "Layout":
-        """Return the same keys as other queries see them; keys that no query sees stay hidden.
+        """Return the layout with the same keys and other queries; keys hidden from all stay hidden.
 
         Args:
             positions: Positions of the queries.
@@ -144,9 +144,10 @@ class Layout:
         return other
 
     def end(self, num_keys: int) -> "Layout":
-        """Return the same call over its last ``num_keys`` keys, for layers that store no others.
+        """Return the layout of the last ``num_keys`` keys, for layers that store no others.
 
-        Made once for all layers of one length; positions stay those of the whole sequence.
+        It is made once for all layers with this number; positions remain those of the whole
+        sequence.
         """
         first = self.num_keys - num_keys
         if first == 0:
@@ -191,9 +192,9 @@ class Layout:
             self._is_in_a_row = True
 
     def blank(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        """Return the input of the last keys with zeros in place of padding.
+        """Return the input of the last keys, with padding replaced by zeros.
 
-        A weight of zero does not hide a number that is not finite.
+        A zero weight alone would not remove a non-finite number.
         """
         if self.attention_mask is None:
             return x
@@ -209,7 +210,7 @@ class Layout:
     def is_plain_causal(
         self, *, causal: bool, window: int | None, stride: int | None = None
     ) -> bool:
-        """Return whether the mask is the full lower triangle, which kernels have built in."""
+        """Return whether the mask is the full lower triangle, which kernels support natively."""
         return (
             causal
             and stride is None
@@ -227,11 +228,11 @@ class Layout:
         dtype: torch.dtype,
         stride: int | None = None,
     ) -> Float[Tensor, "rows 1 queries keys"] | None:
-        """Return what hides pairs in a softmax: zero, or so low that nothing is left of a pair.
+        """Return the number to add to scores: 0 for visible pairs, and very low for hidden ones.
 
-        ``None`` where every query sees every key. Half the lowest number of the type: a score
-        cannot take the sum beyond it, and in single precision is too small to change it. So rows
-        without any visible key get no NaN.
+        ``None`` where every query sees every key. It is half the lowest number of the type: adding
+        a score cannot overflow, and is too small to change it in single precision. So a row without
+        visible keys gives no NaN.
         """
         if torch.compiler.is_compiling():
             # The compiler finds what is equal itself, and a recomputed block must not take notes.
@@ -301,8 +302,8 @@ def find_far(
 ) -> Bool[Tensor, "queries keys"] | None:
     """Return the pairs that a window and a stride hide, ``None`` if there are none.
 
-    Without a stride: the pairs at a distance of at least the window. With one: only those of them
-    at distances that it does not divide.
+    Without a stride, these are the pairs at least a window apart. With a stride, only those among
+    them whose distance is not a multiple of it.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
     Transformers", as one pattern of every head.
@@ -346,9 +347,9 @@ def sinusoid(
 class Rotation:
     """Rotary positions on the trailing channels of a head: ``R(p)`` for given positions.
 
-    The first half of the rotated slice pairs with the second half. Where the value reads the key's
-    source, or is rotated as if it did, ``value_rope`` says what it is. Decoupled positions rotate
-    all channels of separate heads.
+    The first half of the rotated slice pairs with the second half. If the value reads the key's
+    source, or is rotated as if it did, ``value_rope`` states how. Decoupled positions rotate all
+    channels of separate heads.
 
     Source: Su et al. 2021, RoFormer.
     """
@@ -392,13 +393,13 @@ class Rotation:
     def grow(
         self, queries: Float[Tensor, "batch heads tokens head_dim"]
     ) -> Float[Tensor, "batch heads tokens head_dim"]:
-        """Multiply queries by what grows beyond the original length."""
+        """Multiply queries by the factor that grows beyond the original length."""
         return queries if self.growth is None else queries * self.growth
 
     def rotate(
         self, heads: Float[Tensor, "batch heads tokens head_dim"], *, inverse: bool = False
     ) -> Float[Tensor, "batch heads tokens head_dim"]:
-        """Multiply by the matrix of the positions, or by the transposed one, which turns back."""
+        """Multiply by the rotation of the positions, or by its transpose, which rotates back."""
         still, turned = heads[..., : -self.dim], heads[..., -self.dim :]
         first, second = turned.chunk(2, dim=-1)
         sin = -self.sin if inverse else self.sin
@@ -415,13 +416,13 @@ class Rotation:
     def restore_output(
         self, mixed: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Rotate mixed values back by the positions of the queries, where they are rotated."""
+        """Rotate mixed values back by the positions of the queries, if values are rotated."""
         return mixed if self.value_rope != "counter" else self.turn_back(mixed)
 
     def turn_back(
         self, rotated: Float[Tensor, "batch heads tokens head_dim"]
     ) -> Float[Tensor, "batch heads tokens head_dim"]:
-        """Return what was rotated, without the factor of the rotation."""
+        """Return the tensor before its rotation, without the rotation's factor."""
         back = self.rotate(rotated, inverse=True)
         if self.factor == 1.0:
             return back

@@ -1,14 +1,14 @@
 """Products of activations with a weight in float32 on a CPU: by oneDNN where it is faster.
 
-torch asks MKL for them, which takes two to three times as long on a processor with AVX-512 whose
-maker is not MKL's (docs/decisions/0016), and less time than oneDNN on Intel's and with AVX2 alone
-(0032). Both add up float32 numbers in float32, in another order. Everything else is left to torch:
-other processors, other types and devices, autocast, compiled and traced code, ``torch.func``,
-forward derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags`` has
-switched oneDNN off.
+torch uses MKL, which takes two to three times as long on AVX-512 processors that are not from Intel
+(docs/decisions/0016), but is faster than oneDNN on Intel's and with AVX2 alone (0032). Both sum
+float32 numbers in float32, in a different order. Everything else is left to torch: other
+processors, types and devices, autocast, compiled and traced code, ``torch.func``, forward
+derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags`` has switched
+oneDNN off.
 
-The matrices of networks are modules of ``nn.Linear`` itself, so that the tools for these find them:
-adapters that take their place, hooks, dynamic quantisation.
+The matrices of networks are plain ``nn.Linear`` modules, so that tools for these work: adapters
+that replace them, hooks, dynamic quantisation.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _OWN_HOOKS = (
 
 
 def is_watched(layer: nn.Module) -> bool:
-    """Return whether hooks wait for calls of a module, or its ``forward`` was replaced."""
+    """Return whether a module has hooks on its calls, or its ``forward`` was replaced."""
     # torch has no function that tells.
     return (
         any(getattr(module, name) for name in _GLOBAL_HOOKS)
@@ -84,7 +84,7 @@ def linear(
     weight: Float[Tensor, "width inner"],
     bias: Float[Tensor, " width"] | None = None,
 ) -> Float[Tensor, "*batch width"]:
-    """``x W^T + b`` as ``torch.nn.functional.linear``, with gradients of any order."""
+    """Return ``x W^T + b`` like ``torch.nn.functional.linear``, with gradients of any order."""
     if not goes_to_onednn(x, weight, bias):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled():
@@ -157,7 +157,7 @@ class _Linear(torch.autograd.Function):
 def multiply_transposed(
     left: Float[Tensor, "rows left"], right: Float[Tensor, "rows right"]
 ) -> Float[Tensor, "left right"]:
-    """``left^T right``: a sum over rows, as a weight's gradient is. May come as a transpose."""
+    """Return ``left^T right``, a sum over rows, as in a weight's gradient; may be a view."""
     # The wider factor takes the place of the weight, which oneDNN likes better.
     if left.shape[1] > right.shape[1]:
         return linear(right.t(), left.t()).t()

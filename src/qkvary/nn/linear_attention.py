@@ -1,7 +1,7 @@
 """Linear attention in its three forms: a map of all pairs, chunks of tokens, and a recurrence.
 
 Each form takes the features of query and key, ``phi(q)`` and ``phi(k)``, and returns sums of
-weighted values and sums of weights. Feature maps and the division are left to the caller.
+weighted values and sums of weights. The caller applies feature maps and the division.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class State(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """The sums of weighted values and of weights for every query, before the division."""
+    """The sums of weighted values and of weights for each query, still to be divided."""
 
     values: Float[Tensor, "batch heads queries head_dim"]
     """The sums of weighted values."""
@@ -118,7 +118,7 @@ def attend_in_chunks(
     document_before: Int[Tensor, " batch"] | None = None,
     keep: bool = False,
 ) -> tuple[Mixture, State | None]:
-    """Return the sums for new tokens, from the pairs within a chunk and the state before it.
+    """Return the sums for new tokens, from pairs within a chunk and the state before the chunk.
 
     Args:
         query: Features of the queries.
@@ -132,7 +132,7 @@ def attend_in_chunks(
         keep: Whether to return the state after the last token.
 
     Returns:
-        The sums, and the state after the last token, which may be None without ``keep``.
+        The sums, and the state after the last token, which may be None unless ``keep`` is set.
 
     Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3.
     """
@@ -297,7 +297,7 @@ def _add_states(
     sums: Sums,
     documents: _Documents | None,
 ) -> tuple[GroupedQueries, GroupedTotals | None]:
-    """Add the sums over the tokens before each chunk, which its state holds."""
+    """Add the sums over the tokens before each chunk, from the chunk's initial state."""
     plain = query if documents is None else query * documents.follows[:, None, :, None, :, None]
     faded = plain
     if sums.log_decay is not None:

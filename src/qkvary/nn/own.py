@@ -15,8 +15,8 @@ def own(name: str, words: str) -> Callable[[T], T]:
     """Register a class, so that labels may name it: ``Q-K=V@own-NAME``.
 
     A ``ScoreTerm`` changes the scores after all other terms, a ``Core`` takes the place of the
-    softmax, and an ``Attention`` that of the layer. The class may state a ``version``; else the
-    runs of a study depend on its whole file.
+    softmax, and an ``Attention`` that of the layer. The class may have a ``version``; without one,
+    the runs of a study depend on the whole file.
 
     Args:
         name: Its name: small letters, digits and ``-``.

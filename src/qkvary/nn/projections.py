@@ -1,8 +1,8 @@
 """From the input of an attention layer to its roles: projections, norms of heads, roles.
 
-A source is a learned projection, full or low-rank, or the input itself. Between a source and the
-role that reads it stand the role terms of ``arch.terms``: a norm, a latent that is expanded, a
-rotation. Does not know scores or caches.
+A source is a learned projection, full or low-rank, or the input itself. The role terms of
+``arch.terms`` are applied between a source and the role that reads it: a norm, the expansion of a
+latent, a rotation. Does not know scores or caches.
 """
 
 import math
@@ -54,11 +54,11 @@ class LowRank(nn.Module):
         return self.project_up(self.project_down(x))
 
     def project_down(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
-        """Return the first half."""
+        """Return the first half of the product."""
         return linear(x, self.down)
 
     def project_up(self, inner: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
-        """Return the rest of it."""
+        """Return the second half."""
         return linear(inner, self.weight, self.bias)
 
     def initialize(
@@ -79,9 +79,9 @@ class LowRank(nn.Module):
 def make_projection(
     d_model: int, width: int, *, bias: bool, rank: int | None = None
 ) -> nn.Linear | LowRank:
-    """Return a projection whose weights are not set, full or with an inner width.
+    """Return a projection with unset weights, full-rank or low-rank.
 
-    A full one draws no random numbers, as ``nn.Linear`` does where it is built on a device.
+    Unlike ``nn.Linear``, a full-rank one draws no random numbers when it is built.
     """
     if rank is not None:
         return LowRank(d_model, width, bias=bias, rank=rank)
@@ -119,10 +119,10 @@ def split_heads(
 def project_together(
     x: Float[Tensor, "*batch d_model"], projections: Sequence[nn.Module]
 ) -> list[Float[Tensor, "*batch width"]]:
-    """Apply several projections to one input, plain ones as a single matrix product.
+    """Apply several projections to one input; plain ones as a single matrix product.
 
-    Joining the weights copies them. A product of few rows takes no longer than that copy, so that
-    decoding projects one by one.
+    Joining the weights copies them. For few rows the product is no slower than that copy, so
+    decoding applies the projections one by one.
     """
     few = not torch.is_grad_enabled() and x.numel() <= FEW_ROWS * x.shape[-1]
     plain = [] if few else [projection for projection in projections if is_plain(projection)]
@@ -159,7 +159,7 @@ def make_query(
     maps: Float[Tensor, "heads head_dim head_dim"] | None,
     config: AttentionConfig,
 ) -> Float[Tensor, "batch heads tokens head_dim"]:
-    """Return the query of every head from the source that it reads, or from that and ``x``."""
+    """Return the query of every head from its source, or from its source and ``x``."""
     form = config.variant.query_form
     if form == "plain":
         return source
@@ -188,9 +188,9 @@ class RMSNormPlusOne(nn.RMSNorm):
 class HeadNorm(nn.Module):
     """RMSNorm of a query or a key before any rotation: ``c / rms(c) * g``.
 
-    Each head by itself, with one gain for all heads, or all heads together. Where key and value
-    share a tensor, its norm is part of what is stored; a query that reads the same projection reads
-    it before.
+    Each head is normalised separately with one gain for all heads, or all heads together. If key
+    and value share a tensor, it is stored normalised; a query that reads the same projection reads
+    it before the norm.
 
     Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters"; Qwen Team
     2025, "Qwen3" (each head); OLMo Team 2024, "2 OLMo 2 Furious" (all heads); DeepSeek-AI 2024,
@@ -218,7 +218,7 @@ class HeadNorm(nn.Module):
 
     @property
     def gain(self) -> Float[Tensor, " width"]:
-        """Return what a channel is multiplied by."""
+        """Return the factor of each channel."""
         return self.weight + 1 if self.adds_one else self.weight
 
     def normalise(
@@ -239,7 +239,7 @@ def _norm(x: Tensor, weight: Tensor, eps: float, *, adds_one: bool) -> Tensor:
 
 
 def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
-    """Return the norm of a query or key of all these channels, where the variant has norms."""
+    """Return the norm for a query or key, if the variant has such norms."""
     kind, scale = config.variant.head_norm, config.scale
     if kind == "none":
         return None
@@ -283,10 +283,11 @@ class Heads(NamedTuple):
 
 
 class Latent(nn.Module):
-    """Key and value are made of one latent c by a matrix each: ``k = c B_k, v = c B_v``.
+    """Key and value are each one matrix times a latent c: ``k = c B_k, v = c B_v``.
 
-    With ``kv-norm`` and decoupled positions this is multi-head latent attention. A layer without
-    it that shares key and value is the same with fixed matrices, which pick a head's own block.
+    With ``kv-norm`` and decoupled positions this is multi-head latent attention. A layer without a
+    latent that shares key and value is the special case with fixed matrices, which select a head's
+    block.
 
     Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
     """
@@ -317,7 +318,7 @@ class Latent(nn.Module):
 
     @property
     def can_absorb(self) -> bool:
-        """Whether the two matrices are all that makes key and value of the latent."""
+        """Whether the two matrices alone make key and value from the latent."""
         return is_plain(self.key) and is_plain(self.value)
 
     def absorb(
@@ -329,7 +330,7 @@ class Latent(nn.Module):
     def restore(
         self, mixed: Float[Tensor, "batch heads queries rank"]
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Return the mixed values of mixed latents: ``m B_v``."""
+        """Return the mixed values from the mixed latents: ``m B_v``."""
         return _multiply_groups(mixed, self._split(self.value).mT)
 
     def _split(self, part: nn.Module) -> Float[Tensor, "kv_heads head_dim rank"]:
@@ -340,7 +341,7 @@ class Latent(nn.Module):
 class RoleMaker:
     """Makes what a layer stores from its input, and key and value from what is stored.
 
-    A latent stands in the place of key and value until the layer expands it.
+    A latent replaces key and value until the layer expands it.
     """
 
     config: AttentionConfig
@@ -353,13 +354,13 @@ class RoleMaker:
     """The up-projections of a latent."""
 
     def make_stored(self, x: Float[Tensor, "batch tokens d_model"]) -> Sources:
-        """Return the sources that a cache keeps, as it keeps them."""
+        """Return the sources in the form in which a cache keeps them."""
         return self.normalise(
             make_sources(x, self.config.variant.cached, self.projections, self.config)
         )
 
     def normalise(self, sources: Sources, names: Collection[str] | None = None) -> Sources:
-        """Return sources with the norm of the one that the key reads.
+        """Return the sources, with the one that the key reads normalised.
 
         Args:
             sources: As they were projected.
@@ -371,7 +372,7 @@ class RoleMaker:
         return {**sources, shared: self.norm.normalise(sources[shared])}
 
     def rotate(self, stored: Sources, rotation: Rotation | None) -> Roles:
-        """Return key and value from what is stored of their sources."""
+        """Return key and value from their stored sources."""
         sharing = self.config.variant.sharing
         key, value = stored[sharing.key], stored[sharing.value]
         if rotation is None:
@@ -381,7 +382,7 @@ class RoleMaker:
         return Roles(*rotation.rotate_roles(key, value))
 
     def expand(self, roles: Roles) -> Roles:
-        """Return key and value of a latent, where they are made of one."""
+        """Return key and value from a latent, if they are made from one."""
         if self.latent is None:
             return roles
         return Roles(*self.latent.expand(roles.key), roles.rope)

@@ -1,7 +1,7 @@
 """Weights of 8 bits: codes of a network's matrices, with a scale for each 64 numbers of a row.
 
-Codes and scales take the place of the numbers, which are made again whenever a layer reads them; a
-native step reads the codes. Knows which parameters are matrices; ``cache_codes`` makes the codes.
+Codes and scales replace the numbers, which are decoded whenever a layer reads them; a native step
+reads the codes directly. Knows which parameters are matrices; ``cache_codes`` makes the codes.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class Numbers(NamedTuple):
 
 
 class Dequantized(nn.Module):
-    """Makes numbers of codes; the parametrization of a parameter."""
+    """Decodes a parameter's numbers from codes; used as a parametrization."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -63,12 +63,12 @@ class Dequantized(nn.Module):
 
 @torch.no_grad()
 def quantize_weights(model: LanguageModel) -> LanguageModel:
-    """Keep codes of 8 bits in place of the matrices of a network, which then only decodes.
+    """Replace a network's matrices by 8-bit codes; afterwards it can only decode.
 
     Norms, biases, tables of positions, parameters of score terms other than a latent's matrices,
-    and an embedding that is not the head stay as they are: few of their numbers are read for a
-    token. So does a map of the query for each head (``query_map``), which is no single matrix.
-    Cast and move the network before.
+    and an embedding that is not the head are not changed: few of their numbers are read per token.
+    Neither is a query map per head (``query_map``), which is not a single matrix. Cast and move the
+    network first.
 
     Args:
         model: The network, in evaluation mode.

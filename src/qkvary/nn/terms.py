@@ -1,4 +1,4 @@
-"""Scores of attention as a value, and the score terms that change it before anything is multiplied.
+"""The scores of attention as a value, and the score terms that change it before any product.
 
 There is one class for each of ``SCORE_TERMS`` in ``arch.terms``, under the same name. A term takes
 scores and returns scores: it fills a field of :class:`Scores`. The role terms are in
@@ -61,7 +61,7 @@ class Scores:
         return query, key, 1.0
 
     def multiply(self) -> Float[Tensor, "batch heads queries keys"]:
-        """Return a new tensor of the scores without the pair bias."""
+        """Return a new tensor of the scores, without the pair bias."""
         if self.products is None:
             query, key, scale = self.fold()
             return content_scores(query if scale == 1.0 else query * scale, key)
@@ -71,10 +71,10 @@ class Scores:
         return scores / self.temperature
 
     def take_rope(self) -> "tuple[Scores, Float[Tensor, 'batch heads queries keys'] | None]":
-        """Return the scores without decoupled positions, and the products of these.
+        """Return the scores without decoupled positions, and separately the products of these.
 
-        Apart, the key can be the value, and the rotary key is not copied for each KV head. They are
-        summed up in single precision at least.
+        Kept separate, the key can still be the value, and the rotary key is not copied for each KV
+        head. The two are added in single precision or wider.
         """
         if self.query_rope is None or self.key_rope is None:
             return self, None
@@ -122,9 +122,8 @@ def append_key_bias(
 ]:
     """Extend query and key so that their products get ``factor`` times a bias of the key.
 
-    [q, c] . [k, g] = q . k + c g, so that the bias needs no pass over the map of scores, neither
-    forward nor backward. It takes one channel, or one for each query head of a group where heads
-    have their own biases.
+    [q, c] . [k, g] = q . k + c g, so the bias needs no pass over the score map, forward or
+    backward. It takes one channel, or one per query head of a group if heads have separate biases.
     """
     batch, heads, queries, _ = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]
@@ -137,7 +136,7 @@ def append_key_bias(
 
 
 class ScoreTerm(nn.Module):
-    """One term of the scores of a layer; it has parameters where it is learned."""
+    """One term of a layer's scores; a module, because some terms have learned parameters."""
 
     is_plain: ClassVar[bool] = False
     """Whether scores stay ``scale q k^T``, which kernels for decoding compute."""
@@ -155,7 +154,7 @@ class ScoreTerm(nn.Module):
         """Give the parameters their first values."""
 
     def forward(self, scores: Scores) -> Scores:
-        """Add the term."""
+        """Apply the term to the scores."""
         raise NotImplementedError
 
 
@@ -182,7 +181,7 @@ class DiagonalNorm(ScoreTerm):
 class UnscaledDiagonalNorm(DiagonalNorm):
     """The diagonal of K K^T is divided by its mean or norm, and everything is scaled after that.
 
-    The ratio is the same before the scale and after it, so that only its factor differs.
+    The ratio does not depend on the scale, so only the factor of the diagonal differs.
     """
 
     own_scale = None
@@ -197,7 +196,7 @@ class SoftCap(ScoreTerm):
     needs_products = True
 
     def forward(self, scores: Scores) -> Scores:
-        """Bend the products."""
+        """Apply the cap to the products."""
         cap = self.config.variant.soft_cap or 1.0
         # What divides everything divides the bent scores.
         found = replace(scores, temperature=1.0).multiply()
@@ -208,8 +207,8 @@ class PlusBias(ScoreTerm):
     """The papers' ``+`` in its reduced form: scores become ``tau a_ij + g(j)``.
 
     The published form adds a fixed 2D sinusoid P[i,j] to m copies of the scaled score map and maps
-    them back with a 1x1 linear (w, b). Its channels depend on the row only or on the column only;
-    under the softmax the row part and b cancel, so that
+    them back with a 1x1 linear (w, b). Each channel depends on the row only or on the column only;
+    under the softmax the row part and b cancel, so
 
         tau = sum_c w_c,    g(j) = sum over column channels c of w_c E(j)_c.
 
@@ -230,7 +229,7 @@ class PlusBias(ScoreTerm):
         self.bias = nn.Parameter(torch.empty(sets))
 
     def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
-        """Draw the map as the m -> 1 linear layer that it is."""
+        """Draw the map as a linear layer from m channels to 1."""
         features = self.weight.shape[1]
         initializer.weight("plus.weight", self.weight, init, init.weight_std(features, 1))
         initializer.bias("plus.bias", self.bias, init, features)
@@ -253,7 +252,7 @@ class PlusBias(ScoreTerm):
 class KeyBias(ScoreTerm):
     """The term ``+`` as a function: scores become ``tau a_ij + b(j)``.
 
-    A temperature and a table of biases, one of each a layer or a head. Starts as no term.
+    It has a temperature and a table of biases, per layer or per head. Initially it has no effect.
     """
 
     is_learned_bias = True
@@ -277,7 +276,7 @@ class KeyBias(ScoreTerm):
 
 
 class RelativeBias(ScoreTerm):
-    """A learned bias b_h(i - j) per head and clipped distance: joint in (i, j), not symmetric."""
+    """A learned bias b_h(i - j) per head and clipped distance; it is not symmetric in i and j."""
 
     is_learned_bias = True
 
@@ -326,10 +325,10 @@ class Temperature(ScoreTerm):
 
 
 class Decay(ScoreTerm):
-    """Weights of linear attention get a factor per token of distance, one of each KV head.
+    """Weights of linear attention are multiplied by a factor per token of distance, per KV head.
 
-    Fixed, and where a learned one starts, it is 1 - 2^(-5 - h) for KV head h. Distances go by the
-    order of the tokens, as windows do, whatever positions are given.
+    A fixed factor, or the initial value of a learned one, is 1 - 2^(-5 - h) for KV head h.
+    Distances count tokens in order, as windows do, whatever positions are given.
 
     Source: Sun et al. 2023, "Retentive Network", section 2.2 (the fixed factors).
     """
@@ -380,7 +379,7 @@ def term_classes(variant: Variant) -> dict[str, type[ScoreTerm]]:
 
 
 def own_class(variant: Variant, kind: type[T]) -> type[T] | None:
-    """Return the class of a user's file that a variant names, if it is of a kind."""
+    """Return the user's class that a variant names, if it is of the given kind."""
     made = None if variant.own is None else OWN[variant.own].made
     return made if made is not None and issubclass(made, kind) else None
 
@@ -431,7 +430,7 @@ def _find_members(
     documents: Int[Tensor, "batch keys"] | None,
     config: AttentionConfig,
 ) -> Float[Tensor, "rows 1 keys keys"] | None:
-    """Return ones for what is in each token's document, window and stride; ``None`` if all is."""
+    """Return ones for members of each token's document, window and stride; ``None`` if all are."""
     variant, keys = config.variant, squares.shape[-1]
     members: Tensor | None = None
     if documents is not None:
@@ -449,7 +448,7 @@ def _sum_diagonal(
     *,
     causal: bool,
 ) -> Float[Tensor, "batch heads sums"]:
-    """Return the sum over each token's members; in causal layers over those so far."""
+    """Return the sum over each token's members; in causal layers, over those up to it."""
     if members is None:
         return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
     return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)

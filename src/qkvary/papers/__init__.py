@@ -1,1 +1,1 @@
-"""What do the documents say, and is it so? One folder a document, and one for our own questions."""
+"""What do the documents say, and is it true? One folder per document, and one for our questions."""

@@ -53,7 +53,7 @@ def _stored(figure: PublishedFigure) -> Derivation | None:
 
 
 def _exchanged(figure: PublishedFigure) -> Derivation | None:
-    """Derive the columns swap and sub, which the earlier paper exchanged."""
+    """Derive the columns swap and sub, which the earlier paper prints exchanged."""
     if figure.variant is None:
         return None
     other = _EXCHANGED[figure.column]

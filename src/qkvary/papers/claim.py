@@ -1,4 +1,4 @@
-"""Reads the claims of the documents: each in words of this project, with the judges that test it.
+"""Reads the claims of the documents: each in this project's words, with the judges that test it.
 
 ``claims.json`` in a document's folder has them, and ``claim_verdicts`` derives the verdicts. Never
 imports torch, numpy or scipy, and reads no study.
@@ -124,13 +124,13 @@ class Claim:
 
     @property
     def document(self) -> str:
-        """The name of its document."""
+        """The name of the table's document."""
         return self.name.rpartition("-")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedDocument:
-    """A document with its claims, in its order."""
+    """A document with its claims, in the document's order."""
 
     name: str
     title: str

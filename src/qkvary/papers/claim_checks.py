@@ -35,7 +35,7 @@ def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
 def find_wrong(
     stored: Sequence[Mapping[str, Any]], derived: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Return a sentence for each claim that differs from what follows, with the first difference.
+    """Return a sentence for each claim whose stored verdict differs, with the first difference.
 
     Args:
         stored: The claims of an earlier document.
@@ -55,7 +55,7 @@ def find_wrong(
 
 
 def _difference(stored: Mapping[str, str], derived: Mapping[str, str]) -> str:
-    """Return what differs first."""
+    """Return the first difference between a stored claim and the current one."""
     for field in dict.fromkeys((*derived, *stored)):
         one, other = stored.get(field, _ABSENT), derived.get(field, _ABSENT)
         if one != other:

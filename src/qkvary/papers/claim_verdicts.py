@@ -5,18 +5,17 @@ Otherwise:
 
 - an exact finding refutes it: a wrong figure, or a test that shows the opposite without a
   condition;
-- a claim that names its settings or variants (``every``) fails if one finding fails, and is not
-  distinguished if one is not;
+- a claim that names its settings or variants (``every``) fails if one finding fails, and is
+  not distinguished if one finding is not;
 - a claim of "sometimes" (``some``) fails only if all findings fail;
 - any other claim *holds with a condition*, which lists where it holds and where it does not.
 
-A study knows its scale: if its networks are more than ten times smaller than those of the claim,
-its figure distinguishes nothing, whatever it says at its own scale, and it does not count where a
-printed figure agrees with the claim.
+The scale of a study counts: if its networks are more than ten times smaller than those of the
+claim, its figure decides nothing, and is ignored if a printed figure agrees with the claim.
 
-Printed figures that follow from each other do not repeat a measurement: a claim that is no
+Printed figures that follow from each other do not repeat a measurement: a claim that is not
 arithmetic and has no other judge holds with that condition. Comparisons of printed figures count
-only where no study and no test decides.
+only if neither a study nor a test decides.
 """
 
 from collections.abc import Sequence
@@ -88,7 +87,7 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
 
 
 def _at_scale(finding: Finding, claim: Claim) -> Finding:
-    """Return a finding that decides nothing if its networks are too small for a claim."""
+    """Return the finding, made undecided if its networks are too small for the claim."""
     if claim.parameters is None or finding.parameters is None:
         return finding
     if SCALE * finding.parameters[1] >= claim.parameters or finding.verdict == "not tested here":
@@ -120,7 +119,7 @@ def _missing(claim: Claim) -> str:
 
 
 def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that count: measurements that decide before comparisons as printed."""
+    """Return the findings that count: measurements, if they decide, before printed comparisons."""
     tested = [one for one in findings if one.verdict != "not tested here"]
     if any(one.printed and one.verdict.startswith("holds") for one in tested):
         tested = [one for one in tested if not one.is_small]
@@ -169,7 +168,7 @@ def _places(start: str, findings: Sequence[Finding], shown: str = "") -> str:
 
 
 def _conditions(start: str, findings: Sequence[Finding], others: Sequence[Finding] = ()) -> str:
-    """Return a sentence for each condition that not all findings share."""
+    """Return a sentence for each condition that some findings have and others lack."""
     known = {one.condition for one in others} | {""}
     conditions = dict.fromkeys(one.condition for one in findings)
     return _join(*(f"{start} {one}." for one in conditions if one not in known))

@@ -148,14 +148,14 @@ def _near(name: str, known: list[str]) -> str:
 
 
 def _near_word(words: list[str], every: list[JudgedClaim]) -> str:
-    """Return the word of the claims that is nearest to an unknown word; empty if none is near."""
+    """Return the known word that is nearest to an unknown one; empty if none is near."""
     known = {word for one in every for word in re.findall(r"[\w-]+", _searched(one))}
     unknown = (word for word in words if not any(word in one for one in known))
     return next((near for word in unknown for near in near_names(word, sorted(known))), "")
 
 
 def _searched(one: JudgedClaim) -> str:
-    """Return the text in which words are searched."""
+    """Return the text of a claim that a search looks through."""
     claim = one.claim
     parts = (
         *(claim.name, claim.place, claim.kind, claim.text, claim.words),

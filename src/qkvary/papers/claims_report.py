@@ -197,12 +197,12 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
 
 
 def _telling(group: Sequence[Finding]) -> Finding:
-    """Return the first finding that does not simply hold, or else the first."""
+    """Return the first finding that does not simply hold, or the first finding."""
     return next((one for one in group if one.verdict != "holds"), group[0])
 
 
 def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
-    """Yield the figure of one finding, if it is in the group, and count the others."""
+    """Yield a finding's figure, if it is in the group; count the others."""
     shown = [one for one in group if one is first]
     yield from map(_figure, shown)
     rest = Counter(one.verdict for one in group if one is not first)

@@ -27,7 +27,7 @@ _AREA = svg.Scale(low=0, high=len(_WIDTHS) - 1, start=64, end=226)
 def mean_curve(curves: Sequence[LearningCurve]) -> LearningCurve:
     """Return the mean of a variant's curves in several settings, at the steps of all of them.
 
-    The band reaches from the smallest run of any setting to the largest.
+    The band spans the smallest to the largest run of all settings.
     """
     first = curves[0]
     if len(curves) == 1:
@@ -98,7 +98,7 @@ class TransferError:
 
 
 def transfer_errors(reading: str) -> Iterator[TransferError]:
-    """Yield the kept errors of a reading of paper 3's section 8.3, by learner and width."""
+    """Yield the kept errors for one reading of paper 3's section 8.3, by learner and width."""
     for learner in _LEARNERS:
         for width in _WIDTHS:
             judge = ByStudy(

@@ -22,7 +22,7 @@ _PRINTED_COLUMNS = {"variant", "column", "published", "ours"}
 
 
 class Printed(NamedTuple):
-    """A printed figure, and ours."""
+    """A printed figure, and our own."""
 
     table: str
     """The name of the published table."""

@@ -51,7 +51,7 @@ _DIAGONAL_CODE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawn:
-    """A figure as far as there are records for it."""
+    """A figure with the panels that records exist for."""
 
     blocks: tuple[Block, ...]
     records: tuple[Records, ...] = ()
@@ -64,7 +64,7 @@ class _Drawn:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The studies that it is drawn from."""
+        """The studies that the figure is drawn from."""
         return tuple(dict.fromkeys(one.study for one in self.records))
 
 
@@ -152,7 +152,7 @@ def _section(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Section:
 
 
 def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Table:
-    """Return the printed numbers of the tasks that are drawn, and ours from the same studies."""
+    """Return the printed numbers of the drawn tasks, and ours from the same studies."""
     rows = list(_printed_rows(figure, drawn, read))
     return tabulate(
         f"{figure.name}-printed",
@@ -251,7 +251,7 @@ def _draw_curves(figure: PaperFigure, read: ReadRecords) -> _Drawn:
 def _differences(
     panel: Panel, records: Records, curves: Sequence[LearningCurve], total: int
 ) -> Iterator[str]:
-    """Yield sentences on how the runs of a panel differ from the published ones."""
+    """Yield sentences on how a panel's runs differ from the published ones."""
     if records.differs:
         yield f"{records.study}: {records.differs}."
     have = len({curve.setting for curve in curves})
@@ -262,7 +262,7 @@ def _differences(
 def _find(
     panel: Panel, read: ReadRecords, load: Callable[[StudyRecords, Sequence[str]], Sequence[T]]
 ) -> tuple[Records, Sequence[T]] | None:
-    """Return the first records of a panel that have something to draw in their settings."""
+    """Return a panel's first records that have something to draw in their settings."""
     for records in panel.records:
         known = read(records.study)
         found = load(known, [one.name for one in known.settings(records.task, records.where)])
@@ -293,7 +293,7 @@ def _panel_charts(
     curves: Sequence[LearningCurve],
     total: int,
 ) -> Iterator[tuple[str, Chart]]:
-    """Yield quantities with a chart, one for each setting where the panel says so."""
+    """Yield quantities with a chart, one per setting if the panel asks for it."""
     settings = list(dict.fromkeys(curve.setting for curve in curves))
     for members in [[name] for name in settings] if panel.each_setting else [settings]:
         for quantity in panel.quantities:
@@ -318,9 +318,10 @@ def _panel_charts(
 def _means(
     curves: Sequence[LearningCurve], variants: Sequence[str]
 ) -> tuple[list[LearningCurve], int]:
-    """Return the mean curve of each variant, and the number of settings that it is the mean of.
+    """Return the mean curve of each variant, and the number of settings that are averaged.
 
-    These are the settings of all variants that have a curve: means of others do not compare.
+    Only settings in which all variants have a curve are averaged; other means would not be
+    comparable.
     """
     found = {one: [curve for curve in curves if curve.variant == one] for one in variants}
     present = [some for some in found.values() if some]
@@ -367,7 +368,7 @@ def _draw_maps(figure: PaperFigure, read: ReadRecords) -> _Drawn:
 
 
 def _maps(figure: PaperFigure, known: StudyRecords, settings: Sequence[str]) -> list[RunAttention]:
-    """Return the maps of a figure's variants in the first setting that has some."""
+    """Return the maps of a figure's variants, in the first setting that has any."""
     for setting in settings:
         own = {one.variant: one for one in known.attention if one.setting == setting}
         found = [own[variant] for variant in figure.variants if variant in own]

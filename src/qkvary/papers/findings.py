@@ -2,9 +2,9 @@
 
 - a figure of a study or a difference of printed figures *holds* if its interval lies in the claimed
   range, *does not hold* if it lies outside, and is *not distinguished* otherwise;
-- a printed figure *holds* if its recomputation rounds to it or rounded inputs allow it, *holds with
-  a condition* if that takes another convention or a rounding, which is then named, and *does not
-  hold* otherwise;
+- a printed figure *holds* if its recomputation rounds to it, or could given rounded inputs, *holds
+  with a condition* if that takes another convention or a rounding, which is then named, and *does
+  not hold* otherwise;
 - a test *holds* if its statement is the claim and *does not hold* if it is the opposite, under its
   condition.
 """
@@ -111,18 +111,18 @@ class Finding:
 
     @property
     def printed(self) -> bool:
-        """Whether it comes from printed figures alone."""
+        """Whether the finding comes from printed figures alone."""
         return self.check.startswith(RECOMPUTE)
 
     @property
     def exact(self) -> bool:
-        """Whether it is a recomputed figure or a test without a condition, which can refute."""
+        """Whether it is a recomputed figure or an unconditional test; such a finding can refute."""
         recomputed = self.printed and self.low is None
         return recomputed or (self.tested and not self.condition)
 
     @property
     def tested(self) -> bool:
-        """Whether it is the statement of a test."""
+        """Whether the finding is the statement of a test."""
         return self.check.startswith(TEST)
 
 
@@ -150,7 +150,7 @@ def find(judge: Judge, kept: FindKept) -> Finding:
 def in_range(low: float, high: float, claimed: ClaimedRange) -> ClaimVerdict:
     """Return the verdict on a figure that lies between two ends.
 
-    An interval that ends where the range does decides nothing.
+    An interval that ends exactly at an end of the range decides nothing.
     """
     if claimed.above + _SLACK < low and high < claimed.below - _SLACK:
         return "holds"
@@ -207,7 +207,7 @@ def _recomputed_verdict(found: Recomputed, judge: ByFigure) -> tuple[ClaimVerdic
         case "measured" | "stated":
             return "not tested here", ""
         case "rounding":
-            # Rounded inputs that allow the figure are no condition; a rounding of its own is.
+            # Rounded inputs that allow the figure are not a condition; other rounding is.
             allowed = found.derivation is not None and found.derivation.spread is not None
             condition = "" if allowed else near
         case "other convention":
@@ -250,7 +250,7 @@ def _by_comparison(judge: ByComparison) -> Finding:
 
 
 def _rounded(value: float, low: float, high: float, spread: float) -> str:
-    """Write a difference of printed figures, whose ends are no confidence interval."""
+    """Write a difference of printed figures; its ends come from rounding, not from confidence."""
     decimals = max(decimals_of((high - low) / 2) - 1, 0)
     ends = f"{fixed(low, decimals)} to {fixed(high, decimals)}"
     why = f"rounded, and {spread:g} between runs" if spread else "rounded"
@@ -307,7 +307,7 @@ def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
 
 
 def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
-    """Write a figure with its interval, and what would have been seen where that matters."""
+    """Write a figure with its interval, and the detectable difference if that matters."""
     unit = f" {judge.unit}" if judge.unit else ""
     signed = bool(judge.reference)
     if kept.low is None or kept.high is None:

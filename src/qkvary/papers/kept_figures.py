@@ -41,7 +41,7 @@ FindKept = Callable[[ByStudy], KeptFigure | None]
 
 
 def find_packaged(judge: ByStudy) -> KeptFigure | None:
-    """Return a figure that the package carries."""
+    """Return a figure that is stored in the package."""
     return _packaged().get(judge.key)
 
 

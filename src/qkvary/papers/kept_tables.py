@@ -64,7 +64,7 @@ def read_rows(path: Path, wanted: Collection[str]) -> list[dict[str, str]]:
 
 
 def read_kept(folder: Path, judge: ByStudy) -> KeptFigure | None:
-    """Return the figure for which a judge asks, or None where its tables do not have it.
+    """Return the figure that a judge asks for, or None if the tables lack it.
 
     Args:
         folder: The folder of reports.
@@ -106,7 +106,7 @@ def _read_figure(tables: Path, judge: ByStudy, folder: str) -> KeptFigure | None
 
 
 def _places(judge: ByStudy) -> Sequence[tuple[str, dict[str, str]]]:
-    """Return the files in which a figure may stand, with the columns that identify it there."""
+    """Return the files that may contain a figure, with the columns that identify it there."""
     if judge.quantity == STEPS:
         return [("solving", {})]
     metric = {"metric": judge.quantity} if judge.quantity else {}
@@ -140,13 +140,13 @@ def _count_diverged(tables: Path, judge: ByStudy, folder: str) -> KeptFigure | N
 
 
 def _own_parameters(row: Row) -> tuple[int, int] | None:
-    """Return the parameters that a row of a script names itself."""
+    """Return the parameter count that a row of a script states."""
     least, most = row.get("parameters_least"), row.get("parameters_most")
     return (int(least), int(most)) if least and most else None
 
 
 def _parameters(tables: Path, judge: ByStudy) -> tuple[int, int] | None:
-    """Return the parameters of the networks that are compared."""
+    """Return the parameters of the networks in a comparison."""
     path = find_table(tables, "costs")
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""The papers' figures of experiments: what each shows, and the studies whose runs can draw it.
+"""The papers' experimental figures: what each shows, and which studies' runs can draw it.
 
 A figure is one entry of ``PAPER_FIGURES``. Never imports torch.
 """
@@ -69,13 +69,13 @@ class PaperFigure:
 
 
 def _panel(title: str, task: str, *quick: Records, studies: str = "vision", **where: str) -> Panel:
-    """Return a panel of a task with the published size, then with that of the paper's code."""
+    """Return a panel of a task: the published size first, then that of the paper's code."""
     sizes = (Records(f"{studies}-{size}", task, where=where) for size in ("published", "paper"))
     return Panel(title=title, records=(*sizes, *quick))
 
 
 def _synthetic(title: str, *quick: Records) -> Panel:
-    """Return a panel of a synthetic task; a study has a part of the settings of two of them."""
+    """Return a panel of a synthetic task; studies may have only some of its settings."""
     return _panel(title, title.lower(), *quick, studies="synthetic")
 
 
@@ -134,7 +134,7 @@ _HEADS = ("QKV", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA")
 
 
 def _language_models(name: str, size: str, variants: Sequence[str], more: str = "") -> PaperFigure:
-    """Return a figure of validation curves, which small networks draw."""
+    """Return a figure of validation curves, drawn from small networks."""
     differs = (
         "1.6M parameters on the bytes of novels, with rotary positions; in the paper "
         f"{size} on tokens{more}"

@@ -1,7 +1,7 @@
 """Formulas in n, d and m: Table 1 of two papers and the poster's table, from the cost model.
 
 The published ``+`` maps m channels of every score map through a 1x1 map. It is counted as published
-here; the cost model counts the equivalent reduced form.
+here; the cost model counts its equivalent reduced form.
 """
 
 import dataclasses
@@ -103,7 +103,7 @@ def _layer(figure: PublishedFigure) -> AttentionConfig:
 
 
 def _squares(config: AttentionConfig, source: Source, *, macs: bool) -> int:
-    """Return how many times d x d a projection has in parameters, or in MACs per token."""
+    """Return how many d x d matrices a projection counts as, in parameters or MACs per token."""
     size = (
         projection_macs_per_token(config, source)
         if macs

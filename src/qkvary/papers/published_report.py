@@ -38,7 +38,7 @@ def published_report(
         tables: The tables, in this order.
         rows: The figures.
         counts: Also show the number of figures per table and verdict.
-        shown: Those of the figures that tables list; all by default. Data have all of them.
+        shown: The figures to list in tables; all by default. The JSON data has all of them.
     """
     shown = rows if shown is None else shown
     listed = [
@@ -123,7 +123,7 @@ def _value(row: Recomputed) -> Cell:
 
 
 def _how(row: Recomputed) -> Iterator[str]:
-    """Yield the formula, its convention, the reason of a difference, and the alternatives."""
+    """Yield the formula, its convention, the reason for a difference, and the alternatives."""
     derivation = row.derivation
     if derivation is None:
         if row.figure.note:

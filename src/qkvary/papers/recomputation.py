@@ -118,7 +118,7 @@ def recompute_figure(table: PublishedTable, figure: PublishedFigure) -> Recomput
 
 
 def published_tables(*names: str) -> tuple[PublishedTable, ...]:
-    """Return published tables for a study, whose figures say whether they follow.
+    """Return published tables for a study; each figure states whether it was recomputed as equal.
 
     Raises:
         ValueError: for an unknown table, with the nearest known one.

@@ -1,4 +1,4 @@
-"""Writes the table ``figures.csv`` with the figures that a script of ``studies`` keeps for claims.
+"""Writes ``figures.csv``: the figures that a script of ``studies`` keeps for claims.
 
 ``reports.kept_tables`` reads it.
 """
@@ -61,7 +61,7 @@ def figure_row(
     runs: int | None = None,
     parameters: Collection[int] = (),
 ) -> dict[str, Raw]:
-    """Return a figure with its interval and the smallest difference that would have been seen.
+    """Return a figure with its interval and the smallest difference that could be detected.
 
     Args:
         estimate: The figure.

@@ -82,7 +82,7 @@ def _figure(
     columns: Mapping[str, Mapping[str, Any]],
     data: Mapping[str, Any],
 ) -> PublishedFigure:
-    """Read one figure: a number, or a number with its printed form."""
+    """Read one figure: a number, with its printed form if that is given."""
     entry = row["figures"][key]
     if key not in columns:
         raise ValueError(f"published table {data['name']!r}: no column {key!r} (row {label!r})")

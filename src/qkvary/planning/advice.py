@@ -1,8 +1,8 @@
 """Advice on which variant to serve, from its costs and published quality.
 
-A variant is dominated by one that needs no more cache and is no worse by the published figures.
-These rest on one seed and two digits, so each has a rounding interval; unpublished changes are
-never guessed. Never imports torch.
+A variant is dominated by one that needs no more cache and is no worse by the published figures. The
+published figures come from one seed and have two digits, so each gets a rounding interval;
+unpublished changes are never guessed. Never imports torch.
 """
 
 import re
@@ -61,7 +61,7 @@ class ServedVariant(Candidate):
 
     @property
     def cache(self) -> Format:
-        """The format of its cache."""
+        """The format of the variant's cache."""
         return self.plan.cache
 
 
@@ -75,7 +75,7 @@ def serve_variants(
 ) -> tuple[ServedVariant, ...]:
     """Plan every candidate in every format, and compare candidates within a format.
 
-    A candidate that stores nothing but states is planned in the first format alone.
+    A candidate that stores only states is planned in the first format alone.
 
     Args:
         candidates: A model in several variants.
@@ -150,9 +150,9 @@ def nearest_size(parameters: int) -> Size:
 
 
 def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[str, ...]:
-    """Return what serves, in the order in which a person would try it.
+    """Return the options that serve, in the order in which one would try them.
 
-    Fewer bits of cache, exact savings, a conversion, training, a smaller model.
+    The order is: fewer bits of cache, exact savings, a conversion, training, a smaller model.
 
     Args:
         served: Every variant in every format, the given model in the first format first.
@@ -214,7 +214,7 @@ def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]
 
 
 def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
-    """Yield the largest model of a device, where one device does not hold the weights."""
+    """Yield the largest model for a device, if the weights do not fit on one device."""
     if original.plan.devices_per_replica == 1 or not demand.count_weights:
         return
     left = demand.usable_bytes - original.plan.user_bytes
@@ -251,7 +251,7 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
 
 
 def _warn_of_llama_cpp(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield what K=V with several KV heads costs in an engine without a kernel for it."""
+    """Yield the cost of K=V with several KV heads in an engine that has no kernel for it."""
     for row in rows:
         attention = row.model.layers[0].attention
         if isinstance(attention, ProjectedAttention):
@@ -267,7 +267,7 @@ def _warn_of_llama_cpp(rows: Sequence[ServedVariant]) -> Iterator[str]:
 
 
 def advise_task(kind: TaskKind) -> Iterator[str]:
-    """Yield the effects of the kind of task, by section 2.5 of paper 1 and its figures."""
+    """Yield how the kind of task matters, by section 2.5 of paper 1 and its figures."""
     if kind == "causal":
         yield (
             "Causal tasks: the query must differ from the key; Q=K variants lose most where "
@@ -324,7 +324,7 @@ def _frontier_status(quality: Quality | None, above: Sequence[Quality]) -> Front
 
 
 def _held(plan: ServingPlan) -> str:
-    """Return the users of one copy of the model and the devices for all users, in words."""
+    """Return the users per copy of the model, and the devices for all users, in words."""
     if plan.devices is None:
         return "no user fits with the weights"
     users = count(plan.users_per_replica, "user")
@@ -333,7 +333,7 @@ def _held(plan: ServingPlan) -> str:
 
 
 def _rank(rows: Sequence[ServedVariant]) -> list[ServedVariant]:
-    """Return the rows with a published quality that fit, the fewest devices first, then quality."""
+    """Return the rows that fit and have a published quality: fewest devices first, then quality."""
     fitting = [(row, row.quality) for row in rows if row.quality and row.plan.fits]
     fitting.sort(key=lambda pair: (pair[0].plan.devices or 0, pair[1].change_percent))
     return [row for row, _ in fitting]
@@ -355,7 +355,7 @@ def _change(row: ServedVariant) -> str:
 
 
 def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield what nobody published: K=V against head sharing of equal bytes and parameters."""
+    """Yield a gap in the literature: K=V against head sharing of equal bytes and parameters."""
     tied = next((row for row in rows if row.label == "Q-K=V" and row.quality), None)
     if tied is None or tied.quality is None:
         return

@@ -24,7 +24,7 @@ TRANSFORMERS = "as transformers allocates"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRow:
-    """The cache of one user in one engine."""
+    """One user's cache in one engine."""
 
     engine: str
     """The engine, in words."""

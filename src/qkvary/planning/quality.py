@@ -77,12 +77,12 @@ class Quality:
 
     @property
     def recomputed(self) -> str:
-        """The change by the printed perplexities, with as many digits as they allow."""
+        """The change computed from the printed perplexities, with as many digits as they allow."""
         return f"{self.change_percent:+.{useful_decimals(self.low, self.high)}f}"
 
     @property
     def agrees(self) -> bool:
-        """Whether the printed change is that of the printed perplexities."""
+        """Whether the printed change equals the one computed from the printed perplexities."""
         printed = self.printed.removesuffix(" %")
         if not self.change_percent:
             return True
@@ -166,7 +166,7 @@ def qualities(size: Size = "300M") -> tuple[Quality, ...]:
 def change_per_real_token(change_percent: float, real_fraction: float) -> float:
     """Convert a change of perplexity, in percent, to one per real token.
 
-    A mean loss L over positions of which a share f is real, with free padding, is L/f per real
+    A mean loss L over positions, a share f of them real and padding free, is L/f per real
     token, so perplexities are raised to the power 1/f.
 
     Args:
@@ -194,7 +194,7 @@ def frontier_positions(size: Size = "300M") -> tuple[FrontierPosition, ...]:
 def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQuality | None:
     """Return the published change of quality of a variant, or None if none was published.
 
-    A printed change is quoted; from a column of results the baseline is subtracted.
+    A printed change is quoted; in a column of results, the baseline is subtracted.
 
     Args:
         label: The variant, in any spelling.

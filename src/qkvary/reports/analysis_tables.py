@@ -119,7 +119,7 @@ def _compare_weights(pair: CosineReading) -> dict[str, Cell]:
 
 
 def rank_table(layers: Sequence[LayerAnalysis]) -> Table:
-    """Return the effective ranks of each layer; of products of heads the mean."""
+    """Return the effective ranks of each layer; for products of heads, their mean."""
     rows: list[dict[str, Raw | Cell]] = []
     for layer in layers:
         for name in _MATRICES:
@@ -158,7 +158,7 @@ def rank_table(layers: Sequence[LayerAnalysis]) -> Table:
 
 
 def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
-    """Return what the heads of each layer attend to, and how asymmetrically: means over heads."""
+    """Return what each layer's heads attend to, and how asymmetrically: means over heads."""
 
     def uniform(name: str, decimals: int) -> Callable[[LayerAnalysis], Cell]:
         def write(layer: LayerAnalysis) -> Cell:

@@ -52,9 +52,10 @@ class Mass:
 
 
 def masses(example: AttentionExample) -> tuple[Mass, ...]:
-    """Return the mass on the right cells for each layer and head; empty if no row has one.
+    """Return the mass on the right cells for each layer and head; empty if no row has such a cell.
 
-    Heads whose rows are not distributions have no mass: signed or unnormalised weights.
+    Heads with signed or unnormalised weights have no mass, because their rows are not
+    distributions.
     """
     layers, heads = example.maps.shape[:2]
     pairs = _right_cells(example)
@@ -77,7 +78,7 @@ def best(example: AttentionExample) -> Mass | None:
 def chance(example: AttentionExample) -> float:
     """Return the mass that uniform attention would put on the right cells.
 
-    Over all columns, and of causal maps over those that the row sees.
+    It is spread over all columns, or in causal maps over those that the row sees.
     """
     height, width = example.maps.shape[-2:]
     if height != width or np.triu(example.maps, 1).any():
@@ -103,7 +104,7 @@ def _is_distribution(weights: NDArray[np.floating[Any]]) -> bool:
 
 
 def column_width(examples: Sequence[RunAttention]) -> int:
-    """Return the width in pixels from which the widest of these drawings is legible."""
+    """Return the width in pixels at which the widest of these drawings is legible."""
     heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
     return round(18 + heads * (_TILE + _GAP) * 0.85)
 

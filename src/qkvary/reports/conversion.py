@@ -1,4 +1,4 @@
-"""The report of a rewrite: what was checked, what became of each layer, how much logits differ."""
+"""The report of a rewrite: what was checked, what became of each layer, how logits differ."""
 
 from collections.abc import Iterator
 from itertools import groupby

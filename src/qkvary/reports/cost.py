@@ -90,7 +90,7 @@ def _table(costs: CostComparison) -> Table:
 
 
 def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[Field]:
-    """Yield the cache of a token: one column where the mean and the growth print alike."""
+    """Yield the cache per token: one column if mean and growth print the same."""
 
     def mean(row: CostRow) -> float:
         return costs.mean_cache_bytes_per_token(row) or 0

@@ -1,4 +1,4 @@
-"""The report of generated texts: what was asked and answered, and the probability of each token."""
+"""The report of generated texts: prompts, answers, and the probability of each token."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any

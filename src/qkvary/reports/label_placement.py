@@ -113,7 +113,7 @@ def _begin(block: tuple[list[int], float, float], top: float, bottom: float) -> 
 
 
 def boxes_along(corners: Sequence[tuple[float, float]]) -> list[Box]:
-    """Return boxes that keep names off a line of horizontal and vertical pieces."""
+    """Return boxes that keep names off a polyline of horizontal and vertical segments."""
     return [
         (min(x0, x1) - 1, min(y0, y1) - 1, max(x0, x1) + 1, max(y0, y1) + 1)
         for (x0, y0), (x1, y1) in itertools.pairwise(corners)

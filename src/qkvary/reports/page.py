@@ -110,7 +110,7 @@ def _kind(block: Block) -> str:
 
 
 def _sorts_apart(cell: Cell) -> bool:
-    """Return whether sorting needs the number in addition to its text."""
+    """Return whether a cell needs a separate number for sorting."""
     if isinstance(cell.raw, bool) or not isinstance(cell.raw, int | float):
         return False
     # The script reads a text as a number exactly where this matches.
@@ -118,7 +118,7 @@ def _sorts_apart(cell: Cell) -> bool:
 
 
 def _sort_value(cell: Cell) -> str:
-    """Return the number of a cell with the digits that sorting needs."""
+    """Return a cell's number with the digits that sorting needs."""
     return f"{cell.raw:.6g}" if isinstance(cell.raw, float) else str(cell.raw)
 
 

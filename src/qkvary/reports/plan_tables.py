@@ -24,7 +24,7 @@ MOST_COLUMNS = 7
 
 
 def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
-    """Return the cache of one user at some contexts, including the requested one."""
+    """Return a table: cache of one user by context, including the requested one."""
     places = _thin(data.low, data.high, (data.context, data.max_tokens))
     notes = [
         (
@@ -56,12 +56,12 @@ _first = word("variant=", write=lambda row: named(row[0]))
 def _at(
     place: float, write: Callable[[float], str]
 ) -> Callable[[tuple[str, Mapping[float, float]]], Cell]:
-    """Return a function that writes the value of a row at one place."""
+    """Return a function that writes a row's value at one place."""
     return lambda row: plain(row[1][place], write(row[1][place]))
 
 
 def users_table(data: UserCurves, *, decimal: bool) -> Table:
-    """Return the users of one device at some amounts of memory, including the plan's."""
+    """Return a table: users of one device by amount of memory, including the plan's."""
     places = _thin(data.low, data.high, (data.memory_bytes,))
     notes = [
         (
@@ -335,7 +335,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
 def change_cell(quality: Quality | PublishedPoint | None) -> Cell:
     """Return a published change as printed, and the interval of the printed perplexities.
 
-    Where the two do not agree, the recomputed change stands before the interval.
+    If the two do not agree, the recomputed change is written before the interval.
     """
     if quality is None:
         return plain(None)

@@ -72,7 +72,7 @@ def published_table(comparison: PublishedComparison, key: str) -> Table:
 
 
 def _measured(value: float | None, deviation: float | None) -> Cell:
-    """Return a value with its standard deviation in brackets, as the papers print it."""
+    """Return a value with its standard deviation in brackets, as the papers print them."""
     after = "" if deviation is None or value is None else f" ({numbers.real(deviation, 2)})"
     return plain(value, _like(value, value) + after)
 
@@ -93,7 +93,7 @@ def _repeat(cell: PublishedCell) -> Cell:
 
 
 def _repeat_note(comparison: PublishedComparison) -> str:
-    """Count the published figures outside the prediction interval of a repeat of our runs."""
+    """Return a note: how many published figures lie outside the prediction interval of a repeat."""
     known = [cell.repeats for cell in comparison.cells if cell.repeats is not None]
     return (
         f"Each published figure is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
@@ -104,7 +104,7 @@ def _repeat_note(comparison: PublishedComparison) -> str:
 
 
 def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool = False) -> str:
-    """Write a value with decimals that fit the size of another."""
+    """Write a value with as many decimals as suit the size of another."""
     size = abs(model or 0.0)
     decimals = next((count for top, count in ((10, 3), (100, 2), (1000, 1)) if size < top), 0)
     return numbers.fixed(value, decimals + more, sign)
@@ -187,7 +187,7 @@ def curve_table(
     places: int | None = None,
     notes: Sequence[str] = (),
 ) -> Table:
-    """Return the points of learning curves; ``places`` limits the points per curve."""
+    """Return the points of learning curves, at most ``places`` per curve."""
     points = (
         {
             **named,
@@ -217,7 +217,7 @@ def curve_table(
 
 
 def learning_rate_table(summary: Summary, key: str) -> Table:
-    """Return the learning rates, with those that were chosen."""
+    """Return the learning rates that were tried, and the chosen ones."""
     return tabulate(
         key,
         "Learning rates",

@@ -8,7 +8,7 @@ from qkvary.studies.results.summary import Summary
 
 
 def drop_shared_terms(summary: Summary) -> tuple[Summary, str]:
-    """Return the summary with shorter labels, and what all labels ended with.
+    """Return a summary with shorter labels, and the ending that was removed from all labels.
 
     ``Q-K=V@rotary`` becomes ``Q-K=V`` in every text if all variants are rotary; the second value is
     then ``rotary``, else it is empty and the summary is unchanged.

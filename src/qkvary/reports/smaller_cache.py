@@ -22,7 +22,7 @@ def describe_stage(stage: Stage, first: Stage) -> str:
 
     Args:
         stage: The stage.
-        first: The network as it is.
+        first: The unchanged network.
     """
     if stage is first:
         return f"{stage.name}: loss {stage.loss:.4f} nats a token on the held-out text"
@@ -116,7 +116,7 @@ def _costs(made: SmallerCache) -> Table:
 
 
 def _layers(made: SmallerCache) -> Table:
-    """Return what becomes of each layer, one row for neighbours of one form without figures."""
+    """Return what becomes of each layer; neighbours of one form without figures share a row."""
     rows = _describe_layers(made)
     if not made.layers and made.forecast is None:
         rows = [next(iter(alike)) for _, alike in groupby(rows, key=lambda row: row["after"])]
@@ -135,7 +135,7 @@ def _layers(made: SmallerCache) -> Table:
         brief=Brief(rows=MOST_LAYERS) if len(rows) > MOST_LAYERS else None,
         notes=[
             "Left out: the share of the spectrum of keys and values.",
-            "Errors of attention's output are relative to it.",
+            "Errors are relative to the output of attention.",
             "Forecast: nats a token, of a layer alone, not refitted.",
         ],
     )

@@ -92,7 +92,7 @@ def study_report(
 
 
 def _picture(summary: Summary) -> Chart | None:
-    """Return the chart of quality against cache, for the table of the answer if it has one."""
+    """Return the chart of quality against cache, for the answer's table if it has one."""
     charts = [one for one in summary.frontiers if one.axis in _PICTURE_AXES]
     if not summary.headline_table or not charts:
         return None
@@ -202,7 +202,7 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
 
 
 def _as_options(groups: Sequence[Group]) -> tuple[Block, ...]:
-    """Return a choice that shows one of the groups at a time."""
+    """Return a switch that shows one of the groups at a time."""
     return tuple(
         Group(blocks=(group,), options=(number,)) for number, group in enumerate(groups, start=1)
     )
@@ -355,7 +355,7 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
 
 
 def _published(summary: Summary) -> Section:
-    """Return the published figures; with those of language models if the study trains some."""
+    """Return the blocks of published figures, with language models' if the study trains any."""
     trained = {quality.variant for size in SIZES for quality in qualities(size)}
     known = trained & set(summary.variants) - {summary.baseline}
     tables: list[Block] = [

@@ -98,9 +98,9 @@ def _drawable(frontier: Frontier) -> list[FrontierPoint]:
 
 
 def error_bar(point: FrontierPoint, metric: str) -> tuple[float, float] | None:
-    """Return the interval of the paired difference (uncorrected), moved to the point.
+    """Return the uncorrected interval of the paired difference, drawn around the point.
 
-    It ends where the metric does.
+    It is cut at the ends of the metric's range.
     """
     gap = point.difference
     if gap is None or gap.mean is None or gap.low_single is None or gap.high_single is None:

@@ -277,7 +277,7 @@ def cost_writer(axis: str) -> Callable[[float], str]:
     )
 
 
-_UNSOLVED = "A run that never did counts with its last step in the mean and as later in the median."
+_UNSOLVED = "A run that never did counts as its last step in the mean, and as later in the median."
 
 
 def solving_table(table: ResultTable, key: str) -> Table:
@@ -398,7 +398,7 @@ _UTILIZATION_NOTE = (
 
 
 def _group_mean(group: Sequence[ResultTable], variant: str, name: str) -> float | None:
-    """Return the mean of a figure of a variant over tables, or None if no table has it."""
+    """Return the mean of a variant's figure over tables, or None if no table has it."""
     rows = [row for table in group for row in table.rows if row.variant == variant]
     found = [value for row in rows if (value := getattr(row, name)) is not None]
     return sum(found) / len(found) if found else None

@@ -121,7 +121,7 @@ def _pair(x: int, y: int) -> str:
 class Shared:
     """Parts that are drawn more than once on a page.
 
-    A page holds them once: the others refer to them.
+    The page contains each part once; the other uses refer to it.
     """
 
     parts: Markup
@@ -161,7 +161,7 @@ class Drawing:
 
     @property
     def inlined(self) -> tuple[Markup, ...]:
-        """The parts, with those that are shared."""
+        """The drawing's parts, including those that are shared."""
         return tuple(part.to_svg() if isinstance(part, Shared) else part for part in self.parts)
 
     def to_svg(self, name: str, names: MutableMapping[Markup, str] | None = None) -> Markup:
@@ -277,7 +277,7 @@ def padded(values: Iterable[float], share: float = 0.06, logarithmic: bool = Fal
 
 
 def staircase(places: Sequence[Point], right: float) -> list[Point]:
-    """Return the corners of the line through the frontier, from its cheapest point on."""
+    """Return the corners of the line through the frontier, starting at its cheapest point."""
     corners: list[Point] = []
     for x, y in places:
         if corners:
@@ -305,7 +305,7 @@ def x_axis(
     count: int = 5,
     top: float | None = None,
 ) -> Markup:
-    """Write the bottom line with its values below, and grid lines up to ``top`` where given.
+    """Write the bottom line with its values below, and grid lines up to ``top`` if given.
 
     A value that would end more than ``EDGE`` beyond the axis is moved to the left.
     """

@@ -31,7 +31,7 @@ class Cell:
     """Further lines in small type, joined with the text if only one line fits."""
     tone: Tone = ""
     name: bool = False
-    """Whether this is a name from a user, which is isolated and cut."""
+    """Whether this is a user's name, which is shortened and isolated from the text around it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +91,14 @@ def named(text: str, mark: str = "") -> Cell:
 
 
 def plain(raw: Raw, text: str | None = None, tone: Tone = "") -> Cell:
-    """Return a cell; without a text the raw value is printed."""
+    """Return a cell; if no text is given, the raw value is printed."""
     if text is None:
         text = numbers.MISSING if raw is None else str(raw)
     return Cell(raw=raw, text=text, tone=tone)
 
 
 def clipped(text: str, length: int, tone: Tone = "", *, name: bool = False) -> Cell:
-    """Return a cell whose long text is cut where it is printed."""
+    """Return a cell whose long text is shortened in print."""
     return Cell(raw=text, text=names.clip(text, length) or numbers.MISSING, tone=tone, name=name)
 
 

@@ -1,4 +1,4 @@
-"""The report of a training: its curve, its loss in plain numbers, its text, then comparisons."""
+"""The report of a training: its curve, its loss in plain numbers, its text, and comparisons."""
 
 import dataclasses
 import math
@@ -71,7 +71,7 @@ def training_report(
 
 
 def _describe(summary: Summary, variant: str) -> str:
-    """Return the loss of a variant in plain numbers."""
+    """Return the loss of a variant, explained in plain numbers."""
     runs = [run for run in summary.runs if run.variant == variant]
     done = [dict(run.metrics) for run in runs if run.state == "done"]
     losses = [loss for one in done if (loss := one.get("test_loss")) is not None]

@@ -60,7 +60,7 @@ def describe(variant: Variant) -> str:
 
 
 def _centres(variant: Variant) -> dict[Source, float]:
-    """Return the place of each learned projection: below its readers, never on another."""
+    """Return the place of each learned projection: below its readers, never on another one."""
     wanted: dict[Source, float] = {
         source: sum(_COLUMNS[role] for role in variant.sharing.readers(source))
         / len(variant.sharing.readers(source))
@@ -178,7 +178,7 @@ def _role(variant: Variant, role: Role) -> list[Markup]:
 
 
 def _write_weights(variant: Variant) -> str:
-    """Write the weights with the letters of the roles: one letter for equal ones."""
+    """Write the weights with the letters of the roles; equal roles have one letter."""
     query, key = LETTERS["query"], LETTERS["key"]
     if variant.sharing.is_symmetric:
         query = key = equations.HEAD_INPUT if variant.sharing.key == IDENTITY else key

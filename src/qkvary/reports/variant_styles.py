@@ -131,7 +131,7 @@ def name_points(
     obstacles: Sequence[label_placement.Box],
     area: label_placement.Box,
 ) -> tuple[list[Markup], list[Markup]]:
-    """Write the names of points where they cover nothing.
+    """Write the names of points so that they cover nothing.
 
     Args:
         named: The points, with the families that give their colours.

@@ -231,7 +231,7 @@ def _published(quality: PublishedQuality | None) -> Cell:
 
 
 def _cache_percent(variant: Variant, num_heads: int) -> float:
-    """Return the cache of a variant in a layer with so many query heads, in percent of QKV's."""
+    """Return a variant's cache in a layer with this many query heads, in percent of QKV's."""
     kept = len(variant.sharing.cached) * variant.kv_heads(num_heads)
     return 100 * kept / (2 * num_heads)
 
@@ -241,7 +241,7 @@ def _share(value: int, of: int) -> Cell:
 
 
 def _published_quality(variant: Variant, size: LayerSize) -> PublishedQuality | None:
-    """Return the published change of a variant, of networks with the same share of cache."""
+    """Return a variant's published change, from networks with the same share of cache."""
     return published_quality(format_label(variant), num_heads=size.num_heads)
 
 

@@ -85,7 +85,7 @@ def _explain_target(path: Path, error: OSError) -> None:
 
 
 def _nearest(path: Path) -> Path:
-    """Return the path, or the first folder above it that can be seen."""
+    """Return the path, or its nearest parent folder that can be seen."""
     for folder in (path.absolute(), *path.absolute().parents):
         with suppress(OSError):
             folder.stat()
@@ -247,9 +247,9 @@ def atomic_write_file(path: Path, data: bytes) -> None:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write a file that the user named: atomically, or through what is no regular file.
+    """Write a file that the user named: atomically, or in place if it is not a regular file.
 
-    A device, a pipe or a link would be replaced by the rename of an atomic write.
+    The rename of an atomic write would replace a device, a pipe or a link.
 
     Raises:
         TargetError: if the path is a folder, or permissions are missing.

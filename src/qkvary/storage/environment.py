@@ -1,7 +1,7 @@
 """This machine: the time, versions, processor and devices, free memory, and the folders of data.
 
-Linux promises more memory than it has and ends a process that uses it, so running out cannot be
-caught there: what needs too much must be refused before it is built. Never imports torch.
+Linux promises more memory than it has and kills processes that use it, so running out of memory
+cannot be caught. Whatever needs too much must be refused beforehand. Never imports torch.
 """
 
 import functools

@@ -58,7 +58,7 @@ class DivergedError(QkvaryError):
 
 
 class StoppedError(QkvaryError):
-    """A signal stopped it, most often after a checkpoint."""
+    """A signal stopped the work, usually after a checkpoint."""
 
     def __init__(
         self, number: int, message: str = "stopped; the same command resumes where it stopped"
@@ -76,7 +76,7 @@ class EndedEarlyError(QkvaryError):
 
 
 class BusyError(QkvaryError):
-    """Another process owns it; the message names the owner."""
+    """Another process owns the folder; the message names the owner."""
 
     exit_code = 6
 

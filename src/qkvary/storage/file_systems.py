@@ -43,7 +43,7 @@ class FileSystem:
 
     @property
     def lock_reach(self) -> LockReach:
-        """The machines between which a lock in it holds."""
+        """Which machines a lock on this file system covers."""
         if self.kind in _SHARED:
             return "this machine" if self.options & _LOCAL_OPTIONS else "all machines"
         if self.kind in _UNKNOWN or (self.kind.startswith("fuse.") and self.kind != "fuse.sshfs"):
@@ -52,7 +52,7 @@ class FileSystem:
 
     @property
     def lock_problem(self) -> str | None:
-        """A sentence about locks of a shared folder that do not reach all machines, or None."""
+        """A sentence about locks of a shared folder that do not cover all machines, or None."""
         if self.kind in _SHARED and self.lock_reach != "all machines":
             option = ", ".join(sorted(self.options & _LOCAL_OPTIONS))
             return (
@@ -70,7 +70,7 @@ class FileSystem:
 
 
 def find_file_system(path: Path) -> FileSystem | None:
-    """Return the file system of an existing path, or None where the system does not tell."""
+    """Return the file system of an existing path, or None if the system does not say."""
     try:
         lines = _MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:

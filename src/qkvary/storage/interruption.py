@@ -1,6 +1,6 @@
-"""The signals that end long work: the first asks it to stop in order, the second ends the process.
+"""The signals that end long work: the first one stops it in order, the second kills the process.
 
-What stops in order has written a checkpoint, and resumes.
+Work that stops in order has written a checkpoint, and can resume.
 """
 
 import os
@@ -35,7 +35,7 @@ def stop_in_order(
 ) -> Generator[list[int]]:
     """Call a function at the first of these signals inside the block; the second ends the process.
 
-    Only the main thread can do so; another leaves the signals as they are.
+    Only the main thread can do so; in other threads the signals are not changed.
 
     Args:
         stop: Called with the first signal. It may interrupt a print, so it must not print; see
@@ -68,7 +68,7 @@ def stop_in_order(
 
 
 def leave_terminal(number: int) -> None:
-    """Discard what is printed after SIGHUP: the terminal is gone, and writing to it fails."""
+    """Discard output after SIGHUP: the terminal is gone, and writing to it fails."""
     if number != signal.SIGHUP:
         return
     for stream in (1, 2):

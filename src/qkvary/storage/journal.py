@@ -137,7 +137,7 @@ class Journal:
         self._start(data[: mark.size])
 
     def contents(self) -> JournalContents:
-        """Return the contents when it was opened; nothing may have been appended since."""
+        """Return the contents at the time of opening; nothing may have been appended since."""
         return parse_journal(self.path.read_bytes() + self.torn_tail, where=str(self.path))
 
     def replace(self, events: Iterable[Mapping[str, JsonValue]]) -> None:

@@ -90,7 +90,7 @@ class DocumentFormat:
 
     @property
     def version_field(self) -> dict[str, int]:
-        """The version field, for documents that are written elsewhere."""
+        """The version field, for documents that other code writes."""
         return {self.key: self.version}
 
     def write(self, fields: Mapping[str, object]) -> bytes:

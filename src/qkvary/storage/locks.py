@@ -1,7 +1,7 @@
 """Ownership of folders: kernel locks, which are released when the owner dies.
 
-The lock file is never removed, since only its lock matters. Its contents name the owner, and count
-the owners that died: an owner that releases the lock removes its name, one that dies cannot.
+The lock file is never removed, since only its lock matters. Its contents name the owner and count
+the owners that died. An owner removes its name when it releases the lock; one that dies cannot.
 """
 
 import os
@@ -154,5 +154,5 @@ def read_note(path: Path) -> Note:
 
 
 def read_owner(path: Path) -> Owner | None:
-    """Return the owner of the lock at ``path``, or the one that died; None if unknown."""
+    """Return the owner of the lock at ``path``, or the owner that died; None if unknown."""
     return read_note(path).owner

@@ -26,7 +26,7 @@ from qkvary.storage.untrusted_files import (
 
 
 class ParserProcess:
-    """A program that answers requests; after one that ended it, it is started again."""
+    """A program that answers requests; it is started again if a request ended it."""
 
     def __init__(self, module: str, content: str) -> None:
         """Start the program.

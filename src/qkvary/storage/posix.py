@@ -1,4 +1,4 @@
-"""The modules of the standard library that only POSIX systems have, imported here alone."""
+"""The standard library modules that only POSIX systems have; no other file imports them."""
 
 import sys
 

@@ -139,7 +139,7 @@ def parse_json(
 
 
 def _is_deep(text: str) -> bool:
-    """Return whether lists and objects are nested too deep; a wrong document may seem flat."""
+    """Return whether lists and objects are nested too deep; invalid JSON may seem flat."""
     if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
         return False
     brackets = _NO_BRACKETS.sub("", _JSON_TEXT.sub("", text))
@@ -159,7 +159,7 @@ def short_reason(error: BaseException) -> str:
 
 
 def check_regular_file(path: Path) -> int:
-    """Return the size of a regular file; a pipe or a device might never end.
+    """Return the size of a regular file; reading a pipe or a device might never end.
 
     Raises:
         UsageError: if it is another file, or cannot be read.

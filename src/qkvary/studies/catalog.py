@@ -41,7 +41,7 @@ def _definitions() -> Mapping[str, str]:
 
 
 def load_study(name: StrPath, protocol: str | None = None) -> Study:
-    """Return a study, with the fingerprints of data on this machine where its tasks name none.
+    """Return a study; tasks that name no data get the fingerprints of the data on this machine.
 
     Args:
         name: The name of a built-in study, or the path of a Python file with a ``STUDY``.

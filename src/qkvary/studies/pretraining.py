@@ -1,4 +1,4 @@
-"""The study of ``qkvary train``, of a preset, a prepared set and options; what it takes."""
+"""The study of ``qkvary train``, from a preset, a prepared set and options; and its effort."""
 
 import math
 from collections.abc import Sequence
@@ -287,7 +287,7 @@ def describe_effort(
     seconds: Sequence[float | None] = (),
     text_bytes: int | None = None,
 ) -> str:
-    """Return passes and time as a sentence, with shorter options if the text is read too often.
+    """Return passes and time as a sentence, and shorter options if the text is read too often.
 
     Args:
         run: One of the runs, which differ in variant and seed.

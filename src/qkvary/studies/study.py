@@ -88,12 +88,11 @@ class Setting:
         ]
         if special and self.table is None:
             raise ValueError(
-                f"setting {self.name!r}: expected a table of its own with {', '.join(special)}, "
-                "got none"
+                f"setting {self.name!r}: expected its own table with {', '.join(special)}, got none"
             )
 
     def _check_kinds(self) -> None:
-        """Refuse parts of other classes, which no store could write."""
+        """Refuse values of other classes, which a store could not write."""
         parts: list[tuple[str, Any, type]] = [
             ("a task", self.task, TaskConfig),
             ("a network", self.network, Network),
@@ -134,7 +133,7 @@ class CrossSettingContrast:
 
     @property
     def sides(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Label and setting of the variant, and of the reference."""
+        """Label and setting of the variant, then of its reference."""
         return (self.variant, self.setting), (self.reference, self.reference_setting)
 
 
@@ -177,7 +176,7 @@ def _remains(
     labels: Collection[str],
     settings: Collection[str],
 ) -> bool:
-    """Return whether a contrast has both its sides among variants and settings."""
+    """Return whether both sides of a contrast are among variants and settings."""
     if not isinstance(contrast, CrossSettingContrast):
         return all(canonical_label(label) in labels for label in contrast)
     return all(
@@ -262,7 +261,7 @@ class Study:
             self._check_cross_setting_contrasts()
 
     def _read(self, field_name: str, kinds: Any, expected: str) -> tuple[Any, ...]:
-        """Return the values of a field that may be any sequence; variants as their labels."""
+        """Return the values of a field given as any sequence; variants become labels."""
         given = getattr(self, field_name)
         where = f"study {self.name!r}: expected a list of {expected} for {field_name}"
         if not isinstance(given, Sequence) or isinstance(given, str):
@@ -286,7 +285,7 @@ class Study:
             )
 
     def pinned(self) -> Self:
-        """Return the study with the fingerprints of data on this machine where tasks name none."""
+        """Return the study; tasks that name no data get the fingerprints of the data here."""
         settings = tuple(replace(one, task=one.task.pinned()) for one in self.settings)
         return self if settings == self.settings else replace(self, settings=settings)
 
@@ -387,7 +386,7 @@ class Study:
                 raise ValueError(
                     f"study {self.name!r}{where}: expected at least one of variants, got none"
                 )
-            # A setting without a table of its own has all variants.
+            # A setting without its own table has all variants.
             first = tables.setdefault(setting.table or "", setting)
             if self.variants_of(first) != self.variants_of(setting):
                 raise ValueError(
@@ -435,7 +434,7 @@ class Study:
                 )
 
     def cells(self) -> tuple[Cell, ...]:
-        """Return every run, with seeds outermost so that a stopped study has complete seeds.
+        """Return every run; seeds are outermost, so that a stopped study has complete seeds.
 
         Raises:
             ValueError: if a variant is invalid for one of the networks.

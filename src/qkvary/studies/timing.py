@@ -1,4 +1,4 @@
-"""Estimates how long runs take: times a few steps and evaluations for seconds, then multiplies."""
+"""Estimates how long runs take: times a few steps and evaluations, then scales up."""
 
 import functools
 import itertools
@@ -43,7 +43,7 @@ FORWARD_SHARE = 1 / 3
 
 
 class _OutOfTimeError(Exception):
-    """Ends an evaluation that takes long."""
+    """Ends an evaluation that takes too long."""
 
 
 def find_missing_data(cells: Sequence[Cell]) -> dict[Cell, str]:
@@ -64,7 +64,7 @@ def find_missing_data(cells: Sequence[Cell]) -> dict[Cell, str]:
 
 
 def estimate_seconds(cells: Sequence[Cell]) -> float:
-    """Return the seconds that one process needs for the steps and evaluations of some runs.
+    """Return the seconds that one process needs for the steps and evaluations of runs.
 
     Timing takes a few seconds, shared by networks of different sizes.
 
@@ -101,8 +101,8 @@ def time_scores(run: RunConfig, seconds: float) -> tuple[float, float]:
 def _time_score(task: Task, network: nn.Module, split: Split, seconds: float) -> float:
     """Return the seconds of an evaluation.
 
-    One that takes longer than ``seconds`` is ended, and scaled by its batches if it has a list of
-    them; else the result is too small.
+    An evaluation that takes longer than ``seconds`` is ended, and scaled up by its batches if it
+    lists them; otherwise the result is too small.
     """
     started = perf_counter()
     with _limit(network, started + seconds) as calls, torch.no_grad():
@@ -118,7 +118,7 @@ def _time_score(task: Task, network: nn.Module, split: Split, seconds: float) ->
 
 @contextmanager
 def _limit(network: nn.Module, end: float) -> Generator[list[int]]:
-    """Count the calls of a network; the first call of any module after ``end`` raises."""
+    """Let any call of a network's modules after the time ``end`` raise, and count the calls."""
     calls = [0]
 
     def count(module: nn.Module, _inputs: object) -> None:
@@ -173,7 +173,7 @@ def time_step(run: RunConfig, seconds: float = math.inf) -> float:
 
 
 def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
-    """Return the seconds that a language model trains and is scored on this processor.
+    """Return the seconds that a language model's training and scoring takes on this processor.
 
     One layer is timed with arbitrary tokens, so that neither data nor the whole network is needed,
     and scaled by MACs.

@@ -1,11 +1,11 @@
-"""Stores the requests of ``qkvary train`` with their runs, and finds runs like those of a request.
+"""Stores the requests of ``qkvary train``, and finds runs like those of a request.
 
 The folder of a run holds neither the name of the training nor its other runs. Each note is a study,
 written once and never changed; notes that differ only in variants or seeds form one training.
 
-Execution settings change the last bits of a step, so they are part of the identity of a run. A
-similar run, which differs in these alone, can still be resumed; its log then records the change.
-Torch-free.
+Execution settings change the last bits of a step, so they are part of the identity of a run. A run
+that differs only in these settings is *similar* and can still be resumed; its log then records the
+change. Torch-free.
 
     RUNS/trainings/<name>-<first digits of its sha256>.json
 """
@@ -113,7 +113,7 @@ def find_training(store: Store, name: str) -> Training:
 
 
 def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
-    """Return the older trainings of the same name: the note by which each is found, and its runs.
+    """Return the older trainings of the same name: the note that finds each, and its runs.
 
     Raises:
         DamagedError: if a note is damaged.
@@ -127,7 +127,7 @@ def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
 
 
 def page_name(store: Store, study: Study) -> str:
-    """Return the name of a training's page: its study's, or its note's if that is taken.
+    """Return the name of a training's page: its study's name, or its note's if that is taken.
 
     Args:
         store: The store of its runs.
@@ -156,7 +156,7 @@ def _read_note(path: Path) -> tuple[str, Training]:
 
 
 def _join(first: Training, second: Training) -> Training | None:
-    """Return both trainings as one, or None if their runs are not runs of one study."""
+    """Return both trainings as one, or None if their runs cannot belong to one study."""
     one, other = first.study, second.study
     if one.name != other.name:
         return None
@@ -205,7 +205,7 @@ class SimilarRun:
 
     @property
     def differences(self) -> str:
-        """The differing settings of the stored run, as options of the command line."""
+        """The settings in which the stored run differs, as command line options."""
         changed = self.execution.differences(self.cell.run.execution)
         return ", ".join(_option(name, stored) for name, (stored, _) in changed.items())
 

@@ -34,8 +34,8 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     """Point at the image whose class differs from that of the others.
 
     Loss: mean cross entropy of a softmax over the images of a set. Metric: accuracy. In an epoch
-    each training image is the anomaly once; the other images are of another class, drawn uniformly,
-    and distinct. Sets of validation and test are drawn once.
+    each training image is the anomaly once; the other images of its set are distinct, and drawn
+    uniformly from one other class. Validation and test sets are drawn once.
 
     Source: Kayyam et al. 2026, section A.3; Borji 2023 (Key-Value Transformer), section 3.2.
     """
@@ -122,7 +122,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         )
 
     def _fixed_sets(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Return the sets of a split that is scored, one for each of its images."""
+        """Return the sets of a scored split, one for each of its images."""
         classes, images, _ = self.splits[split].shape
         return self._draw_sets(
             split, torch.arange(classes * images), ALL_ROWS, f"{split} sets", self.config.data_seed

@@ -24,9 +24,9 @@ def word_bleu(
 ) -> float:
     """Return the BLEU of words, from 0 to 1: the corpus BLEU of NLTK without smoothing.
 
-    The geometric mean of the n-gram precisions up to 4, 0 where one is 0, times
-    ``exp(1 - references/hypotheses)`` where the hypotheses are shorter. A sentence without n-grams
-    of an order counts as one that does not match, as in NLTK.
+    The geometric mean of the n-gram precisions up to 4, 0 if one of them is 0, times ``exp(1 -
+    references/hypotheses)`` if the hypotheses are shorter. As in NLTK, a sentence without n-grams
+    of some order counts as one that does not match.
 
     Args:
         hypotheses: The words of each translation.

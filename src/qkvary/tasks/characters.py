@@ -36,8 +36,8 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
     also in bits.
 
     The published text has two parts only, so validation and test split are both its last tenth.
-    ``validation`` is scored ``exact`` or ``sampled``, by random windows as in the published code,
-    which here are the same in every evaluation. ``test`` is always exact.
+    ``validation`` is scored ``exact`` or ``sampled``, the latter by random windows as in the
+    published code, but the same windows in every evaluation. ``test`` is always exact.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code.
     """
@@ -105,7 +105,7 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
         return {"loss": loss, "bits_per_character": loss / math.log(2)}
 
     def evaluation_batches(self, split: Split) -> Iterator[Batch]:
-        """Return random windows if validation is sampled, else all."""
+        """Yield random windows if validation is sampled, else all windows."""
         sampled = split == "validation" and self.config.evaluation == "sampled"
         return self._samples() if sampled else self._whole()
 

@@ -112,7 +112,7 @@ class SequenceTaskConfig(DrawnExamples):
 
     @property
     def right_cell(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The column that holds the answer of a row, in words."""
+        """Return what is in the column that holds the answer to a row, in words."""
         return _RIGHT_CELLS.get(self.name, TaskConfig.right_cell)
 
     def count_answers(self, network: Network) -> int:
@@ -170,7 +170,7 @@ class RecallTaskConfig(DrawnExamples):
         return digest("recall", RECALL_DATA_VERSION, *sizes, *self.drawn)
 
     def scale(self, network: Network, metric: str) -> Scale:
-        """Return the scale of accuracy: a guess knows which pair is likeliest at a query."""
+        """Return the scale of accuracy; a guess knows which pair is likeliest at a query."""
         del network, metric
         guess = data_module("recall").score_positions(self.length, self.pairs, self.power)
         return Scale(guess, 1.0)
@@ -318,13 +318,13 @@ class LanguageTaskConfig(HashedData, NextToken):
         return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows
 
     def find_fingerprint(self) -> str:
-        """Return the fingerprint of the prepared set, which is prepared first where that can be."""
+        """Return the fingerprint of the prepared set, preparing it first if possible."""
         return data_module("prepared").read_fingerprint(
             data_module("prepared_sets").ensure_prepared(self.data)
         )
 
     def check_data(self, report: Callable[[str], None]) -> None:
-        """Check the prepared set, or prepare that of a corpus."""
+        """Check the prepared set; prepare that of a named corpus if it is missing."""
         data_module("prepared_sets").check_prepared(self.data, self.data_fingerprint, report)
 
 
@@ -352,7 +352,7 @@ class NumberTaskConfig(NextToken):
 
     @property
     def has_test(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether the test windows are apart from those of validation."""
+        """Whether the test windows differ from those of validation."""
         return self.protocol == "clean"
 
     @property
@@ -466,7 +466,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Both languages, in one order."""
+        """Both languages, always in the same order."""
         return (min(self.source, self.target), max(self.source, self.target))
 
     @property

@@ -67,7 +67,7 @@ class Scale(NamedTuple):
     """The best possible score."""
 
     def learnt(self, score: float) -> float:
-        """Return the share of the way from a guess to a perfect score, negative below a guess."""
+        """Return the share of the way from a guess to a perfect score; negative below a guess."""
         return (score - self.guess) / (self.perfect - self.guess)
 
 
@@ -75,8 +75,8 @@ class Scale(NamedTuple):
 class TaskConfig:
     """What a task is, and everything about it that is known without training.
 
-    A task is a frozen dataclass of this class with a stored kind. It is in the file of its
-    ``load``, or in a torch-free file if commands have to know it without torch.
+    A task is a frozen dataclass of this class with a stored kind. It is in the same file as its
+    ``load``, or in a torch-free file if commands need it without torch.
     """
 
     module: ClassVar[str] = ""
@@ -118,7 +118,7 @@ class TaskConfig:
         return getattr(network, "vocabulary", None)
 
     def scale(self, network: Network, metric: str) -> Scale | None:
-        """Return the scale of a metric, or None if a guess is not known; a guess is uniform.
+        """Return the scale of a metric, or None if the score of a guess is not known.
 
         Args:
             network: The network of the task.
@@ -169,7 +169,7 @@ class DrawnExamples(Accuracy):
 
     @property
     def drawn(self) -> tuple[int, int, int, int]:
-        """The numbers of examples of all splits, and the seed that they are drawn from."""
+        """The numbers of examples of all splits, and the seed from which they are drawn."""
         return self.train_examples, self.validation_examples, self.test_examples, self.data_seed
 
     def count_examples(self, split: DataSplit) -> int:
@@ -199,7 +199,7 @@ class NextToken(TaskConfig):
 class HashedData:
     """A task whose data is a file or folder, ``data``, identified by its sha256, ``data_sha256``.
 
-    If none is given, a study that is loaded takes the sha256 of the data on this machine.
+    If no sha256 is given, loading the study fills in that of the data on this machine.
     """
 
     __slots__ = ()
@@ -221,7 +221,7 @@ class HashedData:
         return self.data_sha256
 
     def find_fingerprint(self) -> str:
-        """Return the fingerprint of the data that is there."""
+        """Return the fingerprint of the data on this machine."""
         raise NotImplementedError
 
     def pinned(self) -> Self:

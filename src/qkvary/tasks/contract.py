@@ -1,6 +1,6 @@
-"""The interface of tasks, and what those share that score one answer out of several.
+"""The interface of tasks, and the common part of those that score one answer out of several.
 
-The training loop uses nothing of a task but its interface.
+The training loop uses tasks only through their interface.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -60,14 +60,14 @@ class Batch(NamedTuple):
         return int(self._counted())
 
     def mean(self, total: Tensor) -> Tensor:
-        """Return a sum over the targets that count, divided by their number.
+        """Return a sum over the counted targets, divided by their number.
 
         The number stays on the device: the host does not wait for it.
         """
         return total / self._counted().clamp(min=1)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Return the batch on a device; the host does not wait for a GPU to copy it."""
+        """Return the batch on a device; the host does not wait for the copy to a GPU."""
         there = torch.device(device)
         documents, source = (
             None if part is None else _move(part, there) for part in (self.documents, self.source)
@@ -101,7 +101,7 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 class Generate(Protocol):
-    """Greedy decoding; an argument, because tasks cannot import ``inference``."""
+    """Greedy decoding, passed as an argument because tasks cannot import ``inference``."""
 
     def __call__(
         self,
@@ -280,7 +280,7 @@ class ClassificationTask(Generic[Config]):
 def build_language_model(
     network: Network, seed: int, task: _Decoded, vocabulary: int, *, more: bool = False
 ) -> LanguageModel:
-    """Build the language model of a task with so many tokens; ``more`` admits others.
+    """Build a task's language model for this many tokens; ``more`` lists other allowed numbers.
 
     Raises:
         ValueError: if the network is not a language model that fits the task.
@@ -292,7 +292,7 @@ def build_language_model(
 
 
 def build_network(network: Network, kind: type[Built], seed: int) -> Built:
-    """Build a network by the ``make`` of a user's configuration, or as the usual class."""
+    """Build a network, with the ``make`` of a user's configuration if it has one."""
     make: Callable[[int], Built] | None = getattr(network, "make", None)
     return kind(network, seed=seed) if make is None else make(seed)
 

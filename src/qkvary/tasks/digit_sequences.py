@@ -38,7 +38,7 @@ Columns = Callable[[Tensor], Tensor]
 class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
     """Predict for every position of a random sequence the digit of another column.
 
-    ``y_i = f(x_c(i))`` with the column c(i) given by the task; f is the identity except in ``sub``.
+    ``y_i = f(x_c(i))`` with the column c(i) of the task; f is the identity, except in ``sub``.
 
     Loss: mean cross entropy over digits. Metric: accuracy over digits.
 

@@ -96,5 +96,5 @@ def samples_from_bytes(data: bytes) -> tuple[Sample, ...]:
 
 
 def _texts(values: Sequence[Any]) -> NDArray[Any]:
-    """Return texts as the bytes of their JSON, since safetensors holds numbers alone."""
+    """Return texts as the bytes of their JSON, because safetensors holds only numbers."""
     return np.frombuffer(json.dumps(values).encode(), dtype=np.uint8)

@@ -171,14 +171,14 @@ class AnomalyTaskConfig(Accuracy):
         return self.set_size
 
     def pinned(self) -> Self:
-        """Return the task with the sha256 of the features that were made on this machine."""
+        """Return the task with the sha256 of features that were made on this machine."""
         if self.features_sha256 is not None:
             return self
         found = data_module("feature_sets").hash_features(self.features)
         return replace(self, features_sha256=found)
 
     def check_data(self, report: Callable[[str], None]) -> None:
-        """Check the features, and the images that samples show if they are on this machine."""
+        """Check the features, and the images that samples show, if they are present."""
         del report
         data_module("image_features").load_features(self.features, self.features_sha256)
         if shown := FEATURE_SETS[self.features].images:

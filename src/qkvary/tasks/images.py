@@ -129,7 +129,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         )
 
     def _split(self, split: Split) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """Return images and labels of a file, and which of them a split has."""
+        """Return images and labels of a file, and the rows that belong to a split."""
         if split == "validation" and self.validation_rows is not None:
             return self._train, self.validation_rows
         return self._test, torch.arange(len(self._test[1]))
@@ -204,7 +204,7 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
 
 
 class _Resizing(NamedTuple):
-    """Weights of bilinear resizing along a side, for every crop of the side."""
+    """Weights of bilinear resizing along one side, for every possible crop."""
 
     pairs: Tensor
     """The two pixels that a resized pixel lies between, ``[cuts * starts, size, 2]``."""
@@ -216,7 +216,7 @@ class _Resizing(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def _resizing(pixels: int, size: int, cuts: int) -> _Resizing:
-    """Return the bilinear weights of crops that lack fewer than ``cuts`` pixels of a side."""
+    """Return the bilinear weights of crops at most ``cuts - 1`` pixels shorter than a side."""
     lengths = pixels - torch.arange(cuts)[:, None, None].float()
     inside = (torch.arange(size).float() + 0.5) * (lengths / size) - 0.5
     inside = inside.clamp(min=0).minimum(lengths - 1)

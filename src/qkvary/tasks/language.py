@@ -257,10 +257,10 @@ def _loss_sum(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def _batches_of_rank(batches: int, processes: ProcessGroup) -> Iterator[tuple[int, float]]:
-    """Yield the batches that a rank scores, and their weights.
+    """Yield the batches that a rank scores, with their weights.
 
-    All ranks get equally many, since running the network may be collective: a rank with one batch
-    too few repeats the last one with weight 0.
+    All ranks get equally many, because running the network may be collective: a rank with one batch
+    fewer repeats its last one with weight 0.
     """
     for first in range(0, batches, processes.size):
         number = first + processes.rank

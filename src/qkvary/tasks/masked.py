@@ -32,11 +32,11 @@ PRINTED_MASK = "▒"
 
 
 class MaskedTask(ClassificationTask[MaskedTaskConfig]):
-    """Predict the characters of a window that were chosen at random, from the whole window.
+    """Predict randomly chosen characters of a window from the whole window.
 
-    Of these, 80 % are replaced by a mask, 10 % by random characters, and 10 % stay. Loss: mean
-    cross entropy in nats per predicted character. The last tenth of the text is validation and
-    test split; what is hidden there is the same in every evaluation.
+    80 % of these are replaced by a mask, 10 % by random characters, and 10 % are kept. Loss: mean
+    cross entropy in nats per predicted character. The last tenth of the text is both validation and
+    test split; the same characters are hidden in every evaluation.
 
     Source: Devlin et al. 2019 (BERT), section 3.1.
     """
@@ -63,7 +63,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
             )
 
     def build(self, network: Network, seed: int) -> Encoder:
-        """Build the encoder.
+        """Build the encoder; its vocabulary has one additional token for the mask.
 
         Raises:
             ValueError: if the network is not an encoder that fits the text, with a token more for
@@ -76,7 +76,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
         return build_network(fitting, Encoder, seed)
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the logits and targets of the predicted characters; no others are computed."""
+        """Return the logits and targets of the predicted characters, computing no others."""
         # As places, which a GPU makes the host wait for, and only once.
         chosen = (batch.targets != IGNORE_INDEX).nonzero(as_tuple=True)
         encoder = cast("Encoder", model)
@@ -113,7 +113,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
         return text[starts[:, None] + torch.arange(self.config.context)]
 
     def _hide(self, windows: Tensor, *purpose: int) -> Batch:
-        """Choose equally many characters of each window, and hide most of them."""
+        """Choose equally many characters in each window, and hide most of them."""
         count, mask = max(1, round(self.config.share * self.config.context)), len(self.alphabet)
 
         def draw(what: str, below: int) -> Tensor:

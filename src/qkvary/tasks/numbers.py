@@ -30,14 +30,14 @@ PERIOD, VALIDATION_PLACE, TEST_PLACE = 10, 8, 9
 class NumberTask(ClassificationTask[NumberTaskConfig]):
     """Predict every word of a window from the words before it.
 
-    The windows do not overlap; the targets of one are its words and the one after, without the
-    first. Loss and headline metric: mean cross entropy in nats per word; ``accuracy`` is the share
-    of right words.
+    The windows do not overlap; the targets of a window are its words shifted by one, so they
+    include the word after it. Loss and headline metric: mean cross entropy in nats per word;
+    ``accuracy`` is the share of right words.
 
     ``as-published`` trains on the first 80 % of the windows and scores the others, both as
-    validation and as test: numbers above about 8,000 alone, whose first words hardly occur before.
-    ``clean`` has the number that the published data lacks, and of every ten windows it keeps the
-    ninth for validation and the tenth for the test, so that each split has all thousands.
+    validation and as test: only numbers above about 8,000, whose first words hardly occur in
+    training. ``clean`` includes the number that the published data lacks; of every ten windows the
+    ninth is for validation and the tenth for testing, so that each split has all thousands.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code, which differs in that it
     scores a random choice of whole batches of the validation windows.

@@ -1,4 +1,4 @@
-"""Recall: answer each queried key with the value that followed it before."""
+"""Recall: answer each queried key with the value that followed it earlier."""
 
 import functools
 from collections.abc import Iterator
@@ -30,9 +30,9 @@ from qkvary.tasks.examples import AttentionExample
 class RecallTask(ClassificationTask[RecallTaskConfig]):
     """Multi-query associative recall by a language model.
 
-    A sequence begins with pairs of a key and a value; after them every key occurs once more,
-    among zeros, and there the next token is its value. Only these positions are scored. Loss: mean
-    cross entropy. Metric: accuracy.
+    A sequence begins with pairs of a key and a value; after them every key occurs again, among
+    zeros, and the token after it is its value. Only these positions are scored. Loss: mean cross
+    entropy. Metric: accuracy.
 
     Source: Arora et al. 2023 (Zoology), section 4, and its code. The published test sequences are
     validated on as well; here validation has its own.
@@ -59,7 +59,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
         return _make_batch(tokens[chosen], pairs[chosen])
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return logits and targets of the queries alone, without the other positions' logits."""
+        """Return logits and targets of the queries, without computing those of other positions."""
         # As places, which a GPU makes the host wait for, and only once.
         queries = (batch.targets != IGNORE_INDEX).nonzero(as_tuple=True)
         decoder = cast("Decoder", model)

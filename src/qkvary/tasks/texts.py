@@ -37,8 +37,9 @@ SHOWN_BYTES = 32
 class TextTask(ClassificationTask[TextTaskConfig]):
     """Predict the label of a text from a window of its bytes.
 
-    Loss: mean cross entropy. Metric: accuracy. For training every label is equally likely, and
-    every window of its texts. The same number of windows of each label is scored, spread evenly.
+    Loss: mean cross entropy. Metric: accuracy. In training all labels are equally likely, and so
+    are all windows of a label's texts. The same number of windows of each label is scored, spread
+    evenly.
     """
 
     def __init__(self, config: TextTaskConfig) -> None:
@@ -101,7 +102,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         )
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
-        """Return windows of the validation split, spread over the labels, with their labels."""
+        """Return windows of the validation split, spread over the labels, with the answers."""
         windows, labels = self._scored_windows("validation")
         chosen = np.linspace(0, len(labels) - 1, num=min(SAMPLES, len(labels))).astype(int)
         batch = _make_batch([windows[one] for one in chosen], labels[chosen])

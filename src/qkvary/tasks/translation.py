@@ -1,4 +1,4 @@
-"""Translation: German sentences for English ones, or the other way round."""
+"""Translation: English sentences to German, or the other way round."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -46,12 +46,13 @@ class TranslationTask:
     """Translate sentences with an encoder-decoder.
 
     Loss: the divergence of the network from label-smoothed targets, in nats per word of the target
-    and its end; ``as-published`` divides by the padding too, which adds nothing (``loss``), and
+    and its end; ``as-published`` counts padding in the divisor, where the loss is 0 (``loss``), and
     also reports the loss per word (``token_loss``).
 
     Translations are greedy. ``bleu`` is sacreBLEU of sentences, from 0 to 100, against the
-    references as they are distributed. ``published_bleu`` is that of paper 2's code, from 0 to 1:
-    of words, rare ones alike, with the marks of beginning and end kept in both, which inflates it.
+    references as they are distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to
+    1: it compares words, treats all rare words as equal, and keeps the marks of beginning and end,
+    which inflates it.
 
     Words are learnt from the training split alone.
 
@@ -214,8 +215,8 @@ class TranslationTask:
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation source and its reference.
 
-        Cross attention has the words of the reference for rows and those of the source for columns;
-        the other maps are self-attention of the encoder and of the decoder.
+        In cross attention, rows are words of the reference and columns words of the source; the
+        other maps are the self-attention of encoder and decoder.
         """
         if not isinstance(model, EncoderDecoder):
             raise TypeError(f"expected an EncoderDecoder, got {type(model).__name__}")
@@ -267,7 +268,7 @@ class TranslationTask:
             yield self._make_batch(pairs, range(start, min(start + size, len(pairs.sources))))
 
     def _make_batch(self, pairs: _Pairs, order: Sequence[int], rows: slice = ALL_ROWS) -> Batch:
-        """Return pairs as tensors, padded to the longest of the whole batch."""
+        """Return pairs as tensors, padded to the longest pair of the whole batch."""
         source = _pad([pairs.sources[index] for index in order])[rows]
         target = _pad([pairs.targets[index] for index in order])[rows]
         targets = target[:, 1:]

@@ -71,7 +71,7 @@ def spell(name: str) -> str:
 
 
 def find_name(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that a name means in any spelling, or ``None``."""
+    """Return the choice that a name denotes in any spelling, or ``None``."""
     wanted = spell(name)
     return next((choice for choice in choices if spell(choice) == wanted), None)
 

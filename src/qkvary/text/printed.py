@@ -1,4 +1,4 @@
-"""Printed figures as numbers known to their last printed digit."""
+"""Printed figures as numbers that are known up to their last printed digit."""
 
 import math
 import re
@@ -15,7 +15,7 @@ class PrintedFigure(Protocol):
 
     @property
     def value(self) -> float | None:
-        """Its number; None for words and formulas."""
+        """The figure's number; None for words and formulas."""
         ...
 
 
@@ -44,7 +44,7 @@ def printed_step(figure: PrintedFigure) -> float:
 
 
 def printed_interval(figure: PrintedFigure) -> tuple[float, float]:
-    """Return the interval of numbers that are printed as this figure.
+    """Return the interval of numbers that round to this figure.
 
     Raises:
         ValueError: for a figure without a number.
@@ -58,7 +58,7 @@ def printed_interval(figure: PrintedFigure) -> tuple[float, float]:
 def coarse_step(figure: PrintedFigure) -> float:
     """Return the step if trailing zeros are not significant: 100 for ``5,900``.
 
-    Two digits always count, or one after "about": 10 for ``~30%``.
+    The first two digits always count, or only the first after "about": 10 for ``~30%``.
     """
     match = _NUMBER.search(figure.printed)
     if match is None or match["decimals"]:

@@ -227,7 +227,7 @@ class ExecutionSettings:
     """Device, as torch names it."""
 
     def differences(self, other: "ExecutionSettings") -> dict[str, list[JsonValue]]:
-        """Return the values of ``self`` and ``other`` for each setting in which they differ."""
+        """Return both values of each setting in which ``self`` and ``other`` differ."""
         ours, theirs = (
             {"device": one.device, **dataclasses.asdict(one.config)} for one in (self, other)
         )
@@ -331,11 +331,11 @@ class RunConfig:
 
     @property
     def code(self) -> tuple[str, ...]:
-        """The user's files, and modules, that another process has to import to know the run."""
+        """The user's files and modules that another process must import for this run."""
         return code_of(own_classes(self.network, self.task))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Send classes of a user's file to another process by the file, not by reference."""
+        """Pickle a user's classes as the file to import, not by reference."""
         return _make_run, (self.code, to_dict(self))
 
     @property
@@ -375,7 +375,7 @@ class RunConfig:
         return hashlib.sha256(identity.encode()).hexdigest()
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that determines the key, as a store writes it."""
+        """Return everything that determines the key, in stored form."""
         return {
             "run": to_dict(self),
             "data_fingerprint": self.task.data_fingerprint,

@@ -127,7 +127,7 @@ class Distribution:
     def restore(
         self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Give a network and its optimizer the state that was read."""
+        """Restore a network and its optimizer from the state that was read."""
         model.load_state_dict(state.weights)
         restore_optimizer(optimizer, state.optimizer)
 

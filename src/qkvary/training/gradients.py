@@ -25,7 +25,7 @@ def step_seed(seed: int, step: int, rank: int = 0) -> int:
 
 
 def never(_done: float) -> bool:
-    """Return False: the step is not given up."""
+    """Return False: do not give up the step."""
     return False
 
 

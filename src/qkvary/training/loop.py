@@ -458,7 +458,7 @@ class _Trainer:
         return self.outcome("done", network=network, scores=scores, attention=attention)
 
     def offer_network(self) -> None:
-        """Call ``on_network`` after a step that the callbacks name."""
+        """Call ``on_network`` after steps that the callbacks name."""
         if self.any_rank(self.state.step in self.callbacks.network_steps):
             network = self.gather_network()
             if self.is_writer:

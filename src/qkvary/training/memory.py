@@ -40,7 +40,7 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def use_threads(number: int) -> Generator[None]:
-    """Let torch use so many threads inside the block, and as many as before after it."""
+    """Let torch use this many threads inside the block, and restore the number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -110,7 +110,7 @@ def training_bytes(run: RunConfig, *, processes: int = 1) -> int:
 
 
 def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError:
-    """Return an error that says what a step needs and how to reduce it.
+    """Return an error that states what a step needs and how to reduce it.
 
     Args:
         run: The run.

@@ -134,7 +134,7 @@ def _one_cycle(step: int, steps: int, _schedule: ScheduleConfig) -> float:
 
 
 def _cycle(done: float, start: float, middle: float, end: float) -> float:
-    """Return the value after a share of the steps: half cosines between three values."""
+    """Return the value at a share of the steps: half cosines between three values."""
     if done < ONE_CYCLE_RISE:
         return _half_cosine(done / ONE_CYCLE_RISE, start, middle)
     return _half_cosine((done - ONE_CYCLE_RISE) / (1.0 - ONE_CYCLE_RISE), middle, end)
@@ -168,8 +168,8 @@ def learning_rate(schedule: ScheduleConfig, *, peak: float, step: int, steps: in
 
     ``multistep`` is peak * gamma^(number of milestones up to the step).
 
-    ``one_cycle`` goes by half a cosine from peak/25 to the peak in the first quarter of the steps,
-    then by another to peak/100,000, which it would reach after the last step.
+    ``one_cycle`` rises by half a cosine from peak/25 to the peak in the first quarter of the steps,
+    then falls by another towards peak/100,000, which it would reach after the last step.
 
     Args:
         schedule: The schedule.
@@ -187,7 +187,8 @@ def learning_rate(schedule: ScheduleConfig, *, peak: float, step: int, steps: in
 def momentum(schedule: ScheduleConfig, *, highest: float, step: int, steps: int) -> float:
     """Return the first beta of one step: the optimizer's own, except under ``one_cycle``.
 
-    There it falls by 0.1 while the learning rate rises, and comes back while that falls.
+    Under ``one_cycle`` it falls by 0.1 while the learning rate rises, and returns while the rate
+    falls.
 
     Args:
         schedule: The schedule.

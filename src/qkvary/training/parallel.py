@@ -115,10 +115,10 @@ def _average_in_order(
     # Documented, but not declared as public.
     bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
 ) -> torch.futures.Future[Tensor]:
-    """Average gradients in the order of the ranks, independently of their place in the bucket.
+    """Average gradients in rank order, whatever their place in DDP's bucket.
 
-    The order in which gloo adds depends on that place, and DDP rebuilds its buckets after the first
-    step, so a resumed run would differ in its last bits. Not needed for two ranks.
+    Gloo's order of addition depends on that place, and DDP rebuilds its buckets after the first
+    step, so a resumed run would otherwise differ in its last bits. Two ranks do not need this.
     """
     flat, size = bucket.buffer(), dist.get_world_size()
     share = -(-len(flat) // size)
@@ -331,7 +331,7 @@ def _write(folder: Path, contents: Mapping[str, FileContents]) -> dict[str, Json
 
 
 def _collect(folder: Path, answers: Sequence[Mapping[str, Any]]) -> dict[str, FileEntry]:
-    """Return the entries of all ranks' files, checking that the files exist here."""
+    """Return the entries of all ranks' files, after checking that the files exist here."""
     entries: dict[str, FileEntry] = {}
     for answer in answers:
         for name, (size, sha256) in answer.items():

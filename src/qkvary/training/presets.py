@@ -48,7 +48,7 @@ class Remark:
     """The positions that it explains; None if it is about none."""
 
     def holds(self, network: LanguageModelConfig) -> bool:
-        """Return whether it holds for a network: for one that has the positions."""
+        """Return whether the remark holds for a network: the network must have its positions."""
         variants = [layer.variant for layer in network.layers]
         if self.about == "decoupled":
             return any(variant.decoupled is not None for variant in variants)
@@ -312,7 +312,7 @@ _DERIVED = (
     "identity query, matrices decay with 2^-5; scores are scaled by s sqrt d = 0.55, the paper's "
     "own derivation, where it rounds to 1/2"
 )
-_UNTIED = "a head of its own, which the theorem about one layer needs; nothing is published"
+_UNTIED = "a separate head, which the theorem about one layer needs; nothing is published"
 _NO_FIGURE = "in the public code; no figure is printed for it"
 _SAME_TUNING = "the baseline with what the identity query was given; nothing is published about it"
 
@@ -385,7 +385,7 @@ def _modern(
     corpus: str = "fineweb",
     tokenizer: str = "gpt2",
 ) -> Preset:
-    """Return a preset of a step of ``rows``, ``micro`` at once."""
+    """Return a preset whose step has ``rows`` rows, ``micro`` at once."""
     return Preset(
         name=name,
         network=NETWORKS[name],

@@ -132,7 +132,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestStep:
-    """The step with the best validation metric so far; of equal ones the first."""
+    """The step with the best validation metric so far; the first of equal ones."""
 
     step: int
     """The step."""
@@ -187,7 +187,7 @@ class RunState:
         return state
 
     def metrics(self, test: Mapping[str, float]) -> dict[str, float | int | None]:
-        """Return the metrics of a run's outcome.
+        """Return the metrics for a run's outcome.
 
         Args:
             test: The test scores, none before the end.

@@ -97,7 +97,7 @@ def describe_gaps(gaps: Gaps) -> str:
 
 
 def _earlier_repair(contents: JournalContents, mark: FileEntry) -> Sequence[dict[str, Any]]:
-    """Return the events up to the repair at this mark, if they are still intact."""
+    """Return the events up to the last repair at this mark, if they are still intact."""
     for number, event in reversed(list(enumerate(contents.events, start=1))):
         if event["event"] == _CUT_EVENT and event.get("mark") == mark.sha256:
             is_sound = all(gap >= number for gap in contents.gaps)
@@ -124,7 +124,7 @@ def _find_damage(contents: JournalContents, step: int) -> tuple[list[str], Gaps]
 def _find_loss(
     journal: Journal, mark: FileEntry, kept: Sequence[dict[str, Any]], step: int
 ) -> tuple[list[str], Gaps]:
-    """Describe a log whose lines are all valid but not those of the checkpoint."""
+    """Describe a log whose lines are all valid but differ from those of the checkpoint."""
     size = journal.mark().size
     if size < mark.size:
         last = kept[-1]["step"] if kept else 0

@@ -70,7 +70,7 @@ def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
 
 
 class LogCopy:
-    """Copies the log of one run to a tracker, which is opened at the first entry."""
+    """Copies the log of one run to a tracker; the first entry opens it."""
 
     def __init__(
         self, tracker: TrackerName | None, run: TrackedRun, warn: Callable[[str], None]

@@ -1,7 +1,7 @@
 """Device utilization of training: its FLOP rate relative to that of a large matrix product.
 
-Measured when a run ends, by the process that trained it, since the rate of the product depends on
-the machine and its load. It is not part of the run's identity.
+It is measured at the end of a run by the process that trained it, because the rate of the product
+depends on the machine and its load. It is not part of the run's identity.
 """
 
 from statistics import median
@@ -28,7 +28,7 @@ def measure_utilization(
     Args:
         run: The run; only language models are measured.
         steps_per_second: Speed of training.
-        processes: Number of processes, each on a device of its own.
+        processes: Number of processes, each on a separate device.
 
     Returns:
         ``utilization``, and ``product_flops_per_second`` of all processes, to which it is

@@ -95,7 +95,7 @@ def rotary_section(fields: Fields) -> Fields:
 def read_rotation(
     fields: Fields, *, fraction: float = 1.0, base: float = 10_000.0
 ) -> PositionConfig:
-    """Return base and fraction of rotary positions, of their section or of the top level.
+    """Return base and fraction of rotary positions, from their section or from the top level.
 
     Args:
         fields: The configuration.

@@ -47,7 +47,7 @@ def _read_gpt2(fields: Fields, name: str) -> Model:
 
 
 def _read_gpt1(fields: Fields, name: str) -> Model:
-    """Return the model, whose norms follow the sublayers, so that none is at the end."""
+    """Return the model: norms follow the sublayers, so there is no final norm."""
     note = "transformers keeps no cache for this family"
     return replace(_read_gpt2(fields, name), norms=(), notes=(note,))
 
@@ -300,7 +300,7 @@ def _equal_heads(
     width: tuple[str, ...] = ("hidden_size",),
     heads: tuple[str, ...] = ("num_attention_heads",),
 ) -> Heads:
-    """Sizes of a family without head sharing, by the names of their fields."""
+    """Return the sizes for a family without head sharing, given the names of its fields."""
     count, d_model = fields.size(*heads), fields.size(*width)
     if count > d_model:
         raise fields.refuse(heads[0], f"at most {d_model:,}")

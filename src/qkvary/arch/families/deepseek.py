@@ -1,6 +1,6 @@
 """DeepSeek V2 and V3 with latent attention, and V4 with one shared, compressed tensor.
 
-What is not counted: the layer that predicts a further token, which transformers leaves out as well.
+The layer that predicts an additional token is not counted; transformers leaves it out too.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -203,7 +203,7 @@ def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
 
 
 def _cut(fields: Fields, name: str, layers: int, choices: Sequence[str]) -> tuple[str, ...]:
-    """Return the first entries of a list of words, which may be longer than the layers."""
+    """Return the first entries of a list of words that may be longer than the layers."""
     found = fields.items(name) or ()
     if len(found) < layers:
         raise fields.refuse(name, f"at least {layers} entries")
@@ -212,7 +212,7 @@ def _cut(fields: Fields, name: str, layers: int, choices: Sequence[str]) -> tupl
 
 
 def _read_network_types(fields: Fields, layers: int) -> int:
-    """Return how many layers have a table that chooses experts."""
+    """Return the number of layers whose experts are chosen by a table."""
     if fields.has("mlp_layer_types"):
         return _cut(fields, "mlp_layer_types", layers, NETWORK_TYPES).count(NETWORK_TYPES[0])
     return min(layers, fields.count("num_hash_layers", default=HASH_LAYERS))

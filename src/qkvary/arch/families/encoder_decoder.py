@@ -114,7 +114,7 @@ def _read_whisper(fields: Fields, name: str) -> Model:
 
 
 def _read_stem(fields: Fields) -> tuple[Linear, ...]:
-    """Return two convolutions; the second makes one token of two frames."""
+    """Return two convolutions; the second merges two frames into one token."""
     d_model, bins = fields.size("d_model"), fields.size("num_mel_bins")
     frame = Linear(inputs=KERNEL * bins, outputs=d_model, bias=True)
     # The token's other frame passes through the same matrix.

@@ -1,4 +1,4 @@
-"""The decoders that have a part of their own: each reads its recipe and adds the part.
+"""The decoders with a special part: each reads its recipe and adds that part.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -83,7 +83,7 @@ def _replace_layers(model: Model, layers: list[Layer]) -> Model:
 
 
 def _read_doge(fields: Fields, name: str) -> Model:
-    """Return the model; a matrix makes of each value a bias of the scores of its token."""
+    """Return the model; a matrix turns each value into a bias on the scores of its token."""
     model = recipes.read(_DOGE, fields, name)
     config = recipes.read_head_config(_DOGE, fields, recipes.Kind(GLOBAL, None, sparse=False))
     step = Linear(inputs=config.kv_width, outputs=config.num_kv_heads, bias=config.bias)
@@ -96,7 +96,7 @@ def _read_doge(fields: Fields, name: str) -> Model:
 
 
 def _read_jetmoe(fields: Fields, name: str) -> Model:
-    """Return the model; experts project queries and outputs, each for its own heads."""
+    """Return the model; experts project queries and outputs, and each expert has its own heads."""
     active, kv_heads = fields.size(*recipes.ACTIVE), fields.size("num_key_value_heads")
     content = {**fields.content, "num_attention_heads": kv_heads * active}
     content["head_dim"] = fields.size("kv_channels", "head_dim")
@@ -131,7 +131,7 @@ def _read_dbrx(fields: Fields, name: str) -> Model:
 
 
 def _read_hrm(fields: Fields, name: str) -> Model:
-    """Return the model; two stacks run several times, with a cache of their own each time."""
+    """Return the model; two stacks run several times, and each run has its own cache."""
     turns = fields.size("H_cycles", default=2) * (fields.size("L_cycles", default=3) + 1)
     every = fields.layers("num_hidden_layers")
     depth = fields.size("num_layers_per_stack", default=every)
@@ -220,7 +220,7 @@ _DOTS3_SIZES = {
 
 
 def _read_dots3(fields: Fields, name: str) -> Model:
-    """Return the model, whose layers with a window have latents of their own sizes."""
+    """Return the model; layers with a window have latents of a different size."""
     count = fields.layers("num_hidden_layers")
     usual = [INDEXED if index < 2 or index % 4 == 1 else LOCAL for index in range(count)]
     words = (GLOBAL, LOCAL, INDEXED)

@@ -136,7 +136,7 @@ class Fields:
         return tuple(str(item) for item in found)
 
     def numbers(self, *names: str) -> frozenset[int] | None:
-        """Return a set of layer numbers, or ``None`` where it is absent."""
+        """Return a set of layer indices, or ``None`` if absent."""
         items = self.items(*names)
         if items is None:
             return None

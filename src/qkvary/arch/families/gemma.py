@@ -144,7 +144,7 @@ def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
 def _read_heads_of_layers(
     fields: Fields, types: Sequence[str], *, equal: bool
 ) -> tuple[Heads, ...]:
-    """Return the heads of each layer, from ``per_layer_config`` or by kind of layer."""
+    """Return the heads of each layer, from ``per_layer_config`` or from the kind of layer."""
     usual = _read_heads(fields)
     overrides = fields.section("per_layer_config")
     if overrides is not None:
@@ -205,7 +205,7 @@ def _read_experts(fields: Fields) -> Experts:
 
 
 def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
-    """Return the model with a second embedding per token, a part of which enters every layer."""
+    """Return the model with a second embedding per token, part of which enters every layer."""
     rows = fields.size("vocab_size_per_layer_input", default=GEMMA4_VOCABULARY)
     d_model, total = model.d_model, len(model.layers) * width
     into, out = Linear(inputs=d_model, outputs=width), Linear(inputs=width, outputs=d_model)

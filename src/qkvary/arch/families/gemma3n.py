@@ -101,7 +101,7 @@ def _read_types(fields: Fields, layers: int) -> Sequence[str]:
 
 
 def _read_widths(fields: Fields, layers: int) -> list[int]:
-    """Return the inner width of each layer: a list, or one for all."""
+    """Return the inner width of each layer, from a list or one number for all."""
     given = fields.content.get("intermediate_size")
     listed = given if isinstance(given, list | tuple) else [given] * layers
     if len(listed) != layers:

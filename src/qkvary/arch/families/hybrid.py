@@ -34,7 +34,7 @@ def _read_mamba(
 
 
 def _read_falcon_h1(fields: Fields, name: str) -> Model:
-    """Return the model; attention and state of a block, which are parallel, follow each other."""
+    """Return the model; a block's parallel attention and state are counted one after the other."""
     recipe = Recipe(dense=Dense(bias=("mlp_bias", False)))
     model = recipes.read(recipe, fields, name)
     own = Fields(

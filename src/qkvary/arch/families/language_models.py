@@ -91,7 +91,7 @@ class Block:
 
 _LLAMA = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
 _UNLISTED: Mapping[str, tuple[object, ...]] = {"layer_types": ()}
-"""transformers reads no list of layers, and other programs do."""
+"""transformers does not read the list of layers, but other programs do."""
 _GEMMA = Block(
     activation="hidden_activation",
     norm="rmsnorm-plus-one",
@@ -303,7 +303,7 @@ def _rotated_layers(block: Block, fields: Fields, layers: int) -> list[bool]:
 
 
 def _longest(fields: Fields, layers: tuple[AttentionConfig, ...]) -> int:
-    """Return the longest text: as the configuration says, or what it is scaled to."""
+    """Return the maximum length: the configured one, or the one that its scaling reaches."""
     longest = fields.size("max_position_embeddings")
     scaled = [
         int(one.factor * one.original_tokens)
@@ -314,7 +314,7 @@ def _longest(fields: Fields, layers: tuple[AttentionConfig, ...]) -> int:
 
 
 def read_gpt2(fields: Fields) -> LanguageModelConfig:
-    """Return the network of a GPT-2, whose fields have names of their own.
+    """Return the network of a GPT-2, whose fields have different names.
 
     Raises:
         ValueError: as :func:`read_language_model`.

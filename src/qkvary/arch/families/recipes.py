@@ -69,12 +69,12 @@ class AttentionRecipe:
     head_norm: Literal["none", "head", "heads"] = "none"
     """Gains of queries and keys: one vector of a head's channels, or of all heads' channels."""
     is_normed: Flag = True
-    """Whether these are there."""
+    """Whether these exist."""
     gate: Literal["none", "head", "channel", "query"] = "none"
     """A learned gate of the output: for each head or channel, or a part of the query's projection,
     whose bias it has."""
     is_gated: Flag = True
-    """Whether it is there."""
+    """Whether it exists."""
     per_head: int = 0
     """Further learned numbers of a layer for each head, such as its sink."""
     head_entries: int = 0
@@ -111,7 +111,7 @@ class LayerKinds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """The feed-forward network of a family, also that of all tokens next to experts."""
+    """The feed-forward network of a family; with experts, the one that all tokens use too."""
 
     bias: Flag = False
     """Biases on the feed-forward network."""
@@ -143,7 +143,7 @@ class Norms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotary:
-    """The rotary positions of a family, where a configuration does not say."""
+    """The rotary positions of a family, for configurations that do not state them."""
 
     share: float = 1.0
     """The share of rotated channels."""
@@ -187,7 +187,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What separates the layers of one model."""
+    """What distinguishes the layers of one model."""
 
     mixing: str
     """Its name in the list of layers."""
@@ -196,7 +196,7 @@ class Kind:
     sparse: bool
     """Whether it has experts."""
     shares_indexer: bool = False
-    """Whether it takes what the indexer of an earlier layer picked."""
+    """Whether it uses the tokens that an earlier layer's indexer selected."""
 
 
 def read(recipe: Recipe, fields: Fields, name: str) -> Model:
@@ -255,7 +255,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
 
 
 def complete(recipe: Recipe, fields: Fields) -> Fields:
-    """Return the fields that are read, with the values that published files leave out."""
+    """Return the fields that are read, filling in those that published files leave out."""
     content = {**recipe.defaults, **fields.content}
     read_here = {name: one for name, one in content.items() if name not in recipe.ignored}
     return Fields(read_here, fields.family)
@@ -285,12 +285,12 @@ def _shares_indexer(fields: Fields, layers: int) -> list[bool]:
 
 
 def read_flag(fields: Fields, flag: Flag) -> bool:
-    """Return a fixed choice, or the field that decides."""
+    """Return the fixed choice, or the value of the field that decides."""
     return flag if isinstance(flag, bool) else fields.flag(flag[0], default=flag[1])
 
 
 def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
-    """Return the kind of each layer, by its name in the list of layers."""
+    """Return the kind of each layer, from the list of layer types."""
     mixers = ("attention", *recipe.kinds.recurrent) if recipe.kinds.recurrent else ()
     known = tuple(dict.fromkeys((GLOBAL, LOCAL, recipe.kinds.others, *mixers)))
     if recipe.kinds.windows == "none":
@@ -338,7 +338,7 @@ def _window(recipe: Recipe, fields: Fields, mixing: str) -> int | None:
 
 
 def _sparse(recipe: Recipe, fields: Fields, layers: int) -> list[bool]:
-    """Return which layers have experts, by whichever field says so."""
+    """Return which layers have experts, from whichever field specifies it."""
     if recipe.routed is None or (fields.has(*COUNTS) and fields.count(*COUNTS) == 0):
         return [False] * layers
     types = fields.words("mlp_layer_types", choices=("dense", "sparse"), length=layers)
@@ -422,7 +422,7 @@ def _heads(recipe: Recipe, fields: Fields) -> Heads:
 
 
 def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
-    """Return the fields of the rotation of a kind of layer, as those of a model of one kind."""
+    """Return the rotation fields of one kind of layer, as for a model with one kind only."""
     section = fields.section("rope_parameters")
     own = None if section is None else section.section(mixing)
     name, base = recipe.rotary.local_base or ("rope_theta", recipe.rotary.base)

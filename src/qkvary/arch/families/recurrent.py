@@ -107,7 +107,7 @@ def read_mamba(fields: Fields) -> RecurrentLayer:
 
 
 def read_mamba2(fields: Fields) -> RecurrentLayer:
-    """Return the layer of Mamba 2, which Bamba, Granite 4, Falcon H1 and Nemotron H have too.
+    """Return the Mamba 2 layer; Bamba, Granite 4, Falcon H1 and Nemotron H have it too.
 
     Source: Dao and Gu 2024, "Transformers are SSMs".
 
@@ -145,7 +145,7 @@ def read_mamba2(fields: Fields) -> RecurrentLayer:
 
 
 def _mamba2_head_dim(fields: Fields, d_model: int, heads: int) -> int:
-    """Return the channels of a head: their own field, or their share of the inner width."""
+    """Return the channels per head, from their own field or derived from the inner width."""
     total = fields.optional_size("mamba_d_ssm")
     if total is None:
         total = fields.size("mamba_expand", "expand", default=2) * d_model
@@ -311,7 +311,7 @@ def round_up(size: float, multiple: int) -> int:
 
 
 def _sum_bits(fields: Fields, name: str) -> int | None:
-    """Return the bits that a configuration asks for; Nemotron H has single precision by default."""
+    """Return the bits that a configuration requests; Nemotron H defaults to single precision."""
     default = "float32" if fields.family == "nemotron_h" else ""
     return {"float32": 32, "float16": 16, "bfloat16": 16}.get(fields.text(name, default=default))
 

@@ -1,6 +1,6 @@
 """Language models as configurations of transformers, the other direction of ``language_models``.
 
-A family expresses a network where its configuration, read back, is that of the network.
+A family can express a network if the written configuration reads back as the same network.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from qkvary.arch.networks import LanguageModelConfig
 
 GLOBAL, LOCAL = LAYER_TYPES
 _WHOLES = ("gemma3",)
-"""Names of models of several modalities, whose language model has a name of its own."""
+"""Names of multimodal models, whose language model has a separate name."""
 
 
 _PARTIAL = ("phi3", "stablelm", "gpt_neox")
@@ -41,9 +41,9 @@ def write_language_model(config: LanguageModelConfig) -> Written | None:
 
 
 def write_as(config: LanguageModelConfig, family: str) -> Written | None:
-    """Return the configuration of a network as a family, ``None`` if it does not express it.
+    """Return the configuration in a family's format, ``None`` if the family lacks a part.
 
-    Gains of norms may be stored as they are, or without the one that a family adds.
+    Norm gains may be stored as they are, or minus 1 for families that add 1.
     """
     whole = all(one.rotated_channels in (0, one.size_per_head) for one in config.layers)
     if not whole and family not in _PARTIAL:

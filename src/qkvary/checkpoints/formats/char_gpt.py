@@ -91,7 +91,7 @@ def _read_characters(config: dict[str, object], where: str) -> str:
 
 
 def _rename(tensors: dict[str, Tensor], layers: int, where: str) -> dict[str, Tensor]:
-    """Return the tensors under our names; unknown ones keep theirs and are rejected later."""
+    """Return the tensors under our names; unknown names stay and are rejected later."""
     names = dict(_NAMES)
     for layer in range(layers):
         for theirs, ours in _LAYER_NAMES.items():

@@ -1,7 +1,7 @@
 """Networks of DeepSeek V3 without experts, as transformers saves them, read without transformers.
 
-What ``qkvary export --to deepseek`` writes is read as it was; a network of others is refused where
-it has experts or a query of low rank.
+What ``qkvary export --to deepseek`` writes reads back exactly. Other DeepSeek networks are refused
+if they have experts or a low-rank query.
 """
 
 import json
@@ -81,7 +81,7 @@ def load(path: Path) -> LoadedModel:
 
 
 def read_config(_path: Path) -> None:
-    """Return ``None``: which keys heads share is in the weights."""
+    """Return ``None``: only the weights tell which heads share keys."""
 
 
 def _read_sizes(fields: Fields) -> LatentSizes:

@@ -1,7 +1,7 @@
 """Language models as transformers saves them, read without transformers: Llama, Qwen, Gemma, ...
 
 A ``config.json`` and safetensors, in one file or in shards with an index. The families are those of
-``arch.families.language_models``; of several modalities the language model is read.
+``arch.families.language_models``; of a multimodal model, only the language model is read.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -147,7 +147,7 @@ def _list_shards(index: Path) -> list[str]:
 
 
 def _remove_buffers(tensors: Weights, config: LanguageModelConfig, where: str) -> None:
-    """Remove what older files have besides weights: causal masks and rotary frequencies."""
+    """Remove tensors of older files that are not weights: causal masks and rotary frequencies."""
     other: list[str] = []
     for name in [name for name in tensors if name.endswith(tuple(_BUFFERS))]:
         tensor = tensors.pop(name).double()
@@ -214,7 +214,7 @@ def _needed_names(config: LanguageModelConfig) -> set[str]:
 
 
 def _complete(name: str, family: str) -> str | None:
-    """Return the name in newer files of a language model alone, ``None`` for other modalities."""
+    """Return the name in newer files of a pure language model; ``None`` for other modalities."""
     if family == "gpt2":
         # Older files lack the prefix.
         return name if name.startswith((_PREFIX, "lm_head.")) else _PREFIX + name

@@ -73,7 +73,7 @@ def read_config(path: Path, *, tensors: int = MOST_LAYERS) -> LanguageModelConfi
 
 
 def holds(path: Path, text: bytes) -> bool:
-    """Return whether a path is a folder whose ``config.json`` has a text, or the folder's weights.
+    """Return whether ``config.json`` in a folder, or next to these weights, contains a text.
 
     Args:
         path: The folder, or ``model.safetensors`` in it.

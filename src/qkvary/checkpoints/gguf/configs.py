@@ -41,7 +41,7 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "attention.sliding_window": (0,),
     "expert_count": (0,),
 }
-"""The values that leave the computation as it is, by key; a factor of 0 means none."""
+"""The values that do not change the computation, by key; a factor of 0 means none."""
 _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetuned")
 """The settings of scaled rotary positions that are read."""
 
@@ -69,7 +69,7 @@ def read_sizes(file: Described, where: str) -> Sizes:
 
 
 class Sizes:
-    """The sizes in a header."""
+    """The sizes in a header, read field by field."""
 
     def __init__(self, file: Described, architecture: str, where: str) -> None:
         """Read sizes of an architecture of llama.cpp."""
@@ -85,14 +85,14 @@ class Sizes:
         return found
 
     def number(self, name: str, default: float) -> float:
-        """Return a number that is no size."""
+        """Return a number that is not a size."""
         found = self.file.metadata.get(f"{self.architecture}.{name}", default)
         if not isinstance(found, int | float) or isinstance(found, bool):
             raise DamagedError(f"{self.where} has {name} {found!r:.40}, expected a number")
         return float(found)
 
     def require(self, what: str, found: object, expected: object) -> None:
-        """Refuse a network with another value than the one that is computed here."""
+        """Refuse the network if a value differs from the only one computed here."""
         if found != expected:
             raise UsageError(f"{self.where} has {what} {found}, expected {expected}")
 
@@ -108,7 +108,7 @@ class Sizes:
                 raise UsageError(f"{self.where} has {name}, which this program does not compute")
 
     def has(self, name: str) -> bool:
-        """Return whether a value is given, and not 0, which means none."""
+        """Return whether a value is given and nonzero; 0 means none."""
         return bool(self.file.metadata.get(f"{self.architecture}.{name}"))
 
     def rotary_base(self) -> float:
@@ -121,7 +121,7 @@ class Sizes:
         return found
 
     def epsilon(self, name: str) -> float:
-        """Return the epsilon of the norms as it was written, where 32 bits stand for it."""
+        """Return the epsilon of the norms as originally written; the file stores it in 32 bits."""
         found = self.number(name, 1e-5)
         return next((one for one in (1e-5, 1e-6) if abs(found - one) < 1e-6 * one), found)
 
@@ -141,7 +141,7 @@ class Sizes:
 
 
 def _make_network(sizes: Sizes) -> LanguageModelConfig:
-    """Return the network of a family, from its fields as transformers names them."""
+    """Return the network of a family, from fields named as in transformers."""
     family = FAMILIES[sizes.architecture]
     config = read_language_model(family, Fields(dict(_describe(sizes, family)), family))
     attention = tuple(_fit_layer(sizes, layer) for layer in config.layers)
@@ -154,7 +154,7 @@ def _make_network(sizes: Sizes) -> LanguageModelConfig:
 
 
 def _fit_layer(sizes: Sizes, layer: AttentionConfig) -> AttentionConfig:
-    """Return a layer with the biases that the file has."""
+    """Return a layer with the biases that the file contains."""
     shapes = sizes.file.shapes
     return dataclasses.replace(
         layer,
@@ -165,7 +165,7 @@ def _fit_layer(sizes: Sizes, layer: AttentionConfig) -> AttentionConfig:
 
 
 def _describe(sizes: Sizes, family: str) -> Iterator[tuple[str, object]]:
-    """Yield the fields of the configuration as transformers names them."""
+    """Yield the fields of the configuration under the names of transformers."""
     d_model, heads = sizes.get("embedding_length"), sizes.get("attention.head_count")
     head_dim = sizes.get("attention.key_length", d_model // heads)
     sizes.require("value_length", sizes.get("attention.value_length", head_dim), head_dim)
@@ -252,7 +252,7 @@ _LISTS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 
 
 def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
-    """Return the divisors in a tensor, ``None`` where there is none."""
+    """Return the frequency divisors stored in a tensor, or ``None`` if there are none."""
     if f"{stem}.weight" not in sizes.file.shapes:
         return None
     found = sizes.file.numbers_of(f"{stem}.weight")

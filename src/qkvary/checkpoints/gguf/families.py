@@ -1,6 +1,6 @@
 """A language model as an architecture of llama.cpp of its own family: Qwen 3, Gemma, OLMo 2, ...
 
-A family expresses a network where the file, read back, has the configuration of the network.
+A family can express a network if the written file reads back as the same configuration.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def convert_family(network: LanguageModel) -> FamilyFile | None:
 
 
 def _is_computed(config: LanguageModelConfig, name: str) -> bool:
-    """Return whether llama.cpp computes what the family of that architecture may have."""
+    """Return whether llama.cpp can compute this network in the architecture of that family."""
     layer = config.layers[0]
     has_windows = any(one.variant.window is not None for one in config.layers)
     has_bias = layer.bias or layer.out_bias
@@ -81,7 +81,7 @@ def _is_computed(config: LanguageModelConfig, name: str) -> bool:
 
 
 def _stored(config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return the configuration as a file holds it: divisors of frequencies have 32 bits."""
+    """Return the configuration as a file stores it: frequency divisors have 32 bits."""
     found = comparable(config)
 
     def fit(layer: AttentionConfig) -> AttentionConfig:
@@ -136,7 +136,7 @@ def _describe(config: LanguageModelConfig, name: str) -> Iterator[tuple[str, Any
     yield from (("attention.sliding_window", window) for window in windows)
     if block.parallel or "use_parallel_residual" in block.fixed:
         yield "use_parallel_residual", config.block.parallel
-    # llama.cpp always divides by both caps of Gemma 2, of which a file may lack each.
+    # llama.cpp always divides by both caps of Gemma 2, and a file may lack either.
     if layer.variant.soft_cap is not None:
         yield "attn_logit_softcapping", layer.variant.soft_cap
     if config.logit_cap is not None:

@@ -57,7 +57,7 @@ class GgufFile(NamedTuple):
 
 
 def _quants(kind: str) -> tuple[Any, Any]:
-    """Return the module of llama.cpp's package that packs tensors, and its name for a type."""
+    """Return the packing module of llama.cpp's package, and that package's name for a type."""
     require("gguf")
     library: Any = import_module("gguf")
     return library.quants, library.GGMLQuantizationType[kind.upper()]

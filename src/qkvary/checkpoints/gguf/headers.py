@@ -203,7 +203,7 @@ class _Reader:
         return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
 
     def count(self, code: str, what: str, most: int = MAX_ENTRIES) -> int:
-        """Return the next number where it counts something; all together have a limit."""
+        """Return the next number, which counts something; all counts together are limited."""
         found = self.number(code)
         most = min(most, self.entries_left)
         if found > most:
@@ -216,7 +216,7 @@ class _Reader:
         return self.take(self.number("Q"))
 
     def name(self) -> str:
-        """Return the next text, which is a key or a name."""
+        """Return the next text, decoded as a key or name."""
         text = self.take(self.count("Q", "letters in a name", LONGEST_NAME)).decode(
             "utf-8", "replace"
         )
@@ -225,7 +225,7 @@ class _Reader:
         return text
 
     def value(self) -> Any:
-        """Return the next value with its type; a text that is not UTF-8 stays bytes."""
+        """Return the next value with its type; text that is not UTF-8 stays as bytes."""
         return self._plain(self.number("I"))
 
     def _plain(self, kind: int) -> Any:
@@ -269,7 +269,7 @@ def _text_or_bytes(data: bytes) -> str | bytes:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return a file of this format, or those of a folder; of a split file the first part."""
+    """Return a file of this format, or the files of a folder; for a split file, its first part."""
     if path.is_file():
         is_one = path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
         return [list_parts(path)[0]] if is_one else []
@@ -278,7 +278,7 @@ def list_files(path: Path) -> list[Path]:
 
 
 def list_parts(path: Path) -> list[Path]:
-    """Return the parts of a file that is split, by the name of any of them; else the file itself.
+    """Return all parts of a split file, given any of them; or the file itself if it is not split.
 
     They are named ``-00001-of-00003.gguf``, as llama.cpp names them.
     """

@@ -183,7 +183,7 @@ def _store(name: str, values: TorchTensor, kind: TensorType, said: str) -> Tenso
 def _split(
     config: LanguageModelConfig, row: Row, values: TorchTensor
 ) -> Iterator[tuple[str, TorchTensor]]:
-    """Yield a tensor, or the two that llama.cpp has for it: those of key and value of a latent."""
+    """Yield a tensor; for the latent, the separate key and value tensors that llama.cpp expects."""
     if not row.gguf.endswith("attn_kv_b.weight"):
         yield row.gguf, _reorder(config, row, values)
         return
@@ -194,7 +194,7 @@ def _split(
 
 
 def _is_used(config: LanguageModelConfig, name: str) -> bool:
-    """Return whether a tensor is more than the zeros that transformers needs."""
+    """Return whether a tensor holds more than the zeros that transformers requires."""
     if not name.endswith(".bias") or "attn_" not in name or choose_architecture(config) != "llama":
         return True
     is_output = "attn_output" in name

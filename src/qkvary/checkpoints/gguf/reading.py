@@ -99,7 +99,7 @@ def _read_weights(
             continue
         left.remove(row.gguf)
         values = torch.tensor(file.tensors[row.gguf].values)
-        # Query, key and value are joined as they are.
+        # Query, key and value are joined without change.
         for name, part in split_parts(row._replace(change=""), values, layer).items():
             if is_turned(name) and len(part) % size:
                 raise DamagedError(f"{where} has {len(part)} rows in heads of {size} channels")

@@ -36,7 +36,7 @@ _WHITESPACE = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 class _Vocabulary:
-    """The checked lists of a vocabulary, without unused tokens at its end."""
+    """The checked lists of a vocabulary, without unused tokens at the end."""
 
     def __init__(self, metadata: Metadata, where: str) -> None:
         self.metadata, self.where = metadata, where
@@ -59,7 +59,7 @@ class _Vocabulary:
 
     @property
     def has_separator(self) -> bool:
-        """Whether the last token, and no other one, is a control token."""
+        """Whether the last token is the only control token."""
         marked = [token for token, kind in enumerate(self.types) if kind == TokenType.CONTROL]
         return marked == [len(self.tokens) - 1]
 
@@ -172,7 +172,7 @@ def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> To
         "model": {
             "type": "BPE",
             "ignore_merges": pre in WHOLE_WORDS,
-            # The library gives special tokens numbers of its own where they are not listed here.
+            # The library numbers special tokens itself if they are not listed here.
             "vocab": {name: token for token, name in enumerate(names)},
             "merges": merges,
         },
@@ -202,7 +202,7 @@ def _read_pieces(vocabulary: _Vocabulary) -> Tokenizer:
 
 
 def _check_pieces(vocabulary: _Vocabulary) -> list[bool]:
-    """Refuse what our pieces have no counterpart for; return the values of ``_PIECE_FLAGS``."""
+    """Refuse pieces that our tokenizer cannot express; return the values of ``_PIECE_FLAGS``."""
     where, metadata = vocabulary.where, vocabulary.metadata
     for name, expected in _PIECE_VALUES.items():
         found = metadata.get(_KEY + name, expected)

@@ -27,7 +27,7 @@ def rotary_divisors(head_dim: int, rotated: int, base: float) -> list[float]:
 
 
 def count_rotated(divisors: Sequence[float], base: float) -> int | None:
-    """Return the rotated channels of a head, or None for other divisors.
+    """Return the rotated channels per head, or None if no partial rotation has these divisors.
 
     Args:
         divisors: One for each pair, as :func:`rotary_divisors` gives them.

@@ -44,7 +44,7 @@ WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "pixtral", "lfm2", "falcon3")
 
 
 def find_splitting(fields: Mapping[str, Any]) -> str:
-    """Return llama.cpp's name for the way in which a ``tokenizer.json`` cuts a text.
+    """Return llama.cpp's name for the pre-tokenizer of a ``tokenizer.json``.
 
     Raises:
         UsageError: if llama.cpp has no counterpart.
@@ -68,6 +68,6 @@ def find_splitting(fields: Mapping[str, Any]) -> str:
 
 
 def _plain(value: object) -> str:
-    """Return a canonical text of a pre-tokenizer; where offsets begin does not matter."""
+    """Return a canonical text of a pre-tokenizer, ignoring the offset setting."""
     text = json.dumps(value, sort_keys=True)
     return text.replace('"trim_offsets": false', '"trim_offsets": true')

@@ -83,7 +83,7 @@ def _make(
     adds_beginning: bool = False,
     **more: Any,
 ) -> Vocabulary:
-    """Return a vocabulary; ``types`` has the tokens that are not normal ones."""
+    """Return a vocabulary; ``types`` lists only the tokens that are not normal ones."""
     metadata = {
         "model": model,
         **more,
@@ -98,7 +98,7 @@ def _make(
 
 
 def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], list[str]]:
-    """Return the last token, its type and what it differs in, where documents have an end."""
+    """Return the last token, its type and what differs, for tokenizers that end documents."""
     if tokenizer.separator is None:
         return [], {}, []
     note = f"llama.cpp reads {DOCUMENT_END} inside a text as that token; qkvary reads its letters"

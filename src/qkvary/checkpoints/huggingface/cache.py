@@ -38,7 +38,7 @@ class NetworkCacheLayer(CacheLayerMixin):
 
     @property
     def stored(self) -> LayerCache:
-        """The adapted layer."""
+        """Return the adapted layer."""
         return self.cache.layers[self.index]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:

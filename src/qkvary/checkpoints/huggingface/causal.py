@@ -37,7 +37,7 @@ _QUANTIZED_KEYS = {"nbits", "q_group_size", "residual_length"}
 
 
 class QKVConfig(PreTrainedConfig):
-    """The configuration of a language model, as written by ``arch.canonical``."""
+    """The configuration of a language model, in the form that ``arch.canonical`` writes."""
 
     model_type: ClassVar[str] = "qkvary"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]

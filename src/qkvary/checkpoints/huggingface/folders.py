@@ -130,7 +130,7 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
         raise UsageError(f"{error}; --to {able} can") from None
     # Copies, because the roles of one projection share memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
-    # vLLM gives every DeepSeek a head of its own, which stays zero without one in the file.
+    # vLLM gives every DeepSeek a separate head, which stays zero unless the file has one.
     name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[stock.config.model_type]
     if stock.config.tie_word_embeddings and name != _CLASSES["deepseek"]:
         # Stored once; transformers ties it again.

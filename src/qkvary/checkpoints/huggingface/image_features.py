@@ -39,7 +39,7 @@ OnProgress = Callable[[int, int], None]
 def describe_cifar100(
     weights: Path, parts: Path, *, on_progress: OnProgress = lambda _done, _all: None
 ) -> ImageFeatures:
-    """Return the features of all images, described in parts that a later call does not make again.
+    """Return the features of all images; parts that exist already are not computed again.
 
     Args:
         weights: A folder of ResNet-34 with ``config.json`` and ``model.safetensors``.

@@ -1,7 +1,7 @@
 """Our language models as GPT-2, Llama or DeepSeek V3 of transformers, for any engine.
 
 Shared weights are copied, because a stock architecture has three projections. The function is the
-same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` says how much.
+same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` states the loss.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class StockExport(NamedTuple):
 
 
 def export_stock(network: LanguageModel, to: StockArchitecture | None = None) -> StockExport:
-    """Express a network as GPT-2, Llama if it rotates, DeepSeek V3 if its positions are decoupled.
+    """Express a network as GPT-2; as Llama if it rotates; as DeepSeek V3 for decoupled positions.
 
-    A network that these cannot express is one of another family, where there is one: Qwen 3,
-    Gemma, OLMo 2 and others that are loaded.
+    If these cannot express it, another family is tried: Qwen 3, Gemma, OLMo 2 and the other
+    families that can be loaded.
 
     Args:
         network: A language model.
@@ -96,10 +96,10 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
 
 
 def _change_epsilon(weights: Weights, config: LanguageModelConfig) -> None:
-    """Give all norms the epsilon of the latent's, which vLLM reads from the others' field.
+    """Give all norms the latent's epsilon, because vLLM uses one epsilon for both.
 
-    A norm of ``f x`` with the epsilon ``f^2 eps`` is the norm of x with eps, so that all that is
-    added to the stream of residuals is multiplied by f.
+    A norm of ``f x`` with the epsilon ``f^2 eps`` equals the norm of x with eps, so everything that
+    is added to the residual stream is multiplied by f.
     """
     factor = (KV_NORM_EPS / config.block.norm_eps) ** 0.5
     if factor == 1:
@@ -119,7 +119,7 @@ def find_obstacle(config: LanguageModelConfig, to: StockArchitecture) -> str | N
 
 
 def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
-    """Yield what other engines can express as Llama, but not transformers."""
+    """Yield what other engines can express as Llama but transformers cannot."""
     for layer in config.layers:
         width = layer.size_per_head
         rotated = layer.position.rotary_dim(width)
@@ -164,7 +164,7 @@ def _common_fields(config: LanguageModelConfig) -> dict[str, Any]:
 
 
 def _longest(config: LanguageModelConfig) -> int:
-    """Return the longest text as transformers says it: without what a growing rotation adds."""
+    """Return the longest text, as transformers states it: without the extension by scaling."""
     scaling = config.layers[0].position.scaling
     grows = scaling is not None and scaling.form == "dynamic"
     return scaling.original_tokens if scaling is not None and grows else config.max_tokens

@@ -1,4 +1,4 @@
-"""Bytes of a cache as numbers of each layer: the same share of all, or more where they count more.
+"""Byte budgets of a cache as sizes per layer: equal shares, or more where it matters more.
 
 Torch-free, so that a budget is refused before a network is read.
 """
@@ -42,7 +42,7 @@ class Budget:
                 )
 
     def share_of(self, config: LanguageModelConfig) -> float:
-        """Return the share of a network's cache.
+        """Return the share of a network's cache that a budget leaves.
 
         Raises:
             UsageError: if the bytes are not fewer than what the cache takes.
@@ -59,13 +59,13 @@ class Budget:
 
 
 def layer_bytes(layer: AttentionConfig, stored_as: Format) -> float:
-    """Return the bytes of a token in the cache of a layer, its part of all scales included."""
+    """Return the cache bytes of a token in a layer, including its part of all scales."""
     attention = ProjectedAttention(config=layer)
     return entries_bytes(attention, seen=TOKENS, kept=TOKENS, stored_as=stored_as) / TOKENS
 
 
 def network_bytes(config: LanguageModelConfig, stored_as: Format) -> float:
-    """Return the bytes of a token in the cache of all layers."""
+    """Return the cache bytes of a token in all layers."""
     return sum(layer_bytes(layer, stored_as) for layer in config.layers)
 
 
@@ -74,7 +74,7 @@ def spend_evenly(
     budget: Budget,
     choose: Callable[[AttentionConfig, int], AttentionConfig],
 ) -> tuple[int, ...]:
-    """Return the numbers of each layer: the most that fit its share.
+    """Return the size of each layer: the largest that fits its share.
 
     Args:
         config: The network before.
@@ -100,9 +100,9 @@ def spend_evenly(
 def spend_by_cost(
     costs: Sequence[Sequence[float]], total: int, *, least: int, step: int
 ) -> tuple[int, ...]:
-    """Return the numbers of each layer that make the sum of costs small.
+    """Return the sizes of the layers that make the sum of costs small.
 
-    The next numbers always go to the layer whose cost falls most by them.
+    Each step enlarges the layer whose cost this reduces most.
 
     Args:
         costs: What each layer costs by its numbers, from none on.

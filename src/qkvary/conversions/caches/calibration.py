@@ -1,4 +1,4 @@
-"""The texts of a conversion as windows of tokens: those it is fitted to, and those held out."""
+"""The texts of a conversion as windows of tokens: for fitting, and held out."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ LETTERS_PER_TOKEN = 32
 
 
 class Texts(NamedTuple):
-    """Windows of tokens, which do not overlap."""
+    """Windows of tokens that do not overlap."""
 
     fitted: Int[Tensor, "windows tokens"]
     """The windows that the conversion is fitted to."""

@@ -1,8 +1,8 @@
-"""Converts a network layer by layer, on the activations of the layers that were converted before.
+"""Converts a network layer by layer, on the activations of the layers already converted.
 
-Two streams of hidden states go through the network side by side: those of the network that is
-given, whose layers say what is wanted, and those of the new one, whose layers are fitted to it. Of
-a text no more is kept than these.
+Two sets of hidden states pass through the layers in parallel: those of the given network, whose
+layers are the targets, and those of the new network, whose layers are fitted to them. Nothing else
+of a text is kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ class LayerOutcome:
     lost: float | None
     """The share of the spectrum of keys and values that is left out."""
     error: float
-    """The error of the output over its size, root mean squares, before the output is refitted."""
+    """The error of the output relative to its size (root mean squares), before the refit."""
     refitted_error: float
     """The same after it."""
 
@@ -49,19 +49,19 @@ class Conversion:
     one_shot: LanguageModel
     """The network without a refit: every layer from the weights and the moments of its input."""
     refitted: LanguageModel
-    """The network whose outputs of attention are fitted to those of the network before."""
+    """The network with attention outputs refitted to those of the original."""
     layers: tuple[LayerOutcome, ...]
 
 
 def choose_network(
     config: LanguageModelConfig, method: Method, numbers: Sequence[int | None]
 ) -> LanguageModelConfig:
-    """Return the network of a method.
+    """Return the configuration of the network that a method makes.
 
     Args:
         config: The network before.
         method: The method.
-        numbers: Numbers of a token in the cache of each layer; ``None`` leaves a layer as it is.
+        numbers: Numbers of a token in the cache of each layer; ``None`` keeps a layer unchanged.
 
     Raises:
         UsageError: if a layer cannot be converted, or not to this size.
@@ -87,7 +87,7 @@ def convert_network(
     """Convert a network.
 
     Args:
-        network: The network, in evaluation mode; it stays as it is.
+        network: The network, in evaluation mode; it is not changed.
         config: The network to make, from ``choose_network``.
         method: The method.
         tokens: The text that it is fitted to.
@@ -121,13 +121,13 @@ def convert_network(
 
 
 def load_attention(made: Attention, before: Attention, weights: dict[str, Tensor]) -> None:
-    """Give a layer its projections, and the parameters of the terms that it has from another."""
+    """Load projections into a layer, and the parameters of terms that another layer has."""
     kept = {name: value for name, value in before.state_dict().items() if name in made.state_dict()}
     made.load_state_dict({**kept, **weights})
 
 
 def _copy_parts(network: LanguageModel, config: LanguageModelConfig) -> LanguageModel:
-    """Return a network with the parameters of another, apart from attention, in one storage."""
+    """Return a network that shares all parameters with another except those of attention."""
     made = make_language_model(config).to(network.embedding.device, network.embedding.dtype).eval()
     others = {
         name: value for name, value in network.state_dict().items() if ".attention." not in name
@@ -139,7 +139,7 @@ def _copy_parts(network: LanguageModel, config: LanguageModelConfig) -> Language
 def embed_windows(
     network: LanguageModel, tokens: Int[Tensor, "windows tokens"]
 ) -> list[Float[Tensor, "rows tokens d_model"]]:
-    """Return what the first block reads, a few windows at a time."""
+    """Return the input of the first block, a few windows at a time."""
     device = network.embedding.device
     layout = Layout(new_tokens=tokens.shape[1], device=device)
     return [network.embed(rows, layout) for rows in tokens.to(device).split(ROWS)]
@@ -148,7 +148,7 @@ def embed_windows(
 def observe(
     block: Block, states: list[Tensor], layout: Layout
 ) -> tuple[Float[Tensor, "inputs inputs"], list[Tensor]]:
-    """Return the moment of the layer's input and its outputs; states become those after it."""
+    """Return the moment of the layer's input and its outputs; advance the states by a layer."""
     outputs: list[Tensor] = []
     moment = torch.zeros((), dtype=torch.float64)
 
@@ -192,7 +192,7 @@ def _refit(
 def mix(
     attention: Attention, read: Float[Tensor, "rows tokens d_model"], layout: Layout
 ) -> Float[Tensor, "rows tokens channels"]:
-    """Return what the output projection of a layer reads."""
+    """Return the input of a layer's output projection."""
     heads = attention.read(read, layout)
     scores = attention.score(heads, layout)
     mixed = attention.core(scores, heads.value, training=False, decode_kernel="layer", state=None)

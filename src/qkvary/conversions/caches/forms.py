@@ -1,4 +1,4 @@
-"""The layers that can be converted, and the sizes of what they become. Torch-free."""
+"""Which layers can be converted, and the sizes of the results. Torch-free."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ BY_FREQUENCY = ("linear", "llama3")
 
 
 def check_layers(config: LanguageModelConfig) -> None:
-    """Refuse a network whose keys and values are no linear maps of what a layer reads.
+    """Refuse a network whose keys and values are not linear maps of the layer input.
 
     Raises:
         UsageError: with the first reason.
@@ -58,12 +58,12 @@ def _find_reason(layer: AttentionConfig) -> str | None:
 
 
 def count_numbers(layer: AttentionConfig) -> int:
-    """Return the numbers that a layer keeps of a token."""
+    """Return how many numbers a layer keeps per token."""
     return sum(layer.width(source) for source in layer.variant.cached)
 
 
 def merge(layer: AttentionConfig, **variant: Any) -> Variant:
-    """Return a variant without the roles and ranks of a layer's, with its window and terms."""
+    """Return a variant with the window and terms of a layer's, but without its roles and ranks."""
     plain: dict[str, Any] = {"query_form": "plain", "k_rank": None, "v_rank": None}
     return dataclasses.replace(layer.variant, **plain, **variant)
 
@@ -82,14 +82,14 @@ def share_tensor(layer: AttentionConfig, *, rotary: int, **variant: Any) -> Vari
 
 
 def resize(layer: AttentionConfig, variant: Variant, head_dim: int) -> AttentionConfig:
-    """Return a layer of another form, whose scores have no scale of their own."""
+    """Return a layer of another form, without a score scale of its own."""
     own = None if head_dim * layer.num_heads == layer.d_model else head_dim
     scale = dataclasses.replace(layer.scale, identity="none")
     return dataclasses.replace(layer, variant=variant, head_dim=own, scale=scale)
 
 
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
-    """Return the channels of the rotated key: all, or fewer so that they are at most three of four.
+    """Return the channels of the rotated key: all, or at most three quarters of the numbers.
 
     Args:
         layer: The layer before.
@@ -111,7 +111,7 @@ def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
 def refuse_budget(
     method: str, numbers: int, choices: Sequence[int], layer: AttentionConfig
 ) -> UsageError:
-    """Return the error for a layer that a method cannot make so small or so large."""
+    """Return the error for a layer that a method cannot make this small or this large."""
     kept = count_numbers(layer)
     some = ", ".join(f"{one} ({one / kept:.0%})" for one in choices)
     return UsageError(

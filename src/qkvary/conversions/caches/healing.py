@@ -1,6 +1,6 @@
-"""Heals a converted network: distillation from the network before, by the training loop.
+"""Heals a converted network: by distillation from the original network, in the training loop.
 
-The loss is the divergence of the next tokens from those of the network before. Attention is
+The loss is the divergence of the next tokens from those of the original network. Attention is
 trained; everything else stays as it was.
 """
 
@@ -59,7 +59,7 @@ WARMUP = 0.1
 @stored("DistillationConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillationConfig(TaskConfig):
-    """Two networks and the text of a distillation, by their digests."""
+    """Two networks and the text of a distillation, identified by their digests."""
 
     metric: ClassVar[str] = "divergence"
     higher_is_better: ClassVar[bool] = False
@@ -67,7 +67,7 @@ class DistillationConfig(TaskConfig):
     name: Literal["distillation"] = "distillation"
     """Constant; it identifies the task in a record."""
     original: str
-    """sha256 of the weights of the network before."""
+    """sha256 of the weights of the original network."""
     converted: str
     """sha256 of the weights that healing starts from."""
     text: str
@@ -87,7 +87,7 @@ class DistillationConfig(TaskConfig):
 
 
 class Distillation:
-    """Attention of a converted network learns to say what the network before says."""
+    """The attention of a converted network learns to predict what the original predicts."""
 
     metric = DistillationConfig.metric
     higher_is_better = DistillationConfig.higher_is_better
@@ -104,7 +104,7 @@ class Distillation:
 
         Args:
             original: The network before, in evaluation mode.
-            converted: The network that healing starts from; it stays as it is.
+            converted: The network that healing starts from; it is not changed.
             tokens: The text that is trained on.
             held_out: The text that is scored.
         """
@@ -123,7 +123,7 @@ class Distillation:
         return self.config.data_fingerprint
 
     def build(self, network: Network, seed: int) -> LanguageModel:
-        """Return a copy of the converted network, of which attention alone is trained."""
+        """Return a copy of the converted network in which only attention is trained."""
         del network, seed
         weights = self.converted.embedding
         made = make_language_model(self.converted.config).to(weights.device, weights.dtype).eval()
@@ -151,7 +151,7 @@ class Distillation:
     def evaluate(
         self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
     ) -> dict[str, float]:
-        """Score the text that is held out."""
+        """Score the held-out text."""
         del split, context
         network = _as_language_model(model)
         return {
@@ -165,7 +165,7 @@ class Distillation:
 
 
 def choose_learning_rate(tokens: int) -> float:
-    """Return the peak of the learning rate for so many tokens."""
+    """Return the peak learning rate for a number of tokens."""
     return LEARNING_RATE * min(1.0, tokens / FULL_TOKENS) ** 0.5
 
 

@@ -1,9 +1,9 @@
-"""One tensor in place of keys and values: the best of its rank for what reads both.
+"""One tensor in place of keys and values: the best of its rank for scores and outputs.
 
-With C the second moment of the layer's input x, M_q that of the queries and M_o = W_O W_O^T, an
-error of keys counts as it changes scores and one of values as it changes outputs: the tensor is the
-best approximation of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its norm, and values
-multiplied by a weight.
+With C the second moment of the layer's input x, M_q that of the queries and M_o = W_O W_O^T, errors
+of keys are weighted by their effect on scores, and errors of values by their effect on outputs. The
+tensor is the best approximation of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its norm,
+and values multiplied by a weight.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ rises by 0.161, 0.116 and 0.109 nats a token at 0.6, 1 and 1.6 (6,144 tokens of 
 
 
 class JointTensor(NamedTuple):
-    """A tensor of the layer's input, and keys and values as its products."""
+    """A tensor computed from the layer's input, and keys and values as its products."""
 
     read: Float[Tensor, "inputs rank"]
     """The tensor is ``x read``."""
@@ -37,7 +37,7 @@ class JointTensor(NamedTuple):
 
     @property
     def lost(self) -> float:
-        """The share that this tensor leaves out."""
+        """The share of the energy that this tensor leaves out."""
         return float(self.spectrum[min(self.rank, len(self.spectrum) - 1)])
 
 

@@ -1,6 +1,6 @@
-"""An attention layer as matrices that act on row vectors, and the moments that weigh errors.
+"""An attention layer as matrices that act on row vectors, and the moments that weight errors.
 
-Every matrix reads the layer's input with a one behind it, so that biases are rows of the matrices.
+A one is appended to the layer's input, so that biases are rows of the matrices.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class LayerMaps:
     output_bias: Float[Tensor, " d_model"]
     """Zeros where the layer has none."""
     moment: Float[Tensor, "inputs inputs"]
-    """The second moment of the layer's input with a one behind it."""
+    """The second moment of the layer's input with a one appended."""
 
     @property
     def heads_of_group(self) -> int:
@@ -42,12 +42,12 @@ class LayerMaps:
         return self.query.shape[1] // self.key.shape[1]
 
     def query_moments(self) -> Float[Tensor, "kv_heads head_dim head_dim"]:
-        """Return the second moment of the queries that meet each KV head, summed over heads."""
+        """Return the second moment of the queries that read each KV head, summed over heads."""
         query = self.query.unflatten(1, (self.key.shape[1], -1))
         return torch.einsum("dghi,de,eghj->gij", query, self.moment, query)
 
     def output_moments(self) -> Float[Tensor, "kv_heads head_dim head_dim"]:
-        """Return what the output makes of the channels of each KV head's value."""
+        """Return the moment by which the output projection weights each KV head's value."""
         output = self.output.unflatten(0, (self.key.shape[1], -1))
         return torch.einsum("ghid,ghjd->gij", output, output)
 
@@ -57,7 +57,7 @@ def read_layer(attention: Attention, moment: Float[Tensor, "inputs inputs"]) -> 
 
     Args:
         attention: The layer; its query is linear in the input.
-        moment: The second moment of its input with a one behind it.
+        moment: The second moment of its input with a one appended.
     """
     roles = make_role_maps(attention)
     query, key, value = map(_join_bias, roles)
@@ -99,7 +99,7 @@ def write_layer(config: AttentionConfig, **maps: Float[Tensor, "inputs *_ channe
 def write_output(
     maps: LayerMaps, config: AttentionConfig, output: Float[Tensor, "heads channels d_model"]
 ) -> Weights:
-    """Return the parameters of the output projection, with the bias of the layer before."""
+    """Return the parameters of the output projection, with the bias of the original layer."""
     weights: Weights = {"o_proj.weight": output.flatten(0, 1).T}
     if config.out_bias:
         weights["o_proj.bias"] = maps.output_bias

@@ -28,7 +28,7 @@ class Method(Protocol):
     """The new form, as a clause of a sentence."""
 
     def choose(self, layer: AttentionConfig, numbers: int, /) -> AttentionConfig:
-        """Return the layer with at most so many numbers of a token in its cache.
+        """Return the form of the layer with at most this many numbers per token in its cache.
 
         Raises:
             UsageError: if there is no such form; the message lists the choices.
@@ -36,5 +36,5 @@ class Method(Protocol):
         ...
 
     def convert(self, maps: "LayerMaps", config: AttentionConfig, /) -> Converted:
-        """Return the weights of a layer that ``choose`` returned."""
+        """Return the weights for the form that ``choose`` returned."""
         ...

@@ -1,7 +1,6 @@
-"""The output projection of a converted layer, fitted to the output of the layer before.
+"""The output projection of a converted layer, fitted to the output of the original layer.
 
-Ridge regression: the weights that the conversion gave are the prior. Knows sums over tokens, so
-that no token is kept.
+Ridge regression: the weights from the conversion are the prior. Only sums over tokens are kept.
 """
 
 import torch
@@ -13,7 +12,7 @@ RIDGE = 0.02
 
 
 def widen(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs channels"]:
-    """Return all tokens in float64, where they are if that device has such numbers."""
+    """Return all tokens in float64, on their device if it supports float64."""
     rows = read.flatten(0, 1)
     return (rows.cpu() if rows.device.type == "mps" else rows).double()
 
@@ -50,6 +49,6 @@ class Regression:
         return self.prior + torch.linalg.solve(damped, self._product - self._square @ self.prior)
 
     def error(self, weight: Float[Tensor, "inputs outputs"]) -> float:
-        """Return the squared error of W over the squares of what is wanted."""
+        """Return the squared error of W relative to the squares of the targets."""
         explained = (weight * (2 * self._product - self._square @ weight)).sum()
         return (self._energy - float(explained)) / max(self._energy, 1e-300)

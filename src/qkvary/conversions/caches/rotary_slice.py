@@ -1,9 +1,9 @@
-"""One rotated key for all heads: the part of their rotated keys that carries most.
+"""One rotated key for all heads: the part of the rotated keys with the most energy.
 
 At one frequency a rotated channel pair is a complex number, and a rotation multiplies it by a
 phase. So any unitary matrix over the numbers that the KV heads have at that frequency leaves all
-scores as they are, and can move most of what the queries read into the first of them. The first
-ones of all frequencies are the slice; what is left of the keys is read without rotation.
+scores unchanged, and can move most of what the queries read into the first number. The first
+numbers of all frequencies are the slice; the rest of the keys is read without rotation.
 
 Source: the decoupled positions are those of DeepSeek-AI 2024, "DeepSeek-V2"; the rotation between
 heads follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
@@ -23,7 +23,7 @@ ROUNDING = 1e-12
 
 
 class RotarySlice(NamedTuple):
-    """The rotated key, the queries that meet it, and the rest of the keys."""
+    """The rotated key, the queries that read it, and the rest of the keys."""
 
     key: Float[Tensor, "inputs channels"]
     query: Float[Tensor, "inputs heads channels"]
@@ -33,7 +33,7 @@ class RotarySlice(NamedTuple):
     """The share of the energy of rotated keys that the slice has, weighted by the queries."""
 
     def write(self, config: AttentionConfig, factor: float) -> Weights:
-        """Return the parameters of decoupled positions; none for a layer that rotates nothing."""
+        """Return the parameters of decoupled positions; none for a layer without rotation."""
         if not config.rotated_channels:
             return {}
         return write_layer(config, q_rope_proj=self.query * factor, k_rope_proj=self.key)
@@ -89,7 +89,7 @@ def cut_slice(
 
 
 def _pair(heads: Tensor, rotated: int) -> Complex[Tensor, "inputs heads frequencies"]:
-    """Return the rotated channels as complex numbers: the first half with the second."""
+    """Return the rotated channels as complex numbers; the halves are real and imaginary parts."""
     first, second = heads[..., -rotated:].chunk(2, dim=-1)
     return torch.complex(first.contiguous(), second.contiguous())
 

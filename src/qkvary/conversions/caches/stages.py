@@ -1,4 +1,4 @@
-"""A conversion from a budget to a healed network, with the loss after each stage."""
+"""A conversion from a budget to a healed network, measuring the loss after each stage."""
 
 import time
 from collections.abc import Callable
@@ -68,7 +68,7 @@ class Stage:
     loss: float
     """The loss on the held-out text, in nats a token."""
     divergence: float
-    """KL(as it is || this) on the same text, in nats a token."""
+    """KL(original || this stage) on the same text, in nats a token."""
     cpu_seconds: float
     """CPU seconds of the stage, without its measurement."""
 
@@ -88,7 +88,7 @@ class SmallerCache:
     """The new form, as a clause of a sentence."""
     forecast: Forecast | None
     stages: tuple[Stage, ...]
-    """The first is the network as it is."""
+    """The first is the unchanged network."""
     layers: tuple[LayerOutcome, ...]
     """What became of each layer; empty where nothing was converted."""
     fitted_tokens: int
@@ -98,7 +98,7 @@ class SmallerCache:
 
     @property
     def share(self) -> float:
-        """The bytes of the new cache over those of the old one."""
+        """The bytes of the new cache relative to the old one."""
         stored_as = self.plan.budget.stored_as
         return network_bytes(self.config, stored_as) / network_bytes(
             self.original.config, stored_as
@@ -106,7 +106,7 @@ class SmallerCache:
 
 
 def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return the network that a plan makes, with one size for all layers; read without weights.
+    """Return the network that a plan makes, with equal sizes in all layers; reads no weights.
 
     Raises:
         UsageError: if the network cannot be converted, or not to this size.
@@ -149,10 +149,10 @@ def run_stages(
     stop: Callable[[], bool] = lambda: False,
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> SmallerCache:
-    """Convert a network, and heal it where the plan says so.
+    """Convert a network, and heal it if the plan asks for it.
 
     Args:
-        network: The network, in evaluation mode; it stays as it is.
+        network: The network, in evaluation mode; it is not changed.
         plan: What is made.
         texts: What it is fitted to and measured on.
         healing: The folder of a distillation, from which a stopped one resumes.
@@ -233,7 +233,7 @@ def forecast_sizes(
     texts: Texts,
     show_progress: ShowProgress = show_nothing,
 ) -> tuple[Forecast, LanguageModelConfig]:
-    """Return a forecast, and the network with the sizes that the plan chooses by it.
+    """Return a forecast, and the network with the sizes that the plan derives from it.
 
     Args:
         network: The network.
@@ -254,7 +254,7 @@ def forecast_sizes(
     rotary = [layer.variant.decoupled or 0 for layer in even.layers]
     kept = [count_numbers(layer) for layer in network.config.layers]
     costs = [
-        # A layer as it is costs nothing.
+        # An unchanged layer costs nothing.
         [*found.costs(index)[: all_of_it - own].tolist(), 0.0]
         for index, (all_of_it, own) in enumerate(zip(kept, rotary, strict=True))
     ]

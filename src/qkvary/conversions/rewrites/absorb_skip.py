@@ -1,4 +1,4 @@
-"""The skip around ReLU networks becomes part of them, in the rare networks that allow it."""
+"""ReLU networks absorb their skips, in the rare networks that allow it."""
 
 import dataclasses
 

@@ -17,7 +17,7 @@ STATEMENT = "Proposition 4.2"
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return a network of the same label whose heads are in a gauge of the seed."""
+    """Return the network with its heads in a random gauge of the seed; its label is the same."""
     generator = torch.Generator().manual_seed(options.seed)
     measured: list[Conditioning] = []
 

@@ -1,4 +1,4 @@
-"""The query of a single head becomes part of its key: W_Q W_K^T is one matrix."""
+"""The query of a single head is merged into its key: W_Q W_K^T is one matrix."""
 
 from qkvary.conversions.attention_bases import LayerDraft
 from qkvary.conversions.bases import change_layers
@@ -24,7 +24,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         statement=f"{STATEMENT} (any skips and norms)",
         conditions=(
             "one head as wide as the layer",
-            "a linear query with a projection of its own",
+            "a linear query with a separate projection",
             "keys and values that are projections",
             "no rotary positions",
             "the core softmax",

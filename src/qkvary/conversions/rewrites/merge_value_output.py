@@ -1,4 +1,4 @@
-"""The value of a single head becomes part of the output projection: W_V W_O is one matrix."""
+"""The value of a single head is merged into the output projection: W_V W_O is one matrix."""
 
 from qkvary.conversions.bases import change_layers
 from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten
@@ -16,7 +16,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         statement=f"{STATEMENT} (any skips and norms)",
         conditions=(
             "one head as wide as the layer",
-            "a value of its own that is not rotated",
+            "a separate value that is not rotated",
             "a value bias under the core softmax alone",
         ),
     )

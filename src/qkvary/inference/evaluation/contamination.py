@@ -23,12 +23,12 @@ from qkvary.storage.jsonvalues import JsonValue
 RUN = 13
 """The length of a run in words."""
 LONGEST_WORD = 2**16
-"""Longer stretches without a space may be split: the text is read in parts."""
+"""Longer runs without a space may be split, because the text is read in parts."""
 
 _BLOCK = 2**18
 """Tokens decoded at a time."""
 _REMEMBERED = 2**10
-"""Words kept of a long stretch of known ones."""
+"""Words kept of a long run of known words."""
 _BORDER = ""
 """The border between two documents, not a word."""
 _WORD = re.compile(r"[^\W_]+")
@@ -131,7 +131,7 @@ def open_training_text(reference: str) -> TrainingText:
 def _decode(
     split: TokenSplit, pieces: Sequence[bytes], on_progress: Progress
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the documents in parts, each with whether it ends its document."""
+    """Yield the documents in parts, each with a flag: whether the part ends its document."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     ends, read = split.document_starts[1:], 0
     for block in split.blocks(_BLOCK):
@@ -161,7 +161,7 @@ def _read_words(parts: Iterable[tuple[str, bool]]) -> Iterator[list[str]]:
 
 
 def _find_cut(text: str) -> int:
-    """Return the start of the last word, which may continue in the next part."""
+    """Return the start of the last word, which the next part may continue."""
     for place in range(len(text), max(0, len(text) - LONGEST_WORD), -1):
         if text[place - 1].isspace():
             return place

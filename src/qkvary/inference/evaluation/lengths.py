@@ -129,7 +129,7 @@ def score_lengths(
 
 
 def choose_width(longest: int) -> int:
-    """Return the positions per bucket: 128, doubled until there are few enough buckets."""
+    """Return the positions per bucket: 128, doubled until there are at most the allowed buckets."""
     width = FIRST_BUCKET
     while -(-longest // width) > MOST_BUCKETS:
         width *= 2

@@ -115,7 +115,7 @@ def _arc(row: Row) -> Row:
 
 
 def _hellaswag(row: Row) -> Row:
-    """Return the fields after ``process_docs``, with which the copy begins.
+    """Return the fields, with the change that ``process_docs`` would make and the copy lacks.
 
     lm-eval capitalises the unfinished sentence at the end of a context, the copy does not: "... on
     a roof. he" becomes "... on a roof. He".

@@ -232,7 +232,7 @@ def _number_blocks(text: Text, protocol: Protocol) -> NDArray[np.int64]:
 def _estimate_error(
     losses: NDArray[np.float64], chosen: NDArray[np.bool_], blocks: NDArray[np.int64]
 ) -> float:
-    """Return the standard error of a mean over tokens when whole blocks are sampled."""
+    """Return the standard error of a mean over tokens, with whole blocks as the sampled units."""
     sums = np.bincount(blocks[chosen], weights=losses[chosen])
     counts = np.bincount(blocks[chosen])
     sums, counts = sums[counts > 0], counts[counts > 0]

@@ -43,7 +43,7 @@ class TextReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReading:
-    """Tasks, and how they are asked."""
+    """Tasks, and how their prompts are made."""
 
     tasks: tuple[str, ...]
     """Names of tasks; ``five`` for the local ones but lambada."""

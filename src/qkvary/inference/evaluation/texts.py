@@ -38,7 +38,7 @@ class Text:
         return len(self.starts) - 1
 
     def spans(self, *, joined: bool = False) -> NDArray[np.int64]:
-        """Return the start and end of each document, [documents, 2], or of all as one.
+        """Return the start and end of each document, [documents, 2]; or of the whole text as one.
 
         Args:
             joined: Whether documents are concatenated, as in packed training rows.

@@ -1,1 +1,1 @@
-"""Attention of a few new queries over many stored keys: several kernels, the fastest of them."""
+"""Attention of a few new queries over many stored keys: several kernels, and a choice."""

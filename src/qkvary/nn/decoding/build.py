@@ -62,7 +62,7 @@ def build(sources: Sequence[Path]) -> Path | None:
 
 
 def will_build(sources: Sequence[Path]) -> bool:
-    """Return whether ``load`` would have to compile, which takes a while."""
+    """Return whether ``load`` would have to compile first, which takes a while."""
     path = _path(sources)
     return find_compiler() is not None and (path is None or not _is_whole(path))
 
@@ -76,7 +76,7 @@ def _path(sources: Sequence[Path]) -> Path | None:
 
 
 def _seal(library: Path) -> Path:
-    """Return the file with a library's digest, since loading half of one would end the process."""
+    """Return the file that holds a library's digest: loading a truncated library would crash."""
     return library.with_name(f"{library.name}.sha256")
 
 

@@ -1,7 +1,7 @@
-"""The choice of a decoding kernel: by a rule, by a timing where one is asked for, or pinned.
+"""The choice of a decoding kernel: by rule, by timing if asked for, or pinned.
 
-``auto`` follows from the device, the types and the shapes of a call, so that results depend on no
-measurement. ``fastest`` has no rules: every kernel that supports the call is timed once for each
+``auto`` depends on the device, types and shapes of a call, so results do not depend on a
+measurement. ``fastest`` has no rules: it times every kernel that supports the call, once for each
 machine and kind of call. These choices are stored next to the built kernels; an unreadable file is
 ignored.
 """
@@ -57,7 +57,7 @@ _read: set[Path] = set()
 
 
 def chosen() -> dict[str, str]:
-    """Return the kernel of every kind of call that this process timed or found stored."""
+    """Return the chosen kernel for every kind of call that was timed here or stored."""
     return dict(_chosen)
 
 
@@ -75,7 +75,7 @@ def available(problem: Decoding) -> list[str]:
 
 
 def _is_usable(name: str, problem: Decoding) -> bool:
-    """Return whether a kernel supports a call, and does not just interpret GPU code on the CPU."""
+    """Return whether a kernel supports a call without interpreting GPU code on the CPU."""
     is_interpreted = name == "triton" and triton_attention.is_interpreted()
     return not is_interpreted and _supports(name, problem)
 
@@ -116,7 +116,7 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
 
 
 def _prefer(problem: Decoding) -> str:
-    """Return the kernel that ``auto`` takes: the one made for the device, or ``folded``."""
+    """Return the kernel of ``auto``: the one made for the device, or ``folded``."""
     if _is_usable("native", problem):
         return "native"
     if not _is_usable("triton", problem):
@@ -129,7 +129,7 @@ def _prefer(problem: Decoding) -> str:
 
 
 def pinned(kernel: str) -> str:
-    """Return the name that is meant: where ``auto`` is given, the environment may say another.
+    """Return the kernel's name; for ``auto`` the environment may name another.
 
     Raises:
         ValueError: for an unknown name.
@@ -143,7 +143,7 @@ def pinned(kernel: str) -> str:
 
 
 def choose_once(kind: str, names: Sequence[str], measure: Callable[[], str]) -> str:
-    """Return the stored choice for a kind of call on this machine, or choose now and store it.
+    """Return the stored choice for a kind of call on this machine, or choose and store one.
 
     Args:
         kind: Describes the call.
@@ -166,7 +166,7 @@ def _choose_once(problem: Decoding, kind: str) -> str:
 
 
 def kind_of(problem: Decoding) -> Kind:
-    """Return the kind of a call; lengths, batches and queries count by powers of two."""
+    """Return the kind of a call, with lengths, batches and queries rounded to powers of two."""
     batch, heads, queries, dim = problem.query.shape
     kv_heads, keys = problem.key.shape[1:3]
     return (
@@ -205,7 +205,7 @@ NAMES = (
 
 
 def describe(kind: Kind) -> str:
-    """Return a kind as the file names it."""
+    """Return a kind of call as the file of choices names it."""
     parts = zip(NAMES, kind, strict=True)
     return ", ".join(f"{name} {str(part).removeprefix('torch.')}" for name, part in parts)
 
@@ -243,9 +243,9 @@ def _time(problem: Decoding, name: str, repeats: int) -> float:
 
 
 def read_clock(device: torch.device) -> float:
-    """Return seconds that count the work of this process and not that of others, where possible.
+    """Return a clock in seconds that, where possible, counts only the work of this process.
 
-    A GPU finishes what it was given first. A single thread is timed by the time it runs.
+    A GPU is synchronised first. A single thread is timed by the time it runs.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -256,7 +256,7 @@ def read_clock(device: torch.device) -> float:
 
 @functools.cache
 def describe_device(device: torch.device) -> str:
-    """Return the name of a GPU, the type of another device."""
+    """Return the name of a GPU, or the type of another device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 

@@ -45,7 +45,7 @@ def _reductions() -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
 def reduce_products(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, visible: Tensor
 ) -> Tensor:
-    """Compute what is compiled."""
+    """Compute attention as sums of elementwise products; this function is compiled."""
     wide = torch.promote_types(query.dtype, torch.float32)
     scores = (query[:, :, :, None].to(wide) * key[:, :, None].to(wide)).sum(dim=-1) + bias.to(wide)
     weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)

@@ -19,8 +19,7 @@ def decode_attention(
 ) -> Float[Tensor, "batch heads queries value_dim"]:
     """``softmax(scale q k^T + bias) v`` for few queries, without gradients.
 
-    The queries are those of the last keys, and see no later ones. A query that sees no key gets
-    zeros.
+    The queries belong to the last keys and see no later keys. A query that sees no key gets zeros.
 
     Args:
         query: The new queries.

@@ -1,8 +1,8 @@
 """Decoding attention in plain torch, in two forms: which is faster depends on the machine.
 
 Both take fewer KV heads than heads without copying keys, by folding the heads of a group into the
-queries. Where the value is the key, they get one tensor twice, and what was read for the scores may
-still be in a cache when it is mixed.
+queries. If the value is the key, the same tensor is passed twice, and it may still be in the
+processor's cache for the second product.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ def attend_matmul(problem: Decoding) -> Mixed:
 
 
 def _mask(problem: Decoding, visible: Tensor | None) -> Tensor | None:
-    """Return the bias with what is hidden, as fused kernels take them."""
+    """Return the bias with hidden keys at minus infinity, as fused kernels expect it."""
     bias = problem.folded_bias()
     if bias is None:
         return visible

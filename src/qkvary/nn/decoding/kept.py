@@ -1,7 +1,7 @@
-"""Files that decoding keeps on a machine between runs: built kernels and the fastest ones.
+"""Files that decoding keeps on a machine between runs: built kernels, and which is fastest.
 
-All of it can be made again, so an unreadable file counts as missing and a failed write is ignored.
-Files are renamed into place but not synced to disk, since readers verify them.
+They can be made again, so an unreadable file counts as missing and a failed write is ignored. Files
+are renamed into place but not synced to disk, since readers verify them.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def can_keep() -> bool:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Generator[None]:
-    """Wait for other processes that are in here for the same folder, where it can be locked."""
+    """Wait until other processes have left this block for the same folder, if it can be locked."""
     folder, descriptor = kept_folder(), None
     try:
         if folder is not None:

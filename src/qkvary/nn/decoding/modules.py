@@ -1,4 +1,4 @@
-"""Whether a network still computes by the modules that it was built of, and nothing else."""
+"""Checks that a network still computes with the modules it was built from, and nothing else."""
 
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList, type_before_parametrizations
@@ -11,9 +11,9 @@ from qkvary.nn.quantized_weights import Dequantized
 
 
 def is_as_built(network: nn.Module) -> bool:
-    """Return whether reading the weights of a network is enough to compute what it computes.
+    """Return whether a network's weights alone determine what it computes.
 
-    It is not where hooks wait for calls of modules, or other modules have taken their place.
+    They do not if modules have hooks or were replaced.
     """
     return not any(is_watched(part) or not _has_own_parts(part) for part in network.modules())
 

@@ -1,8 +1,8 @@
 """The native kernel of ``native/attention.cpp``, which reads tensors in place.
 
-It reads each tile of the keys once for both products, whatever the strides between tokens, heads
-and rows of the batch. The channels of a token must be contiguous. Codes and un-rotated keys are
-read by the native step alone (``step``).
+It reads each tile of keys once for both products, with any strides between tokens, heads and batch
+rows. The channels of a token must be contiguous. Codes and un-rotated keys are read by the native
+step alone (``step``).
 """
 
 import ctypes
@@ -117,7 +117,7 @@ class Call(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the library, built at the first call on a machine; ``None`` if it cannot be built."""
+    """Return the library, built on first use; ``None`` if it cannot be built."""
     loaded = load(SOURCES)
     if loaded is None:
         return None
@@ -132,7 +132,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def notice() -> str | None:
-    """Return a notice for the first use, if that has to build the kernels, which takes a while."""
+    """Return a notice if the first use has to build the kernels, which takes a while."""
     if library.cache_info().currsize or not build.will_build(SOURCES):
         return None
     if can_keep():
@@ -142,7 +142,7 @@ def notice() -> str | None:
 
 
 def supports(problem: Decoding) -> bool:
-    """Return whether the kernel reads these tensors, on a machine where it can be built."""
+    """Return whether the kernel can read these tensors, and can be built on this machine."""
     query, key, value = problem.query, problem.key, problem.value
     return (
         query.is_cpu
@@ -181,10 +181,10 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
 
 
 def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, list[Tensor]]:
-    """Return the call as the library takes it, and the copies that it points to.
+    """Return the call in the library's form, and the copies that it points to.
 
-    Packed at once: after a pass over the cache nothing of Python is in the processor's caches, and
-    a field at a time takes as long as a tenth of the pass.
+    All fields are packed at once. A pass over the cache evicts Python's data from the processor's
+    caches, so setting the fields one by one would take a tenth of the pass.
 
     Args:
         problem: A call that ``supports`` accepts.
@@ -254,14 +254,14 @@ def point(stored: Stored, entries: Tensor) -> None:
 
 
 def cover(call: Call, rows: int, tokens: int, valid: Tensor | None) -> None:
-    """Make a call with one query per row read the first ``tokens`` tokens that no mask hides."""
+    """Make a call with one query per row read the first ``tokens`` tokens, without a mask."""
     call.batch, call.tokens, call.start = rows, tokens, tokens - 1
     call.valid = None if valid is None else valid.data_ptr()
     call.valid_stride = 0 if valid is None else valid.stride(0)
 
 
 def point_codes(stored: Stored, claimed: ClaimedCodes) -> None:
-    """Make a call read codes, and after them the tokens that are not quantised yet."""
+    """Make a call read codes, then the tokens that are not yet quantised."""
     codes, scales, newest = claimed.codes, claimed.scales, claimed.newest
     stored.data, stored.dim = codes.data_ptr(), newest.shape[3]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = codes.stride()
@@ -278,7 +278,7 @@ def point_codes(stored: Stored, claimed: ClaimedCodes) -> None:
 
 
 def _store(stored: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
-    """Return the fields of a stored tensor; a copy that has to be made is added to ``kept``."""
+    """Return the fields of a stored tensor; a copy, if needed, is added to ``kept``."""
     strides = stored.stride()
     if strides[3] != 1:
         stored = stored.contiguous()
@@ -288,7 +288,7 @@ def _store(stored: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
 
 
 def _format_of(structure: type[ctypes.Structure]) -> str:
-    """Return the fields of a structure as ``struct`` spells them."""
+    """Return the fields of a structure in the notation of ``struct``."""
     spelled: dict[object, str] = {_pointer: "P", _int64: "q", ctypes.c_double: "d"}
     kinds = (field[1] for field in structure._fields_)
     return "".join(

@@ -78,11 +78,11 @@ class Decoding:
 
     @property
     def rows(self) -> int:
-        """Queries that read one key head."""
+        """Queries that read one KV head."""
         return self.query.shape[1] // self.key.shape[1] * self.query.shape[2]
 
     def folded_query(self) -> Float[Tensor, "batch kv_heads rows key_dim"]:
-        """Return the queries of all heads of a group as rows of one head."""
+        """Return the queries of all heads of a group as the rows of one head."""
         batch, _, _, dim = self.query.shape
         return self.query.reshape(batch, self.key.shape[1], self.rows, dim)
 

@@ -1,8 +1,8 @@
 """Tables of cosines and sines for keys that the native step rotates when it reads them.
 
 With j = 64 b + r and an un-rotated key k_j, q' R(j) k_j = (R(-64 b) q)' R(r) k_j for a query q that
-is rotated by its own position: the step rotates the query once for 64 keys, and the keys by one
-small table that stays in the first-level cache.
+is rotated by its own position: the step rotates the query once for 64 keys, and rotates the keys
+with one small table that stays in the first-level cache.
 
 Source: Su et al. 2021, RoFormer.
 """
@@ -21,7 +21,7 @@ PERIOD = 64
 
 
 class Turn(NamedTuple):
-    """What the rotations of a layer are made of."""
+    """The settings of a layer's rotation."""
 
     dim: int
     """Rotated channels of a head, an even number."""
@@ -34,7 +34,7 @@ class Turn(NamedTuple):
 
 
 def turn_of(config: AttentionConfig, tokens: int) -> Turn:
-    """Return the rotation of a layer for a text of at most so many tokens."""
+    """Return the rotation of a layer, for texts of at most this many tokens."""
     position, counted = config.position, tokens if config.turns_by_length else 0
     return Turn(config.rotated_channels, position.rotary_base, position.scaling, counted)
 
@@ -57,7 +57,7 @@ def near_table(turn: Turn, width: int) -> tuple[Tensor, Tensor]:
 def far_table(turn: Turn, width: int, periods: int) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of the first position of each period, as :func:`near_table`.
 
-    Without a factor, since both tables turn one product.
+    It omits the factor, because both tables are applied to the same product.
     """
     return _table(torch.arange(periods) * PERIOD, turn, width)
 

@@ -1,7 +1,7 @@
 """A whole step as one call: what ``native/step.cpp`` computes, over a network and its cache.
 
-The network stays what it is: parameters are read where they lie, and new entries are written into
-the cache's own buffers, so that steps here and calls of the network can follow each other.
+The network is not changed: parameters are read in place, and new entries go into the cache's own
+buffers, so native steps and calls of the network can alternate.
 """
 
 import ctypes
@@ -73,7 +73,7 @@ def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | Encode
 
 
 def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
-    """Return whether the library reads a parameter where it lies."""
+    """Return whether the library can read a parameter in place."""
     plain, scales = numbers.stored.is_contiguous(), numbers.scales
     if scales is not None:
         plain = plain and scales.is_contiguous() and scales.dtype == torch.float32
@@ -81,9 +81,9 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
 
 
 def _supports_layer(cache: LayerCache) -> bool:
-    """Plain scores over entries that are written once and read as they are, or turned keys.
+    """Return whether a layer has plain scores over entries that are read as stored, or rotated.
 
-    Or a state, which takes the place of all entries.
+    A layer with a state instead of entries is supported too.
     """
     config, options = cache.config, cache.options
     variant = config.variant
@@ -140,9 +140,9 @@ def library() -> ctypes.CDLL | None:
 
 
 class NativeStep:
-    """Computes the next token of every row in one library call, with addresses found only once.
+    """Computes the next token of every row in one library call, with addresses looked up once.
 
-    Holds on to the parameters as they are now; make a new one after moving or casting the network.
+    It refers to the parameters of this moment: make a new step after moving or casting the network.
     """
 
     def __init__(self, model: LanguageModel | EncoderDecoder, cache: KVCache) -> None:
@@ -189,7 +189,7 @@ class NativeStep:
     def __call__(
         self, tokens: Int[Tensor, " rows"], attention_mask: AttentionMask | None
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Return the logits after one new token a row, and store what was computed of it.
+        """Return the logits after one new token per row, and store the token's entries.
 
         Args:
             tokens: The new tokens.
@@ -239,7 +239,7 @@ class NativeStep:
     def _claim(
         self, layer: Layer, cache: LayerCache, rows: int, valid: Tensor | None
     ) -> State | None:
-        """Point to where a layer's entries are now: reordered rows are elsewhere.
+        """Point to the current memory of a layer's entries, which move when rows are reordered.
 
         Returns:
             The memory of a state that includes the new token; None for a layer without a state.
@@ -421,7 +421,7 @@ class NativeStep:
         return self._at(table[0].contiguous())
 
     def _rotation(self, config: AttentionConfig) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines of all positions, made once for all layers that turn alike."""
+        """Return cosines and sines of all positions, shared by layers with the same rotation."""
         key = turn_of(config, self._max_tokens)
         if key not in self._turns:
             index = torch.arange(self._max_tokens)[None]
@@ -436,7 +436,7 @@ class NativeStep:
 
 
 def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
-    """Return a mask as the library reads it, one byte a token; the library checks nothing."""
+    """Return a mask in the library's form, one byte per token; the library checks nothing."""
     if mask is None:
         return None
     if mask.shape != (rows, tokens):
@@ -446,9 +446,9 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 
 def _point_sums(sums: Sums, store: StateStore) -> State:
-    """Point to a state and to memory for the next one, which is returned.
+    """Point to a state and to new memory for the next one, which is returned.
 
-    The state itself stays as it is: a step may fail, and others may hold it.
+    The state itself is not changed: a step may fail, and others may refer to the state.
     """
     before = store.read()
     if before is None:
@@ -464,7 +464,7 @@ def _point_sums(sums: Sums, store: StateStore) -> State:
 
 
 def _part_names(cache: LayerCache) -> tuple[str, str]:
-    """Return what a layout calls the entries that key and value are read from."""
+    """Return the names that a layout gives the entries for key and value."""
     sharing = cache.config.variant.sharing
     if cache.options.layout == "sources":
         return sharing.key, sharing.value

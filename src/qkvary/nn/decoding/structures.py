@@ -34,7 +34,7 @@ class Norm(ctypes.Structure):
 
 
 class Projected(ctypes.Structure):
-    """A source: the input through one matrix or two."""
+    """A source: the input through one matrix, or through two."""
 
     _fields_ = (("down", Matrix), ("weight", Matrix))
 

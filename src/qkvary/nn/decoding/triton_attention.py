@@ -1,7 +1,7 @@
 """Decoding attention on GPUs: how a call is cut for the kernels of ``triton_kernels``.
 
-The keys of a KV head are cut into runs, so that a few heads keep all multiprocessors busy. Where
-Triton is missing, which not every system has a build of, other kernels answer.
+The keys of a KV head are cut into runs, so that even a few heads keep all multiprocessors busy.
+Without Triton, which is not built for every system, other kernels are used.
 """
 
 import functools
@@ -54,7 +54,7 @@ _tile_bytes: dict[object, int] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Sizes of the pieces of a call."""
+    """How a call is cut into pieces: their sizes."""
 
     tile: int
     """Keys that are read at a time."""
@@ -69,7 +69,7 @@ class Cut:
 
 
 def is_interpreted() -> bool:
-    """Return whether the kernels run in Triton's interpreter, for tests, and take their time."""
+    """Return whether the kernels run in Triton's interpreter, which is slow and for tests."""
     return kernels is not None and kernels.INTERPRETED
 
 
@@ -99,7 +99,7 @@ def attend_triton(problem: Decoding) -> Float[Tensor, "batch heads queries value
 
 
 def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows value_dim"]:
-    """Attend with the largest tiles that the device has room for; Triton says whether it has."""
+    """Attend with the largest tiles that fit on the device, as Triton reports."""
     kind = (
         problem.key.device,
         problem.query.dtype,
@@ -117,7 +117,7 @@ def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows va
 
 
 def cut(problem: Decoding, tile_bytes: int) -> Cut:
-    """Return the sizes of the pieces of a call that suit its device, with tiles of that size."""
+    """Return the sizes of the pieces of a call, given a tile size, that suit its device."""
     batch, groups, keys, _ = problem.key.shape
     bytes_of_row = _bytes_of_row(problem)
     most = tile_bytes // bytes_of_row
@@ -140,7 +140,7 @@ def cut(problem: Decoding, tile_bytes: int) -> Cut:
 
 
 def _bytes_of_row(problem: Decoding) -> int:
-    """Return the bytes of a key, a value or a query, padded as in a tile."""
+    """Return the bytes of a key, value or query, padded to the width of a tile."""
     dim = max(problem.key.shape[3], problem.value.shape[3])
     return _fill(dim) * problem.query.element_size()
 
@@ -190,7 +190,7 @@ def _merge(
 
 
 def _describe(numbers: Tensor) -> object:
-    """Return keys or values as the kernels read them."""
+    """Return keys or values in the form that the kernels read."""
     constant, dim = kernels.tl.constexpr, numbers.shape[3]
     return kernels.Stored(numbers, numbers.stride(), constant(dim), constant(_fill(dim)))
 

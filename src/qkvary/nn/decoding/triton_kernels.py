@@ -50,7 +50,7 @@ class Stored(NamedTuple):
 
 
 class Bias(NamedTuple):
-    """A bias of scaled scores, for powers of two, [batch, kv_heads, rows, tokens] contiguous."""
+    """A bias on scores in powers of two, [batch, kv_heads, rows, tokens], contiguous."""
 
     numbers: Tensor
     """The numbers, float32."""
@@ -82,7 +82,7 @@ def read_tile(stored, batch, group, first, tokens, TILE: tl.constexpr):
 @triton.jit
 @no_type_check
 def see(valid, batch, token, tokens, last):
-    """Return the mask of the tokens that a row sees, [rows, TILE]: real ones up to its last."""
+    """Return the mask of tokens that each row sees, [rows, TILE]: real ones up to its last."""
     is_there = token < tokens
     if valid is not None:
         marks = valid.marks + batch * valid.strides[0] + token * valid.strides[1]
@@ -113,7 +113,7 @@ def score(asked, keys, FEW: tl.constexpr):
 @triton.jit
 @no_type_check
 def mix(weights, values, mixed, FEW: tl.constexpr):
-    """Return the mixture of earlier values and these, [rows, width]."""
+    """Return the mixture of the earlier values and this tile, [rows, width]."""
     if FEW:
         return mixed + tl.sum(weights[:, :, None] * values.to(tl.float32)[None, :, :], 1)
     return tl.dot(weights.to(values.dtype), values, mixed, input_precision="ieee")

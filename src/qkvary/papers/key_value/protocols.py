@@ -53,8 +53,8 @@ def synthetic_network(
 ) -> EncoderConfig:
     """Return the post-norm encoder of the synthetic experiments.
 
-    Attention is initialized Xavier-uniform over the packed projection, so that fewer projections
-    start larger; ``matched`` initializes all alike. Other weights use torch's defaults.
+    Attention is initialized Xavier-uniform over the packed projection, so fewer projections get
+    larger initial weights; ``matched`` initializes all equally. Other weights use torch's defaults.
 
     Source: code of paper 2 (Key-Value Transformer): ReLU, d_ff = 2 d, m = 10, no dropout on
     attention probabilities.
@@ -148,7 +148,7 @@ def character_network(
 
 
 def quick_sequences(name: SequenceTaskName, *, steps: int, learning_rate: float) -> Setting:
-    """Return a synthetic task that is learned in seconds, from equal initial deviations."""
+    """Return a synthetic task that is learned in seconds, with equal initial deviations."""
     length = 16
     return Setting(
         name=name,
@@ -165,7 +165,7 @@ def quick_sequences(name: SequenceTaskName, *, steps: int, learning_rate: float)
 
 
 def quick_characters() -> Setting:
-    """Return characters of tiny Shakespeare in seconds."""
+    """Return a study of tiny Shakespeare's characters that takes seconds."""
     context = 32
     return Setting(
         name="characters",
@@ -222,7 +222,7 @@ def number_network(context: int) -> LanguageModelConfig:
 
 
 def number_training(context: int, *, learning_rate: float) -> TrainingConfig:
-    """Return 15 epochs of one cycle with Adam, as fastai's ``fit_one_cycle`` does it by default.
+    """Return 15 epochs of one cycle with Adam, with the defaults of fastai's ``fit_one_cycle``.
 
     Weight decay is decoupled and exempts biases and norms.
 

@@ -16,7 +16,7 @@ SETS_PER_STEP = 64
 def set_network(
     task: AnomalyTaskConfig, *, d_model: int, num_layers: int, num_heads: int
 ) -> EncoderConfig:
-    """Return the encoder of the synthetic experiments over described images, without positions.
+    """Return the encoder of the synthetic experiments, for image features and without positions.
 
     Source: the text of papers 1 and 2; their code for this experiment is not public.
     """

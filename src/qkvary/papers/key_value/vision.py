@@ -87,7 +87,7 @@ def vision_task(name: ImageSetName, splits: ImageSplits) -> ImageTaskConfig:
 
 
 def vision_floor(task: ImageTaskConfig) -> str:
-    """Return a sentence on what a guess scores."""
+    """Return a sentence on the accuracy of guessing."""
     return f"Guessing one of the {task.images.classes} classes scores {1 / task.images.classes:g}."
 
 
@@ -176,9 +176,9 @@ def vision_grid(
 
 
 def quick_protocols(study: str, name: ImageSetName, **sizes: Any) -> Mapping[str, Study]:
-    """Return a study of one data set with clean splits, and with the published ones.
+    """Return a study of one data set with clean splits, and one with the published splits.
 
-    It is run in minutes: the published network, small.
+    It takes minutes: the published network with small sizes.
 
     Args:
         study: The name of the study.

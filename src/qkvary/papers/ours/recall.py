@@ -28,7 +28,7 @@ and pairs, with the default power: early pairs are queried at small distances mo
 
 
 def with_cores(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return labels, the same with linear attention, and two with SOFT."""
+    """Return the labels, the same labels with linear attention, and two with SOFT."""
     linear, other = CORES
     return (
         *labels,
@@ -110,7 +110,7 @@ def recall_training(
 
 
 def recall_floor(task: RecallTaskConfig) -> str:
-    """Return a sentence on what solvers score that do not recall."""
+    """Return a sentence on the scores of solvers that do not recall."""
     floor = POSITIONAL_FLOORS[task.length, task.pairs]
     return (
         f"Always answering with the value of one pair scores {1 / task.pairs:g}, and with that of "

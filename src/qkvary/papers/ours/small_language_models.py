@@ -52,8 +52,8 @@ def small_network(
     """Return paper 1's network with 2 layers and no dropout, since no example is repeated.
 
     Positions are those of the variants (rotary), not added to embeddings, and the initial weights
-    are three times as large as in paper 1: otherwise it depends on chance when such a small network
-    begins to use its context (docs/decisions/0017).
+    are three times as large as in paper 1: with smaller weights, chance decides when such a small
+    network begins to use its context (docs/decisions/0017).
 
     Args:
         context: Tokens per row.
@@ -82,7 +82,7 @@ def small_network(
 def small_training(*, steps: int, context: int, learning_rate: float) -> TrainingConfig:
     """Return paper 1's training (AdamW that decays everything, warm-up, a cosine to a tenth).
 
-    All variants decay alike; the published weight decay of identity queries is 2^-5.
+    All variants have the same weight decay, although the papers give identity queries 2^-5.
 
     Args:
         steps: Steps of 1,024 positions each.

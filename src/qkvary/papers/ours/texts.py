@@ -10,8 +10,8 @@ def text_network(
 ) -> EncoderConfig:
     """Return a pre-norm encoder of bytes with a head on the mean of the last hidden states.
 
-    Embeddings are N(0, 1), as positions are: drawn as a linear layer on one-hot tokens, they would
-    be so small that positions hide them.
+    Embeddings are N(0, 1), like positions: initialised as a linear layer on one-hot tokens, they
+    would be too small next to the positions.
 
     Args:
         classes: Labels.

@@ -107,7 +107,7 @@ def _cache(figure: PublishedFigure) -> Derivation:
 
 
 def _largest_group() -> float:
-    """Return the most query heads of a KV head in published networks with grouped queries."""
+    """Return the largest number of query heads per KV head in published networks with GQA."""
     configs = [one.config for one in published_configs().values()]
     heads = [(one.get("num_attention_heads"), one.get("num_key_value_heads")) for one in configs]
     return max(

@@ -136,8 +136,8 @@ def _environments(
 ) -> tuple[tuple[tuple[str, str], ...], ...]:
     """Return the distinct environments of the runs, in the order of their first run.
 
-    A run that failed may know less than others: two environments are one if they agree in what
-    both know, and in whether a run was changed on the way.
+    A failed run may have recorded less than others: two environments are the same if they agree in
+    everything both recorded, and in whether a run's settings were changed on resuming.
     """
     found: list[dict[str, str]] = []
     for run in observations:
@@ -191,7 +191,7 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
     percent = f"{100 * CONFIDENCE:g} %"
     planned = (
         "Planned contrasts are paired in the same way, a variant and its reference. They are a "
-        f"family of their own, {percent} with Bonferroni's correction for "
+        f"separate family, {percent} with Bonferroni's correction for "
         f"{contrast_family(contrasts)} comparisons (averages and tasks; single "
         "settings are corrected among themselves)."
     )

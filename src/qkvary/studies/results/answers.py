@@ -92,7 +92,7 @@ def _in_table(row: ContrastRow) -> str:
 
 
 def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
-    """State which costs the two have in common in all tables of tasks."""
+    """State which costs two variants have in common in the tables of all tasks."""
     costs = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     caches = {(a.cache_bytes_per_token, b.cache_bytes_per_token) for a, b in costs}
     caches.discard((None, None))
@@ -214,7 +214,7 @@ def _describe_steps(table: ResultTable, baseline: str) -> str:
 
 
 def _seen(detectable: Sequence[float | None]) -> str:
-    """State the smallest differences that would have been seen."""
+    """State the smallest differences that could have been detected."""
     known = [size for size in detectable if size is not None]
     if not known:
         return ""

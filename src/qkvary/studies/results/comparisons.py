@@ -158,7 +158,7 @@ def _difference(
 
 
 def _within(bound: float | None, wording: DifferenceWording) -> float | None:
-    """Clip an interval to the possible values, which keeps its coverage."""
+    """Clip an interval to the possible values; this does not reduce its coverage."""
     if bound is None or wording.limit is None:
         return bound
     return max(-wording.limit, min(wording.limit, bound))

@@ -58,10 +58,10 @@ def write_headline(
 ) -> Headline:
     """Return the short answer.
 
-    It is about the table of a task, or of several, that compares the most variants with an
-    interval; among equals, the one with the most decided comparisons, then the first. Tables
-    that settings name as theirs come after those of tasks. A study with no other tables asks what
-    it planned to compare across them: these contrasts come first.
+    It is about the table, of one task or several, that compares the most variants with an interval;
+    among equals, the one with the most decided comparisons, then the first. Tables that belong to
+    single settings come after those of tasks. If a study has only such tables, its planned
+    contrasts across them come first.
 
     Args:
         tables: All result tables; those of single settings are skipped.
@@ -124,7 +124,7 @@ def describe_repeats(published: Sequence[PublishedComparison]) -> tuple[str, ...
 
 
 def _where(table: ResultTable, own_tables: Collection[str]) -> str:
-    """Return the first words of a sentence about a table."""
+    """Return the opening words of a sentence about a table."""
     if table.name in own_tables:
         return f'With "{table.name}"'
     if table.kind == "average":
@@ -143,7 +143,7 @@ def _compared(table: ResultTable) -> dict[str, Difference]:
 
 
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
-    """State which variants cost nothing that shows, what others cost, and what is not decided."""
+    """State which variants cost nothing noticeable, what others cost, and what is not decided."""
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
     whole = _learnt(table, baseline)
@@ -183,9 +183,10 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
 
 
 def _learnt(table: ResultTable, baseline: str) -> float:
-    """Return how far the baseline came from a guess, but at most its mean; 0 if that is not known.
+    """Return how far the baseline came from a guess, but at most its mean; 0 if not known.
 
-    A small share of a long way may be a large share of a small loss, so the smaller one counts.
+    A small share of a long improvement may be a large share of a small final loss, so the smaller
+    of the two is used.
     """
     mean = table.row(baseline).mean
     if mean is None or table.scale is None or table.scale.learnt(mean) <= 0:
@@ -217,7 +218,7 @@ label."""
 
 
 def _group(table: ResultTable, baseline: str) -> list[_Group]:
-    """Group the variants that change the same and have one verdict; others stay single."""
+    """Group the variants with the same kind of change and the same verdict; others stay single."""
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
@@ -242,14 +243,14 @@ def _select(groups: Sequence[_Group], verdict: str) -> list[_Group]:
 
 
 def _first_named(groups: Sequence[_Group]) -> list[_Group]:
-    """Return the groups that a sentence has room for, and the others as one."""
+    """Return the groups that a sentence has room for, and the other groups as one."""
     named, rest = _split_named(groups)
     others = [gap for _, gaps in rest for gap in gaps]
     return [*named, *([(f"{len(rest)} others", others)] if rest else [])]
 
 
 def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Return the groups that a sentence has room for, single changes before several, and others."""
+    """Return the groups that a sentence has room for, single changes first, and the others."""
     if len(groups) <= MOST_NAMED:
         return [*groups], []
     single_first = sorted(groups, key=lambda group: " with " in group[0])
@@ -263,7 +264,7 @@ def _names(groups: Sequence[_Group]) -> list[str]:
 
 
 def _most(gaps: Sequence[Difference], higher_is_better: bool) -> float:
-    """Return the largest cost that the intervals admit."""
+    """Return the largest cost that the intervals allow."""
     return max(
         -gap.low if higher_is_better else gap.high
         for gap in gaps
@@ -272,7 +273,7 @@ def _most(gaps: Sequence[Difference], higher_is_better: bool) -> float:
 
 
 def _round_up(size: float, decimals: int | None = None) -> str:
-    """Write a size with two digits, or with so many decimals, rounded up."""
+    """Write a size rounded up, with two digits or a given number of decimals."""
     decimals = decimals_of(size) if decimals is None else decimals
     return fixed(math.ceil(size * 10**decimals - 1e-9) / 10**decimals, decimals)
 
@@ -288,7 +289,7 @@ def _magnitude(gap: Difference) -> float:
 
 
 def _decimals(gaps: Sequence[Difference]) -> int:
-    """Return the decimals of a sentence: those that its surest difference supports."""
+    """Return the decimals of a sentence: as many as its most certain difference supports."""
     return max((_supported(gap) for gap in gaps), default=0)
 
 
@@ -320,12 +321,12 @@ def _planned(
 
 
 def _name_table(contrast: Contrast) -> Contrast:
-    """Name the only table of a contrast, as contrasts across settings name both of theirs."""
+    """Name the only table of a contrast; contrasts across settings name both of theirs."""
     return replace(contrast, reference=f'{contrast.reference} with "{contrast.rows[0].table}"')
 
 
 def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
-    """State which share of a cost a contrast at equal cost recovers, the largest first."""
+    """State which share of a cost is recovered by contrasts at equal cost, the largest first."""
     rows = {row.variant: row for row in table.rows}
     found: list[tuple[float, str]] = []
     for contrast, gap in planned:
@@ -352,8 +353,8 @@ _Named = TypeVar("_Named")
 def _across(table: ResultTable, planned: _Planned) -> list[str]:
     """State the contrasts across settings: differences, then bounds of the others.
 
-    "No difference shows" stands where the interval leaves out differences as large as the smallest
-    that is supported.
+    "No difference shows" is written if the interval excludes differences as large as the smallest
+    supported one.
     """
     decided = [one for one in planned if one[1].verdict in _DECIDED]
     least = min((_magnitude(gap) for _, gap in decided), default=0.0)
@@ -366,7 +367,7 @@ def _across(table: ResultTable, planned: _Planned) -> list[str]:
 
 
 def _bound(gap: Difference) -> float:
-    """Return the largest size that the interval admits."""
+    """Return the largest size that the interval allows."""
     return max(abs(gap.low or 0.0), abs(gap.high or 0.0))
 
 
@@ -401,7 +402,7 @@ def _direct(table: ResultTable, planned: _Planned) -> list[str]:
 
 
 def _shorten(planned: Sequence[_Named], write: Callable[[Sequence[_Named]], str]) -> list[str]:
-    """Return a short sentence about the first contrasts, in the order of the study, or nothing."""
+    """Return a short sentence about the first contrasts of the study, or an empty text."""
     found = list[str]()
     for number in range(1, len(planned) + 1):
         more = len(planned) - number

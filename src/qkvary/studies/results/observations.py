@@ -32,7 +32,7 @@ class Observation:
     def validation(self) -> float | None:
         """The task's own metric on the validation split, by which learning rates are chosen.
 
-        The metric of a setting's table may exist for the test split only.
+        A setting's table may use a metric that exists only for the test split.
         """
         if self.row.state != "done" or self.record is None:
             return None
@@ -78,8 +78,8 @@ def choose_learning_rates(
     """Select the runs of one learning rate for each setting and variant.
 
     The chosen rate has the best mean of the task's own validation metric among those with the
-    fewest diverged runs; the test split is not used. If no run has finished, the runs of the rate
-    with the fewest missing runs are selected, and no rate is chosen.
+    fewest diverged runs; the test split is not used. If no run has finished, no rate is chosen, and
+    the runs of the rate with the fewest missing runs are selected.
 
     Returns:
         All observations with ``row.selected`` set; and a row for every rate, empty unless the study
@@ -115,7 +115,7 @@ def choose_learning_rates(
 
 
 def _choose(rates: Mapping[float, Sequence[Observation]]) -> tuple[float | None, float]:
-    """Return the chosen rate, or None; and the rate whose runs the tables show."""
+    """Return the chosen rate, or None; and the rate whose runs appear in tables."""
     scores = {rate: mean(values) for rate, runs in rates.items() if (values := _validations(runs))}
     if not scores:
         return None, min(rates, key=lambda rate: count(rates[rate]).unfinished)
@@ -187,7 +187,7 @@ def _speeds(cell: Cell, timing: Mapping[str, float | None]) -> Iterator[tuple[st
 
 
 def _finite(figures: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the figures as floats, those that are not finite as None."""
+    """Return the figures as floats; non-finite ones become None."""
     return {
         name: float(value) if value is not None and math.isfinite(value) else None
         for name, value in figures.items()

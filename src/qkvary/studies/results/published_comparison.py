@@ -59,7 +59,7 @@ def compare_published(
 def _counterpart(
     column: PublishedColumn, study: Study, tables: Sequence[ResultTable]
 ) -> tuple[ResultTable, str] | None:
-    """Return the table over the same settings, and the metric of its runs to compare.
+    """Return the table over the same settings, and the metric of its runs to compare with.
 
     A table with the same metric is preferred, on any split.
     """
@@ -82,7 +82,7 @@ def _counterpart(
 
 
 def _fits(setting: Setting, column: PublishedColumn) -> bool:
-    """Return whether a setting has the sizes of a column."""
+    """Return whether a setting has the sizes of a published column."""
     sizes = {
         "context": getattr(setting.task, "context", None),
         "source": getattr(setting.task, "source", None),

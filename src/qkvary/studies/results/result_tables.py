@@ -174,7 +174,7 @@ def _costs(runs: Sequence[Observation], settings: Sequence[str]) -> CostRow | No
 
 
 def _cache_per_token(cost: Mapping[str, Any]) -> float | None:
-    """Return the bytes kept of a token; a state is divided by the tokens of a sequence."""
+    """Return the bytes kept per token; a state is divided by the tokens of a sequence."""
     grows, whole = cost.get("cache_bytes_per_token"), cost.get("cache_bytes_per_sequence")
     return whole / cost["length"] if grows == 0 and whole else grows
 

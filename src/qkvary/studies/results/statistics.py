@@ -6,11 +6,11 @@ cover about 75 %).
 
 The t interval requires that the *differences* are not strongly skewed. Noise of any shape that both
 networks share gives symmetric differences, for which the interval is exact or conservative. Noise
-in only one of the two (one run in ten fails to learn) is not covered; no method covers that with
-five pairs.
+in only one of the two networks (one run in ten fails to learn) is not covered; with five pairs, no
+method covers it.
 
-Undefined figures are None: a single pair has no interval, and neither have pairs that are all equal
-(their estimated spread is zero, which tells nothing about the next seed).
+Undefined figures are None: there is no interval for a single pair, or for pairs that are all equal
+(their estimated spread is zero, which says nothing about the next seed).
 """
 
 import functools
@@ -168,7 +168,7 @@ def welch_t(ours: Estimate, others: Estimate) -> Estimate | None:
 def repeat_interval(
     values: Sequence[float], repeats: int, *, confidence: float = 0.95
 ) -> tuple[float, float] | None:
-    """Return where the mean of further values of the same kind lies; None for fewer than two.
+    """Return where the mean of further values would lie; None for fewer than two values.
 
     The mean of n values plus or minus t s sqrt(1/n + 1/m) for m further ones: both means are
     uncertain.
@@ -190,7 +190,7 @@ def repeat_interval(
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return Holm's adjusted p-values; None stays None but counts as a comparison.
+    """Return Holm's adjusted p-values; a None stays None but counts as a comparison.
 
     Source: Holm 1979.
     """
@@ -296,7 +296,7 @@ def sign_test(differences: Sequence[float]) -> float | None:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Spearman's correlation of pairs, or None where one side has no spread."""
+    """Return Spearman's correlation of pairs, or None if one side is constant."""
     if len({*first}) < 2 or len({*second}) < 2:
         return None
     return float(scipy.stats.spearmanr(first, second).statistic)
@@ -305,8 +305,8 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float |
 def median_steps(steps: Sequence[int | None]) -> float | None:
     """Return the median of steps to solve, where None means "not within the horizon".
 
-    Unsolved runs rank above all solved ones. Returns None if a middle run is unsolved, since the
-    median is beyond the horizon.
+    Unsolved runs rank above all solved ones. Returns None if the middle run is unsolved, because
+    the median is then beyond the horizon.
     """
     if not steps:
         return None
@@ -360,7 +360,7 @@ def _check_confidence(confidence: float) -> None:
 
 @functools.cache
 def _detectable_ratio(units: int, degrees: float, confidence: float, power: float) -> float:
-    """Return the detectable difference over the standard deviation."""
+    """Return the detectable difference divided by the standard deviation."""
     critical = _critical(confidence, degrees)
     # Ratio of the estimated to the true spread, at the middle of equally likely slices.
     slices = (np.arange(_POWER_SLICES) + 0.5) / _POWER_SLICES

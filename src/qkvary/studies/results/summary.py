@@ -296,7 +296,7 @@ class LearningRateRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCell:
-    """A published figure and ours."""
+    """A published figure, and our own."""
 
     variant: str
     column: str
@@ -317,7 +317,7 @@ class PublishedCell:
 
     @property
     def repeats(self) -> bool | None:
-        """Whether the published figure lies where a repeat of our runs would; None if not known."""
+        """Whether the published figure lies where a repeat of our runs would; None if unknown."""
         if self.published is None or self.repeat_low is None or self.repeat_high is None:
             return None
         return self.repeat_low <= self.published <= self.repeat_high

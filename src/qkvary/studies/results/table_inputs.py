@@ -53,7 +53,7 @@ class TableInputs:
         }
 
     def solving(self, table: ResultTable) -> tuple[float, int] | None:
-        """Return threshold and training steps of a table, where all its settings have the same."""
+        """Return threshold and training steps of a table, if all its settings have the same."""
         trainings = [one.training for one in self.study.settings if one.name in table.settings]
         found = {(one.solve_threshold, one.steps) for one in trainings}
         threshold, steps = found.pop()
@@ -204,7 +204,7 @@ def _specify(
 
 
 def _average_scale(members: Sequence[Setting], metric: str) -> Scale | None:
-    """Return the scale of a table's metric, averaged as its rows are."""
+    """Return the scale of a table's metric, averaged in the same way as its rows."""
     scales = {one.name: one.task.scale(one.network, metric) for one in members}
     tasks = {one.name: one.task.name for one in members}
     guess, perfect = (

@@ -41,7 +41,7 @@ Log = Callable[[Mapping[str, JsonValue]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellOptions:
-    """How runs are executed; no result depends on it."""
+    """How runs are executed; results do not depend on it."""
 
     checkpoint_seconds: float = 30.0
     """Seconds between two checkpoints."""
@@ -92,7 +92,7 @@ class TrainFunction(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEnd:
-    """What became of a run in this process; its status is in the store."""
+    """How a run ended in this process; its status is in the store."""
 
     outcome: Outcome
     """How it ended."""
@@ -199,7 +199,7 @@ def _attempt(
     warn: Callable[[str], None],
     options: CellOptions,
 ) -> RunResult | None:
-    """Train a run, from its start if all its checkpoints are damaged; an error is a result too."""
+    """Train a run, from the start if all its checkpoints are damaged; return errors as results."""
     started = now()
     try:
         try:
@@ -233,7 +233,7 @@ def _both(first: Log, second: Log) -> Log:
 def _copy_log(
     claim: Claim, cell: Cell, options: CellOptions, warn: Callable[[str], None]
 ) -> LogCopy:
-    """Return the copy of a run's log for the tracker."""
+    """Return the object that copies a run's log to the tracker."""
     run = TrackedRun(
         project=slug(options.project),
         name=f"{slug(cell.title)}-{claim.key[:8]}",
@@ -250,10 +250,10 @@ def _reason(error: Exception) -> str:
 
 
 def describe_crashes(claim: Claim, reason: str) -> str:
-    """Describe the crashes of a run; ``reason`` is that of the last one, if it is known."""
+    """Describe the crashes of a run; ``reason`` is the reason of the last one, if known."""
     return ", ".join(filter(None, (f"this run crashed {claim.deaths} workers", reason)))
 
 
 def record_failure(claim: Claim, cell: Cell, message: str) -> None:
-    """Record a claimed run as failed that cannot be executed."""
+    """Record a claimed run as failed because it cannot be executed."""
     claim.finish(make_record(cell, status="failed", started=now(), message=message))

@@ -30,7 +30,7 @@ COLUMN_WIDTH = 16
 
 @dataclass(slots=True, kw_only=True)
 class ProgressView:
-    """The progress of a study, to be displayed."""
+    """The progress of a study, for display."""
 
     name: str
     """Name of the study."""
@@ -52,7 +52,7 @@ class ProgressView:
         return Counter(record.status for record in self.records.values())
 
     def estimate(self) -> None:
-        """Estimate the time that is left from the runs that are most like those that are left."""
+        """Estimate the time left, from finished runs that resemble the remaining ones."""
         spent: dict[tuple[str, ...], list[float]] = {}
         for key, seconds in self.seconds.items():
             for group in _groups(self.cells[key]):
@@ -138,7 +138,7 @@ class PlainDisplay(Display):
 class LiveDisplay(Display):
     """Shows a bar, the time left, a line per running run and the means so far in a terminal.
 
-    Bar and table show that a run has ended.
+    The bar and the table show ended runs.
     """
 
     def __init__(self, console: Console, view: ProgressView) -> None:

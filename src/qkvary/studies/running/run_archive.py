@@ -1,6 +1,6 @@
-"""Finished runs outside a store: read from one, added to another, or packed into one file.
+"""Finished runs outside a store: read from one, added to another, or packed into a file.
 
-The first line of a file says how many runs there are; each run is a line with its own digest.
+The first line of a file states the number of runs; each run is a line with its own digest.
 Torch-free.
 """
 
@@ -136,7 +136,7 @@ def _add_packed(run: FinishedRun, store: Store) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """A finished run outside a store: in a file, or on the way from a node of a cluster."""
+    """A finished run outside a store: in a file, or on its way from a node of a cluster."""
 
     config: Mapping[str, Any]
     """The configuration, as the store writes it."""

@@ -1,4 +1,4 @@
-"""Hands open runs to an executor, and reads the store for what became of them. Torch-free."""
+"""Hands open runs to an executor, and reads their outcome from the store. Torch-free."""
 
 import time
 from collections import Counter
@@ -45,7 +45,7 @@ _MISSING = "its node says that it ended, but no result returned"
 
 
 class Scheduler:
-    """The runs of one call of ``run_study``: those that are left, and how the others ended."""
+    """The runs of one call of ``run_study``: the remaining ones, and how the others ended."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Scheduler:
         retry_failed: bool = False,
         publish: Callable[[], str] | None = None,
     ) -> None:
-        """Count all runs as left.
+        """Count all runs as remaining.
 
         Args:
             study: The study.
@@ -91,7 +91,7 @@ class Scheduler:
     # ---- the loop
 
     def run(self) -> None:
-        """Execute all runs that are left, until a signal or an error ends it."""
+        """Execute all remaining runs, until a signal or an error ends the study."""
         executor = self.executor
         try:
             self.find_open_runs()
@@ -123,7 +123,7 @@ class Scheduler:
         return bool(self.signal or self.exit_code)
 
     def find_open_runs(self) -> None:
-        """Find the runs that are left; report and reopen damaged ones.
+        """Find the remaining runs; report and reopen damaged ones.
 
         A finished run to be made again keeps its record until a worker begins it.
         """
@@ -142,7 +142,7 @@ class Scheduler:
             self.view.records[key] = record
 
     def lacks_network(self, cell: Cell, record: Record) -> bool:
-        """Return whether an earlier study did not keep a network that the run reached."""
+        """Return whether an earlier study did not store a network that the run reached."""
         taken = record.metrics.get("steps")
         reached = cell.run.training.steps if taken is None else taken
         return record.status == "done" and any(
@@ -151,7 +151,7 @@ class Scheduler:
         )
 
     def mark_store(self) -> None:
-        """Let nodes of a cluster recognise the store, or use one of their own."""
+        """Mark the store, so that nodes of a cluster recognise it or use a local one."""
         if not self.is_shared:
             self.task = replace(self.task, scratch=scratch_name(self.store.path))
         elif self.executor.is_remote:
@@ -160,7 +160,7 @@ class Scheduler:
             self.note((file_system and file_system.lock_problem) or "")
 
     def submit(self, keys: Iterable[str], *, one_by_one: bool = False) -> None:
-        """Submit runs, in tasks of runs with the same needs."""
+        """Submit runs, grouped into tasks by their needs."""
         size = 1 if one_by_one else self.executor.runs_per_task
         groups: dict[Resources, list[str]] = {}
         for key in keys:
@@ -187,7 +187,7 @@ class Scheduler:
                 self.handle_end(self.ended.get_nowait())
 
     def handle_end(self, future: Future[TaskEnd]) -> None:
-        """Look at the runs of a task that has ended."""
+        """Check the runs of a task that has ended."""
         keys = self.futures.pop(future)
         try:
             end = future.result()
@@ -209,7 +209,7 @@ class Scheduler:
         self.look_at(keys, end.ends)
 
     def check_results(self, keys: tuple[str, ...], end: TaskEnd) -> None:
-        """Refuse the end of a task that returns a run of another task.
+        """Check that a task returned only its own runs.
 
         Raises:
             DamagedError: if one is not.
@@ -220,7 +220,7 @@ class Scheduler:
                 raise DamagedError("the result of a task has a run that is not one of the task")
 
     def look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
-        """Read from the store what became of runs, and submit those that are open.
+        """Read the outcome of runs from the store, and submit those that are open.
 
         Args:
             keys: The runs.
@@ -243,12 +243,12 @@ class Scheduler:
             self.submit(left)
 
     def has_ended(self, key: str) -> bool:
-        """Return whether a run has a record, and not one to be made again."""
+        """Return whether a run has a record that is not to be made again."""
         version = self.store.version(key)
         return version is not None and version != self.again.get(key)
 
     def look_at_waiting(self) -> None:
-        """Look at the runs that other processes hold: they end, or become open."""
+        """Check the runs that other processes hold: they end, or become open."""
         free = {key for key in self.waiting if not self.is_running(key)}
         self.waiting -= free
         self.look_at(sorted(free), {})
@@ -260,7 +260,7 @@ class Scheduler:
     # ---- losses, and ends before all is done
 
     def handle_loss(self, keys: Iterable[str], error: Exception) -> None:
-        """Submit the runs of a lost task again; end what is lost too often."""
+        """Submit the runs of a lost task again; give up on runs that are lost too often."""
         for key in keys:
             if key in self.left and self.has_ended(key):
                 self.end(key, MADE)
@@ -287,7 +287,7 @@ class Scheduler:
             self.submit(left, one_by_one=not self.is_shared)
 
     def was_started(self, key: str, error: Exception) -> bool:
-        """Return whether a process has started a run since it was submitted, as its lock says.
+        """Return whether a process has started a run since it was submitted, as its lock shows.
 
         A run that has crashed too many processes is recorded as failed.
         """
@@ -305,7 +305,7 @@ class Scheduler:
         return True
 
     def fail(self, key: str, claim: Claim, message: str) -> None:
-        """Record a run as failed that cannot be executed."""
+        """Record a run as failed because it cannot be executed."""
         self.note(f"{self.cells[key].title}: {message.splitlines()[0]}; it counts as failed")
         record_failure(claim, self.cells[key], message)
         self.end(key, ELSEWHERE)
@@ -316,7 +316,7 @@ class Scheduler:
         return _try_while_busy(lambda: self.store.claim(key, identity))
 
     def stop(self) -> None:
-        """Stop the tasks, and wait for the checkpoints of those that are executed."""
+        """Stop the tasks, and wait for the checkpoints of the running ones."""
         self.display.note(STOPPING)
         begun = self.find_running()
         self.executor.stop()
@@ -338,7 +338,7 @@ class Scheduler:
         self.signal = number
 
     def kill(self, _number: int) -> None:
-        """Kill the tasks on purpose, which is no crash of their runs."""
+        """Kill the tasks; this does not count as a crash of their runs."""
         begun = self.find_running()
         # Whatever is wrong with the scheduler: the process ends now.
         with suppress(Exception):
@@ -358,7 +358,7 @@ class Scheduler:
             time.sleep(CLAIM_SECONDS)
 
     def find_running(self) -> set[str]:
-        """Return the runs of our tasks whose locks are held; nodes with own folders hold none."""
+        """Return our runs whose locks are held; nodes with a local store hold none."""
         return {key for some in self.futures.values() for key in some if self.is_running(key)}
 
     def is_running(self, key: str) -> bool:
@@ -373,13 +373,13 @@ class Scheduler:
     # ---- what is shown
 
     def read_progress(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        """Yield the runs that are executed, each with the newest event of its log."""
+        """Yield the runs in training, each with the newest event of its log."""
         for future, keys in list(self.futures.items()):
             for key in filter(self.is_running, keys if future.running() else ()):
                 yield self.cells[key], self.store.latest(key)
 
     def end(self, key: str, one: CellEnd) -> None:
-        """Note that a run has ended, and show how, as its record says."""
+        """Note that a run has ended, and show its result from the record."""
         self.waiting.discard(key)
         record = self.store.record(key)
         if self.left.pop(key, None) is None or record is None:
@@ -397,14 +397,14 @@ class Scheduler:
             show(f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)")
 
     def note(self, text: str, *, once: bool = False) -> None:
-        """Show a message unless it is empty, and keep it; only the first time if ``once``."""
+        """Show and keep a message unless it is empty; with ``once``, only the first time."""
         if text and not (once and text in self.notes):
             self.notes.append(text)
             self.display.note(text)
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
-    """Check the data of every run, each once; download or prepare what is not there.
+    """Check the data of every run once; download or prepare missing data.
 
     Args:
         cells: The runs.
@@ -421,7 +421,7 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
 
 
 def _try_while_busy(attempt: Callable[[], T]) -> T | None:
-    """Return what a function that claims a run returns; None if another process keeps the run."""
+    """Return the result of a function that claims a run; None if another process keeps the run."""
     for _ in range(CLAIM_ATTEMPTS):
         with suppress(BusyError):
             return attempt()

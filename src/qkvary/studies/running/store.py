@@ -69,7 +69,7 @@ class Store:
         refuse_files(self.path)
 
     def directory(self, key: str) -> Path:
-        """Return the folder of one run, which need not exist.
+        """Return the folder of one run, which may not exist yet.
 
         Raises:
             UnsafeError: if ``key`` is not a run key.
@@ -124,7 +124,7 @@ class Store:
         return list(parse_journal(data or b"", where=str(path)).events)
 
     def latest(self, key: str) -> dict[str, Any]:
-        """Return the newest event in the log of a run that is executed; empty if it has none."""
+        """Return the newest event in the log of a run in training; empty if it has none."""
         try:
             with (self.directory(key) / JOURNAL_NAME).open("rb") as file:
                 file.seek(max(0, file.seek(0, 2) - LATEST_BYTES))
@@ -283,7 +283,7 @@ def config_bytes(config: Mapping[str, Any]) -> bytes:
 def _restore(
     directory: Path, config: Mapping[str, Any], problem: str | None, done: bool
 ) -> tuple[str, ...]:
-    """Turn a folder that was just locked into that of an open run; return warnings."""
+    """Make a folder that was just locked that of an open run again; return warnings."""
     clean_leftovers(directory)
     warnings: list[str] = []
     # Remove the record first: without it the run is open, whatever happens next.

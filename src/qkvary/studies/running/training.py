@@ -145,7 +145,7 @@ def _sampler(cell: Cell, task: Task, prompt: str | None) -> TextSampler | None:
 
 
 def _samples(task: Task, network: nn.Module) -> bytes | None:
-    """Return the samples of a trained network as bytes; None where the task shows none."""
+    """Return the samples of a trained network as bytes; None if the task shows none."""
     if not isinstance(task, ShowsSamples):
         return None
     with torch.no_grad():
@@ -154,7 +154,7 @@ def _samples(task: Task, network: nn.Module) -> bytes | None:
 
 
 def _kernel(cell: Cell) -> str:
-    """Return the kernels of the softmax core that training uses."""
+    """Return the softmax kernels that training uses."""
     keys = cell.run.sequence_length
     layers = cell.run.network.layers
     return " and ".join(sorted({choose_kernel(layer, keys, training=True) for layer in layers}))

@@ -1,4 +1,4 @@
-"""Fewer KV heads: of each group the rotated key that carries most, and the best values."""
+"""Fewer KV heads: for each group, the rotated key with the most energy, and the best values."""
 
 import torch
 
@@ -10,11 +10,11 @@ from qkvary.conversions.caches.method import Converted
 from qkvary.conversions.caches.rotary_slice import cut_slice
 from qkvary.storage.errors import UsageError
 
-STATEMENT = "fewer KV heads, each the best for the heads that it takes the place of"
+STATEMENT = "fewer KV heads, each the best for the heads that it replaces"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most these numbers of a token."""
+    """Return the form with at most this many numbers per token."""
     kept, heads = count_numbers(layer), layer.num_kv_heads
     if heads == 1:
         raise UsageError("expected several KV heads for grouped, got one; choices: latent, shared")

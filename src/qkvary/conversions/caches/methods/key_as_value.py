@@ -1,4 +1,4 @@
-"""A baseline: the key, before it is rotated, in place of the value."""
+"""A baseline: the unrotated key in place of the value."""
 
 import dataclasses
 
@@ -8,11 +8,11 @@ from qkvary.conversions.caches.forms import count_numbers, merge, refuse_budget,
 from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_output
 from qkvary.conversions.caches.method import Converted
 
-STATEMENT = "the key, before it is rotated, takes the place of the value"
+STATEMENT = "the unrotated key replaces the value"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form, which has no other size than that of the keys."""
+    """Return the form; its only size is that of the keys."""
     size = layer.kv_width
     if not size <= numbers < count_numbers(layer):
         raise refuse_budget("keys alone", numbers, (size,), layer)

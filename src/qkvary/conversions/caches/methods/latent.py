@@ -1,4 +1,4 @@
-"""Keys and values of all heads made of one latent, with one rotated key: latent attention."""
+"""Keys and values of all heads from one latent, plus one rotated key: latent attention."""
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.forms import (
@@ -13,13 +13,11 @@ from qkvary.conversions.caches.layer_maps import LayerMaps, Weights, write_layer
 from qkvary.conversions.caches.method import Converted
 from qkvary.conversions.caches.rotary_slice import cut_slice
 
-STATEMENT = (
-    "keys and values of all heads are made of one latent, which is stored with one rotated key"
-)
+STATEMENT = "keys and values of all heads are made from one latent, stored with one rotated key"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most these numbers of a token."""
+    """Return the form with at most this many numbers per token."""
     rotary = choose_rotary(layer, numbers)
     latent = numbers - rotary
     if latent < 1 or numbers >= count_numbers(layer):

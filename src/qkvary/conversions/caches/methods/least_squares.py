@@ -1,4 +1,4 @@
-"""A baseline: the key, before it is rotated, times the matrix that is nearest to the value."""
+"""A baseline: the unrotated key times a matrix, fitted to the value by least squares."""
 
 import torch
 
@@ -7,14 +7,14 @@ from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_o
 from qkvary.conversions.caches.method import Converted
 from qkvary.conversions.caches.methods import key_as_value
 
-STATEMENT = "the key, before it is rotated, times the matrix that is nearest to the value"
+STATEMENT = "the unrotated key times a matrix, fitted to the value by least squares"
 
 
 choose = key_as_value.choose
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the form: the output reads that matrix."""
+    """Return the weights of the form; the output projection absorbs that matrix."""
     square = torch.einsum("dgi,de,egj->gij", maps.key, maps.moment, maps.key)
     product = torch.einsum("dgi,de,egj->gij", maps.key, maps.moment, maps.value)
     nearest = torch.linalg.pinv(square, hermitian=True) @ product

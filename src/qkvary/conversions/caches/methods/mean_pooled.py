@@ -1,4 +1,4 @@
-"""A baseline: fewer KV heads, each the mean of those that it takes the place of.
+"""A baseline: fewer KV heads, each the mean of the heads that it replaces.
 
 Source: Ainslie et al. 2023, "GQA: Training Generalized Multi-Query Transformer Models from
 Multi-Head Checkpoints", section 2.1, which trains on after it.
@@ -9,7 +9,7 @@ from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_o
 from qkvary.conversions.caches.method import Converted
 from qkvary.conversions.caches.methods import grouped
 
-STATEMENT = "fewer KV heads, each the mean of those that it takes the place of"
+STATEMENT = "fewer KV heads, each the mean of those that it replaces"
 
 
 choose = grouped.choose

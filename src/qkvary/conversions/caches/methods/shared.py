@@ -15,13 +15,11 @@ from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_o
 from qkvary.conversions.caches.method import Converted
 from qkvary.conversions.caches.rotary_slice import cut_slice
 
-STATEMENT = (
-    "key and value of each KV head are one tensor (K=V), which is stored with one rotated key"
-)
+STATEMENT = "key and value of each KV head are one tensor (K=V), stored with one rotated key"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most these numbers of a token."""
+    """Return the form with at most this many numbers per token."""
     rotary, heads = choose_rotary(layer, numbers), layer.num_kv_heads
     head_dim = (numbers - rotary) // heads
     if head_dim < 1 or numbers >= count_numbers(layer):

@@ -32,7 +32,7 @@ class Trial {
   static constexpr int CALLS = 9;
   static constexpr double CLEARLY = 0.95;  // Of the time of the first.
 
-  // The one that won or was pinned; -1 before.
+  // The variant that won or was pinned; -1 before.
   int chosen() const { return chosen_.load(std::memory_order_relaxed); }
 
   // Takes the one, or tries both anew with -1.
@@ -57,7 +57,7 @@ class Trial {
   int won_ = 0, calls_ = 0;
 };
 
-// Of what is read in a call.
+// Of the reads of a call.
 enum Kind { STORED, WEIGHTS };
 
 inline Trial &trial(Kind kind) {
@@ -69,8 +69,8 @@ inline Trial &trial(Kind kind) {
 // products for it.
 class Ahead {
  public:
-  // So many rows, of so many bytes each, into the first cache; into the second what lies a distance
-  // behind, unless it is 0.
+  // Fetches rows of a number of bytes into the first cache; and into the second cache the rows at a
+  // distance after them, unless it is 0.
   Ahead(const char *first, int64_t row_stride, int64_t row_bytes, int64_t rows, int64_t distance)
       : line_(first), far_(distance), is_run_(row_stride == row_bytes),
         is_plain_(is_run_ && !distance) {

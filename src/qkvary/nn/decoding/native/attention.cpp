@@ -40,7 +40,7 @@ struct Call {
   int64_t narrow;  // Whether query and output are bfloat16; they are floats otherwise.
   const float *bias;  // [batch, groups, rows, tokens], added to scaled scores; null for none.
   int64_t rounded;    // Whether the query's numbers are those of bfloat16.
-  int64_t coded, plain;  // Tokens that are codes, where any are, and the type of those behind them.
+  int64_t coded, plain;  // Tokens that are codes, if any, and the type of those after them.
   double scale;          // Of scores that are powers of two.
 };
 
@@ -56,7 +56,7 @@ constexpr int64_t LEAST_WORK = 1 << 20;  // Products that are worth a thread.
 
 int64_t round_up(int64_t n) { return (n + W - 1) / W * W; }
 
-// Tokens of a tile: as it is stored, it stays in the first cache beside what is fetched. Small ones
+// Tokens of a tile: as stored, it fits in the first cache with what is prefetched. Small ones
 // let reading go on, large ones give processors more to do at once.
 int64_t tile_of(int64_t row_bytes) {
   int64_t tokens = 64;
@@ -71,9 +71,9 @@ struct Sizes {
   // Whether two channels of bfloat16 stand in a word, and whether matrix units or products of pairs
   // take them as they are stored.
   bool paired, tiled, dotted;
-  bool integral = false;  // Whether products take codes as they are.
+  bool integral = false;  // Whether products take codes directly.
   int64_t tile, span, key_width, value_width, still, half_width, block, row_blocks, plain_stride;
-  int64_t whole;  // Vectors of a row, where rows are few and stay as they are; 0 elsewhere.
+  int64_t whole;  // Vectors of a row if rows are few and not rearranged; else 0.
 
   explicit Sizes(const Call &call) {
     tile = tile_of(row_bytes(call.storage, std::max(call.key.dim, call.value.dim)));
@@ -124,7 +124,7 @@ struct Sizes {
     return rows;
   }
 
-  // Where channel c of a mixture stands.
+  // The place of channel c in a mixture.
   int64_t mixed_at(int64_t c) const { return paired ? paired_place(c) : c; }
 };
 
@@ -153,7 +153,7 @@ struct Scratch {
         2 * plain_size + turned_size + query_size + 4 * scores_size + running_size;
     static thread_local Kept memory;
     plain = memory.fit(size);
-    // What stands behind the ends of rows is read.
+    // Memory after the ends of rows is read.
     std::fill(plain, plain + size, 0.0f);
     turned = plain + plain_size;
     values = turned + turned_size;
@@ -433,7 +433,7 @@ struct Task {
     visit_few<1, P, S>(tile, first_row, query, running, outputs);
   }
 
-  // Keys and values that are of type S where they are read.
+  // Keys and values of type S, read in place.
   template <class S>
   void visit(int rows, bool two, Tile &tile, int64_t first_row, const float *query,
              Running *running, float *outputs) const {
@@ -591,7 +591,7 @@ int64_t run_block(const Task &task, const float *queries, int64_t first, int64_t
 #endif
   for (int64_t row = 0; row < call.rows; ++row) {
     const int64_t b = row / sizes.block, size = sizes.rows_of(call, b), lanes = W / size;
-    // Where tokens come first, a row's lanes lie apart.
+    // If tokens come first, a row's lanes are not contiguous.
     const int64_t in = row % sizes.block, step = sizes.tiled ? size : 1;
     const int64_t start = sizes.tiled ? in : in * lanes;
     to.most[row] = running[b].anchor[start];
@@ -615,7 +615,7 @@ void merge(const Call &call, const Sizes &sizes, const Partial *parts, int64_t b
       const float factor = power_of_two(parts[b].most[row] - most);
       const float *from = parts[b].outputs + row * sizes.value_width;
       total += parts[b].total[row] * factor;
-      // Zero times what is infinite would be NaN.
+      // Zero times infinity would be NaN.
       if (factor == 0.0f && b) continue;
       for (int64_t c = 0; c < sizes.value_width; c += W) {
         const Vec own = factor == 0.0f ? Vec{} : load(from + c) * factor;

@@ -29,7 +29,7 @@ namespace {
 
 using namespace vectors;
 
-constexpr int MOST_ROWS = 4;  // That meet a weight when it is read.
+constexpr int MOST_ROWS = 4;  // That a weight is multiplied with when it is read.
 
 template <int BYTES>
 inline void fetch(const void *place, Reach reach) {
@@ -199,7 +199,7 @@ void multiply_as(const Matrix &m, int64_t first, int64_t last, const typename P:
   }
 }
 
-// Room of a thread for so many of a type.
+// A thread's memory for a number of values of a type.
 template <class T>
 T *fit(int64_t size) {
   static thread_local std::vector<T> kept;

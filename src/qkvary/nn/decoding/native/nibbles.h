@@ -16,8 +16,8 @@
 namespace products {
 namespace {
 
-constexpr int WORDS = CODES / 4;  // Of so many codes.
-constexpr int HALVES = W / 8;     // Tokens of so many codes in a vector.
+constexpr int WORDS = CODES / 4;  // That hold this many codes.
+constexpr int HALVES = W / 8;     // Tokens of this many codes in a vector.
 constexpr int64_t CODE_BYTES = CODES / 2;
 constexpr float ZERO = 8;  // The code of zero.
 constexpr int64_t MOST_CODES = 2;  // Times `CODES` channels of a query.

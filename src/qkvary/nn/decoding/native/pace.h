@@ -1,4 +1,4 @@
-// The threads of a step: where they are, where they meet, and what they fetch.
+// The threads of a step: where they run, where they wait for each other, and what they prefetch.
 
 #pragma once
 

@@ -112,7 +112,7 @@ template <int R, int G, class P>
   fetched = ahead;
 }
 
-// The same for R rows of N vectors, each as it is: whole keys meet whole rows, token by token, so that
+// The same for R rows of N vectors without rearranging: whole keys with whole rows, token by token, so
 // memory is read in its order and nothing has to be spread over a vector.
 template <int R, int N, class S, class P>
 [[gnu::noinline]] void score_rows(float *scores, const float *query, const char *keys,

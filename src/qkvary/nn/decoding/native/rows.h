@@ -1,4 +1,4 @@
-// What a step does to rows of numbers beside products: norms, activations, rotations.
+// Operations of a step on rows of numbers other than products: norms, activations, rotations.
 
 #pragma once
 
@@ -70,7 +70,7 @@ inline Vec silu(Vec x) {
   return x * (x > 0.0f ? all(1.0f) : small) / (1.0f + small);
 }
 
-// An activation of n numbers, each with another beside it. What follows them is another thread's.
+// An activation of n numbers, each paired with another. What follows them is another thread's.
 template <class F>
 inline void each(float *x, const float *beside, int64_t n, F function) {
   int64_t c = 0;

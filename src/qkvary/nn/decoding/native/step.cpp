@@ -18,7 +18,7 @@ extern "C" {
 
 // All structures are mirrored field by field in structures.py.
 
-struct Projected {  // A source: the layer's input through one matrix or two, or as it is.
+struct Projected {  // A source: the layer's input through one matrix or two, or unchanged.
   Matrix down, weight;
 };
 
@@ -30,17 +30,17 @@ struct Layer {
   Matrix out, up, gate, down;
   Matrix latent_key, latent_value; // Key and value of all heads, of the latent that is stored.
   int64_t activation;             // 0: ReLU, 1: GELU, 2: SiLU of the gate, times the other.
-  int64_t post;                   // Norms stand behind the sums.
-  int64_t queries;                // Query heads; those of key and value stand in the call.
+  int64_t post;                   // Norms come after the sums.
+  int64_t queries;                // Query heads; those of key and value are in the call.
   int64_t pairs;                  // Turned by positions; 0 for none.
   const float *cos, *sin;         // [positions, pairs]
   int64_t turns_key, turns_value; // What is stored was turned.
   int64_t turns_back;             // The mixture is turned back.
   int64_t turns_by_index;         // Queries go by index, not by position: keys are turned when read.
-  int64_t reads_memory;           // Keys and values are a memory's: a token has none of its own.
+  int64_t reads_memory;           // Keys and values are a memory's: a token adds none.
   Norm key_norm, query_norm;      // Of the key, which may be the value too, and of the query.
   int64_t norms_heads;            // Of each head by itself, not over all heads.
-  int64_t norms_value;            // The value is what the key is made of.
+  int64_t norms_value;            // The value is what the key is made from.
   Stored rope;                    // Decoupled positions' rotated keys, of one head; no dim for none.
   int64_t closing;                // Of the newest tokens, those that become codes now.
   Sums sums;                      // Of linear attention, which stores nothing else.
@@ -203,7 +203,7 @@ class Walk {
       if (layer.post) norm(layer.attention_norm, to_.x, to_.x);
       else if (layer.up.weight) norm(layer.feed_forward_norm, to_.x, to_.normed);
     }
-    // Cross attention comes before it, as a layer of its own.
+    // Cross attention comes before it, as a separate layer.
     if (!layer.up.weight) return;
     meet(seat);
     feed_forward(layer, layer.post ? to_.x : to_.normed, seat);
@@ -340,7 +340,7 @@ class Walk {
     }
   }
 
-  // Stores what is new and makes the queries.
+  // Stores the new token and makes the queries.
   void prepare(const Layer &layer, float *x) {
     const int64_t dim = head_dim(layer), heads = layer.attention.groups;
     const Norm value = layer.norms_value ? layer.key_norm : Norm{};
@@ -373,7 +373,7 @@ class Walk {
     }
   }
 
-  // Describes attention to the queries as they are now.
+  // Describes attention to the current queries.
   void plan(const Layer &layer) {
     if (layer.attention.rounded)
       for (int64_t i = 0; i < rows_ * layer.queries * layer.attention.key.dim; ++i) {
@@ -442,7 +442,7 @@ class Walk {
     }
   }
 
-  // Scores of H queries with keys that lie channel by channel.
+  // Scores of H queries with keys that are stored channel by channel.
   template <int H>
   static void score_ropes(const float *query, const float *keys, int64_t dim, float *to,
                           int64_t stride, int64_t count) {

@@ -17,7 +17,7 @@ struct Stored {
   int64_t batch_stride, head_stride, token_stride, dim;
   const float *scales;
   int64_t scale_batch_stride, scale_head_stride, scale_token_stride, scale_groups, group, block;
-  // From the first token that is no code yet: numbers as they are.
+  // From the first token that is not yet a code: plain numbers.
   const void *newest;
   int64_t newest_batch_stride, newest_head_stride, newest_token_stride;
 };
@@ -80,7 +80,7 @@ struct Tokens {
   const float *scales_of(int64_t token) const {
     return scales + (block > 1 ? token / block : token) * scale_stride;
   }
-  // Whether codes of so many tokens have one scale each, side by side.
+  // Whether the codes of this many tokens have one scale each, contiguous.
   bool has_token_scales(int64_t from, int64_t count) const {
     return scale_groups == 1 && block == 1 && scale_stride == 1 && from + count <= coded;
   }

@@ -1,4 +1,4 @@
-// A token of linear attention: sums over all tokens so far stand in the place of stored ones.
+// A token of linear attention: sums over all tokens so far replace stored tokens.
 //
 // A matrix of sums is read once. As its rows are read, the token is added to them, and the queries
 // of all heads of a group take their products with them.
@@ -91,7 +91,7 @@ void read_columns(const Added &sums, const float *queries, float *mixed) {
 }
 
 // Adds a token to the sums of a group, and mixes what its queries read of them. Of key and queries
-// the features stand in their places afterwards.
+// the features replace them afterwards.
 template <class S>
 void add_token(const Sums &sums, int64_t index, int64_t group, float *key, const float *value,
                float *queries, int64_t count, int64_t dim, bool is_real, float *mixed) {

@@ -18,7 +18,7 @@ namespace {
 
 class Team {
  public:
-  // Calls work(thread, threads) in so many threads at most, the caller's among them, and waits for
+  // Calls work(thread, threads) in at most this many threads, including the caller, and waits for
   // all of them. Whoever comes while the others are at work does it alone.
   template <class F>
   void run(int64_t threads, const F &work) {

@@ -89,7 +89,7 @@ void turn_weights(float *to, const float *weights) {
   for (int t = 0; t < TOKENS; t += W, weights += R * W) {
     Vec v[R], turned[R];
     for (int i = 0; i < R; ++i) v[i] = load(weights + i * W);
-    // What stands at even places comes first, until each row's tokens stand together.
+    // Even places come first, until each row's tokens are contiguous.
     for (int n = 1; n < R; n *= 2) {
       for (int i = 0; i < R / 2; ++i) {
         turned[i] = every_other<0>(v[2 * i], v[2 * i + 1], Lanes{});
@@ -105,7 +105,7 @@ void turn_weights(float *to, const float *weights) {
 }
 
 // Adds weights [R][tokens] times values to outputs. A product takes pairs of neighbours, here the
-// channels of a value: a weight beside a zero takes every other of them.
+// channels of a value: a weight next to a zero selects every other of them.
 template <int R>
 void mix(float *outputs, int64_t output_stride, const float *weights, const char *values,
          int64_t stride, int64_t dim, Ahead &ahead) {

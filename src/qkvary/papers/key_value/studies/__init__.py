@@ -1,1 +1,1 @@
-"""Its experiments by its text and by its code, one study a file; the file name is its name."""
+"""Its experiments by its text and by its code; one study per file, named after the file."""

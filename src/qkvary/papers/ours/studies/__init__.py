@@ -1,1 +1,1 @@
-"""Our studies, one a file; the file name is its name."""
+"""Our studies; one per file, named after the file."""

@@ -1,4 +1,4 @@
-"""The study of what paper 1's text names besides its variants: how scores are made and used."""
+"""What paper 1's text mentions besides its variants: how scores are computed and used."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Set anomaly with features that come with the package, and what the published order gives away."""
+"""Set anomaly with features from the package, and what the published order of a set reveals."""
 
 from collections.abc import Mapping
 

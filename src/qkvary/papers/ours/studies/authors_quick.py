@@ -1,4 +1,4 @@
-"""The author of a few lines, out of four, by a small bidirectional encoder of bytes."""
+"""Which of four authors wrote a few lines? A small bidirectional encoder of bytes."""
 
 from qkvary.data.checksums import FOUR_AUTHORS_SHA256
 from qkvary.papers.ours.recall import RECALL_VARIANTS

@@ -1,4 +1,4 @@
-"""Language models of growing size, each trained on 20 bytes a parameter: what sharing costs."""
+"""Language models of growing size, each trained on 20 bytes per parameter: the cost of sharing."""
 
 from qkvary.arch.named_networks import modern_network
 from qkvary.arch.networks import LanguageModelConfig

@@ -1,4 +1,4 @@
-"""Rotary positions if the value reads the key: three meanings, and the rotated share of a head."""
+"""Rotary positions when the value reads the key: three meanings, and the rotated share."""
 
 from qkvary.arch.attention import ValueRope
 from qkvary.papers.ours.small_language_models import (

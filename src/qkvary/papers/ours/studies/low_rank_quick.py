@@ -1,4 +1,4 @@
-"""Keys and values of a low rank, and the layer of the overview article's code."""
+"""Low-rank keys and values, and the layer from the overview article's code."""
 
 from qkvary.papers.key_value.protocols import quick_characters
 from qkvary.studies.study import Study

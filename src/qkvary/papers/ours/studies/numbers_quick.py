@@ -1,4 +1,4 @@
-"""A part of the number experiment that says something in minutes."""
+"""A part of the number experiment that gives results in minutes."""
 
 from collections.abc import Mapping
 from dataclasses import replace

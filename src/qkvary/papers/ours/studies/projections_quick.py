@@ -1,4 +1,4 @@
-"""Which projection attention misses least: every sharing of two, and every identity."""
+"""Which projection can attention do without? Every sharing of two, and every identity."""
 
 from qkvary.papers.key_value.protocols import quick_characters
 from qkvary.studies.study import Study

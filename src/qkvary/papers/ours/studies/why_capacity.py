@@ -1,4 +1,4 @@
-"""Feed-forward networks of several widths, and nonlinear queries, without a query projection."""
+"""Attention without a query projection: feed-forward widths, and nonlinear queries."""
 
 from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study

@@ -1,4 +1,4 @@
-"""Queries with a projection, a map for each head, or neither, and keys without one by depth."""
+"""Queries with a projection, a map per head, or neither; and keys without one, by depth."""
 
 from qkvary.papers.ours.why_studies import Size, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study

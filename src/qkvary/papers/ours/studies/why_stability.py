@@ -1,4 +1,4 @@
-"""Learning rates beyond the best one, with two weight decays, without a query projection."""
+"""Learning rates above the best one, with two weight decays, without a query projection."""
 
 from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study

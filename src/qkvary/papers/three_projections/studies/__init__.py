@@ -1,1 +1,1 @@
-"""Its experiments as its text describes them, one study a file; the file name is its name."""
+"""Its experiments as its text describes them; one study per file, named after the file."""

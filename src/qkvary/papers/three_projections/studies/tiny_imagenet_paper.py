@@ -1,4 +1,4 @@
-"""Tiny ImageNet as described in paper 1, with what the text leaves open chosen by convention."""
+"""Tiny ImageNet as described in paper 1; gaps in the text are filled by convention."""
 
 from dataclasses import replace
 

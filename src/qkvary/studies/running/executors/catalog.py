@@ -1,4 +1,4 @@
-"""Loads executors by file name; their libraries are imported only when they are asked for."""
+"""Loads executors by file name; their libraries are imported only when needed."""
 
 import importlib
 from pathlib import Path

@@ -108,7 +108,7 @@ class Task:
     """Name of the folder of unfinished runs, on a node that does not see the store."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what makes the task in another process, the code of a user's classes first."""
+        """Return what recreates the task in another process, importing a user's classes first."""
         code = dict.fromkeys(one for cell in self.cells for one in cell.run.code)
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return _restore, (_Imports(code=tuple(code)), values)
@@ -116,7 +116,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Imports:
-    """Imports code where it is unpickled, before what follows it is."""
+    """Unpickles by importing the user's code first, which the rest of the pickle needs."""
 
     code: tuple[str, ...]
 
@@ -159,7 +159,7 @@ class Executor(concurrent.futures.Executor):
         return Resources()
 
     def find_obstacle(self, _needs: Resources, /) -> str | None:
-        """Return why runs with these needs would wait without end, or None."""
+        """Return why runs with these needs would never start, or None."""
         return None
 
     def submit_all(
@@ -169,16 +169,16 @@ class Executor(concurrent.futures.Executor):
         return [self.submit(function, task) for task in tasks]
 
     def stop(self) -> None:
-        """Cancel all tasks; those that are executed write a checkpoint and end."""
+        """Cancel all tasks; those that are running write a checkpoint and end."""
         raise NotImplementedError
 
     def kill(self) -> None:
-        """Cancel all tasks without a checkpoint, where the scheduler can."""
+        """Cancel all tasks without a checkpoint, if the scheduler can."""
         raise NotImplementedError
 
 
 class PollingExecutor(Executor):
-    """An executor whose scheduler has to be asked for the ends of its tasks."""
+    """An executor whose scheduler must be asked which tasks have ended."""
 
     is_remote = True
     stop_seconds = 60.0
@@ -233,13 +233,13 @@ class PollingExecutor(Executor):
             future.set_exception(error)
 
     def await_ends(self, seconds: float) -> None:
-        """Wait for the tasks that have not ended, for at most so many seconds."""
+        """Wait until the tasks have ended, for at most this many seconds."""
         deadline = time.monotonic() + seconds
         while self.pending and time.monotonic() < deadline:
             time.sleep(0.05)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Ask no more."""
+        """Stop asking the scheduler."""
         self._closed.set()
         if self._asking is not None and self._asking is not threading.current_thread():
             self._asking.join(timeout=5.0)

@@ -1,7 +1,7 @@
 """Worker processes of this machine, as an executor of ``concurrent.futures``. Torch-free.
 
-The death of a worker ends the future that it worked on, and no other: pools of the standard library
-and of loky end all their workers then.
+The death of a worker ends only the future that it worked on; pools of the standard library and of
+loky would end all their workers.
 """
 
 import os
@@ -34,7 +34,7 @@ class WorkerDiedError(Exception):
 
 
 class LocalExecutor(Executor):
-    """Executes each call in one of several processes, which are started when they are needed."""
+    """Executes each call in one of several processes, which are started on demand."""
 
     def __init__(self, workers: int) -> None:
         self._threads = ThreadPoolExecutor(workers)
@@ -47,7 +47,7 @@ class LocalExecutor(Executor):
         return self._threads.submit(self._call, (fn, args, kwargs))
 
     def _call(self, call: Any) -> Any:
-        """Pass a call to the worker of this thread, and replace one that has ended.
+        """Pass a call to the worker of this thread; replace a worker that has ended.
 
         Raises:
             WorkerDiedError: if the worker dies of the call.
@@ -70,7 +70,7 @@ class LocalExecutor(Executor):
                 # This worker alone was terminated, and left its run in order.
 
     def stop(self) -> None:
-        """Drop the calls that wait; send SIGTERM to the workers, which end after their call."""
+        """Drop waiting calls; send SIGTERM to the workers, which end after their call."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -84,7 +84,7 @@ class LocalExecutor(Executor):
             worker.process.send_signal(number)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the workers once they have ended their calls."""
+        """End the workers once they have finished their calls."""
         self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)
         for worker in self._workers if wait else ():
             worker.close()
@@ -119,7 +119,7 @@ class _Worker:
         self._reader.start()
 
     def call(self, call: Any) -> Any:
-        """Return or raise what a call returns or raises.
+        """Return what a call returns, or raise what it raises.
 
         Raises:
             EOFError: if the process ends before.
@@ -140,7 +140,7 @@ class _Worker:
 
     @property
     def tail(self) -> str:
-        """The end of its stderr."""
+        """The end of the worker's stderr."""
         return self._tail.decode("utf-8", "replace").strip()
 
     def close(self) -> int:

@@ -1,4 +1,4 @@
-"""Ray: each run is a task of a running cluster, which Ray places and repeats after a crash."""
+"""Ray: each run is a task of a running cluster; Ray places it and repeats it after a crash."""
 
 import importlib
 import os
@@ -131,11 +131,11 @@ class RayExecutor(PollingExecutor):
         return self._ray.get(handle)
 
     def stop(self) -> None:
-        """Interrupt the tasks that are executed, and drop the others."""
+        """Interrupt the running tasks, and drop the others."""
         self._cancel(force=False)
 
     def kill(self) -> None:
-        """Kill the tasks that are executed, and drop the others."""
+        """Kill the running tasks, and drop the others."""
         self._cancel(force=True)
 
     def _cancel(self, *, force: bool) -> None:

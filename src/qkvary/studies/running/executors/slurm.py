@@ -34,13 +34,13 @@ _OWN_ONLY = 0o700
 
 
 class _Job:
-    """The function of a job, which submitit calls again after a preemption or a time limit."""
+    """The function of a job; submitit calls it again after a preemption or a time limit."""
 
     def __call__(self, function: Callable[[Task], TaskEnd], task: Task) -> TaskEnd:
         return function(task)
 
     def checkpoint(self, function: Callable[[Task], TaskEnd], task: Task) -> Any:
-        """Return what submitit submits again; the run's own checkpoints hold its state."""
+        """Return the job to submit again; the run's own checkpoints hold its state."""
         helpers: Any = importlib.import_module("submitit.helpers")
         return helpers.DelayedSubmission(self, function, task)
 
@@ -88,7 +88,7 @@ class SlurmExecutor(PollingExecutor):
     ) -> list[Future[TaskEnd]]:
         """Submit tasks as arrays, one for all tasks with the same needs."""
         make_directory(self._folder)
-        # It holds pickles, which nobody else may replace.
+        # It holds pickles, which other users must not replace.
         for folder in (self._folder.parent, self._folder):
             folder.chmod(_OWN_ONLY)
         futures: dict[int, Future[TaskEnd]] = {}

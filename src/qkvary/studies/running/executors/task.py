@@ -1,6 +1,6 @@
-"""Executes a task: the runs that one process makes one after the other. Torch-free.
+"""Executes a task: runs that one process trains one after another. Torch-free.
 
-A node that does not see the store uses a store of its own, and returns the finished runs.
+A node that cannot see the store uses a local one, and returns the finished runs.
 """
 
 import importlib
@@ -100,7 +100,7 @@ def _find_store(task: Task) -> Store:
 
 
 def mark_folder(store: Path) -> tuple[Path, str]:
-    """Add a line to a file of the store, by which nodes know that they see the same folder.
+    """Add a line to a file of the store, so that nodes can check that they see the same folder.
 
     Returns:
         The file, which only runners of this machine write, and the line.
@@ -114,13 +114,13 @@ def mark_folder(store: Path) -> tuple[Path, str]:
 
 
 def scratch_name(store: Path) -> str:
-    """Return the name of the folder of unfinished runs on the nodes of a store of this machine."""
+    """Return the name of the folder that nodes use for a store's unfinished runs."""
     place = f"{socket.gethostname()}:{store.absolute()}"
     return f"qkvary-{os.getuid()}-{sha256(place.encode()).hexdigest()[:16]}"
 
 
 def _scratch_folder(name: str) -> Path:
-    """Return the folder of unfinished runs on this node, which no other user can write.
+    """Return this node's folder of unfinished runs; no other user can write to it.
 
     Raises:
         UsageError: if it belongs to another user.
@@ -136,7 +136,7 @@ def _scratch_folder(name: str) -> Path:
 def take_runs(store: Store, cells: tuple[Cell, ...]) -> tuple[FinishedRun, ...]:
     """Return the finished runs of a task, and remove them from this node.
 
-    A damaged run is opened again, and the next process there repeats it.
+    A damaged run is reopened, and the next process on this node repeats it.
     """
     keys = [cell.run_key for cell in cells if store.check(cell.run_key, cell.run.identity())[0]]
     runs = tuple(read_run(store, key, networks=True) for key in keys)

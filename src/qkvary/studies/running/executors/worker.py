@@ -1,7 +1,6 @@
 """The program of a worker process of this machine: calls what it reads, writes what that returns.
 
-When the pipe closes, because its runner ended or was killed, a run that is executed writes a
-checkpoint.
+When the pipe closes because the runner ended or was killed, the current run writes a checkpoint.
 """
 
 import faulthandler
@@ -47,7 +46,7 @@ def serve() -> int:
 
 
 def _read(calls: Calls) -> None:
-    """Read the calls, while another is executed too: the end of the pipe stops that one."""
+    """Read calls in a thread, also during a call: the end of the pipe stops the current call."""
     pipe = Connection(os.dup(0), writable=False)
     while True:
         try:
