@@ -97,31 +97,6 @@ def test_a_checkpoint_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        (["--dtype", "fp8"], "expected --dtype out of float64, float32, bfloat16, float16, got"),
-        (["--layout", "sources,spilt"], "expected --layout out of sources, rotated, split"),
-        (["--kernel", "fast"], "expected --kernel out of layer, auto"),
-        (["--storage", "int9"], "expected a storage such as int8-g64"),
-        (["--context", "2"], "expected contexts with room for a prompt before 2 new tokens"),
-        (["--tokens", "256"], "expected contexts with room for a prompt before 256 new tokens"),
-        (["lm-10m", "--d-model", "8"], "expected the name of a network without sizes, got both"),
-        (["--out", "one.pdf"], "expected --out with a folder, or a file that ends in"),
-        (["no-such-model"], "expected a checkpoint, got no-such-model"),
-        (["--read", "no-such.json"], "no-such.json: No such file or directory"),
-        (["model", "--read", "one.json"], "expected --read without a model or variants"),
-    ],
-)
-def test_nonsense_is_refused_in_a_sentence(
-    typed: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "decode", *typed]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1].startswith("qkvary: ")
-    assert message in said[-1]
-
-
-@pytest.mark.parametrize(
     ("out", "code", "message"),
     [
         ("file/below", 2, "/file, got a file"),

@@ -102,27 +102,3 @@ def test_the_report_is_written_and_checked(
     stored.write_text(json.dumps(content), "utf-8")
     assert main(["claims", "--check", str(stored)]) == 3
     assert f"{content['claims'][5]['name']}: verdict is" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["postr-3"], "did you mean poster-3?"),
-        (["poster-999"], "did you mean poster-"),
-        (["--document", "postr"], "did you mean poster?"),
-        (["--verdict", "true"], "does-not-hold"),
-        (["--studies", "nowhere"], "expected a folder of reports for --studies, got nowhere"),
-        (["--studies", "."], "expected tables of studies (STUDY/tables/*.csv) in . for --studies"),
-        (["--check", "nowhere.json"], "nowhere.json"),
-        (["--out", "claims.csv"], "a file that ends in .json, .html, .md, got claims.csv"),
-        (["--check", "nowhere.json", "--document", "poster"], "expected --check without claims"),
-    ],
-)
-def test_bad_input_is_refused(
-    options: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["claims", *options]) == 2
-    shown = capsys.readouterr()
-    assert says in shown.err
-    assert shown.out == ""
-    assert len(shown.err.splitlines()) == 1

@@ -66,32 +66,6 @@ def test_a_share_far_from_the_requested_one_is_reported(
     assert json.loads(capsys.readouterr().out)["warning"] == line
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nowhere.txt"], "hf:owner/name or the name of a corpus, got 'nowhere.txt'; choices:"),
-        (
-            ["cifar100-resnet34"],
-            "'cifar100-resnet34'; `qkvary data features --weights FOLDER` makes",
-        ),
-        (["{texts}", "--workers", "0"], "expected at least one worker, got 0"),
-        (["{texts}", "--max-tokens", "0"], "expected at least 1, got 0"),
-        (["{texts}", "--held-out", "2"], "expected a share between 0 and 1 to hold out, got 2.0"),
-        (["{texts}", "--tokenizer", "nothing"], "expected a tokenizer, got 'nothing'"),
-        (["{texts}", "--tokenizer", "bytes", "--out", "{texts}"], "expected an empty folder"),
-        (["hf:a"], "expected hf:owner/name"),
-    ],
-)
-def test_bad_input_is_one_sentence(
-    texts: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["data", "prepare", *(word.format(texts=texts) for word in words)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert message in printed.err
-    assert len(printed.err.splitlines()) == 1
-
-
 def test_progress_says_how_far_and_how_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

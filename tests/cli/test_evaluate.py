@@ -183,50 +183,6 @@ def test_questions_that_were_trained_on_are_counted(
     assert again["against"]["fingerprint"] == found["against"]["fingerprint"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{rotary}"], "got neither"),
-        (
-            ["{rotary}", "--data", "{text}", "--context", "0"],
-            "context: expected at least 1, got 0",
-        ),
-        (
-            ["{rotary}", "--data", "{text}", "--stride", "34"],
-            "a stride from 1 to the context of 33",
-        ),
-        (["{rotary}", "--data", "{text}", "--lengths", "4M"], "a document of more than 4194304"),
-        (["{rotary}", "--data", "{text}x"], "expected a file or folder of documents"),
-        (["{learned}", "--data", "{text}", "--context", "99"], "this network has learned"),
-        (
-            ["{bytes}", "--tasks", "mmlu", "--against", "x"],
-            "tasks with local files to compare with a set",
-        ),
-        (["{bytes}", "--tasks", "piqa", "--task-data", "{text}"], "expected piqa_validation.jsonl"),
-        (["{bytes}", "--tasks", "piqa", "--against", "x"], "expected a prepared set, got x"),
-        (
-            ["{bytes}", "--data", "{text}", "--against", "x"],
-            "expected tasks to ask, got a set to compare with",
-        ),
-        (
-            ["{bytes}", "--tasks", "piqa", "--fewshot", "-1"],
-            "expected fewshot of at least 0, got -1",
-        ),
-    ],
-)
-def test_what_makes_no_sense_is_refused_in_a_sentence(
-    places: dict[str, str],
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["evaluate", *(one.format(**places) for one in arguments)]) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert len(printed.err.splitlines()) == 1
-    assert printed.out == ""
-
-
 def test_tasks_need_a_folder(
     places: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,13 +193,3 @@ def test_tasks_need_a_folder(
     monkeypatch.setenv("QKVARY_DATA", str(folder.parent))
     assert main(["evaluate", places["bytes"], "--tasks", "piqa"]) == 2
     assert str(folder.parent / "lm_eval") in capsys.readouterr().err
-
-
-def test_tasks_need_lm_eval(
-    places: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
-    assert main(["evaluate", places["bytes"], "--tasks", "piqa"]) == 2
-    assert capsys.readouterr().err == (
-        "qkvary: lm_eval is not installed: run pip install 'qkvary[eval]'\n"
-    )

@@ -149,41 +149,6 @@ def test_a_text_cannot_command_the_terminal(
     assert shown.startswith("\\x1b[31m\ta")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nowhere", "a"], "expected a checkpoint, got"),
-        (["mute", "a"], "mute has no tokenizer: give one with --tokenizer"),
-        (["own", ""], "expected a prompt, got none"),
-        (["own", "xyz"], "expected characters out of the 13 of this model, got 'x'"),
-        (["own", "a" * 18], "expected a prompt of at most 17 tokens, got 18"),
-        (
-            ["own", "a", "--tokens", "18"],
-            "17 new tokens after a prompt of 1 (limit 17), got 18",
-        ),
-        (["own", "a", "--temperature", "nan"], "expected temperature from 0 and finite, got nan"),
-        (["own", "a", "--top-k", "0"], "expected a whole number of at least 1 for top_k, got 0"),
-        (["own", "a", "--stop", ""], "expected stop strings of 1 to 1024 characters, got 0"),
-        (
-            ["own", "a", "--beams", "2", "--top-k", "3"],
-            "expected a greedy request without",
-        ),
-        (["own", "a", "--beams", "2", "--deterministic-batch"], "without --beams, got both"),
-        (["own", "a", "--device", "gpu"], "expected a device such as cpu, cuda, cuda:1 or mps"),
-        (["own", "a", "--dtype", "int8"], "--dtype"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_nothing_else(
-    words: list[str], message: str, places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name, *rest = words
-    assert main(["generate", str(places / name), *rest]) == 2
-    found = capsys.readouterr()
-    assert found.out == ""
-    assert len(found.err.splitlines()) == 1
-    assert message in found.err
-
-
 def test_a_kernel_that_there_is_not_is_refused_before_the_prompt_is_shown(
     places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,22 +59,3 @@ def test_verdicts_choose(capsys: pytest.CaptureFixture[str]) -> None:
     rows = document(capsys, "three-projections-table-5", "--verdict", "equal")["rows"]
     assert len(rows) == len(recompute("three-projections-table-5"))
     assert "No figure with this verdict." in printed(capsys, "table-5", "--verdict", "wrong")
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["tabel-8"], "did you mean three-projections-table-8?"),
-        (["table-1"], "which is key-value-table-1 or three-projections-table-1"),
-        (["nothing-of-the-kind-zzz"], "choices: key-value-notebook-characters"),
-        (["--verdict", "false"], "other-convention"),
-    ],
-)
-def test_bad_input_is_refused(
-    options: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["published", *options]) == 2
-    found = capsys.readouterr()
-    assert says in found.err
-    assert found.out == ""
-    assert len(found.err.splitlines()) == 1

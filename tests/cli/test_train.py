@@ -121,37 +121,6 @@ def test_what_was_prepared_by_hand_is_trained_on(
     assert "name the text with `qkvary data prepare ... --field NAME`" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "preset", "message"),
-    [
-        ([], "lm-tinny", "did you mean lm-tiny?"),
-        (["--variant", "QQV"], "lm-tiny", "QQV"),
-        (["--micro-batch-size", "9"], "lm-tiny", "a micro-batch of at most the 4 rows"),
-        (["--context", "none"], "lm-tiny", "expected a whole number"),
-        (["--device", "toaster"], "lm-tiny", "toaster"),
-        (["--learning-rate", "-1"], "lm-tiny", "learning_rate must be positive"),
-        (["--checkpoint-seconds", "nan"], "lm-tiny", "--checkpoint-seconds, 0 for every step"),
-        (["--keep", "0"], "lm-tiny", "keep: expected at least 1, got 0"),
-        (["--test-tokens", "0"], "lm-tiny", "test_tokens: expected at least 1, got 0"),
-        (["--context", "100k"], "lm-tiny", "tokens for a context of 102,400"),
-    ],
-)
-def test_mistakes_are_one_sentence(
-    places: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    preset: str,
-    message: str,
-) -> None:
-    assert train(places, *words, preset=preset) == 2
-    shown = capsys.readouterr().err
-    assert message in shown
-    assert "Traceback" not in shown
-    assert len(shown.strip().splitlines()) <= 2
-    # That a text is too short is known when it is read.
-    assert not (places / "runs").exists() or "100k" in words
-
-
 @pytest.mark.parametrize(("words", "expected"), [((), 5), (("--device", "cuda"), 1)])
 def test_all_processors_are_used(
     places: Path,

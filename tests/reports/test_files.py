@@ -77,3 +77,4 @@ def test_a_missing_converter_leaves_nothing(
     with pytest.raises(UsageError, match=r"run pip install 'qkvary\[train\]'"):
         write_report(plan(), tmp_path / "out", ("html", "png"))
     assert not (tmp_path / "out").exists()
+    assert len(write_report(plan(), tmp_path / "out", ("html",))) == 1
