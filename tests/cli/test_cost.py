@@ -42,31 +42,6 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_has_the_documented_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    document = counted(capsys, "gpt2", "--context", "1k", "--batch", "3")
-    assert (document["model"], document["context"], document["batch"]) == ("gpt2", 1024, 3)
-    assert (document["dtype"], document["weights"]) == ("bf16", "bf16")
-    for row in document["rows"]:
-        assert row.keys() >= {
-            "variant",
-            "parameters",
-            "macs_per_token",
-            "cache_bytes_per_token",
-            "cache_bytes",
-        }
-        assert row["parameters"].keys() >= {"total", "embedding", "attention", "mlp", "norm"}
-        assert all(isinstance(size, int) for size in row["parameters"].values())
-        assert isinstance(row["macs_per_token"], int)
-        assert isinstance(row["cache_bytes"], int)
-        parts = [
-            size for part, size in row["parameters"].items() if part not in {"total", "active"}
-        ]
-        assert sum(parts) == row["parameters"]["total"]
-    # Every figure that needs one is explained where it stands.
-    assert document["conventions"].keys() <= {*document, *document["rows"][0]}
-    assert document["engines"].keys() == {"vllm", "llama.cpp", "transformers"}
-
-
 def test_gpt2_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     row = counted(capsys, "gpt2", "--context", "1000")["rows"][0]
     assert row["variant"] == "QKV"

@@ -110,12 +110,6 @@ def test_published_model_leaves_out_llama_cpp_in_one_line(
     assert (given or "--llama-python") in line
 
 
-def test_there_are_benchmarks() -> None:
-    assert {"plus_core", "training_step", "study_overhead", "command_line"} <= {
-        path.stem for path in BENCHMARKS
-    }
-
-
 @pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
 def test_what_a_benchmark_imports_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(path.parent)

@@ -6,8 +6,7 @@ texts and larger batches have the marker ``slow``.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import get_args
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -32,14 +31,7 @@ from tests.contracts.decoding_gates import (
     with_kernel,
 )
 
-LAYOUTS: tuple[CacheLayout, ...] = get_args(CacheLayout)
 CPU = torch.device("cpu")
-VARIED = ("trained", "mixed layers", "value before rotation", "low rank", "portable", "latent")
-"""Networks that between them make something else of every layout."""
-WAYS = [
-    *((name, "sources") for name in NETWORKS),
-    *itertools.product(VARIED, LAYOUTS[1:]),
-]
 
 
 def in_every_format(test: Callable[..., None]) -> Callable[..., None]:
@@ -65,36 +57,6 @@ def feed(model: LanguageModel, tokens: Tensor, sizes: Sequence[int], cache: KVCa
 def whole(model: LanguageModel, tokens: Tensor) -> Tensor:
     with torch.no_grad():
         return model(tokens)
-
-
-def chunkings(length: int) -> Iterator[list[int]]:
-    """Every way to cut a text."""
-    for cuts in itertools.product((False, True), repeat=length - 1):
-        ends = [place + 1 for place, cut in enumerate(cuts) if cut]
-        yield [stop - start for start, stop in itertools.pairwise([0, *ends, length])]
-
-
-def assert_every_chunking(
-    name: str, layout: CacheLayout, dtype: torch.dtype, *, length: int
-) -> None:
-    model, tokens = find_network(name, dtype), random_tokens(2, length)
-    exact, at_once = whole(exact_network(name, dtype), tokens), whole(model, tokens)
-    for sizes in chunkings(length):
-        found = feed(model, tokens, sizes, make_cache(model, CacheOptions(layout=layout)))
-        assert_one_function(exact, at_once, cached=found)
-
-
-@pytest.mark.parametrize(("name", "layout"), WAYS)
-def test_every_chunking_is_the_whole(name: str, layout: CacheLayout) -> None:
-    assert_every_chunking(name, layout, torch.float64, length=4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_chunking_in_every_format(name: str, layout: CacheLayout, dtype: torch.dtype) -> None:
-    assert_every_chunking(name, layout, dtype, length=7)
 
 
 @in_every_format
@@ -210,27 +172,6 @@ def expected_rows(name: str, dtype: torch.dtype, places: Sequence[int]) -> tuple
 COMPOSITIONS = [(0, 1), (0, 2), (1, 2), *itertools.permutations(range(3))]
 
 
-def assert_neighbours_change_nothing(
-    name: str, dtype: torch.dtype, orders: Sequence[tuple[int, ...]]
-) -> None:
-    model = find_network(name, dtype)
-    for order in orders:
-        found = continue_prompts(model, [PROMPTS[place] for place in order])
-        assert_one_function(*expected_rows(name, dtype, order), batched=found)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("Q=K-V", DTYPES[0]),
-        *zip(["GQA", "low rank", "mixed layers", "trained"], DTYPES, strict=True),
-    ],
-    ids=str,
-)
-def test_neighbours_in_a_batch_change_nothing(name: str, dtype: torch.dtype) -> None:
-    assert_neighbours_change_nothing(name, dtype, COMPOSITIONS)
-
-
 @in_every_format
 def test_left_padding_changes_nothing_and_its_content_not_a_bit(
     name: str, dtype: torch.dtype
@@ -269,18 +210,6 @@ def test_in_a_deterministic_batch_no_bit_depends_on_the_neighbours(
         assert found == [single[row] for row in order]
 
 
-@in_every_format
-def test_the_future_changes_no_bit_of_the_past(name: str, dtype: torch.dtype) -> None:
-    model, tokens = find_network(name, dtype), random_tokens(2, 7)
-    before = whole(model, tokens)
-    for place in (1, 4):
-        other = tokens.clone()
-        other[:, place] = (other[:, place] + 5) % VOCABULARY
-        after = whole(model, other)
-        assert torch.equal(after[:, :place], before[:, :place])
-        assert not torch.equal(after[:, place], before[:, place])
-
-
 # ---- what is made of the logits
 
 
@@ -308,9 +237,3 @@ def assert_texts_have_their_probabilities(count: int) -> None:
 
 def test_drawn_texts_have_the_probabilities_of_the_network() -> None:
     assert_texts_have_their_probabilities(2_000)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-def test_many_drawn_texts_have_the_probabilities_of_the_network() -> None:
-    assert_texts_have_their_probabilities(500_000)
