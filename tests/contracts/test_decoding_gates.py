@@ -1,7 +1,8 @@
 """Decoding is one function: however a text is cut, cropped, padded, batched, stored or computed.
 
-Every network with every number format, against float64 by the gate of ``decoding_gates``; by default
-one format each, by turns.
+Every network with every number format, against float64 by the gate of ``decoding_gates``; by
+default one format each, by turns.
+"""
 
 import functools
 import itertools
