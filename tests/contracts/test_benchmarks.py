@@ -16,6 +16,7 @@ BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 SLOW = {
     "command_line",
     "data_preparation",
+    "decode_attention",
     "language_training",
     "linear_attention",
     "tiny_imagenet",
