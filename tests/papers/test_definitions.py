@@ -1,4 +1,4 @@
-"""The studies that ship with qkvary have the sizes that the papers, or their code, have."""
+"""The files of studies that ship with qkvary."""
 
 from qkvary.studies.catalog import study_names
 from tests.papers.definitions import module_of
