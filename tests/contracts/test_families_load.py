@@ -213,18 +213,22 @@ def make_config(family: str, config: Config) -> Any:
     return transformers.AutoConfig.for_model(family, **{**SIZES, **config})
 
 
-@functools.cache
-def build(family: str, index: int) -> Any:
+def make_model(family: str, config: Config) -> Any:
     """A model whose scores and gains are far from those of an untrained one."""
     torch.manual_seed(3)
-    config = make_config(family, CASES[family][index])
     kind = transformers.AutoModelForCausalLM
-    model = kind.from_config(config, attn_implementation="eager").eval()
+    made = make_config(family, config)
+    model = kind.from_config(made, attn_implementation="eager").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_gain = parameter.dim() == 1 and name.endswith("weight") and "gemma" not in family
             parameter.copy_(0.3 * torch.randn_like(parameter) + is_gain)
     return model
+
+
+@functools.cache
+def build(family: str, index: int) -> Any:
+    return make_model(family, CASES[family][index])
 
 
 @pytest.fixture(scope="module")
