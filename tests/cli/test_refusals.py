@@ -32,6 +32,7 @@ REFUSED = {
         "bytes": "--text",
     },
     "bench decode": {
+        "--out text/x.json": "/text, got a file",
         "--dtype fp8": "expected --dtype out of float64, float32, bfloat16, float16, got",
         "--layout sources,spilt": "expected --layout out of sources, rotated, split",
         "--kernel fast": "expected --kernel out of layer, auto",
@@ -83,6 +84,7 @@ REFUSED = {
         "": "requires an argument",
     },
     "data prepare": {
+        "text --tokenizer bytes --out text/x": "/text, got a file",
         "nowhere.txt": "hf:owner/name or the name of a corpus, got 'nowhere.txt'; choices:",
         "cifar100-resnet34": "'cifar100-resnet34'; `qkvary data features --weights FOLDER` makes",
         "text --workers 0": "expected at least one worker, got 0",
@@ -91,6 +93,8 @@ REFUSED = {
         "hf:a": "expected hf:owner/name",
     },
     "evaluate": {
+        "rotary --data text --out text/x.json": "/text, got a file",
+        "rotary --data text --out pages.json": "--out with a file, got the folder pages.json",
         "rotary --data text --stride 34": "a stride from 1 to the context of 33",
         "rotary --data text --lengths 4M": "a document of more than 4194304",
         "learned --data text --context 99": "this network has learned",
@@ -123,6 +127,7 @@ REFUSED = {
         "own a --device gpu": "expected a device such as cpu, cuda, cuda:1 or mps",
     },
     "plan": {
+        "gpt2 --gpu t4 --out text": "/text, got a file",
         "300M": "expected a gpu such as a100-40gb, or a memory such as 24GiB, got neither",
         "300M --gpu a100-40": "did you mean a100-40gb?",
         "300M --memory 24G": "expected memory such as 24GiB",
@@ -138,6 +143,16 @@ REFUSED = {
         "tabel-8": "did you mean three-projections-table-8?",
         "table-1": "which is key-value-table-1 or three-projections-table-1",
     },
+    "report quickstart": {
+        "--to text/x": "/text, got a file",
+        "--out text": "/text, got a file",
+    },
+    "study quickstart": {
+        "--out text": "/text, got a file",
+    },
+    "doctor": {
+        "--out text": "/text, got a file",
+    },
     "study mine.py --dry-run": {
         "--executor rya": 'Choose from: "local", "ray", "slurm". Did you mean "ray"?',
         "--executor ray --workers 2": "expected no workers with executor ray, got 2",
@@ -150,6 +165,7 @@ REFUSED = {
         "--executor ray --gpu-share 1.5": "gpu_share must be whole above 1, got 1.5",
     },
     "train": {
+        "lm-10m --data text --tokenizer bytes --steps 1 --out text/x": "/text, got a file",
         "lm-10n --data text": "did you mean lm-10m?",
         "lm-10m --data text --steps 2 --batch-size 4 --micro-batch-size 9": "most the 4 rows",
         "lm-10m --data text --minutes 0": "expected a number of minutes above 0, got 0",
@@ -181,6 +197,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_model(folder / name, model, None if name == "mute" else characters)
     save_model(folder / "bare", make_network("Q-K=V", positions="sinusoidal").float(), characters)
     write_task_files(folder / "tasks")
+    (folder / "pages.json").mkdir()
     (folder / "text").write_text("abc abc. " * 20, "utf-8")
     (folder / "short").write_text("abc", "utf-8")
     (folder / "latin").write_bytes("abc é".encode("latin-1"))
