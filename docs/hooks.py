@@ -8,6 +8,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from qkvary.api.verbs import TARGETS
+
 ROOT = Path(__file__).resolve().parents[1]
 SHOWN = {".md", ".html", ".svg", ".png", ".json", ".csv"}
 UPWARD = re.compile(r"\[([^\]]*)\]\((\.\./[^)\s#]*)\)")
@@ -23,7 +25,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Point relative links at the site; for a file that it does not have, write the path."""
+    """Point relative links at the site; for a file that it does not have, write the path.
+
+    ``::: verbs`` stands for all verbs, in the order of the help.
+    """
+    named = (target.split(":") for target in TARGETS.values())
+    verbs = (f"::: qkvary.{module}.{name}" for module, name in named if name != "command")
+    markdown = markdown.replace("::: verbs", "\n\n".join(verbs))
     here = Path(page.file.src_uri).parent
     folder = ROOT / (here if here.parts[:1] == ("studies",) else "docs" / here)
 

@@ -1,6 +1,5 @@
 """Results: figures as plain data, tables, text and a picture for a notebook."""
 
-import json
 import re
 from pathlib import Path
 
@@ -31,12 +30,6 @@ def results() -> dict[str, Result[object]]:
 
 
 RESULTS = results()
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_figures_are_those_of_the_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*COMMANDS[name], "--json"]) == 0
-    assert RESULTS[name].to_dict() == json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,34 +1,23 @@
 """The cost of quantizing the cache: the measurement, and the gates on trained networks."""
 
-import dataclasses
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from decoding.cache_quality import (
-    CacheQuality,
     QualityMeter,
     cut_windows,
     measure_text,
 )
-from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.caches import CacheOptions
-from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.costs.cache import layer_cache_bytes
 from qkvary.costs.formats import cache_format, parse_options
-from qkvary.data.shakespeare import load_shakespeare
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.catalog import load_task
-from qkvary.tasks.config import CharacterTaskConfig
-from qkvary.training.config import OptimizerConfig, RunConfig, ScheduleConfig, TrainingConfig
-from qkvary.training.loop import train
 from tests.checkpoints.published_models import KINDS, find_model, held_out_characters, stories
 from tests.contracts.variant_cases import make_language_model_config, randomize
 
@@ -131,65 +120,3 @@ def test_int8_by_channel_meets_the_gate_on_published_networks(
             assert four.quality.perplexity_change < 0.02
             assert by_token.quality.mean_kl > four.quality.mean_kl
         assert eight.quality.mean_kl < four.quality.mean_kl
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, list[int]]:
-    """A network with one tensor for key and value, trained for seconds, and unseen text."""
-    context = 64
-    init = Initialization(scheme="normal")
-    attention = AttentionConfig(
-        d_model=64,
-        num_heads=2,
-        causal=True,
-        bias=False,
-        variant=parse_variant("Q-K=V@rotary"),
-        init=init,
-    )
-    network = LanguageModelConfig(
-        attention=attention,
-        block=BlockConfig(d_ff=128),
-        num_layers=2,
-        vocabulary=65,
-        max_tokens=context,
-        positions="none",
-        init=init,
-    )
-    run = RunConfig(
-        task=CharacterTaskConfig(
-            context=context, evaluation="sampled", evaluation_batches=1, scored_characters=9_000
-        ),
-        network=network,
-        training=TrainingConfig(
-            steps=150,
-            batch_size=8,
-            optimizer=OptimizerConfig(name="adam", learning_rate=1e-2, gradient_clip=1.0),
-            schedule=ScheduleConfig(name="cosine_warmup", warmup_steps=20),
-            evaluate_every=150,
-        ),
-        seed=3,
-    )
-    task = load_task(run.task)
-    outcome = train(run, task, Path(tmp_path_factory.mktemp("trained")))
-    assert isinstance(outcome.network, LanguageModel)
-    assert isinstance(outcome.metrics["test_loss"], float)
-    assert outcome.metrics["test_loss"] < 2.6
-    assert task.tokenizer is not None
-    return outcome.network, load_shakespeare().split(0.9)[1].tolist()
-
-
-def measure(trained: tuple[LanguageModel, list[int]], spelled: str, **more: object) -> CacheQuality:
-    options = dataclasses.replace(parse_options(spelled), **more)  # type: ignore[arg-type]
-    network, tokens = trained
-    (row,) = measure_text(network, tokens, [options], contexts=[64], most_tokens=2_048)
-    return row.quality
-
-
-@pytest.mark.parametrize("spelled", ["int8-g64", "int8-b16-rot"])
-def test_int8_meets_the_gate_on_a_trained_network_with_shared_key_and_value(
-    trained: tuple[LanguageModel, list[int]], spelled: str
-) -> None:
-    quality = measure(trained, spelled)
-    assert quality.meets_int8_gate, quality
-    # ``drifts`` has two standard errors, which chance exceeds in one of forty networks.
-    assert quality.kl_slope < 4 * quality.kl_slope_error, quality

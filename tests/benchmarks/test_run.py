@@ -6,29 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from decoding.records import DecodeQuestion, DecodeRecord, from_json, to_json
+from decoding.records import from_json, to_json
 from qkvary.cli.main import main
 from tests.benchmarks.made_up import make_record
-from tests.reference import llama2c
 
 SMALL = shlex.split(
     "--d-model=16 --num-heads=2 --num-layers=2 --vocabulary=17 --context=12 --tokens=5 --rounds=2 "
     "--no-memory"
 )
-Asked = list[DecodeQuestion]
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """The questions of the test; they are answered by a record that was made up."""
-    questions: Asked = []
-
-    def measure(question: DecodeQuestion, **_: object) -> DecodeRecord:
-        questions.append(question)
-        return make_record()
-
-    monkeypatch.setattr("decoding.measure.measure", measure)
-    return questions
 
 
 def test_a_measurement_is_printed_and_written(
@@ -84,63 +69,3 @@ def test_json_has_the_record_and_what_follows(
     assert document["speeds"][0]["over_stock"]["transformers"]["value"] == pytest.approx(2.5)
     assert document["gaps"][0]["error"] == 0
     assert document["answers"]
-
-
-def test_a_checkpoint_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    llama2c.write_stand_in(tmp_path / "model")
-    typed = ["bench", "decode", str(tmp_path / "model"), "--rounds=2", "--no-memory", "--json"]
-    assert main(typed) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert {row["case"]["variant"] for row in document["speed"]} == {"GQA-3@rotary"}
-    assert {row["equal_tokens"] for row in document["speed"]} == {17}
-    assert {row["runner"] for row in document["speed"]} >= {"cache", "transformers"}
-
-
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        (["--dtype", "fp8"], "expected --dtype out of float64, float32, bfloat16, float16, got"),
-        (["--layout", "sources,spilt"], "expected --layout out of sources, rotated, split"),
-        (["--kernel", "fast"], "expected --kernel out of layer, auto"),
-        (["--storage", "int9"], "expected a storage such as int8-g64"),
-        (["--context", "2"], "expected contexts with room for a prompt before 2 new tokens"),
-        (["--tokens", "256"], "expected contexts with room for a prompt before 256 new tokens"),
-        (["lm-10m", "--d-model", "8"], "expected the name of a network without sizes, got both"),
-        (["--out", "one.pdf"], "expected --out with a folder, or a file that ends in"),
-        (["no-such-model"], "expected a checkpoint, got no-such-model"),
-        (["--read", "no-such.json"], "no-such.json: No such file or directory"),
-        (["model", "--read", "one.json"], "expected --read without a model or variants"),
-    ],
-)
-def test_nonsense_is_refused_in_a_sentence(
-    typed: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "decode", *typed]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1].startswith("qkvary: ")
-    assert message in said[-1]
-
-
-@pytest.mark.parametrize(
-    ("out", "code", "message"),
-    [
-        ("file/below", 2, "/file, got a file"),
-        ("folder.html", 2, "expected --out with a file, got the folder "),
-        ("/proc/one.json", 4, "cannot write /proc"),
-    ],
-)
-def test_a_place_that_cannot_be_is_refused_before_anything_is_measured(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    asked: Asked,
-    capsys: pytest.CaptureFixture[str],
-    out: str,
-    code: int,
-    message: str,
-) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "folder.html").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert main(["bench", "decode", "--out", str(tmp_path / out)]) == code
-    assert message in capsys.readouterr().err
-    assert asked == []

@@ -40,29 +40,6 @@ def test_page_and_tables_are_written(folder: Path, capsys: pytest.CaptureFixture
     assert "How alike are keys and values in" in page
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nowhere/model", "--text", "{0}/text.txt"], "which does not exist"),
-        (["{0}/text.txt", "--text", "{0}/text.txt"], "expected a checkpoint of a known format"),
-        (["{0}/model", "--text", "{0}/none.txt"], "expected a file or folder of documents, got"),
-        (["{0}/model", "--text", "{0}/short.txt"], "expected a text of at least"),
-        (["{0}/bare", "--text", "{0}/text.txt"], "give one with --tokenizer"),
-        (["{0}/model", "--text", "{0}/text.txt", "--context", "65"], "expected a context of at"),
-        (["{0}/model", "--text", "{0}/text.txt", "--context", "1"], "expected context of at least"),
-        (["{0}/model", "--text", "{0}/text.txt", "--seed", "-1"], "at least 0 for seed, got -1"),
-        (["{0}/model"], "--text"),
-    ],
-)
-def test_other_input_is_refused_in_a_sentence(
-    words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, *(word.format(folder) for word in words))
-    assert (code, out) == (2, "")
-    assert message in err
-    assert "Traceback" not in err
-
-
 def test_a_tokenizer_can_be_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (folder / "bare", "--text", folder / "text.txt", "--tokenizer", "bytes", "--json")
     code, out, _ = run(capsys, *words)

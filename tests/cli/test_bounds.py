@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli import main as entry
 from qkvary.cli.main import main
 from qkvary.storage import environment, untrusted_files
 from qkvary.studies import timing
@@ -91,21 +90,3 @@ def test_a_training(
         assert train(tiny, *words, "--steps", "12") == RESOURCES
         assert "of memory, " in capsys.readouterr().err
     assert not (tiny / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError(),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 25600000000"),
-        type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"),
-    ],
-)
-def test_memory_that_runs_out_is_no_bug(
-    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_arguments: object) -> int:
-        raise error
-
-    monkeypatch.setattr(entry, "_run", fail)
-    assert refusal(capsys, "variants").startswith("qkvary: out of memory; ")

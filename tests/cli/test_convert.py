@@ -54,37 +54,6 @@ def test_figures_alone_as_json(checkpoint: Path, capsys: pytest.CaptureFixture[s
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["tiny", "--rewrite", "identity-query"], "expected a network without norms, got rmsnorm"),
-        (["{net}", "--rewrite", "identity-quer"], "did you mean identity-query"),
-        (["{net}", "--rewrite", "identity-value", "--layer", "0"], "at least 1 for layer, got 0"),
-        (["{net}", "--rewrite", "identity-value", "--layer", "3"], "expected a layer from 1 to 2"),
-        (
-            ["{net}", "--rewrite", "gauge", "--seed", "9" * 23],
-            "at most 9223372036854775807 for seed",
-        ),
-        (["{net}", "--rewrite", "merge-query-key"], "expected one head of 20 channels in layer 1"),
-        (["{net}-2", "--rewrite", "gauge"], "does not exist"),
-    ],
-)
-def test_one_sentence_and_nothing_written(
-    words: list[str],
-    sentence: str,
-    checkpoint: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    out = tmp_path / "made"
-    typed = [word.format(net=checkpoint) for word in words]
-    assert main(["convert", *typed, "--out", str(out)]) == 2
-    said = capsys.readouterr()
-    assert sentence in said.err
-    assert len(said.err.splitlines()) == 1
-    assert not out.exists()
-
-
 @pytest.mark.parametrize("kind", ["own", "transformers"])
 def test_what_the_configuration_refuses_is_refused_before_weights_are_read(
     kind: str,

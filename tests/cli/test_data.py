@@ -1,21 +1,14 @@
 """What a person sees of preparing: figures, a line of progress, and where an error lies."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-import qkvary
 from qkvary.cli.app import ProgressLine, show_progress
 from qkvary.cli.main import main
-from qkvary.data.prepared import open_prepared
 from tests.data.small_sets import made_up
-from tests.forked import ForkedPython
 
 
 @pytest.fixture
@@ -66,32 +59,6 @@ def test_a_share_far_from_the_requested_one_is_reported(
     assert json.loads(capsys.readouterr().out)["warning"] == line
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nowhere.txt"], "hf:owner/name or the name of a corpus, got 'nowhere.txt'; choices:"),
-        (
-            ["cifar100-resnet34"],
-            "'cifar100-resnet34'; `qkvary data features --weights FOLDER` makes",
-        ),
-        (["{texts}", "--workers", "0"], "expected at least one worker, got 0"),
-        (["{texts}", "--max-tokens", "0"], "expected at least 1, got 0"),
-        (["{texts}", "--held-out", "2"], "expected a share between 0 and 1 to hold out, got 2.0"),
-        (["{texts}", "--tokenizer", "nothing"], "expected a tokenizer, got 'nothing'"),
-        (["{texts}", "--tokenizer", "bytes", "--out", "{texts}"], "expected an empty folder"),
-        (["hf:a"], "expected hf:owner/name"),
-    ],
-)
-def test_bad_input_is_one_sentence(
-    texts: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["data", "prepare", *(word.format(texts=texts) for word in words)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert message in printed.err
-    assert len(printed.err.splitlines()) == 1
-
-
 def test_progress_says_how_far_and_how_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -106,35 +73,6 @@ def test_progress_says_how_far_and_how_long(
         "preparing: 1,000 of 3,000 bytes, 5 documents",
         "preparing: 2,000 of 3,000 bytes, 9 documents, 31 s left",
     ]
-
-
-def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
-    text = "<|endoftext|>".join(f"{number} " + "word " * 200 for number in range(40_000))
-    (tmp_path / "long.txt").write_text(text, "utf-8")
-    words = ["data", "prepare", str(tmp_path / "long.txt"), "--tokenizer", "bytes", "--workers"]
-    command = "from qkvary.cli.main import run; run()"
-    process = ForkedPython(
-        [sys.executable, "-c", command, *words, "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(qkvary.__file__).parents[1])},
-    )
-    place = tmp_path / "cache" / "data" / "long-bytes"
-    while process.poll() is None and not list(place.glob("portion-*.json")):
-        time.sleep(0.002)
-    process.send_signal(signal.SIGINT)
-    printed, error = process.communicate()
-    assert (process.returncode, printed) == (130, "")
-    assert "interrupted; the same command resumes where it stopped" in error
-    assert not (place / "MANIFEST.json").exists()
-    assert main([*words, "1"]) == 0
-    capsys.readouterr()
-    data = open_prepared(place)
-    assert sum(split.documents for split in data.splits.values()) == 40_000
 
 
 @pytest.fixture

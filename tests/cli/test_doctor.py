@@ -19,17 +19,6 @@ def test_a_folder_of_this_machine_has_no_problem(
     assert not [one for one in found["problems"] if str(tmp_path) in one or "lock" in one]
 
 
-def test_locks_that_do_not_reach_other_machines_are_a_problem(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(f"22 1 8:1 / {tmp_path} rw,relatime - nfs server:/net rw,nolock\n")
-    monkeypatch.setattr(file_systems, "_MOUNTS", mounts)
-    assert main(["doctor", "--out", str(tmp_path / "runs")]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert f"problem: {tmp_path} (nfs) is mounted with nolock: its locks hold on one" in printed
-
-
 def test_locks_that_lock_nothing_are_a_problem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,20 +1,17 @@
 """``qkvary evaluate``: what is printed, what is written, what is refused."""
 
-import functools
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lm_eval.tasks import TaskManager
 
 from qkvary.checkpoints.models import save_model
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer
 from tests.data.small_sets import make_set
 from tests.inference.evaluation.networks import byte_network
-from tests.inference.evaluation.stock_task_files import ROWS, write_stock_tasks
 from tests.inference.evaluation.task_files import write_task_files
 from tests.reference import char_gpt, llama2c
 from tests.tasks.tiny_networks import tiny_set
@@ -113,29 +110,6 @@ def test_tasks_are_asked(places: dict[str, str], capsys: pytest.CaptureFixture[s
     assert found["tasks"]["winogrande"]["normalised"] is None
 
 
-def test_other_tasks_are_loaded_by_lm_eval(
-    places: dict[str, str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    manager = functools.partial(TaskManager, include_path=str(tmp_path), include_defaults=False)
-    monkeypatch.setattr("qkvary.inference.evaluation.stock_tasks.TaskManager", manager)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    write_stock_tasks(tmp_path, [dict(row, written="") for row in ROWS])
-    call = [places["bytes"], "--tasks", "choosing,piqa", "--task-data", places["tasks"]]
-    found = evaluate(capsys, *call, "--fewshot", "0", "--limit", "2")
-    assert set(found["tasks"]) == {"piqa"}
-    (task,) = found["other_tasks"].values()
-    assert (task["documents"], task["fewshot"], set(task["metrics"])) == (2, 0, {"acc"})
-    assert main(["evaluate", places["bytes"], "--tasks", "choosing"]) == 0
-    printed = capsys.readouterr().out
-    for part in ("Tasks as lm-eval scores them", "choosing", "acc", "lm-eval 0.4"):
-        assert part in printed
-    assert main(["evaluate", places["bytes"], "--tasks", "choosings"]) == 2
-    assert "expected a task, got 'choosings'; did you mean choosing?" in capsys.readouterr().err
-
-
 TRAINED = (
     "Roof shingle removal! a man is sitting on a roof: he starts pulling up roofing on a roof",
     "how to brown sausages in a pan, and what else",
@@ -150,11 +124,7 @@ def trained(tmp_path: Path) -> str:
 
 
 def test_questions_that_were_trained_on_are_counted(
-    places: dict[str, str],
-    trained: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    places: dict[str, str], trained: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call = [places["bytes"], "--tasks", "hellaswag,piqa,winogrande", "--fewshot", "0"]
     call += ["--task-data", places["tasks"]]
@@ -170,61 +140,6 @@ def test_questions_that_were_trained_on_are_counted(
     assert counted["piqa"]["accuracy"]["chance"] == 0.5
     assert found["against"]["documents"] == len(TRAINED)
     assert found["against"]["words_in_a_row"] == 13
-    (tmp_path / "data").mkdir()
-    Path(trained).rename(tmp_path / "data" / "mine-bytes")
-    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
-    again = evaluate(capsys, *call, "--against", "mine/bytes", "--limit", "1")
-    assert again["tasks"]["hellaswag"]["contamination"] == {
-        "questions": 1,
-        "shared": 1,
-        "accuracy": None,
-        "normalised": None,
-    }
-    assert again["against"]["fingerprint"] == found["against"]["fingerprint"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["{rotary}"], "got neither"),
-        (
-            ["{rotary}", "--data", "{text}", "--context", "0"],
-            "context: expected at least 1, got 0",
-        ),
-        (
-            ["{rotary}", "--data", "{text}", "--stride", "34"],
-            "a stride from 1 to the context of 33",
-        ),
-        (["{rotary}", "--data", "{text}", "--lengths", "4M"], "a document of more than 4194304"),
-        (["{rotary}", "--data", "{text}x"], "expected a file or folder of documents"),
-        (["{learned}", "--data", "{text}", "--context", "99"], "this network has learned"),
-        (
-            ["{bytes}", "--tasks", "mmlu", "--against", "x"],
-            "tasks with local files to compare with a set",
-        ),
-        (["{bytes}", "--tasks", "piqa", "--task-data", "{text}"], "expected piqa_validation.jsonl"),
-        (["{bytes}", "--tasks", "piqa", "--against", "x"], "expected a prepared set, got x"),
-        (
-            ["{bytes}", "--data", "{text}", "--against", "x"],
-            "expected tasks to ask, got a set to compare with",
-        ),
-        (
-            ["{bytes}", "--tasks", "piqa", "--fewshot", "-1"],
-            "expected fewshot of at least 0, got -1",
-        ),
-    ],
-)
-def test_what_makes_no_sense_is_refused_in_a_sentence(
-    places: dict[str, str],
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["evaluate", *(one.format(**places) for one in arguments)]) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert len(printed.err.splitlines()) == 1
-    assert printed.out == ""
 
 
 def test_tasks_need_a_folder(
@@ -237,13 +152,3 @@ def test_tasks_need_a_folder(
     monkeypatch.setenv("QKVARY_DATA", str(folder.parent))
     assert main(["evaluate", places["bytes"], "--tasks", "piqa"]) == 2
     assert str(folder.parent / "lm_eval") in capsys.readouterr().err
-
-
-def test_tasks_need_lm_eval(
-    places: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
-    assert main(["evaluate", places["bytes"], "--tasks", "piqa"]) == 2
-    assert capsys.readouterr().err == (
-        "qkvary: lm_eval is not installed: run pip install 'qkvary[eval]'\n"
-    )

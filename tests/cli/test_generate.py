@@ -13,7 +13,6 @@ from qkvary.checkpoints.models import save_model
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
-from tests.checkpoints.published_models import KINDS, find_model, read_reference
 from tests.contracts.variant_cases import make_language_model_config, randomize
 from tests.reference import llama2c
 
@@ -37,24 +36,6 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return json.loads(printed(capsys, *words, "--json"))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["stories260K", "shakespeare_char_mha"])
-def test_published_models_continue_as_their_references(
-    name: str,
-    kind: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder = find_model(name, kind, tmp_path_factory)
-    expected = read_reference(folder)["greedy"]
-    words = [str(folder), expected.get("prompt", ""), "--tokens", str(expected["new_tokens"])]
-    found = document(capsys, *words)
-    assert found["prompt"] + found["text"] == expected["text"]
-    shown = printed(capsys, *words)
-    if expected["text"].isprintable() or kind == "published":
-        assert shown == expected["text"] + "\n"
 
 
 @pytest.mark.parametrize(
@@ -147,41 +128,6 @@ def test_a_text_cannot_command_the_terminal(
     shown = printed(capsys, str(tmp_path / "model"), "\x1b[31m\ta", "--tokens", "9")
     assert not {"\x1b", "\x07"} & set(shown)
     assert shown.startswith("\\x1b[31m\ta")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nowhere", "a"], "expected a checkpoint, got"),
-        (["mute", "a"], "mute has no tokenizer: give one with --tokenizer"),
-        (["own", ""], "expected a prompt, got none"),
-        (["own", "xyz"], "expected characters out of the 13 of this model, got 'x'"),
-        (["own", "a" * 18], "expected a prompt of at most 17 tokens, got 18"),
-        (
-            ["own", "a", "--tokens", "18"],
-            "17 new tokens after a prompt of 1 (limit 17), got 18",
-        ),
-        (["own", "a", "--temperature", "nan"], "expected temperature from 0 and finite, got nan"),
-        (["own", "a", "--top-k", "0"], "expected a whole number of at least 1 for top_k, got 0"),
-        (["own", "a", "--stop", ""], "expected stop strings of 1 to 1024 characters, got 0"),
-        (
-            ["own", "a", "--beams", "2", "--top-k", "3"],
-            "expected a greedy request without",
-        ),
-        (["own", "a", "--beams", "2", "--deterministic-batch"], "without --beams, got both"),
-        (["own", "a", "--device", "gpu"], "expected a device such as cpu, cuda, cuda:1 or mps"),
-        (["own", "a", "--dtype", "int8"], "--dtype"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_nothing_else(
-    words: list[str], message: str, places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name, *rest = words
-    assert main(["generate", str(places / name), *rest]) == 2
-    found = capsys.readouterr()
-    assert found.out == ""
-    assert len(found.err.splitlines()) == 1
-    assert message in found.err
 
 
 def test_a_kernel_that_there_is_not_is_refused_before_the_prompt_is_shown(

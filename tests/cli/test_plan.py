@@ -161,34 +161,3 @@ def test_the_default_plan_fits_a_small_terminal(
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) <= 40, name
         assert lines[-1] == "The whole report: --full"
-
-
-GPU = ("--gpu", "a100-40gb")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["300M"], "expected a gpu such as a100-40gb, or a memory such as 24GiB, got neither"),
-        (["300M", "--gpu", "a100-40"], "did you mean a100-40gb?"),
-        (["300M", "--memory", "24G"], "expected memory such as 24GiB"),
-        (["300M", *GPU, "--bandwidth", "fast"], "expected a bandwidth such as 900GB/s"),
-        (["300M", *GPU, "--flops", "12"], "expected a matrix rate such as 121TFLOPS"),
-        (["300M", *GPU, "--price", "nan"], "expected a price of at least 0, got nan"),
-        (["300M", *GPU, "--users", "many"], "users: expected a whole number"),
-        (["300M", *GPU, "--reserve", "100%"], "expected a reserve in [0, 1), got 1.0"),
-        (["300M", *GPU, "--goal", "training", "--utilization", "0"], "a utilization in (0, 1]"),
-        (["300M", *GPU, "--dtype", "bf16,,int8"], "expected a format out of"),
-        (["300M", *GPU, "--task", "poem"], '"causal", "set", "image"'),
-        (["300M", *GPU, "--variant", "nonsense"], "expected a variant such as Q-K=V"),
-        (["301M", *GPU], "expected a named size"),
-    ],
-)
-def test_bad_input_is_refused_in_a_sentence(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", *arguments]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert says in printed.err
-    assert len(printed.err.splitlines()) == 1

@@ -1,10 +1,5 @@
 """A study that is interrupted ends cleanly, its page too, and goes on from there."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,13 +8,6 @@ import pytest
 from qkvary.cli.main import main
 from qkvary.studies.running.runner import RunSummary
 from tests.contracts.test_commands import STUDY_FILE
-from tests.forked import ForkedPython
-
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "from qkvary.cli.main import run; run()"
-LONG = STUDY_FILE.replace("steps=6", "steps=1_000_000").replace(
-    "evaluate_every=3", "evaluate_every=500"
-)
 
 
 def test_the_page_of_a_stopped_study_no_longer_reloads_itself(
@@ -42,74 +30,3 @@ def test_the_page_of_a_stopped_study_no_longer_reloads_itself(
     assert main(["study", "mine.py"]) == 130
     assert reloads not in page.read_text("utf-8")
     assert said == [f"results so far, refreshed as they come: {page.relative_to(tmp_path)}", ""]
-
-
-def wait_for(path: Path, pattern: str) -> None:
-    """Wait until a run has begun to log."""
-    end = time.monotonic() + 120
-    while not any(found.stat().st_size for found in path.glob(pattern)):
-        assert time.monotonic() < end, f"nothing appeared in {path}"
-        time.sleep(0.05)
-
-
-def test_interrupted_study_says_so_and_keeps_its_steps(tmp_path: Path) -> None:
-    (tmp_path / "long.py").write_text(LONG, "utf-8")
-    process = ForkedPython(
-        [sys.executable, "-c", PROGRAM, "study", "long.py", "--workers", "1"],
-        cwd=tmp_path,
-        env=dict(os.environ, PYTHONPATH=str(ROOT / "src")),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        wait_for(tmp_path, "runs/*/*/metrics.jsonl")
-        process.send_signal(signal.SIGINT)
-        printed, said = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert printed == ""
-    assert "interrupt again to stop at once" in said
-    assert "the same command resumes where it stopped" in said
-    assert "Traceback" not in said
-    assert list(tmp_path.glob("runs/*/*/checkpoints/*/MANIFEST.json"))
-    assert not list(tmp_path.glob("runs/*/*/record.json"))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--executor rya", 'Choose from: "local", "ray", "slurm". Did you mean "ray"?'),
-        ("--executor ray --workers 2", "expected no workers with executor ray, got 2"),
-        ("--partition short", "expected executor slurm with partition, got local"),
-        (
-            "--no-shared-folder",
-            "expected executor ray or slurm with shared_folder, got local",
-        ),
-        ("--executor slurm --gpu-share 0.5", "expected executor ray with gpu_share, got slurm"),
-        ("--executor slurm --slurm account", "slurm: expected NAME=VALUE, such as account=name"),
-        ("--executor slurm --minutes 0", "minutes must be at least 1, got 0"),
-        ("--executor ray --gpu-share 0", "gpu_share must be above 0 and at most 8, got 0"),
-        ("--executor ray --gpu-share 1.5", "gpu_share must be whole above 1, got 1.5"),
-        ("--executor ray", "ray is not installed: run pip install 'qkvary[cluster]'"),
-        ("--executor slurm", "submitit is not installed: run pip install 'qkvary[cluster]'"),
-        ("--log trackio", "trackio is not installed: run pip install 'qkvary[track]'"),
-        ("--log wandb", "wandb is not installed: run pip install wandb"),
-    ],
-)
-def test_an_executor_that_cannot_be_used_is_one_sentence(
-    options: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "mine.py").write_text(STUDY_FILE, "utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _name: None)
-    assert main(["study", "mine.py", *options.split(), "--dry-run"]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert len(said.splitlines()) == 1
-    assert not (tmp_path / "runs").exists()

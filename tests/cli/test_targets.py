@@ -22,54 +22,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
     llama2c.write_stand_in(tmp_path / "model")
-    (tmp_path / "afile").write_text("mine")
     (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 99)
     return tmp_path
-
-
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "report quickstart --to afile/x",
-        "report quickstart --out afile",
-        "plan gpt2 --gpu a100-40gb --out afile",
-        "doctor --out afile",
-        "evaluate model --data text.txt --out afile/x.json",
-        "study quickstart --out afile",
-        "train lm-10m --data text.txt --tokenizer bytes --steps 1 --out afile/x",
-        "data prepare text.txt --tokenizer bytes --out afile/x",
-        "bench decode --out afile/x.json",
-    ],
-)
-def test_a_file_where_a_folder_is_expected(
-    places: Path, typed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(typed.split()) == BAD_INPUT
-    said = capsys.readouterr().err
-    assert "expected" in said
-    assert "folder" in said
-    assert "afile" in said
-    assert "a file" in said
-    assert "check the disk" not in said
-    assert (places / "afile").read_text() == "mine"
-    assert not (places / "runs").exists()
-
-
-def test_a_cache_that_is_a_file(
-    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("QKVARY_CACHE", "afile")
-    assert main(["data", "prepare", "text.txt", "--tokenizer", "bytes"]) == BAD_INPUT
-    assert f"expected a folder at {places / 'afile'}, got a file" in capsys.readouterr().err
-
-
-def test_a_folder_where_a_file_is_expected(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (places / "there.json").mkdir()
-    typed = ["evaluate", "model", "--data", "text.txt", "--out", "there.json"]
-    assert main(typed) == BAD_INPUT
-    assert "a file, got the folder there.json" in capsys.readouterr().err
 
 
 def test_missing_permissions(

@@ -1,17 +1,14 @@
 """One command from a text to a network: trained, stopped, resumed, shown, continued."""
 
-import json
 import shlex
 from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
 from qkvary.data.prepared_sets import prepare_corpus
 from qkvary.reports.report import DEFAULT_FORMATS
-from qkvary.storage import checkpoint_folders
-from tests.cli.tiny_training import TEXT, TINY, digest, document, tiny_places, train
+from tests.cli.tiny_training import TINY, document, tiny_places, train
 
 places = pytest.fixture(autouse=True)(tiny_places)
 
@@ -50,27 +47,6 @@ def test_what_is_done_is_not_done_again(places: Path, capsys: pytest.CaptureFixt
     assert "QKV@rotary" in shown.out
 
 
-def test_how_many_checkpoints_are_left_is_no_part_of_a_run(
-    places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept: list[tuple[int, ...]] = []
-    real = checkpoint_folders.keep_newest
-
-    def watched(directory: Path, keep: int) -> None:
-        real(directory, keep)
-        kept.append(checkpoint_folders.stored_steps(directory))
-
-    monkeypatch.setattr(training_state, "keep_newest", watched)
-    ended: list[tuple[str, str]] = []
-    for keep in (5, 1):
-        assert train(places, "--checkpoint-seconds", "0", "--keep", str(keep), "--json") == 0
-        (network,) = document(capsys)["networks"].values()
-        assert kept[-1] == tuple(range(12, 12 - keep, -1))
-        ended.append((network, digest(places / "runs")))
-        (places / "runs").rename(places / f"runs-{keep}")
-    assert ended[0] == ended[1], "the same key and the same numbers"
-
-
 def test_a_plan_trains_nothing(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(places, "--dry-run", "--json", "--variant", "MQA") == 0
     (run,) = document(capsys)["runs"]
@@ -94,62 +70,6 @@ def test_a_prepared_set_is_taken_as_it_is(places: Path, capsys: pytest.CaptureFi
     assert document(capsys)["task"]["data_sha256"] == data.fingerprint
     assert train(places, "--tokenizer", "bytes", data="set") == 2
     assert "expected no --tokenizer with a prepared set" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [(), ("--max-tokens", "3500")])
-def test_what_was_prepared_by_hand_is_trained_on(
-    places: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
-) -> None:
-    """By the file's own name and by that of the set, while the file is what it was."""
-    lines = [json.dumps({"body": f"{number}: {TEXT[:99]}"}) for number in range(40)]
-    (places / "lines.jsonl").write_text("\n".join(lines), "utf-8")
-    text = str(places / "lines.jsonl")
-    call = ["data", "prepare", text, "--tokenizer", "bytes", "--field", "body", *words]
-    assert main([*call, "--json"]) == 0
-    expected = document(capsys)["fingerprint"]
-    shown = ["lm-tiny", "--out", str(places / "runs"), "--dry-run", "--json", *TINY]
-    for reference in ((text, "--tokenizer", "bytes"), ("lines/bytes",), ("lines", *call[3:5])):
-        assert main(["train", *shown, "--data", *reference]) == 0
-        printed = capsys.readouterr()
-        assert json.loads(printed.out)["task"]["data_sha256"] == expected
-        is_said = "lines-bytes, prepared with --max-tokens 3,500" in printed.err
-        assert is_said == ("--max-tokens" in words and len(reference) > 1)
-    assert main(["train", *shown, "--data", "lines/bytes", "--tokenizer", "bytes"]) == 2
-    assert "expected no --tokenizer with a prepared set" in capsys.readouterr().err
-    (places / "lines.jsonl").write_text("\n".join(lines[1:]), "utf-8")
-    assert main(["train", *shown, "--data", text, "--tokenizer", "bytes"]) == 2
-    assert "name the text with `qkvary data prepare ... --field NAME`" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "preset", "message"),
-    [
-        ([], "lm-tinny", "did you mean lm-tiny?"),
-        (["--variant", "QQV"], "lm-tiny", "QQV"),
-        (["--micro-batch-size", "9"], "lm-tiny", "a micro-batch of at most the 4 rows"),
-        (["--context", "none"], "lm-tiny", "expected a whole number"),
-        (["--device", "toaster"], "lm-tiny", "toaster"),
-        (["--learning-rate", "-1"], "lm-tiny", "learning_rate must be positive"),
-        (["--checkpoint-seconds", "nan"], "lm-tiny", "--checkpoint-seconds, 0 for every step"),
-        (["--keep", "0"], "lm-tiny", "keep: expected at least 1, got 0"),
-        (["--test-tokens", "0"], "lm-tiny", "test_tokens: expected at least 1, got 0"),
-        (["--context", "100k"], "lm-tiny", "tokens for a context of 102,400"),
-    ],
-)
-def test_mistakes_are_one_sentence(
-    places: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    preset: str,
-    message: str,
-) -> None:
-    assert train(places, *words, preset=preset) == 2
-    shown = capsys.readouterr().err
-    assert message in shown
-    assert "Traceback" not in shown
-    assert len(shown.strip().splitlines()) <= 2
-    # That a text is too short is known when it is read.
-    assert not (places / "runs").exists() or "100k" in words
 
 
 @pytest.mark.parametrize(("words", "expected"), [((), 5), (("--device", "cuda"), 1)])

@@ -51,22 +51,3 @@ def test_the_same_command_keeps_its_steps(
         runs.append(steps)
     # A thousandth of a minute is 6 steps of 10 ms, or 12 of 5 ms.
     assert runs == [[6], [6], [6, 12]]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--minutes", "5", "--steps", "7"), "expected --steps or --minutes, got both"),
-        (("--minutes", "0"), "expected a number of minutes above 0, got 0"),
-        (("--minutes", "nan"), "expected a number of minutes above 0, got nan"),
-    ],
-)
-def test_bad_lengths_are_refused(
-    places: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    says: str,
-) -> None:
-    assert typed(places, monkeypatch, *words, "--dry-run") == 2
-    assert says in capsys.readouterr().err

@@ -65,22 +65,6 @@ def test_any_spelling_and_any_combination_can_be_asked_for(
     assert rows[0]["cached"] == ["k"]
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--label", "Q-KK"], "did you mean"),
-        (["--length", "0"], "at least 1"),
-        (["--d-model", "10", "--num-heads", "3"], "divisible by num_heads"),
-        (["--dtype", "float23"], "float32"),
-    ],
-)
-def test_bad_input_is_refused(
-    options: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["variants", *options]) == 2
-    assert says in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["lm-300m", "lm-10m", "gemma-3-4b", "llama-3.1-8b"])
 def test_a_layer_of_a_model_is_counted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (kind, *_), _ = zip(*count_kinds(load_size(name).layers), strict=True)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig, Kernel, ValueRope
@@ -100,31 +99,6 @@ def _config(layers: tuple[AttentionConfig, ...], positions: Positions) -> Langua
     )
 
 
-def _train(label: str) -> LanguageModel:
-    """A network that has learned to go on with a word of three to five letters that repeats."""
-    draws = torch.Generator().manual_seed(1)
-    model = LanguageModel(_config((make_config(label, causal=True),) * 2, "none"), seed=1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
-    late: list[float] = []
-    with torch.enable_grad():
-        for _ in range(120):
-            tokens = torch.stack([_repeated(draws) for _ in range(16)])
-            logits = model(tokens[:, :-1])
-            loss = F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
-            optimizer.zero_grad()
-            loss.mean().backward()
-            optimizer.step()
-            late.append(float(loss[:, 6:].detach().mean()))
-    # An even guess costs log 13 = 2.6; only attention knows the letter before the last few.
-    assert sum(late[-20:]) / 20 < 1.5
-    return model
-
-
-def _repeated(draws: torch.Generator) -> Tensor:
-    letters = int(torch.randint(3, 6, (1,), generator=draws))
-    return torch.randint(VOCABULARY, (letters,), generator=draws).repeat(6)[: MAX_TOKENS + 1]
-
-
 def _two(label: str, **fields: object) -> Callable[[], LanguageModel]:
     return functools.partial(_build, label, label, **fields)  # type: ignore[arg-type]
 
@@ -147,9 +121,8 @@ NETWORKS: dict[str, Callable[[], LanguageModel]] = {
     "latent": _two("Q-K=V@decoupled-4@latent-7@kv-norm"),
     "window": _two("Q-K=V@rotary@w4"),
     "mixed layers": functools.partial(_build, "Q-MQA@rotary", "QKV@w4", "Q-K=V@alibi"),
-    "trained": functools.partial(_train, "Q-K=V@rotary"),
 }
-"""Every sharing with every meaning of heads, positions of every kind, and one that was trained."""
+"""Every sharing with every meaning of heads, and positions of every kind."""
 
 
 @functools.cache

@@ -161,12 +161,13 @@ def test_a_smaller_cache(method: str) -> None:
 
 def test_healing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "require_device", lambda _: None)
-    monkeypatch.setattr(healing, "PASS_TOKENS", healing.BATCH_TOKENS)
+    for name in ("BATCH_TOKENS", "PASS_TOKENS"):
+        monkeypatch.setattr(healing, name, 8 * 19)
 
     def heal(model: Any, device: str) -> Any:
         made = convertible_caches.convert(model, "latent", 16).refitted
         task = healing.Distillation(model, made, WINDOWS, WINDOWS[:2])
-        healed = healing.heal(task, tmp_path / device.partition(":")[0], tokens=19 * 430)
+        healed = healing.heal(task, tmp_path / device.partition(":")[0], tokens=24 * 19)
         with torch.no_grad():
             return healed(WINDOWS.to(device))
 

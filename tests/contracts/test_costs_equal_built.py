@@ -13,7 +13,6 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.arch.labels import parse_label
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
-from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import (
     attention_projection_macs_per_token,
     decode_macs,
@@ -30,7 +29,6 @@ from qkvary.nn.language_model import LanguageModel
 from tests.contracts.flops import FlopCounter
 from tests.contracts.variant_cases import (
     BIDIRECTIONAL,
-    DECISIVE,
     LABELS,
     make_config,
     make_encoder_config,
@@ -174,26 +172,6 @@ def test_encoders(label: str) -> None:
     assert_parts_equal(encoder, costs.parameters)
     assert count_macs(encoder) == costs.macs_per_sequence
     assert costs.cache_bytes_per_token is None
-
-
-@variant_pairs(
-    "label, dtype",
-    [*DECISIVE, "QKV@w1", "Q-K=V@w4", "Q-K=V@w4@s3", "(Q-MQA)+@rotary@w5"],
-    ["float64", "float32", "bfloat16", "float16"],
-)
-def test_a_cache_holds_what_costs_say_at_any_time(label: str, dtype: Dtype) -> None:
-    config = make_language_model_config(label)
-    model = LanguageModel(config).to(getattr(torch, dtype))
-    cache = KVCache(config.layers)
-    assert cache.nbytes == 0
-    for start, stop in ((0, 3), (3, 4), (4, 7)):
-        model(TOKENS[:, start:stop].expand(5, -1), cache=cache)
-        costs = network_costs(config, length=stop, dtype=dtype)
-        assert costs.cache_bytes_per_sequence is not None
-        assert cache.nbytes == 5 * costs.cache_bytes_per_sequence
-        window, stride = config.layers[0].variant.window, config.layers[0].variant.stride
-        kept = stop if window is None or stride else min(stop, window - 1)
-        assert costs.cache_bytes_per_sequence == kept * (costs.cache_bytes_per_token or 0)
 
 
 BLOCKS = (

@@ -4,21 +4,16 @@ import pytest
 import torch
 
 from qkvary.arch.attention import PositionConfig
-from qkvary.nn.attention import Attention
-from qkvary.nn.layout import Layout
 from tests.contracts.test_attention_equals_reference import MASKED, PLAIN, compare
 from tests.contracts.variant_cases import (
     GATE,
-    HEADS,
     TOKENS,
     distance,
     make_config,
     padding_mask,
-    random_input,
-    randomize,
 )
 from tests.reference.positions import plus_table
-from tests.reference.published_plus import make_table, published_plus_scores
+from tests.reference.published_plus import make_table
 
 FEATURES = (1, 2, 10, 20, 50)
 ROW_ONLY = {1: 1, 2: 2, 10: 6, 20: 10, 50: 26}
@@ -42,52 +37,6 @@ def test_channels_depend_on_the_row_or_on_the_column(features: int) -> None:
     for i, j in ((0, 5), (3, 2), (6, 6)):
         assert plus_table(i, j, features)[:rows] == plus_table(i, j + 4, features)[:rows]
         assert plus_table(i, j, features)[rows:] == plus_table(i + 4, j, features)[rows:]
-
-
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("features", FEATURES)
-def test_row_channels_learn_alike_and_the_bias_does_not(features: int, causal: bool) -> None:
-    position = PositionConfig(plus_features=features)
-    layer = Attention(make_config("(Q=K-V)+", causal=causal, position=position)).double()
-    randomize(layer, seed=31)
-    layer(random_input(37)).square().sum().backward()
-    (plus,) = layer.terms
-    gradient = plus.weight.grad
-    assert gradient is not None
-    row = gradient[0, : ROW_ONLY[features]]
-    assert distance(row, row[0].expand_as(row)) < GATE
-    assert row[0].abs() > 1e-3
-    bias = plus.bias.grad
-    assert bias is None or float(bias.abs()) < GATE * float(gradient.abs().max())
-
-
-@pytest.mark.parametrize("per_head", [False, True], ids=["per-layer", "per-head"])
-@pytest.mark.parametrize("features", FEATURES)
-def test_attention_maps_are_those_of_whole_published_tensors(features: int, per_head: bool) -> None:
-    """The published construction on tensors, as its code has it, against the layer's own maps."""
-    position = PositionConfig(plus_features=features, plus_per_head=per_head)
-    layer = Attention(make_config("(Q=K=V)+", causal=False, position=position)).double()
-    randomize(layer, seed=53)
-    x = random_input(59)
-    assert layer.k_proj is not None
-    (plus,) = layer.terms
-    key = layer.k_proj(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-    scores = key @ key.mT * layer.config.score_scale
-    table = make_table(TOKENS, features, torch.float64)
-    published = torch.stack(
-        [
-            published_plus_scores(
-                scores[:, head : head + 1],
-                table,
-                plus.weight[head if per_head else 0][None],
-                plus.bias[head if per_head else 0][None],
-            )[:, 0]
-            for head in range(HEADS)
-        ],
-        dim=1,
-    )
-    found = layer.weights(x, Layout(new_tokens=TOKENS))
-    assert distance(found, published.softmax(dim=-1)) < GATE
 
 
 def test_the_asymmetry_has_no_joint_term() -> None:

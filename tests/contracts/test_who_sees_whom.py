@@ -79,20 +79,6 @@ def test_a_stride_has_gaps(label: str) -> None:
             assert torch.equal(after[:, i], before[:, i]) == hidden
 
 
-@variant_pairs("label, kernel, causal", EVERY_LABEL, KERNELS, (True, False))
-def test_what_stands_in_padding_is_irrelevant(label: str, kernel: Kernel, causal: bool) -> None:
-    layer = Attention(make_config(label, causal=causal, kernel=kernel))
-    randomize(layer, seed=83)
-    x = random_input(89).float()
-    mask = torch.ones(len(x), TOKENS, dtype=torch.bool)
-    mask[:, [0, 1, TOKENS - 1]] = False
-    with torch.no_grad():
-        before = layer(x, attention_mask=mask)
-        other = changed(changed(changed(x, 0), 1), TOKENS - 1)
-        after = layer(other, attention_mask=mask)
-    assert torch.equal(after[:, 2:-1], before[:, 2:-1])
-
-
 @variant_pairs("label", EVERY_LABEL)
 def test_left_padding_changes_nothing(label: str) -> None:
     for causal in (True, False):

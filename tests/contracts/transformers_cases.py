@@ -4,9 +4,8 @@ Sizes are distinct, and primes where the mathematics allows; windows are both sh
 than what is decoded. ``model_type`` is the key; everything else stands in the configuration.
 """
 
-from typing import Any
-
-Config = dict[str, Any]
+from tests.contracts import test_families_load as loaded
+from tests.contracts.test_families_load import SIZES, Config
 
 ROTARY: Config = {
     "vocab_size": 97,
@@ -152,12 +151,31 @@ WHISPER: Config = {
     "decoder_start_token_id": 1,
 }
 
+LOADED = {
+    family: [{**SIZES, **config} for config in loaded.CASES[family]]
+    for family in (
+        *("gpt_neox", "llama", "mistral", "qwen2", "qwen3", "phi3"),
+        *("gemma", "gemma2", "gemma3_text"),
+    )
+}
+"""What is loaded too."""
 CASES: dict[str, list[Config]] = {
-    "gpt2": [GPT2, {**GPT2, "n_inner": 17, "tie_word_embeddings": False}],
-    "gpt_neox": [
-        ROTARY,
-        {**ROTARY, "attention_bias": False, "rotary_pct": 0.5, "tie_word_embeddings": True},
+    **LOADED,
+    "mistral": [*LOADED["mistral"], GROUPED],
+    "qwen2": [
+        *LOADED["qwen2"],
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 7, "layer_types": GEMMA_TYPES},
+        {**GROUPED, "use_sliding_window": False, "sliding_window": 5},
     ],
+    "gemma2": [
+        *LOADED["gemma2"],
+        {**GEMMA, "sliding_window": 5, "layer_types": [*GEMMA_TYPES[1:], "full_attention"]},
+    ],
+    "gemma3_text": [
+        *LOADED["gemma3_text"],
+        {**GEMMA3, "sliding_window_pattern": 3, "attention_bias": True},
+    ],
+    "gpt2": [GPT2, {**GPT2, "n_inner": 17, "tie_word_embeddings": False}],
     "opt": [
         OPT,
         {**OPT, "do_layer_norm_before": False, "word_embed_proj_dim": 13},
@@ -185,44 +203,9 @@ CASES: dict[str, list[Config]] = {
             "tie_word_embeddings": True,
         },
     ],
-    "llama": [
-        ROTARY,
-        {**GROUPED, "attention_bias": True, "head_dim": 14},
-        {**GROUPED, "mlp_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 1},
-    ],
-    "mistral": [
-        {**GROUPED, "sliding_window": 5},
-        {**GROUPED, "sliding_window": 67, "head_dim": 14},
-        {**GROUPED, "sliding_window": None, "tie_word_embeddings": True},
-        GROUPED,
-    ],
     "mixtral": [
         {**EXPERTS, "num_local_experts": 5},
         {**EXPERTS, "num_local_experts": 3, "sliding_window": 7, "tie_word_embeddings": True},
-    ],
-    "qwen2": [
-        GROUPED,
-        {**GROUPED, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
-        {
-            **GROUPED,
-            "use_sliding_window": True,
-            "sliding_window": 7,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-            "tie_word_embeddings": True,
-        },
-        {**GROUPED, "use_sliding_window": False, "sliding_window": 5},
-    ],
-    "qwen3": [
-        GROUPED,
-        {
-            **GROUPED,
-            "head_dim": 14,
-            "attention_bias": True,
-            "use_sliding_window": True,
-            "sliding_window": 5,
-            "max_window_layers": 2,
-            "tie_word_embeddings": True,
-        },
     ],
     "qwen3_moe": [
         QWEN_EXPERTS,
@@ -235,26 +218,6 @@ CASES: dict[str, list[Config]] = {
             "use_sliding_window": True,
             "sliding_window": 5,
         },
-    ],
-    "phi3": [
-        GROUPED,
-        {
-            **GROUPED,
-            "sliding_window": 5,
-            "partial_rotary_factor": 0.6,
-            "tie_word_embeddings": True,
-        },
-    ],
-    "gemma": [GEMMA, {**GEMMA, "num_key_value_heads": 1, "attention_bias": True}],
-    "gemma2": [
-        {**GEMMA, "sliding_window": 5},
-        {**GEMMA, "sliding_window": 5, "layer_types": [*GEMMA_TYPES[1:], "full_attention"]},
-        GEMMA,
-    ],
-    "gemma3_text": [
-        GEMMA3,
-        {**GEMMA3, "sliding_window_pattern": 3, "attention_bias": True},
-        {**GEMMA3, "num_hidden_layers": 3, "layer_types": GEMMA_TYPES, "sliding_window": 67},
     ],
     "gemma4_text": [
         GEMMA4,

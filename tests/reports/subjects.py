@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from decoding.page import decode_report
-from decoding.records import DecodeRecord, Fact
 from qkvary.reports.analysis import analysis_report
 from qkvary.reports.plan import plan_report
 from qkvary.reports.report import Report
@@ -13,7 +11,6 @@ from qkvary.reports.study import study_report
 from qkvary.reports.training import training_report
 from qkvary.studies.results.summary import Summary
 from tests.analysis.examples import change_layers, make_analysis
-from tests.benchmarks.made_up import make_record
 from tests.reports import plan_examples
 from tests.reports.synthetic import make_attention, make_summary, renamed
 
@@ -45,25 +42,8 @@ def plan(text: str = "") -> Report:
 
 
 @cache
-def decode(text: str = "") -> Report:
-    return decode_report(_rename_record(make_record(), text))
-
-
-@cache
 def analysis(text: str = "") -> Report:
     return analysis_report(change_layers(make_analysis(), label=text + "QKV"), text + "model")
-
-
-def _rename_record(record: DecodeRecord, text: str) -> DecodeRecord:
-    facts = tuple(Fact(name=text + one.name, value=text + one.value) for one in record.environment)
-    return dataclasses.replace(
-        record,
-        question=dataclasses.replace(record.question, checkpoint=text + "model"),
-        command=text + record.command,
-        environment=facts,
-        started=text + record.started,
-        notes=(text + "note",),
-    )
 
 
 SUBJECTS: Mapping[str, Callable[[str], Report]] = {

@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
-from qkvary.arch.variants import QKV
+from qkvary.papers.key_value.protocols import quick_characters, quick_sequences
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import PublishedCell, PublishedComparison, Summary
-from qkvary.studies.study import Cell, Setting, Study
-from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig
-from qkvary.training.config import OptimizerConfig, TrainingConfig
+from qkvary.studies.study import Cell, Study
+from tests.studies import made_up
 
 Rename = Callable[[str, str], str]
 """Gets the name of a field and its text, returns the text to put there."""
@@ -51,42 +48,16 @@ def keep(_field: str, text: str) -> str:
 
 
 def make_study(variants: Sequence[str] = VARIANTS, seeds: int = 5) -> Study:
-    block = BlockConfig(d_ff=34)
-    attention = AttentionConfig(variant=QKV, d_model=16, num_heads=4, head_dim=4, causal=False)
-    causal = dataclasses.replace(attention, causal=True)
-    training = TrainingConfig(
-        steps=HORIZON,
-        batch_size=7,
-        evaluate_every=10,
-        optimizer=OptimizerConfig(learning_rate=1e-3),
-        solve_threshold=0.99,
-    )
-    encoder = EncoderConfig(
-        attention=attention, block=block, num_layers=2, vocabulary=10, max_tokens=16, classes=10
-    )
-    decoder = LanguageModelConfig(
-        attention=causal, block=block, num_layers=2, vocabulary=65, max_tokens=16
-    )
-    settings = [
-        Setting(
-            name=f"{name} n=16",
-            task=SequenceTaskConfig(name=name, length=16),
-            network=encoder,
-            training=training,
-        )
+    tasks = [
+        quick_sequences(name, steps=HORIZON, learning_rate=1e-3)
         for name in ("reverse", "sort", "swap")
     ]
-    characters = Setting(
-        name="characters",
-        task=CharacterTaskConfig(context=16),
-        network=decoder,
-        training=dataclasses.replace(training, solve_threshold=None),
-    )
+    settings = [dataclasses.replace(one, name=f"{one.name} n=16") for one in tasks]
     return Study(
         name="quickstart",
         question="Do transformers need three projections, when all train under one protocol?",
         description="Every variant of the papers on three synthetic tasks and on characters.",
-        settings=(*settings, characters),
+        settings=(*settings, quick_characters()),
         variants=tuple(variants),
         baseline=variants[0],
         seeds=tuple(range(seeds)),
@@ -141,13 +112,10 @@ def _costs(cell: Cell, place: int) -> dict[str, Any]:
 def make_record(cell: Cell, place: int, status: str, message: str) -> Record:
     score, steps, seconds = _draw(cell, place)
     metric = "test_loss" if cell.setting == "characters" else "test_accuracy"
-    return Record(
-        run_key=cell.run_key,
+    return made_up.make_record(
+        cell,
+        status,
         config={},
-        task=cell.run.task.name,
-        variant=cell.variant,
-        seed=cell.seed,
-        status=status,  # pyright: ignore[reportArgumentType]
         message=message,
         metric=metric,
         higher_is_better=metric != "test_loss",
@@ -158,13 +126,8 @@ def make_record(cell: Cell, place: int, status: str, message: str) -> Record:
             "total_seconds": seconds * 1.06,
             "steps_per_second": HORIZON / seconds,
         },
-        environment={
-            "qkvary": "0.1.0", "commit": "3bcadec0f1", "python": "3.13.5", "torch": "2.13.0",
-            "platform": "Linux x86_64", "cpu": "AMD EPYC 7763", "threads": 1,
-        },
-        started="2026-11-21T01:00:00+00:00",
-        ended="2026-11-21T01:09:12+00:00",
-    )  # fmt: skip
+        environment={"qkvary": "0.1.0", "commit": "3bcadec0f1", "cpu": "AMD EPYC 7763"},
+    )
 
 
 def _events(cell: Cell, place: int) -> list[dict[str, Any]]:

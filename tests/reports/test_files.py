@@ -18,15 +18,9 @@ def test_files_are_where_they_belong(tmp_path: Path) -> None:
 
 
 def test_a_report_is_written_in_every_usual_format(tmp_path: Path) -> None:
-    names = dict.fromkeys(SUBJECTS, "report.html") | {
-        "plan": "plan.html",
-        "analysis": "analysis.html",
-    }
-    for subject in ("training", "analysis"):
-        written = write_report(SUBJECTS[subject](""), tmp_path / subject)
-        assert written[0].name == names[subject]
-        endings = {path.suffix for path in written}
-        assert endings >= {".html", ".md", ".svg", ".png", ".pdf"}
+    written = write_report(SUBJECTS["analysis"](""), tmp_path)
+    assert written[0].name == "analysis.html"
+    assert {path.suffix for path in written} >= {".html", ".md", ".svg", ".png", ".pdf"}
 
 
 def test_another_ending_is_refused(tmp_path: Path) -> None:
@@ -77,3 +71,4 @@ def test_a_missing_converter_leaves_nothing(
     with pytest.raises(UsageError, match=r"run pip install 'qkvary\[train\]'"):
         write_report(plan(), tmp_path / "out", ("html", "png"))
     assert not (tmp_path / "out").exists()
+    assert len(write_report(plan(), tmp_path / "out", ("html",))) == 1

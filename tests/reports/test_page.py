@@ -26,7 +26,7 @@ from qkvary.reports.report import (
 )
 from qkvary.reports.tables import Cell, Column, Table
 from tests.conftest import Runner
-from tests.reports.hostile import PAYLOADS, SINGLE
+from tests.reports.hostile import MARKUP, PAYLOADS
 from tests.reports.subjects import SUBJECTS
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -109,12 +109,10 @@ def everything(text: str) -> Report:
 @pytest.mark.parametrize(
     ("render", "payloads"),
     [
-        (render_page, (*SINGLE, *PAYLOADS[::19])),
-        (render_fragment, PAYLOADS[::7]),
-        pytest.param(render_page, PAYLOADS, marks=pytest.mark.slow),
-        pytest.param(render_fragment, PAYLOADS, marks=pytest.mark.slow),
+        (render_page, PAYLOADS),
+        (render_fragment, PAYLOADS[::2]),
     ],
-    ids=["page", "fragment", "every page", "every fragment"],
+    ids=["page", "fragment"],
 )
 def test_payloads_in_every_kind_of_block_stay_text(
     render: Callable[[Report], str], payloads: tuple[str, ...]
@@ -135,7 +133,7 @@ def test_payloads_in_every_field_of_a_subject_stay_text(
     monkeypatch.setattr(label_placement, "text_width", lambda _text: 40.0)
     make = SUBJECTS[subject]
     benign = shape(tree(render_page(make("plain "))))
-    for payload in PAYLOADS[:100:50]:
+    for payload in MARKUP[1:3]:
         root = tree(render_page(make(payload + "~ ")))
         assert shape(root) == benign, payload
         assert dangers(root) == []

@@ -32,11 +32,10 @@ def test_formulas_become_text(text: str) -> None:
 
 
 def test_no_payload_makes_a_formula_or_another_row() -> None:
-    """300 payloads as header and as cell."""
     columns = tuple(Column(key=text, title="x") for text in PAYLOADS)
     made = Table(key="t", title="t", columns=columns, rows=(tuple(map(plain, PAYLOADS)),))
     rows = read(table_csv(made))
-    assert [len(row) for row in rows] == [300, 300]
+    assert [len(row) for row in rows] == [len(PAYLOADS)] * 2
     for field in (*rows[0], *rows[1]):
         assert not field.startswith(DANGEROUS)
 

@@ -74,7 +74,7 @@ def test_the_rest_of_a_report_is_printed_on_request() -> None:
 
 def test_hostile_names_are_plain_text() -> None:
     """No markup, no escape sequences."""
-    for payload in PAYLOADS[::5]:
+    for payload in PAYLOADS[::2]:
         text = printed(everything(payload))
         assert "\x1b" not in text
         assert "\x00" not in text

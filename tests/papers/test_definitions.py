@@ -1,0 +1,14 @@
+"""The files of studies that ship with qkvary."""
+
+from qkvary.studies.catalog import study_names
+from tests.papers.definitions import module_of
+
+
+def test_files_of_definitions_hold_a_study_and_nothing_else_public() -> None:
+    for module in map(module_of, study_names()):
+        own = [
+            key
+            for key, value in vars(module).items()
+            if not key.startswith("_") and getattr(value, "__module__", "") == module.__name__
+        ]
+        assert own == [], module.__name__
