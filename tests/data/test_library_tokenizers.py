@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import Tokenizer
@@ -24,15 +24,20 @@ SENTENCE = "the cat's naïve café, 1,234 戦 🙂!"
 
 
 @cache
-def like_gpt2(kind: str = "stand-in") -> LibraryTokenizer:
-    """GPT-2's way, by the library."""
-    reference = BytePairTokenizer(merges_of(kind))
-    merges = [tuple(line.split(" ")) for line in reference.describe()["merges"].split("\n")]
-    made = tokenizers.Tokenizer(models.BPE(vocab=reference.numbers(), merges=merges))
+def library_gpt2(listed: str) -> LibraryTokenizer:
+    """GPT-2's way with a list of merges, by the library."""
+    merges = [tuple(line.split(" ")) for line in listed.split("\n")[1:] if line]
+    pieces = [*byte_letters(), *(first + second for first, second in merges)]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    made = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens(["<|endoftext|>"])
     return LibraryTokenizer(made.to_str())
+
+
+def like_gpt2(kind: str = "stand-in") -> LibraryTokenizer:
+    return library_gpt2(merges_of(kind))
 
 
 @cache

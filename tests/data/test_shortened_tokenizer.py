@@ -3,8 +3,8 @@
 import pytest
 
 from qkvary.data.byte_pairs import BytePairTokenizer
-from tests.data import merged
-from tests.data.merged import KINDS, merges_of
+from tests.data.merged import KINDS, TEXT, merges_of
+from tests.data.test_library_tokenizers import library_gpt2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -13,9 +13,9 @@ def test_it_is_the_tokenizer_of_the_first_merges(kind: str) -> None:
     short = whole.shortened(300)
     assert (short.vocabulary, short.separator, short.ends) == (300, 299, (299,))
     assert short.pieces == whole.pieces[:299]
-    tokens = short.encode(merged.TEXT)
+    tokens = short.encode(TEXT)
     first = "\n".join(merges_of(kind).split("\n")[: 1 + 300 - 257])
-    assert tokens == merged.encode(merged.TEXT, first)
-    assert len(tokens) > len(whole.encode(merged.TEXT))
+    assert tokens == library_gpt2(first).encode(TEXT)
+    assert len(tokens) > len(whole.encode(TEXT))
     assert whole.shortened(whole.vocabulary).describe() == whole.describe()
     assert whole.shortened(257).encode("ab") == [64, 65]
