@@ -37,7 +37,7 @@ def write_texts(place: Path, count: int, seed: int = 5) -> Path:
     return place
 
 
-def start(texts: Path, out: Path, group: int, mutant: str = "") -> "subprocess.Popen[str]":
+def start(texts: Path, out: Path, group: int, way: str = "") -> "subprocess.Popen[str]":
     paths = f"{SOURCE_FOLDER}:{SOURCE_FOLDER.parent}:{sysconfig.get_path('purelib')}"
     return ForkedPython(
         [
@@ -46,7 +46,7 @@ def start(texts: Path, out: Path, group: int, mutant: str = "") -> "subprocess.P
             str(texts),
             str(out),
             str(group),
-            mutant,
+            way,
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

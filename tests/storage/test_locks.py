@@ -20,7 +20,6 @@ import sys, time
 from pathlib import Path
 from qkvary.storage.errors import BusyError
 from qkvary.storage.locks import OwnerLock
-{mutant}
 print("waiting", flush=True)
 sys.stdin.readline()
 try:
@@ -33,11 +32,11 @@ time.sleep(600)
 """
 
 
-def holders(path: Path, count: int, mutant: str = "") -> list["subprocess.Popen[str]"]:
+def holders(path: Path, count: int) -> list["subprocess.Popen[str]"]:
     source = Path(qkvary.__file__).parents[1]
     started = [
         ForkedPython(
-            [sys.executable, "-c", HOLDER.format(mutant=mutant), str(path)],
+            [sys.executable, "-c", HOLDER, str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -51,9 +50,9 @@ def holders(path: Path, count: int, mutant: str = "") -> list["subprocess.Popen[
     return started
 
 
-def race(path: Path, count: int, mutant: str = "") -> tuple[list[int], list[str]]:
+def race(path: Path, count: int) -> tuple[list[int], list[str]]:
     """Acquire the lock in all processes at once; return the owner and the errors of the others."""
-    started = holders(path, count, mutant)
+    started = holders(path, count)
     for process in started:
         assert process.stdin
         process.stdin.write("go\n")

@@ -74,8 +74,6 @@ RUNNER = """
 import sys
 from pathlib import Path
 from tests.studies.toy_study import run_toy, toy_study
-from tests.studies.toy_worker import mutate
-mutate()
 root, seeds, steps, workers = sys.argv[1:]
 seeds = [int(seed) for seed in seeds.split(",")]
 summary = run_toy(toy_study(seeds, steps=int(steps)), Path(root), int(workers))
@@ -93,7 +91,6 @@ def start_runner(
     steps: int = 10,
     workers: int = 2,
     step_seconds: float = 0.0,
-    mutant: str = "",
 ) -> "subprocess.Popen[str]":
     """Start a runner of a toy study in a process of its own."""
     arguments = [str(root), ",".join(map(str, seeds)), str(steps), str(workers)]
@@ -107,7 +104,6 @@ def start_runner(
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
             "TOY_STEP_SECONDS": str(step_seconds),
-            "TOY_MUTANT": mutant,
         },
     )
 

@@ -1,8 +1,8 @@
 """A process that has imported torch and forks a training run for each line that it reads.
 
 So a test can kill hundreds of runs without importing torch hundreds of times. A line is a JSON
-object: ``directory``, ``kind``, ``steps``, ``checkpoint_seconds``, ``keep``, ``mutant``. The
-answers are ``started PID`` and, when that process has ended, ``ended CODE``.
+object: ``directory``, ``kind``, ``steps``, ``checkpoint_seconds``, ``keep``. The answers
+are ``started PID`` and, when that process has ended, ``ended CODE``.
 """
 
 import dataclasses
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from qkvary.tasks.contract import Task
-from qkvary.training import distribution, gradients, loop
 from qkvary.training.config import RunConfig
 from qkvary.training.loop import train
 from tests.training.small_language import SmallLanguage, small_run
@@ -35,13 +34,6 @@ def make(kind: str, steps: int) -> tuple[RunConfig, Task]:
 
 
 def work(order: dict[str, Any]) -> None:
-    if order["mutant"] == "no_reseeding":
-        gradients._seed_everything = lambda _seed, _device: None
-        torch.manual_seed(0)
-    elif order["mutant"] == "no_optimizer":
-        distribution.restore_optimizer = lambda _optimizer, _tensors: None
-    elif order["mutant"] == "no_rewind":
-        loop.Journal.rewind = lambda _journal, _mark: None  # type: ignore[method-assign]
     run, task = make(order["kind"], order["steps"])
     outcome = train(
         run,

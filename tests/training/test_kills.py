@@ -51,7 +51,6 @@ class Killable:
         kind: str,
         seconds: float,
         keep: int = 2,
-        mutant: str = "",
     ) -> int:
         order = {
             "directory": str(directory),
@@ -59,7 +58,6 @@ class Killable:
             "steps": STEPS[kind],
             "checkpoint_seconds": seconds,
             "keep": keep,
-            "mutant": mutant,
         }
         assert self.process.stdin
         self.process.stdin.write(json.dumps(order) + "\n")
@@ -132,14 +130,14 @@ def result(directory: Path) -> Any:
 
 
 def killed_runs(
-    killable: Killable, directory: Path, seed: int, usual: Reference, mutant: str = ""
+    killable: Killable, directory: Path, seed: int, usual: Reference
 ) -> tuple[Any, int]:
     """Kill a run one to five times at random, then let it end."""
     generator = random.Random(seed)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     kills = 0
-    options: dict[str, Any] = {"kind": usual.kind, "mutant": mutant}
+    options: dict[str, Any] = {"kind": usual.kind}
     options["seconds"] = generator.choice([0.0, 0.0, 0.02])
     for _ in range(generator.randint(1, 5)):
         options["keep"] = generator.choice([1, 2, 5])

@@ -221,7 +221,7 @@ def test_a_disk_that_is_full_for_one_process_ends_all(
 ) -> None:
     order = {"strategy": "fsdp"}
     rank_server.run(quick_path, 2, stop_after=3, **order)
-    ended = rank_server.run(quick_path, 2, stop_after=3, mutant="full_disk", **order)
+    ended = rank_server.run(quick_path, 2, stop_after=3, fault="full_disk", **order)
     assert ended.codes == (4, 4)
     assert "process 1: cannot write" in ended.printed[0]
     assert "No space left on device" in ended.printed[1]

@@ -219,23 +219,14 @@ def test_a_sweep_whose_processes_are_killed_ends_like_any_other(
     check_sweeps(root, second_root, trials("SWEEPS", 1), 12)
 
 
-def shared(root: Path, runners: int, runs: int, mutant: str = "") -> list[int]:
+def shared(root: Path, runners: int, runs: int) -> list[int]:
     """Let several runners begin at once on a store that does not exist yet."""
     seeds = range(runs // 2)
     started = [
-        # A mutant needs runners that overlap, however fast one of them comes to life.
-        start_runner(
-            root,
-            seeds,
-            steps=3,
-            workers=1,
-            step_seconds=0.03 if mutant else 0.002,
-            mutant=mutant,
-        )
-        for _ in range(runners)
+        start_runner(root, seeds, steps=3, workers=1, step_seconds=0.002) for _ in range(runners)
     ]
     for code, said in [end_runner(runner) for runner in started]:
-        assert code == 0 or mutant, said
+        assert code == 0, said
     return sorted(starts(root).values())
 
 
