@@ -94,11 +94,13 @@ class SmallLanguage:
         return AttentionExample(maps=maps, tokens=tokens, targets=(None,) * CONTEXT)
 
 
-def small_network(label: str = "Q-K=V", **network: Any) -> LanguageModelConfig:
+def small_network(
+    label: str = "Q-K=V", *, dropout: float = 0.0, **network: Any
+) -> LanguageModelConfig:
     attention = AttentionConfig(d_model=10, num_heads=2, variant=parse_variant(label), causal=True)
     return LanguageModelConfig(
         attention=attention,
-        block=BlockConfig(d_ff=17),
+        block=BlockConfig(d_ff=17, dropout=dropout),
         num_layers=2,
         vocabulary=VOCABULARY,
         max_tokens=CONTEXT,
@@ -115,6 +117,7 @@ def small_run(
     micro_batch_size: int | None = 3,
     precision: Precision = "full",
     recompute_blocks: bool = False,
+    dropout: float = 0.0,
     compiled: bool = False,
     **training: Any,
 ) -> RunConfig:
@@ -132,7 +135,7 @@ def small_run(
     )
     return RunConfig(
         task=SequenceTaskConfig(name="sub", length=CONTEXT, vocabulary=VOCABULARY),
-        network=small_network(),
+        network=small_network(dropout=dropout),
         training=TrainingConfig(
             steps=steps,
             optimizer=OptimizerConfig(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.storage.damage import trials
 from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import ENVIRONMENT, ROOT, Ended, RankServer
 
@@ -88,47 +86,6 @@ def test_a_process_ends_when_another_is_lost(
     again = rank_server.run(quick_path, 2, strategy=strategy)
     assert again.sha == reference(2, strategy).sha
     assert again.losses == reference(2, strategy).losses
-
-
-def kill_at_random(
-    rank_server: RankServer, expected: Ended, path: Path, seed: int, ranks: int, strategy: str
-) -> int:
-    """Kill some ranks of a run, at any moment, a few times; return how many died."""
-    generator = random.Random(seed)
-    died = 0
-    for _ in range(generator.randint(1, 3)):
-        order = {"checkpoint_seconds": 0.0, "pace": 0.01, "patience": 10.0}
-        pids = rank_server.start(path, ranks, strategy=strategy, **order)
-        time.sleep(generator.uniform(0, 0.8))
-        kill(generator.sample(pids, generator.randint(1, ranks)))
-        codes = rank_server.wait(path).codes
-        assert set(codes) <= {0, 4, -signal.SIGKILL}
-        died += -signal.SIGKILL in codes
-    again = rank_server.run(path, ranks, strategy=strategy)
-    assert again.sha == expected.sha, f"seed {seed}"
-    assert again.losses == expected.losses
-    assert not list(path.rglob(".tmp-*"))
-    return died
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_killed_at_any_moment(
-    rank_server: RankServer,
-    reference: Callable[[int, str], Ended],
-    quick_path: Path,
-    strategy: str,
-    ranks: int,
-) -> None:
-    count = trials("RANK_KILLS", 20)
-    expected = reference(ranks, strategy)
-    died = [
-        kill_at_random(rank_server, expected, quick_path / str(seed), seed, ranks, strategy)
-        for seed in range(count)
-    ]
-    assert sum(died) >= count / 2
 
 
 def test_a_signal_to_one_process_stops_all_with_one_checkpoint(
@@ -205,19 +162,6 @@ class Launched:
         kill(pids)
         wait_until(lambda: not self.living())
         assert self.agent.wait(GONE_SECONDS) != 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_no_process_survives_torchrun(
-    rank_server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path
-) -> None:
-    """The ranks notice the death of their launcher, and stop with a checkpoint."""
-    launched = Launched(quick_path, 2, strategy="ddp", checkpoint_seconds=0.0, pace=0.4)
-    launched.end("agent")
-    again = rank_server.run(quick_path, 2)
-    assert again.sha == reference(2, "ddp").sha
-    assert again.losses == reference(2, "ddp").losses
 
 
 @pytest.mark.slow
