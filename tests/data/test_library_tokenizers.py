@@ -13,10 +13,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizer_files import load_tokenizer
-from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 from tests.conftest import examples
 from tests.data.merged import KINDS, TEXT, merges_of
+from tests.data.test_tokenizers import spelled
 
 # The name of the argument looks like that of a secret to the linter.
 UNKNOWN = {name: {"unk_token": name} for name in ("<unk>", "[UNK]", "a")}
@@ -73,21 +73,14 @@ def with_spaces() -> LibraryTokenizer:
     return LibraryTokenizer(made.to_str())
 
 
-def spelled(tokenizer: Tokenizer, tokens: list[int]) -> bytes:
-    before = [None, *tokens][: len(tokens)]
-    pieces = (tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True))
-    return b"".join(pieces)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_library_and_ours_agree_on_gpt2(kind: str) -> None:
     ours, library = BytePairTokenizer(merges_of(kind)), like_gpt2(kind)
     for text in (TEXT, SENTENCE, "a<|endoftext|>b", "  x  ", ""):
         assert ours.encode(text) == library.encode(text)
     assert (ours.vocabulary, ours.separator) == (library.vocabulary, library.separator)
-    assert [ours.piece(token) for token in range(ours.vocabulary)] == [
-        library.piece(token) for token in range(library.vocabulary)
-    ]
+    for token in range(0, ours.vocabulary, 1 + ours.vocabulary // 300):
+        assert ours.piece(token) == library.piece(token)
     assert library.cuts_at_spaces
 
 

@@ -101,23 +101,6 @@ def test_locks_that_do_not_reach_other_machines_are_named(
     assert [note for note in summary.notes if "local_lock=all" in note]
 
 
-def test_a_run_that_crashed_on_any_machine_is_not_taken_up_a_fifth_time(root: Path) -> None:
-    study, store = toy_study([0]), Store(root / "runs")
-    crashed = study.cells()[0]
-    for _ in range(MAX_CRASHES + 1):
-        child = os.fork()
-        if not child:
-            store.claim(crashed.run_key, crashed.run.identity())
-            os.kill(os.getpid(), signal.SIGKILL)
-        os.waitpid(child, 0)
-    summary = run_there(study, root, Inline())
-    assert (summary.done, summary.failed, summary.missing) == (1, 1, 0)
-    assert crashed.run_key not in starts(root)
-    record = store.record(crashed.run_key)
-    assert record
-    assert record.message.startswith("this run crashed 4 workers, the last was process ")
-
-
 def test_a_run_whose_tasks_crash_is_recorded_as_failed(root: Path) -> None:
     """Its lock counts the deaths; the error of the last task is in the record."""
     study, store = toy_study([0]), Store(root / "runs")
