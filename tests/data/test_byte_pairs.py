@@ -84,16 +84,3 @@ if DATA is not None:
     def test_whole_files_have_the_counts_of_the_reference(place: str) -> None:
         names = [name for name in COUNTS if name.startswith(place)]
         assert [counted(place)] == [COUNTS[name] for name in names]
-
-    def test_parts_of_files_have_the_counts_of_the_reference() -> None:
-        made = tokenizer("published")
-        text = (PUBLISHED / "tinyshakespeare" / "input.txt").read_text("utf-8")
-        end = int(0.9 * len(text))
-        name = "tinyshakespeare/input.txt {} of characters"
-        assert len(made.encode(text[:end])) == COUNTS[name.format("first 90%")]
-        assert len(made.encode(text[end:])) == COUNTS[name.format("last 10%")]
-        stories = (PUBLISHED / "tinystories" / "tinystories_sample.txt").read_text("utf-8")
-        parts = stories.split("<|endoftext|>")
-        found = sum(len(made.encode(part)) for part in parts) + len(parts) - 1
-        name = "tinystories/tinystories_sample.txt with '<|endoftext|>' as token 50256"
-        assert found == COUNTS[name]

@@ -9,11 +9,10 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from qkvary.arch.canonical import identity_dict, to_dict
+from qkvary.arch.canonical import identity_dict
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError, NoValidCheckpointError
 from qkvary.studies.running import training
@@ -22,7 +21,6 @@ from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.training import train_cell
 from qkvary.studies.study import Cell, Study
-from qkvary.tasks.config import TranslationTaskConfig
 from qkvary.text.names import slug
 from qkvary.training.progress import Callbacks
 from tests.forked import ForkedPython
@@ -244,27 +242,6 @@ def test_a_tracker_that_hangs_at_its_end_loses_no_run(
     with pytest.raises(KeyboardInterrupt):
         execute_cell(Store(tmp_path), cell, train_cell, options=TRACKED)
     assert Store(tmp_path).state(cell.run_key) == "done"
-
-
-def test_a_tracker_gets_no_path_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (cell, *_) = toy_study([7], steps=2).cells()
-    data = TranslationTaskConfig(
-        source="de", target="en", data="/elsewhere/pairs", data_sha256="0" * 64
-    )
-    library = Recorded("trackio")
-    monkeypatch.setitem(sys.modules, "trackio", library)
-    elsewhere = replace(cell, run=replace(cell.run, task=data))
-
-    def make(_cell: Cell, _folder: Path, **given: Any) -> RunResult | None:
-        given["callbacks"].on_log({"event": "train", "step": 1, "loss": 1.0})
-        return None
-
-    execute_cell(Store(tmp_path), elsewhere, make, options=TRACKED)
-    assert "/elsewhere/pairs" in str(to_dict(elsewhere.run))
-    assert "/elsewhere/pairs" not in str(library.calls)
-    assert library.calls[0][3]["task"]["kind"] == to_dict(data)["kind"]
 
 
 def test_the_log_of_a_run_is_copied_to_the_tracker(
