@@ -10,7 +10,7 @@ import pytest
 
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import Summary
-from qkvary.studies.study import Cell, Setting
+from qkvary.studies.study import Cell
 from tests.studies.made_up import make_record, make_setting, make_study
 
 NOISE = (0.012, -0.009, 0.003, -0.006, 0.009, 0.0015, -0.0135, 0.003)
@@ -65,17 +65,9 @@ def vars_of(
     }
 
 
-def four_heads() -> Setting:
-    setting = make_setting("reverse")
-    network = setting.network
-    return replace(
-        setting, network=replace(network, attention=replace(network.attention, num_heads=4))
-    )
-
-
 def test_costs_are_named_by_what_is_shared_and_ordered_by_their_size() -> None:
     levels = {"QKV": 2.2, "Q=K=V": 2.4, "Q-K=V": 2.26, "GQA-2": 2.2, "MQA": 2.2}
-    summary = study_of(levels, settings=(four_heads(),), variants=tuple(levels))
+    summary = study_of(levels, variants=tuple(levels))
     free, costs = summary.headline
     assert re.fullmatch(r"Sharing heads has no measurable cost \(at most 0\.0\d+ nats\)\.", free)
     assert costs == "K=V costs 0.06 nats and Q=K=V 0.20."
