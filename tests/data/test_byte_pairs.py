@@ -12,8 +12,8 @@ from qkvary.data.documents import FileDocuments
 from qkvary.data.encoding import Encoder
 from qkvary.data.tokenizer_files import load_tokenizer
 from tests.conftest import examples
-from tests.data.merged import DATA, KINDS, merges_of
-from tests.data.test_library_tokenizers import like_gpt2
+from tests.data.merged import DATA, KINDS, TEXT, merges_of
+from tests.data.test_library_tokenizers import library_gpt2, like_gpt2
 
 LETTERS = st.text(
     alphabet=st.one_of(
@@ -84,3 +84,17 @@ if DATA is not None:
     def test_whole_files_have_the_counts_of_the_reference(place: str) -> None:
         names = [name for name in COUNTS if name.startswith(place)]
         assert [counted(place)] == [COUNTS[name] for name in names]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_the_tokenizer_of_the_first_merges(kind: str) -> None:
+    whole = BytePairTokenizer(merges_of(kind))
+    short = whole.shortened(300)
+    assert (short.vocabulary, short.separator, short.ends) == (300, 299, (299,))
+    assert short.pieces == whole.pieces[:299]
+    tokens = short.encode(TEXT)
+    first = "\n".join(merges_of(kind).split("\n")[: 1 + 300 - 257])
+    assert tokens == library_gpt2(first).encode(TEXT)
+    assert len(tokens) > len(whole.encode(TEXT))
+    assert whole.shortened(whole.vocabulary).describe() == whole.describe()
+    assert whole.shortened(257).encode("ab") == [64, 65]

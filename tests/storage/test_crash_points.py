@@ -5,8 +5,9 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 LAST = 3
 
 
-def run(directory: Path, *strace: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-S", str(SCRIPT), str(directory), str(LAST)]
+def run(
+    strace: Sequence[str], script: Path, *arguments: object
+) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-S", str(script), *map(str, arguments)]
     return subprocess.run(
         [*strace, *command],
         capture_output=True,
@@ -35,8 +38,9 @@ def run(directory: Path, *strace: str) -> "subprocess.CompletedProcess[str]":
         timeout=60,
         env={
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{SOURCE}{os.pathsep}{ROOT}",
+            "PYTHONPATH": f"{SOURCE}{os.pathsep}{ROOT}{os.pathsep}{sysconfig.get_path('purelib')}",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "OPENBLAS_NUM_THREADS": "1",
         },
     )
 
@@ -77,7 +81,7 @@ def fail_at(tmp_path: Path, call: str, number: int, fault: str) -> None:
     shutil.copytree(prepared(tmp_path), directory)
     log = tmp_path / "log"
     inject = f"inject={call}:{fault}:when={number}"
-    done = run(directory, *trace(log, "-e", inject))
+    done = run(trace(log, "-e", inject), SCRIPT, directory, LAST)
     if fault == "signal=KILL":
         assert done.returncode in (-9, 137), done.stderr
     elif done.returncode:
@@ -92,7 +96,7 @@ def work_points(tmp_path: Path) -> list[tuple[str, int]]:
     log = tmp_path / "trace"
     directory = tmp_path / "work"
     shutil.copytree(prepared(tmp_path), directory)
-    done = run(directory, *trace(log))
+    done = run(trace(log), SCRIPT, directory, LAST)
     assert done.returncode == 0, done.stderr
     return list(persistent(log.read_text(), str(directory)))
 

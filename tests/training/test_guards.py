@@ -8,7 +8,7 @@ import pytest
 
 from qkvary.storage.errors import DivergedError
 from qkvary.training.config import GuardConfig
-from qkvary.training.progress import Guards, GuardState, RunState
+from qkvary.training.progress import Guards, GuardState, RunState, Stopwatch
 
 SKIP = GuardConfig(on_nonfinite="skip")
 
@@ -100,3 +100,23 @@ def test_what_is_remembered_survives_a_checkpoint() -> None:
     restored = RunState.from_json(json.loads(json.dumps(state.to_json())))
     feed(Guards(SKIP, restored.guards), losses[333:], first=333)
     assert restored.guards == whole.state
+
+
+def test_a_state_comes_back() -> None:
+    state = RunState(step=7, loss_sum=0.1 + 0.2, validation={"loss": math.inf}, steps_to_solve=5)
+    state.seconds["training"] = 1.5
+    assert RunState.from_json(state.to_json()) == state
+
+
+def test_every_second_belongs_to_one_phase() -> None:
+    state = RunState()
+    watch = Stopwatch(state)
+    watch.lap("training")
+    first = dict(state.seconds)
+    watch.lap("evaluation")
+    watch.lap("training")
+    assert first["training"] > 0
+    assert first["evaluation"] == first["other"] == 0
+    assert state.seconds["evaluation"] > 0
+    assert state.seconds["training"] > first["training"]
+    assert state.cpu_seconds >= 0
