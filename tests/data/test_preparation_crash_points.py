@@ -11,14 +11,12 @@ from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.errors import UsageError
 from tests.data import preparing_script
 from tests.data.test_preparation import contents, write_texts
-from tests.storage.quick_disk import quick_folder
 from tests.storage.test_crash_points import FAULTS, persistent, run, trace
 
 PORTION = 90
 SPREAD = 10
 """Of so many points the default run tries one; the others are slow."""
 SCRIPT = Path(preparing_script.__file__)
-folder = pytest.fixture(quick_folder)
 
 
 def points(texts: Path, folder: Path) -> list[tuple[str, int]]:
@@ -62,14 +60,14 @@ def sweep(folder: Path, found: list[tuple[str, int]], fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_preparing_survives_a_fault_at_some_calls(folder: Path, fault: str) -> None:
-    found = points(write_texts(folder / "texts", 8), folder)
+def test_preparing_survives_a_fault_at_some_calls(tmp_path: Path, fault: str) -> None:
+    found = points(write_texts(tmp_path / "texts", 8), tmp_path)
     assert {call for call, _ in found} >= {"write", "fsync", "rename", "mkdir", "openat"}
     assert len(found) > 60
-    sweep(folder, found[FAULTS.index(fault) :: SPREAD * len(FAULTS)], fault)
+    sweep(tmp_path, found[FAULTS.index(fault) :: SPREAD * len(FAULTS)], fault)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_preparing_survives_a_fault_at_every_call(folder: Path, fault: str) -> None:
-    sweep(folder, points(write_texts(folder / "texts", 8), folder), fault)
+def test_preparing_survives_a_fault_at_every_call(tmp_path: Path, fault: str) -> None:
+    sweep(tmp_path, points(write_texts(tmp_path / "texts", 8), tmp_path), fault)

@@ -12,12 +12,10 @@ import pytest
 
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from tests.storage.damage import trials
-from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import Ended, RankServer
 
 RUN = {"steps": 12, "dtype": "float32", "dropout": 0.1}
 """Of a language model whose gradients are added up over the parts of a batch."""
-quick_path = pytest.fixture(quick_folder)
 
 
 def result(ended: Ended) -> Any:
@@ -43,18 +41,18 @@ def result(ended: Ended) -> Any:
     ],
 )
 def test_killed_runs_end_bit_by_bit_like_others(
-    rank_server: RankServer, quick_path: Path, ranks: int, strategy: str
+    rank_server: RankServer, tmp_path: Path, ranks: int, strategy: str
 ) -> None:
     """Some processes of a run are killed one to five times at random; then it may end."""
     order: dict[str, Any] = {"strategy": strategy, "run": RUN, "patience": 10.0}
-    whole = result(rank_server.run(quick_path / "whole", ranks, **order))
+    whole = result(rank_server.run(tmp_path / "whole", ranks, **order))
     start = time.monotonic()
-    dense = rank_server.run(quick_path / "dense", ranks, checkpoint_seconds=0.0, **order)
+    dense = rank_server.run(tmp_path / "dense", ranks, checkpoint_seconds=0.0, **order)
     seconds = time.monotonic() - start
     assert result(dense) == whole
     killed, count = 0, trials("KILLS", 4)
     for seed in range(count):
-        generator, path = random.Random(seed), quick_path / str(seed)
+        generator, path = random.Random(seed), tmp_path / str(seed)
         for _ in range(generator.randint(1, 5)):
             order["checkpoint_seconds"] = generator.choice([0.0, 0.0, 0.02])
             order["keep"] = generator.choice([1, 2, 5])

@@ -16,8 +16,8 @@ from qkvary.studies.running.executors import local
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.storage.damage import trials
-from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import (
+    check_equal,
     end_runner,
     ends,
     leftovers,
@@ -29,9 +29,6 @@ from tests.studies.toy_study import (
     toy_study,
 )
 from tests.studies.toy_worker import CRASHES, DISK_FULL, DIVERGES, RAISES, TALKS, executions
-
-root = pytest.fixture(quick_folder)
-second_root = pytest.fixture(quick_folder)
 
 
 def wait_for(what: Callable[[], object]) -> None:
@@ -75,11 +72,10 @@ def test_results_are_published_while_runs_remain(
     assert done[0] < 6
 
 
-def test_the_number_of_workers_changes_nothing(root: Path, second_root: Path) -> None:
+def test_the_number_of_workers_changes_nothing(root: Path) -> None:
     study = toy_study(range(2))
-    run_toy(study, root, workers=1)
-    run_toy(study, second_root, workers=3)
-    assert table(study, root) == table(study, second_root)
+    run_toy(study, root, workers=3)
+    check_equal(study, root)
 
 
 def test_failed_and_diverged_runs_do_not_stop_the_others(root: Path) -> None:
@@ -197,28 +193,22 @@ def is_ours(pid: int) -> bool:
         return False
 
 
-def test_a_sweep_whose_processes_are_killed_ends_like_any_other(
-    root: Path, second_root: Path
-) -> None:
+def test_a_sweep_whose_processes_are_killed_ends_like_any_other(root: Path) -> None:
     """Every run has one record, and the table is the same, byte for byte."""
-    seeds, study = range(6), toy_study(range(6))
-    run_toy(study, root)
+    seeds = range(6)
     killed, count = 0, trials("SWEEPS", 1)
     for trial in range(count):
-        place = second_root / str(trial)
+        place = root / str(trial)
         place.mkdir()
         killed += killed_sweep(place, seeds, random.Random(trial), 0.01)
-        assert table(study, place) == table(study, root)
-        assert leftovers(place) == []
+        check_equal(toy_study(seeds), place)
     assert killed >= count
 
 
 @pytest.mark.parametrize(
     ("runners", "runs"), [(3, 8), pytest.param(8, 100, marks=pytest.mark.slow)]
 )
-def test_runners_that_begin_at_once_share_the_work(
-    root: Path, second_root: Path, runners: int, runs: int
-) -> None:
+def test_runners_that_begin_at_once_share_the_work(root: Path, runners: int, runs: int) -> None:
     """No run is made twice, and none is left out; the store does not exist yet."""
     seeds = range(runs // 2)
     started = [
@@ -228,9 +218,7 @@ def test_runners_that_begin_at_once_share_the_work(
         assert code == 0, said
     assert sorted(starts(root).values()) == [1] * runs
     study = toy_study(seeds, steps=3)
-    run_toy(study, second_root)
-    assert table(study, root) == table(study, second_root)
-    assert leftovers(root) == []
+    check_equal(study, root)
 
 
 def test_a_paused_worker_keeps_its_run(root: Path) -> None:
@@ -277,7 +265,7 @@ def test_a_run_of_a_lost_worker_resumes_from_its_checkpoint(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
 )
 def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
-    root: Path, second_root: Path, number: signal.Signals
+    root: Path, number: signal.Signals
 ) -> None:
     """Each worker leaves a checkpoint; the exit code names the signal."""
     runner = start_runner(root, [7], steps=100, step_seconds=0.01)
@@ -294,8 +282,7 @@ def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
         assert list((directory / "checkpoints").iterdir())
     assert ends(root) == {}
     run_toy(study, root)
-    run_toy(study, second_root)
-    assert table(study, root) == table(study, second_root)
+    check_equal(study, root)
     resumed = [
         event
         for cell in study.cells()
@@ -305,7 +292,7 @@ def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
     assert len(resumed) == 2
 
 
-def test_a_second_signal_ends_at_once(root: Path, second_root: Path) -> None:
+def test_a_second_signal_ends_at_once(root: Path) -> None:
     """A worker that does not react is ended, and its run is not lost."""
     runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
     wait_for(lambda: len(executions(root)) == 1)
@@ -319,8 +306,7 @@ def test_a_second_signal_ends_at_once(root: Path, second_root: Path) -> None:
     assert code == 130, said
     study = toy_study([7], steps=60)
     run_toy(study, root)
-    run_toy(study, second_root)
-    assert table(study, root) == table(study, second_root)
+    check_equal(study, root)
 
 
 def test_workers_end_when_their_runner_was_killed(root: Path) -> None:

@@ -21,7 +21,14 @@ from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from tests.studies import toy_worker
 from tests.studies.running.executors.loopback import Loopback
-from tests.studies.toy_study import TOY_WORKER, ends, leftovers, run_toy, starts, table, toy_study
+from tests.studies.toy_study import (
+    TOY_WORKER,
+    check_equal,
+    ends,
+    run_toy,
+    starts,
+    toy_study,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -57,16 +64,6 @@ def after(root: Path, begun: int, act: Callable[[], None]) -> threading.Thread:
     return when(lambda: starts(root).total() >= begun, act)
 
 
-def check_equal(study: Study, root: Path, other: Path) -> None:
-    """Check that the runs are those of this machine; ``other`` is a folder for them."""
-    other.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOY_STEP_SECONDS", "0")
-        run_toy(study, other)
-    assert table(study, root) == table(study, other)
-    assert leftovers(root) == []
-
-
 @pytest.mark.parametrize("shared_folder", [True, False])
 def test_a_study_that_loses_a_node_equals_one_on_this_machine(
     shared_folder: bool, cluster: Loopback, run: Callable[..., RunSummary], tmp_path: Path
@@ -95,7 +92,7 @@ def test_a_study_that_loses_a_node_equals_one_on_this_machine(
     assert sum(ends(root).total() for root in find_roots()) == 20
     assert sum(starts(root).total() for root in find_roots()) in (20, 21)
     assert (starts(tmp_path) == {}) != shared_folder
-    check_equal(study, tmp_path, tmp_path / "local")
+    check_equal(study, tmp_path)
 
 
 def test_real_trainings_have_the_same_digests(
@@ -126,7 +123,7 @@ def test_an_interrupted_study_leaves_checkpoints_and_resumes_on_this_machine(
     assert {store.state(cell.run_key) for cell in study.cells()} == {"open"}
     assert run_toy(study, tmp_path).executed == 6
     assert set(ends(tmp_path).values()) == {1}
-    check_equal(study, tmp_path, tmp_path / "local")
+    check_equal(study, tmp_path)
     resumed = [e for key in starts(tmp_path) for e in store.curve(key) if e["event"] == "resumed"]
     assert len(resumed) == len(begun)
 
