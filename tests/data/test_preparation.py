@@ -1,16 +1,15 @@
 """Preparation: correct, resumable, and by one process at a time."""
 
+import os
 import random
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
 import pytest
 
-import qkvary
 from qkvary.data.preparation import PreparationSettings, Progress, prepare
 from qkvary.data.prepared import open_prepared
 from qkvary.data.shard_groups import LOCK_FILE
@@ -24,7 +23,6 @@ from tests.forked import ForkedPython
 from tests.storage.damage import trials
 
 KILLS = trials("DATA_KILLS", 3)
-SOURCE_FOLDER = Path(qkvary.__file__).parents[1]
 
 
 def write_texts(place: Path, count: int, seed: int = 5) -> Path:
@@ -36,7 +34,6 @@ def write_texts(place: Path, count: int, seed: int = 5) -> Path:
 
 
 def start(texts: Path, out: Path, group: int, way: str = "") -> "subprocess.Popen[str]":
-    paths = f"{SOURCE_FOLDER}:{SOURCE_FOLDER.parent}:{sysconfig.get_path('purelib')}"
     return ForkedPython(
         [
             sys.executable,
@@ -50,7 +47,7 @@ def start(texts: Path, out: Path, group: int, way: str = "") -> "subprocess.Pope
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "QKVARY_CACHE": str(out) + "-c"},
+        env={**os.environ, "QKVARY_CACHE": f"{out}-c"},
     )
 
 

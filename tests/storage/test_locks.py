@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import qkvary
 from qkvary.storage import locks
 from qkvary.storage.errors import BusyError, ResourceError
 from qkvary.storage.locks import OwnerLock, is_held, read_note, read_owner
@@ -33,14 +32,12 @@ time.sleep(600)
 
 
 def holders(path: Path, count: int) -> list["subprocess.Popen[str]"]:
-    source = Path(qkvary.__file__).parents[1]
     started = [
         ForkedPython(
             [sys.executable, "-c", HOLDER, str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(source)},
         )
         for _ in range(count)
     ]

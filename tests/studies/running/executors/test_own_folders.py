@@ -17,7 +17,6 @@ from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors import task as task_module
 from qkvary.studies.running.executors.contract import Task, TaskEnd
 from qkvary.studies.running.executors.task import execute_task
-from qkvary.studies.running.run_archive import FinishedRun
 from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell
@@ -220,24 +219,3 @@ def test_the_folder_of_another_user_is_refused(
 def test_studies_of_two_folders_do_not_share_runs_on_a_node(root: Path) -> None:
     names = {task_module.scratch_name(root / name) for name in ("one", "two")}
     assert len(names) == 2
-
-
-def test_a_run_damaged_on_its_node_is_repeated(
-    root: Path, node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study, take_runs = toy_study([0]), task_module.take_runs
-    first = study.cells()[0].run_key
-    damaged = list[str]()
-
-    def take(store: Store, cells: tuple[Cell, ...]) -> tuple[FinishedRun, ...]:
-        if not damaged:
-            damaged.append(first)
-            path = store.directory(first) / "metrics.jsonl"
-            path.write_bytes(path.read_bytes()[:-2])
-        return take_runs(store, cells)
-
-    monkeypatch.setattr(task_module, "take_runs", take)
-    summary = run_there(study, root, returning(runs_per_task=2))
-    assert (summary.done, summary.exit_code) == (2, 0)
-    assert ends(node)[first] == 2
-    check_equal(study, root)
