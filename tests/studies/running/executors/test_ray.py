@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from qkvary.studies.running.cells import MAX_CRASHES
-from qkvary.studies.running.executors import task
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor, passed_on
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
@@ -139,17 +138,6 @@ def test_a_run_that_crashes_its_processes_counts_as_failed(
     record = Store(tmp_path / "runs").record(crashed)
     assert record
     assert record.message.startswith(f"this run crashed {MAX_CRASHES + 1} workers, the last was ")
-
-
-def test_a_node_that_does_not_see_the_folder_says_so(
-    run: Callable[..., RunSummary], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task.AppendFile, "append", lambda _self, _data: None)
-    summary = run(toy_study([0]))
-    assert summary.exit_code == 2
-    assert (
-        "is not the folder of this study: expected a folder that all nodes see" in summary.message
-    )
 
 
 def test_tasks_get_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
