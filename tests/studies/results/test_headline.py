@@ -22,8 +22,6 @@ def study_of(
     levels: Mapping[str, float] | Callable[[Cell], float],
     *,
     metric: str = "test_loss",
-    costs: Mapping[str, Any] | None = None,
-    cache: int | None = None,
     vocabulary: int = 10_000,
     **more: Any,
 ) -> Summary:
@@ -43,27 +41,16 @@ def study_of(
     for cell in study.cells():
         turn = cell.seed + study.variants.index(cell.variant)
         value = level(cell) + NOISE[turn % 8]
-        known = make_record(
-            cell,
-            0.0,
-            metric=metric,
-            higher_is_better=metric == "test_accuracy",
-            metrics={metric: value, "validation_accuracy": value, "steps_to_solve": None},
+        records.append(
+            make_record(
+                cell,
+                0.0,
+                metric=metric,
+                higher_is_better=metric == "test_accuracy",
+                metrics={metric: value, "validation_accuracy": value, "steps_to_solve": None},
+            )
         )
-        records.append(make_record(cell, 0.0, **vars_of(known, costs, cell, cache)))
     return summarise(study, records)
-
-
-def vars_of(
-    record: Any, costs: Mapping[str, Any] | None, cell: Cell, cache: int | None
-) -> dict[str, Any]:
-    total = {} if costs is None else {"parameters": {"total": costs[cell.variant]}}
-    return {
-        "metric": record.metric,
-        "higher_is_better": record.higher_is_better,
-        "metrics": record.metrics,
-        "costs": {**record.costs, **total, "cache_bytes_per_token": cache},
-    }
 
 
 def test_costs_are_named_by_what_is_shared_and_ordered_by_their_size() -> None:
