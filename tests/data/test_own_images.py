@@ -25,17 +25,17 @@ def _read_again() -> None:
     read_own_images.cache_clear()
 
 
-def write_idx(folder: Path, *, train: int = 31, test: int = 7, classes: int = 5) -> Path:
+def write_idx(folder: Path) -> Path:
     folder.mkdir()
-    for name, data in small_contents("mnist", train=train, test=test, classes=classes).items():
+    for name, data in small_contents("mnist", train=31, test=7, classes=5).items():
         (folder / f"{name}.gz").write_bytes(gzip.compress(data))
     return folder
 
 
-def picture(pixels: Pixels, kind: str = "PNG") -> bytes:
+def picture(pixels: Pixels) -> bytes:
     """A file of ``[size, size]`` or ``[size, size, 3]``."""
     found = io.BytesIO()
-    Image.fromarray(pixels).save(found, kind)
+    Image.fromarray(pixels).save(found, "PNG")
     return found.getvalue()
 
 

@@ -35,10 +35,10 @@ class UnevenTask(ToyTask):
         return F.cross_entropy(logits, batch.targets.flatten(), ignore_index=IGNORE_INDEX)
 
 
-def uneven_run(micro: int | None, dtype: str = "float64") -> RunConfig:
+def uneven_run(micro: int | None) -> RunConfig:
     run = toy_run(execution=ExecutionConfig(micro_batch_size=micro))
     training = dataclasses.replace(run.training, batch_size=BATCH)
-    return dataclasses.replace(run, training=training, dtype=dtype)  # type: ignore[arg-type]
+    return dataclasses.replace(run, training=training, dtype="float64")
 
 
 def gradient(micro: int | None) -> tuple[float, list[Tensor]]:

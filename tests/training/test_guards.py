@@ -19,13 +19,13 @@ def feed(guards: Guards, losses: list[float], first: int = 0) -> list[bool]:
     ]
 
 
-def healthy(seed: int, steps: int = 700) -> list[float]:
+def healthy(seed: int) -> list[float]:
     """A falling loss with noise whose size varies and with short spikes."""
     draw = random.Random(seed)
     noise, floor = draw.uniform(0.0, 0.3), draw.choice([0.0, 0.01, 1.5, 3.0])
     losses = [
         floor + 4.0 * math.exp(-step / draw.uniform(50, 200)) * draw.uniform(1 - noise, 1 + noise)
-        for step in range(steps)
+        for step in range(700)
     ]
     for start in (draw.randrange(first, first + 100) for first in (150, 350, 550)):
         for step in range(start, start + draw.randrange(1, 40)):

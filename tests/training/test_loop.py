@@ -157,22 +157,6 @@ def test_with_all_checkpoints_damaged_the_run_says_so(tmp_path: Path) -> None:
     assert [event["step"] for event in log(tmp_path)] == []
 
 
-def kill_after(
-    steps: int, run: RunConfig, directory: Path, checkpoint_seconds: float, callbacks: Callbacks
-) -> None:
-    """Train for some steps, and end without a final checkpoint."""
-    asked = itertools.count()
-
-    def die() -> bool:
-        if next(asked) == steps:
-            raise KeyboardInterrupt
-        return False
-
-    options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "callbacks": callbacks}
-    with pytest.raises(KeyboardInterrupt):
-        train(run, ToyTask(), directory, stop=die, **options)
-
-
 @pytest.mark.parametrize(("step", "poison"), [(0, "loss"), (17, "gradient"), (39, "loss")])
 def test_what_is_not_finite_stops_the_run_before_the_update(
     tmp_path: Path, step: int, poison: str

@@ -9,8 +9,8 @@ from qkvary.training.optimizers import learning_rate, momentum
 COSINE = ScheduleConfig(name="cosine_warmup", warmup_steps=5)
 
 
-def rate(step: int, schedule: ScheduleConfig = COSINE, steps: int = 780) -> float:
-    return learning_rate(schedule, peak=0.001, step=step, steps=steps)
+def rate(step: int) -> float:
+    return learning_rate(COSINE, peak=0.001, step=step, steps=780)
 
 
 def test_the_first_step_has_rate_zero_as_published() -> None:

@@ -22,7 +22,6 @@ def study_of(
     levels: Mapping[str, float] | Callable[[Cell], float],
     *,
     metric: str = "test_loss",
-    vocabulary: int = 10_000,
     **more: Any,
 ) -> Summary:
     """Summarise a study of eight seeds with a level for each variant or cell.
@@ -33,7 +32,7 @@ def study_of(
     settings = more.pop("settings", (make_setting("reverse"),))
     if metric == "test_loss":
         settings = [
-            replace(one, task=replace(one.task, vocabulary=vocabulary))  # type: ignore[call-arg]
+            replace(one, task=replace(one.task, vocabulary=10_000))  # type: ignore[call-arg]
             for one in settings
         ]
     study = make_study(*settings, seeds=range(1, 9), **more)
