@@ -71,7 +71,7 @@ def work(order: dict[str, Any], rank: int) -> None:
         if order.get("fault") == "full_disk" and distribution.rank == 1:
             parallel.write_checked = no_space
         if "large_product" in order:
-            linear_module.LARGE, linear_module._HAS_AVX512 = order["large_product"], True
+            linear_module.LARGE, linear_module._IS_ONEDNN_FASTER = order["large_product"], True
         products = count_onednn()
         outcome = train(
             run,
