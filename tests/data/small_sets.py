@@ -54,12 +54,11 @@ def make_set(
     return prepare(source, tokenizer, folder / "set", tokenizer_name="own", settings=settings)
 
 
-def plain_tokens(documents: Sequence[str], tokenizer: Tokenizer = BYTES) -> list[int]:
-    """Every document, stripped, and a separator behind it."""
-    assert tokenizer.separator is not None
+def plain_tokens(documents: Sequence[str]) -> list[int]:
+    """The bytes of every document, stripped, and a separator after it."""
     return [
         token
         for document in documents
         if document.strip()
-        for token in (*tokenizer.encode(document.strip()), tokenizer.separator)
+        for token in (*document.strip().encode(), 256)
     ]

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizer_files import load_tokenizer
-from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 from tests.conftest import examples
 from tests.data.merged import KINDS, TEXT, merges_of
+from tests.data.test_tokenizers import spelled
 
 # The name of the argument looks like that of a secret to the linter.
 UNKNOWN = {name: {"unk_token": name} for name in ("<unk>", "[UNK]", "a")}
@@ -24,15 +24,20 @@ SENTENCE = "the cat's naïve café, 1,234 戦 🙂!"
 
 
 @cache
-def like_gpt2(kind: str = "stand-in") -> LibraryTokenizer:
-    """GPT-2's way, by the library."""
-    reference = BytePairTokenizer(merges_of(kind))
-    merges = [tuple(line.split(" ")) for line in reference.describe()["merges"].split("\n")]
-    made = tokenizers.Tokenizer(models.BPE(vocab=reference.numbers(), merges=merges))
+def library_gpt2(listed: str) -> LibraryTokenizer:
+    """GPT-2's way with a list of merges, by the library."""
+    merges = [tuple(line.split(" ")) for line in listed.split("\n")[1:] if line]
+    pieces = [*byte_letters(), *(first + second for first, second in merges)]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    made = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens(["<|endoftext|>"])
     return LibraryTokenizer(made.to_str())
+
+
+def like_gpt2(kind: str = "stand-in") -> LibraryTokenizer:
+    return library_gpt2(merges_of(kind))
 
 
 @cache
@@ -68,21 +73,14 @@ def with_spaces() -> LibraryTokenizer:
     return LibraryTokenizer(made.to_str())
 
 
-def spelled(tokenizer: Tokenizer, tokens: list[int]) -> bytes:
-    before = [None, *tokens][: len(tokens)]
-    pieces = (tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True))
-    return b"".join(pieces)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_library_and_ours_agree_on_gpt2(kind: str) -> None:
     ours, library = BytePairTokenizer(merges_of(kind)), like_gpt2(kind)
     for text in (TEXT, SENTENCE, "a<|endoftext|>b", "  x  ", ""):
         assert ours.encode(text) == library.encode(text)
     assert (ours.vocabulary, ours.separator) == (library.vocabulary, library.separator)
-    assert [ours.piece(token) for token in range(ours.vocabulary)] == [
-        library.piece(token) for token in range(library.vocabulary)
-    ]
+    for token in range(0, ours.vocabulary, 1 + ours.vocabulary // 300):
+        assert ours.piece(token) == library.piece(token)
     assert library.cuts_at_spaces
 
 

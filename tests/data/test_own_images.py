@@ -11,7 +11,7 @@ from PIL import Image
 
 from qkvary.data.own_images import describe_images, load_own_images, read_own_images
 from qkvary.papers.key_value.vision import vision_network
-from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import ImageTaskConfig
 from qkvary.training.config import OptimizerConfig, RunConfig, TrainingConfig
@@ -25,17 +25,17 @@ def _read_again() -> None:
     read_own_images.cache_clear()
 
 
-def write_idx(folder: Path, *, train: int = 31, test: int = 7, classes: int = 5) -> Path:
+def write_idx(folder: Path) -> Path:
     folder.mkdir()
-    for name, data in small_contents("mnist", train=train, test=test, classes=classes).items():
+    for name, data in small_contents("mnist", train=31, test=7, classes=5).items():
         (folder / f"{name}.gz").write_bytes(gzip.compress(data))
     return folder
 
 
-def picture(pixels: Pixels, kind: str = "PNG") -> bytes:
+def picture(pixels: Pixels) -> bytes:
     """A file of ``[size, size]`` or ``[size, size, 3]``."""
     found = io.BytesIO()
-    Image.fromarray(pixels).save(found, kind)
+    Image.fromarray(pixels).save(found, "PNG")
     return found.getvalue()
 
 
@@ -125,23 +125,16 @@ def test_a_network_is_trained_on_images_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "error", "says"),
+    ("data", "says"),
     [
-        ("train/cat/0.png", b"no picture", DamagedError, "expected a whole PNG or JPEG in .*0.png"),
-        (
-            "train/cat/0.png",
-            picture(draw(5, 6, 3, seed=1)),
-            DamagedError,
-            "expected a square picture of at most 1024 pixels a side in .*, got 6 x 5",
-        ),
+        (b"no picture", "expected a whole PNG or JPEG in .*0.png"),
+        (picture(draw(5, 6, 3, seed=1)), "expected a square picture of at most .*, got 6 x 5"),
     ],
 )
-def test_bad_pictures_are_refused(
-    tmp_path: Path, name: str, data: bytes, error: type[QkvaryError], says: str
-) -> None:
+def test_bad_pictures_are_refused(tmp_path: Path, data: bytes, says: str) -> None:
     folder = write_pictures(tmp_path / "pets", "train", "test")
-    (folder / name).write_bytes(data)
-    with pytest.raises(error, match=says):
+    (folder / "train/cat/0.png").write_bytes(data)
+    with pytest.raises(DamagedError, match=says):
         describe_images(folder)
 
 

@@ -1,16 +1,15 @@
 """Preparation: correct, resumable, and by one process at a time."""
 
+import os
 import random
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
 import pytest
 
-import qkvary
 from qkvary.data.preparation import PreparationSettings, Progress, prepare
 from qkvary.data.prepared import open_prepared
 from qkvary.data.shard_groups import LOCK_FILE
@@ -22,11 +21,8 @@ from tests.data import preparing_script
 from tests.data.small_sets import BYTES, made_up, make_set, plain_tokens
 from tests.forked import ForkedPython
 from tests.storage.damage import trials
-from tests.storage.quick_disk import quick_folder
 
 KILLS = trials("DATA_KILLS", 3)
-SOURCE_FOLDER = Path(qkvary.__file__).parents[1]
-folder = pytest.fixture(quick_folder)
 
 
 def write_texts(place: Path, count: int, seed: int = 5) -> Path:
@@ -37,8 +33,7 @@ def write_texts(place: Path, count: int, seed: int = 5) -> Path:
     return place
 
 
-def start(texts: Path, out: Path, group: int, mutant: str = "") -> "subprocess.Popen[str]":
-    paths = f"{SOURCE_FOLDER}:{SOURCE_FOLDER.parent}:{sysconfig.get_path('purelib')}"
+def start(texts: Path, out: Path, group: int, way: str = "") -> "subprocess.Popen[str]":
     return ForkedPython(
         [
             sys.executable,
@@ -46,13 +41,13 @@ def start(texts: Path, out: Path, group: int, mutant: str = "") -> "subprocess.P
             str(texts),
             str(out),
             str(group),
-            mutant,
+            way,
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "QKVARY_CACHE": str(out) + "-c"},
+        env={**os.environ, "QKVARY_CACHE": f"{out}-c"},
     )
 
 
@@ -217,15 +212,15 @@ def test_overlap_is_that_of_the_split_that_is_named_first(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["", "threads"])
-def test_a_killed_preparation_gives_the_same_set(folder: Path, kind: str) -> None:
+def test_a_killed_preparation_gives_the_same_set(tmp_path: Path, kind: str) -> None:
     """Kill -9 after any number of groups, any number of times."""
-    texts, group = write_texts(folder / "texts", 1500), 2000
-    expected = undisturbed(texts, folder / "whole", group)
+    texts, group = write_texts(tmp_path / "texts", 1500), 2000
+    expected = undisturbed(texts, tmp_path / "whole", group)
     groups = sum(name.endswith(".digests.bin") for name in expected)
     generator = random.Random(f"kills {kind}")
     killed = 0
     for number in range(KILLS):
-        place = folder / f"set-{number}"
+        place = tmp_path / f"set-{number}"
         for _ in range(generator.randrange(1, 4)):
             process = start(texts, place, group, kind)
             enough = generator.randrange(groups)
@@ -242,22 +237,22 @@ def test_a_killed_preparation_gives_the_same_set(folder: Path, kind: str) -> Non
     assert killed
 
 
-def test_only_one_process_prepares_a_set(folder: Path) -> None:
+def test_only_one_process_prepares_a_set(tmp_path: Path) -> None:
     """Other processes learn the owner, and the lock dies with it."""
-    texts = write_texts(folder / "texts", 40)
-    owner = start(texts, folder / "set", 200, "waits")
+    texts = write_texts(tmp_path / "texts", 40)
+    owner = start(texts, tmp_path / "set", 200, "waits")
     assert owner.stdout is not None
     assert owner.stdout.readline() == "has the lock\n"
-    others = [start(texts, folder / "set", 200) for _ in range(trials("PREPARERS", 2))]
+    others = [start(texts, tmp_path / "set", 200) for _ in range(trials("PREPARERS", 2))]
     for other in others:
         message = other.communicate()[1]
         assert other.returncode == 6
         assert f"is in use by process {owner.pid} on" in message
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
-    after = start(texts, folder / "set", 200)
+    after = start(texts, tmp_path / "set", 200)
     assert after.communicate()[1] == ""
     assert after.returncode == 0
-    assert contents(folder / "set") == undisturbed(texts, folder / "whole", 200)
-    left = [name for name in contents(folder / "set") if name.startswith(TEMPORARY_PREFIX)]
+    assert contents(tmp_path / "set") == undisturbed(texts, tmp_path / "whole", 200)
+    left = [name for name in contents(tmp_path / "set") if name.startswith(TEMPORARY_PREFIX)]
     assert left == []

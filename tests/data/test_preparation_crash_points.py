@@ -1,11 +1,7 @@
 """Preparation survives a crash or disk fault at every persisting system call."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -14,38 +10,19 @@ from qkvary.data.prepared import open_prepared
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.errors import UsageError
 from tests.data import preparing_script
-from tests.data.test_preparation import SOURCE_FOLDER, contents, write_texts
-from tests.storage.quick_disk import quick_folder
-from tests.storage.test_crash_points import FAULTS, persistent, trace
+from tests.data.test_preparation import contents, write_texts
+from tests.storage.test_crash_points import FAULTS, persistent, run, trace
 
 PORTION = 90
 SPREAD = 10
 """Of so many points the default run tries one; the others are slow."""
-folder = pytest.fixture(quick_folder)
-
-
-def run(texts: Path, out: Path, *strace: str) -> "subprocess.CompletedProcess[str]":
-    script = str(preparing_script.__file__)
-    paths = f"{SOURCE_FOLDER}:{SOURCE_FOLDER.parent}:{sysconfig.get_path('purelib')}"
-    return subprocess.run(
-        [*strace, sys.executable, "-S", script, str(texts), str(out), str(PORTION), ""],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": paths,
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-        },
-    )
+SCRIPT = Path(preparing_script.__file__)
 
 
 def points(texts: Path, folder: Path) -> list[tuple[str, int]]:
     """Every call of an undisturbed run that persists something."""
     log, out = folder / "trace", folder / "traced"
-    done = run(texts, out, *trace(log))
+    done = run(trace(log), SCRIPT, texts, out, PORTION, "")
     assert done.returncode == 0, done.stderr
     return list(persistent(log.read_text(), str(out)))
 
@@ -72,7 +49,7 @@ def sweep(folder: Path, found: list[tuple[str, int]], fault: str) -> None:
     for call, number in found:
         shutil.rmtree(out, ignore_errors=True)
         inject = f"inject={call}:{fault}:when={number}"
-        done = run(texts, out, *trace(folder / "log", "-e", inject))
+        done = run(trace(folder / "log", "-e", inject), SCRIPT, texts, out, PORTION, "")
         if fault == "signal=KILL":
             assert done.returncode in (-9, 137), done.stderr
         elif done.returncode:
@@ -83,14 +60,14 @@ def sweep(folder: Path, found: list[tuple[str, int]], fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_preparing_survives_a_fault_at_some_calls(folder: Path, fault: str) -> None:
-    found = points(write_texts(folder / "texts", 8), folder)
+def test_preparing_survives_a_fault_at_some_calls(tmp_path: Path, fault: str) -> None:
+    found = points(write_texts(tmp_path / "texts", 8), tmp_path)
     assert {call for call, _ in found} >= {"write", "fsync", "rename", "mkdir", "openat"}
     assert len(found) > 60
-    sweep(folder, found[FAULTS.index(fault) :: SPREAD * len(FAULTS)], fault)
+    sweep(tmp_path, found[FAULTS.index(fault) :: SPREAD * len(FAULTS)], fault)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_preparing_survives_a_fault_at_every_call(folder: Path, fault: str) -> None:
-    sweep(folder, points(write_texts(folder / "texts", 8), folder), fault)
+def test_preparing_survives_a_fault_at_every_call(tmp_path: Path, fault: str) -> None:
+    sweep(tmp_path, points(write_texts(tmp_path / "texts", 8), tmp_path), fault)

@@ -75,22 +75,6 @@ def test_a_plan_agrees_with_the_frontiers_of_the_papers(
             assert (row.status == "dominated") == is_sure
 
 
-def test_dominance_by_comparing_every_pair() -> None:
-    rows = [row for row in small().values() if row.saving is None]
-    for row in rows:
-        above = {
-            other.label
-            for other in rows
-            if other.quality
-            and row.quality
-            and other.plan.user_bytes <= row.plan.user_bytes
-            and other.quality.perplexity <= row.quality.perplexity
-            and (other.plan.user_bytes, other.quality.perplexity)
-            != (row.plan.user_bytes, row.quality.perplexity)
-        }
-        assert set(row.dominated_by) == above
-
-
 def test_unpublished_changes_are_not_guessed() -> None:
     rows = small(("I-K-V", "GQA-8", "GQA-2", "Q-K=V@alibi"))
     for label in ("I-K-V", "GQA-8", "GQA-2", "Q-K=V@alibi"):

@@ -5,14 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import qkvary
-from qkvary.storage import checkpoint_folders
 from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from tests.storage import crash_script
@@ -23,12 +23,13 @@ CALLS = ("write", "fsync", "rename", "mkdir", "unlink", "unlinkat", "rmdir", "op
 SCRIPT = Path(crash_script.__file__)
 SOURCE = Path(qkvary.__file__).parents[1]
 ROOT = Path(__file__).resolve().parents[2]
+LAST = 3
 
 
 def run(
-    directory: Path, last: int, mutant: str, *strace: str
+    strace: Sequence[str], script: Path, *arguments: object
 ) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-S", str(SCRIPT), str(directory), str(last), mutant]
+    command = [sys.executable, "-S", str(script), *map(str, arguments)]
     return subprocess.run(
         [*strace, *command],
         capture_output=True,
@@ -37,8 +38,9 @@ def run(
         timeout=60,
         env={
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{SOURCE}{os.pathsep}{ROOT}",
+            "PYTHONPATH": f"{SOURCE}{os.pathsep}{ROOT}{os.pathsep}{sysconfig.get_path('purelib')}",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "OPENBLAS_NUM_THREADS": "1",
         },
     )
 
@@ -48,23 +50,17 @@ def trace(log: Path, *options: str) -> tuple[str, ...]:
     return ("strace", "-f", "-qq", "-o", str(log), "-e", calls, *options)
 
 
-def check(directory: Path, last: int, mutant: str) -> None:
+def check(directory: Path) -> None:
     """A restart after the fault finds a valid checkpoint, succeeds, and leaves no leftovers."""
     reported: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("clean_leftovers", "atomic_directory"):
-            # So that what a mutant replaces is put back.
-            patch.setattr(checkpoint_folders, name, getattr(checkpoint_folders, name))
-        if mutant == "nothing_cleaned":
-            checkpoint_folders.clean_leftovers = crash_script.nothing_cleaned
-        newest = load_newest(directory, report=reported.append)
-        assert reported == [], "a checkpoint stands there in part"
-        assert newest is not None, "no checkpoint is left"
-        assert newest.step >= 2, "a checkpoint that was durable is gone"
-        assert dict(newest.files) == content(newest.step)
-        crash_script.main(directory, mutant, last)
-    assert stored_steps(directory) == (last, last - 1)
-    assert dict(load(directory, last).files) == content(last)
+    newest = load_newest(directory, report=reported.append)
+    assert reported == [], "a checkpoint stands there in part"
+    assert newest is not None, "no checkpoint is left"
+    assert newest.step >= 2, "a checkpoint that was durable is gone"
+    assert dict(newest.files) == content(newest.step)
+    crash_script.main(directory, LAST)
+    assert stored_steps(directory) == (LAST, LAST - 1)
+    assert dict(load(directory, LAST).files) == content(LAST)
     left = [path.name for path in directory.rglob("*") if path.name.startswith(TEMPORARY_PREFIX)]
     assert left == [], "something temporary is left"
 
@@ -79,15 +75,13 @@ def prepared(tmp_path: Path) -> Path:
     return directory
 
 
-def fail_at(
-    tmp_path: Path, call: str, number: int, fault: str, *, last: int = 3, mutant: str = ""
-) -> None:
+def fail_at(tmp_path: Path, call: str, number: int, fault: str) -> None:
     directory = tmp_path / "work"
     shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(prepared(tmp_path), directory)
     log = tmp_path / "log"
     inject = f"inject={call}:{fault}:when={number}"
-    done = run(directory, last, mutant, *trace(log, "-e", inject))
+    done = run(trace(log, "-e", inject), SCRIPT, directory, LAST)
     if fault == "signal=KILL":
         assert done.returncode in (-9, 137), done.stderr
     elif done.returncode:
@@ -95,21 +89,14 @@ def fail_at(
         assert "Traceback" not in done.stderr
         assert str(directory) in done.stderr
         assert "cannot write" in done.stderr
-    check(directory, last, mutant)
+    check(directory)
 
 
-def sweep(
-    tmp_path: Path, found: list[tuple[str, int]], fault: str, *, last: int = 3, mutant: str = ""
-) -> None:
-    for call, number in found:
-        fail_at(tmp_path, call, number, fault, last=last, mutant=mutant)
-
-
-def work_points(tmp_path: Path, last: int) -> list[tuple[str, int]]:
+def work_points(tmp_path: Path) -> list[tuple[str, int]]:
     log = tmp_path / "trace"
     directory = tmp_path / "work"
     shutil.copytree(prepared(tmp_path), directory)
-    done = run(directory, last, "", *trace(log))
+    done = run(trace(log), SCRIPT, directory, LAST)
     assert done.returncode == 0, done.stderr
     return list(persistent(log.read_text(), str(directory)))
 
@@ -133,8 +120,10 @@ FAULTS = ("signal=KILL", "error=ENOSPC", "error=EIO")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_save_and_purge_survive_a_fault_at_every_call(tmp_path: Path, fault: str) -> None:
     """One checkpoint is saved and another removed: a kill at all points, one error at each."""
-    found = work_points(tmp_path, 3)
+    found = work_points(tmp_path)
     assert {call for call, _ in found} >= {"write", "fsync", "rename", "mkdir", "unlinkat"}
     assert len(found) >= 20
     killed, *errors = FAULTS
-    sweep(tmp_path, found if fault == killed else found[2 * errors.index(fault) :: 4], fault)
+    chosen = found if fault == killed else found[2 * errors.index(fault) :: 4]
+    for call, number in chosen:
+        fail_at(tmp_path, call, number, fault)

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.storage import durable
 from qkvary.storage.journal import Journal, from_line, parse_journal, to_line
 from qkvary.storage.manifest import FileEntry
 from tests.storage.test_jsonvalues import KEYS, VALUES, same
@@ -33,10 +32,9 @@ def test_any_event_comes_back(event: dict[str, object]) -> None:
 
 
 def test_every_cut_leaves_the_lines_before_it_and_those_appended_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """Cut the file after each byte, open it again, append: only the torn line is lost."""
-    monkeypatch.setattr(durable.os, "fsync", lambda _descriptor: None)
     path = tmp_path / "metrics.jsonl"
     data = write(path, EVENTS)
     late = {"event": "late", "step": 99}

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import qkvary
 from qkvary.storage import locks
 from qkvary.storage.errors import BusyError, ResourceError
 from qkvary.storage.locks import OwnerLock, is_held, read_note, read_owner
@@ -20,7 +19,6 @@ import sys, time
 from pathlib import Path
 from qkvary.storage.errors import BusyError
 from qkvary.storage.locks import OwnerLock
-{mutant}
 print("waiting", flush=True)
 sys.stdin.readline()
 try:
@@ -33,15 +31,13 @@ time.sleep(600)
 """
 
 
-def holders(path: Path, count: int, mutant: str = "") -> list["subprocess.Popen[str]"]:
-    source = Path(qkvary.__file__).parents[1]
+def holders(path: Path, count: int) -> list["subprocess.Popen[str]"]:
     started = [
         ForkedPython(
-            [sys.executable, "-c", HOLDER.format(mutant=mutant), str(path)],
+            [sys.executable, "-c", HOLDER, str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(source)},
         )
         for _ in range(count)
     ]
@@ -51,9 +47,9 @@ def holders(path: Path, count: int, mutant: str = "") -> list["subprocess.Popen[
     return started
 
 
-def race(path: Path, count: int, mutant: str = "") -> tuple[list[int], list[str]]:
+def race(path: Path, count: int) -> tuple[list[int], list[str]]:
     """Acquire the lock in all processes at once; return the owner and the errors of the others."""
-    started = holders(path, count, mutant)
+    started = holders(path, count)
     for process in started:
         assert process.stdin
         process.stdin.write("go\n")

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.untrusted_files import (
@@ -12,6 +13,7 @@ from qkvary.storage.untrusted_files import (
     MAX_REASON,
     parse_json,
     read_file,
+    read_path,
     short_reason,
 )
 
@@ -81,3 +83,10 @@ def test_a_reason_is_one_short_line() -> None:
     assert short_reason(ValueError("two\nlines")) == "two lines"
     assert short_reason(KeyError()) == "KeyError"
     assert len(short_reason(ValueError("x" * 10_000))) == MAX_REASON
+
+
+@pytest.mark.parametrize("given", [None, 3, b"bytes", nn.Sequential(nn.Linear(2, 3), nn.ReLU())])
+def test_other_arguments_are_refused_in_one_line(given: object) -> None:
+    with pytest.raises(UsageError, match="expected the path of a folder, got ") as caught:
+        read_path(given, "the path of a folder")
+    assert "\n" not in str(caught.value)

@@ -23,7 +23,7 @@ def make_setting(
         name=name,
         task=SequenceTaskConfig(name=task, length=length),
         network=EncoderConfig(
-            attention=AttentionConfig(d_model=12, num_heads=3),
+            attention=AttentionConfig(d_model=12, num_heads=4),
             block=BlockConfig(d_ff=20),
             num_layers=2,
             vocabulary=10,

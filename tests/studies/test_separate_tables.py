@@ -66,9 +66,6 @@ def summarised() -> Summary:
     return summarise(study, records_of(study))
 
 
-# ---- the study
-
-
 def test_a_limited_setting_has_the_runs_of_its_variants() -> None:
     cells = [(cell.setting, cell.variant) for cell in three_tables().cells() if cell.seed == 1]
     assert cells == [
@@ -121,9 +118,6 @@ def test_invalid_contrasts_across_settings_are_refused(
         three_tables(contrast=dataclasses.replace(CONTRAST, **fields))
 
 
-# ---- its tables
-
-
 def test_every_table_has_the_rows_that_it_is_about(summary: Summary) -> None:
     assert [(table.name, table.kind) for table in summary.tables] == [
         ("reverse", "task"),
@@ -157,6 +151,3 @@ def test_a_contrast_across_settings_is_the_paired_interval_over_settings(summary
     assert (row.table, gap.comparisons, gap.pairs, gap.pairs_planned) == ("equal", 3, 5, 5)
     assert (gap.low, gap.high) == pytest.approx((interval.low, interval.high))
     assert crossed.answer.startswith("Q-K=V (equal) against MQA (reverse), which has the same")
-
-
-# ---- reports

@@ -78,10 +78,10 @@ def test_a_long_evaluation_is_ended_and_scaled_by_its_batches(
 
 def test_a_language_model_is_timed_by_one_layer_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the size of the network, no step of all of it is taken."""
-    built: list[LanguageModelConfig] = []
+    built: list[tuple[LanguageModelConfig, int]] = []
 
     def build(network: LanguageModelConfig) -> LanguageModel:
-        built.append(network)
+        built.append((network, torch.get_num_threads()))
         return LanguageModel(network)
 
     monkeypatch.setattr(timing, "LanguageModel", build)
@@ -89,10 +89,12 @@ def test_a_language_model_is_timed_by_one_layer_of_it(monkeypatch: pytest.Monkey
     timing._time_layer.cache_clear()  # pyright: ignore[reportPrivateUsage]
     preset = find_preset("lm-300m")
     task = preset.task(data="", data_sha256="0")
-    run = RunConfig(task=task, network=preset.network, training=preset.training, seed=0)
+    training = dataclasses.replace(preset.training, execution=ExecutionConfig(threads=3))
+    run = RunConfig(task=task, network=preset.network, training=training, seed=0)
     assert timing.estimate_language_seconds(run) > 0
-    (network,) = built
+    ((network, threads),) = built
     assert (network.num_layers, network.vocabulary) == (1, timing.TIMED_VOCABULARY)
+    assert threads == 3 != torch.get_num_threads()
 
 
 def test_a_large_step_is_timed_with_fewer_examples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +139,7 @@ def test_a_timed_step_has_the_micro_batches_and_precision_of_the_run(
 
 def test_timing_leaves_the_threads_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = toy_study([1]).cells()[0]
-    execution = ExecutionConfig(threads=3)
-    training = dataclasses.replace(cell.run.training, execution=execution)
+    training = dataclasses.replace(cell.run.training, execution=ExecutionConfig(threads=3))
     cell = dataclasses.replace(cell, run=dataclasses.replace(cell.run, training=training))
     seen: list[int] = []
 
@@ -148,16 +149,7 @@ def test_timing_leaves_the_threads_of_the_process(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(timing, "time_step", note)
     monkeypatch.setattr(timing, "time_scores", lambda *_: (note(), note()))
-    monkeypatch.setattr(
-        timing, "LanguageModel", lambda network: (note(), LanguageModel(network))[1]
-    )
-    preset = find_preset("lm-1m")
-    task = preset.task(data="", data_sha256="0")
-    training = dataclasses.replace(preset.training, execution=execution)
     before = torch.get_num_threads()
     timing.estimate_seconds([cell])
-    timing.estimate_language_seconds(
-        RunConfig(task=task, network=preset.network, training=training, seed=0)
-    )
     assert (set(seen), torch.get_num_threads()) == ({3}, before)
     assert before != 3

@@ -1,5 +1,6 @@
 """Studies of the toy worker, and runners of them in processes of their own."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig
@@ -63,7 +66,7 @@ def toy_study(seeds: Sequence[int], *, steps: int = 10) -> Study:
 
 
 def options(workers: int = 2, **others: Any) -> RunnerOptions:
-    return RunnerOptions(workers=workers, trainer=TOY_WORKER, quiet=True, **others)
+    return RunnerOptions(**{"workers": workers, "trainer": TOY_WORKER, "quiet": True, **others})
 
 
 def run_toy(study: Study, root: Path, workers: int = 2, **others: Any) -> RunSummary:
@@ -71,14 +74,12 @@ def run_toy(study: Study, root: Path, workers: int = 2, **others: Any) -> RunSum
 
 
 RUNNER = """
-import sys
+import json, sys
 from pathlib import Path
 from tests.studies.toy_study import run_toy, toy_study
-from tests.studies.toy_worker import mutate
-mutate()
-root, seeds, steps, workers = sys.argv[1:]
-seeds = [int(seed) for seed in seeds.split(",")]
-summary = run_toy(toy_study(seeds, steps=int(steps)), Path(root), int(workers))
+root, seeds, steps, options = sys.argv[1:]
+study = toy_study(json.loads(seeds), steps=int(steps))
+summary = run_toy(study, Path(root), **json.loads(options))
 for note in summary.notes:
     print(note)
 print(summary.message)
@@ -91,12 +92,11 @@ def start_runner(
     seeds: Sequence[int],
     *,
     steps: int = 10,
-    workers: int = 2,
     step_seconds: float = 0.0,
-    mutant: str = "",
+    **options: Any,
 ) -> "subprocess.Popen[str]":
     """Start a runner of a toy study in a process of its own."""
-    arguments = [str(root), ",".join(map(str, seeds)), str(steps), str(workers)]
+    arguments = [str(root), json.dumps([*seeds]), str(steps), json.dumps(options)]
     return ForkedPython(
         [sys.executable, "-c", RUNNER, *arguments],
         stdout=subprocess.PIPE,
@@ -107,7 +107,6 @@ def start_runner(
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
             "TOY_STEP_SECONDS": str(step_seconds),
-            "TOY_MUTANT": mutant,
         },
     )
 
@@ -147,6 +146,15 @@ def table(study: Study, root: Path) -> list[str]:
             )
         )
     return rows
+
+
+def check_equal(study: Study, root: Path) -> None:
+    """Check that a study left nothing but the results that it has when nothing disturbs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOY_STEP_SECONDS", "0")
+        run_toy(study, root / "undisturbed")
+    assert table(study, root) == table(study, root / "undisturbed")
+    assert leftovers(root) == []
 
 
 def leftovers(root: Path) -> list[str]:

@@ -6,7 +6,6 @@ wrong with it. What is made is noted in ``executions.txt`` beside the store, one
 and end.
 """
 
-import fcntl
 import hashlib
 import math
 import os
@@ -24,7 +23,6 @@ from qkvary.storage.errors import ResourceError
 from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import FileEntry
 from qkvary.studies.records import make_record
-from qkvary.studies.running import store
 from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions, RunResult
 from qkvary.studies.study import Cell
 from qkvary.tasks.example_files import maps_to_bytes
@@ -144,19 +142,3 @@ def executions(root: Path) -> list[list[str]]:
     """The recorded executions: ``start`` or ``end``, run key, process."""
     path = root / "executions.txt"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def careless(self: store.Store, key: str, config: Any, *, again: int | None = None) -> store.Claim:
-    """Claim a run without looking whether it is done."""
-    directory = self.directory(key)
-    store.make_directory(directory)
-    return store.Claim(self, key, config, store.OwnerLock(directory / "run.lock"), ())
-
-
-def mutate() -> None:
-    """Make the mistake of this process and its forks that a variable names."""
-    mutant = os.environ.get("TOY_MUTANT", "")
-    if mutant == "no_lock":
-        fcntl.flock = lambda _descriptor, _how: None  # type: ignore[assignment]
-    elif mutant == "no_second_look":
-        store.Store.claim = careless  # type: ignore[method-assign]

@@ -30,8 +30,8 @@ def _numbered_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anomaly, "load_features", lambda *_: made)
 
 
-def make_task(order: AnomalyOrder = "shuffled", set_size: int = 10) -> AnomalyTask:
-    return AnomalyTask(AnomalyTaskConfig(features="noise", order=order, set_size=set_size))
+def make_task(order: AnomalyOrder = "shuffled") -> AnomalyTask:
+    return AnomalyTask(AnomalyTaskConfig(features="noise", order=order, set_size=10))
 
 
 class PointAtOddClass(nn.Linear):

@@ -1,41 +1,61 @@
 import dataclasses
+from typing import Any
 
 import pytest
 
-from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig
+from qkvary.tasks.config import (
+    CharacterTaskConfig,
+    LanguageTaskConfig,
+    MaskedTaskConfig,
+    NumberTaskConfig,
+    RecallTaskConfig,
+    SequenceTaskConfig,
+    TaskConfig,
+    TranslationTaskConfig,
+)
 
 REVERSE = SequenceTaskConfig(name="reverse", length=7)
 CHARACTERS = CharacterTaskConfig(context=13)
+LANGUAGE = LanguageTaskConfig(data="here", data_sha256="0" * 64, context=7)
+MASKED = MaskedTaskConfig(context=8)
+NUMBERS = NumberTaskConfig(context=16)
+RECALL = RecallTaskConfig(length=20, pairs=5)
+TRANSLATION = TranslationTaskConfig(source="en", target="de")
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("config", "fields", "message"),
     [
-        ({"name": "revers"}, "expected sequence task out of reverse, sort, sub, swap, copy, got"),
-        ({"length": 0}, "task reverse: length must be at least 1, got 0"),
-        ({"train_examples": 0}, "train_examples must be at least 1"),
+        (REVERSE, {"name": "revers"}, "sequence task out of reverse, sort, sub, swap, copy, got"),
+        (REVERSE, {"length": 0}, "task reverse: length must be at least 1, got 0"),
+        (REVERSE, {"train_examples": 0}, "train_examples must be at least 1"),
+        (CHARACTERS, {"context": 0}, "task characters: context must be at least 1, got 0"),
+        (CHARACTERS, {"evaluation": "all"}, "evaluation out of exact, sampled, got 'all'"),
+        (CHARACTERS, {"train_fraction": 1.0}, "train_fraction must be between 0 and 1, got 1.0"),
+        (LANGUAGE, {"context": 0}, "context must be at least 1, got 0"),
+        (LANGUAGE, {"protocol": "padded"}, "protocol out of packed, padded-paper, got 'padded'"),
+        (
+            LANGUAGE,
+            {"protocol": "padded-paper", "document_mask": True},
+            "expected the protocol packed with",
+        ),
+        (MASKED, {"share": 0.0}, r"share must be in \(0, 1\], got 0.0"),
+        (MASKED, {"share": 1.5}, "got 1.5"),
+        (MASKED, {"context": 0}, "context must be at least 1, got 0"),
+        (NUMBERS, {"protocol": "dirty"}, "expected protocol out of as-published, clean, got"),
+        (RECALL, {"length": 9}, "task recall: length must be 20 to 65,536 for 5 pairs, got 9"),
+        (RECALL, {"test_examples": 0}, "test_examples must be 1 to 107,374,182 for sequences of"),
+        (TRANSLATION, {"target": "en"}, "expected two languages, got en for both"),
+        (TRANSLATION, {"min_count": 0}, "min_count must be at least 1, got 0"),
+        (TRANSLATION, {"protocol": "neat"}, "protocol out of as-published, clean, got 'neat'"),
+        (TRANSLATION, {"label_smoothing": 1.0}, "label_smoothing must be in"),
     ],
 )
-def test_a_sequence_task_without_meaning_is_refused(
-    fields: dict[str, object], message: str
+def test_a_task_without_meaning_is_refused(
+    config: TaskConfig, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(REVERSE, **fields)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"context": 0}, "task characters: context must be at least 1, got 0"),
-        ({"evaluation": "all"}, "expected evaluation out of exact, sampled, got 'all'"),
-        ({"train_fraction": 1.0}, "train_fraction must be between 0 and 1, got 1.0"),
-    ],
-)
-def test_a_character_task_without_meaning_is_refused(
-    fields: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(CHARACTERS, **fields)
+        dataclasses.replace(config, **fields)
 
 
 @pytest.mark.parametrize(

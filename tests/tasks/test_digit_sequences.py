@@ -1,7 +1,9 @@
 """The five synthetic tasks: answers, epochs, scores and where the attention should rest."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -140,7 +142,8 @@ def test_attention_mass_is_the_best_head_per_position(monkeypatch: pytest.Monkey
         (torch.stack([shared, uniform.expand(2, 6, 6)]), 0.25 + 0.75 / 6),
         (uniform.expand(2, 2, 6, 6), 1 / 6),
     ):
-        network = task.build(encoder(6), 0)
+        tiny: Any = tiny_network("copy", length=6)
+        network = task.build(replace(tiny, vocabulary=10, classes=10), 0)
         monkeypatch.setattr(
             network,
             "attention_maps",
@@ -148,12 +151,3 @@ def test_attention_mass_is_the_best_head_per_position(monkeypatch: pytest.Monkey
         )
         found = task.attention_mass_on_target(network)
         assert found == pytest.approx(mass)
-
-
-def encoder(length: int) -> object:
-    network = tiny_network("copy", length=length)
-    return type(network)(**(fields(network) | {"vocabulary": 10, "classes": 10}))
-
-
-def fields(value: object) -> dict[str, object]:
-    return {name: getattr(value, name) for name in type(value).__dataclass_fields__}

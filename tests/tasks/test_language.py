@@ -190,19 +190,6 @@ def test_without_a_test_split_validation_is_tested(tmp_path: Path) -> None:
         score(task, "validation")
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"context": 0}, "context must be at least 1, got 0"),
-        ({"protocol": "padded"}, "expected protocol out of packed, padded-paper, got 'padded'"),
-        ({"protocol": "padded-paper", "document_mask": True}, "expected the protocol packed with"),
-    ],
-)
-def test_a_task_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(tiny_task("language"), **fields)  # type: ignore[arg-type]
-
-
 def test_where_the_set_is_does_not_name_a_run() -> None:
     here = tiny_task("language")
     there = dataclasses.replace(here, data="/elsewhere")  # type: ignore[call-arg]

@@ -99,19 +99,6 @@ def test_rows_of_a_batch_are_those_of_the_whole() -> None:
     assert torch.equal(part.targets, whole.targets[2:5])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"share": 0.0}, r"share must be in \(0, 1\], got 0.0"),
-        ({"share": 1.5}, "got 1.5"),
-        ({"context": 0}, "context must be at least 1, got 0"),
-    ],
-)
-def test_impossible_settings_are_refused(changes: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        MaskedTaskConfig(**{"context": 8, **changes})  # type: ignore[arg-type]
-
-
 def test_a_window_longer_than_the_held_out_text_is_refused() -> None:
     with pytest.raises(ValueError, match="a context of at most 50, the held-out text, got 51"):
         MaskedTask(MaskedTaskConfig(context=51, scored_characters=50))

@@ -126,5 +126,3 @@ def test_a_solver_that_knows_all_numbers_scores_what_the_studies_say() -> None:
 def test_a_window_of_which_there_are_too_few_is_refused() -> None:
     with pytest.raises(ValueError, match="a context of at most 6,309 words"):
         make(6_310)
-    with pytest.raises(ValueError, match="expected protocol out of as-published, clean, got"):
-        NumberTaskConfig(context=16, protocol="dirty")  # type: ignore[arg-type]

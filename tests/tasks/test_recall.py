@@ -69,16 +69,3 @@ def test_a_query_points_at_its_value() -> None:
     (row,) = [row for row, column in enumerate(example.targets) if column is not None]
     assert example.targets[row] == 1
     assert example.tokens[row] == example.tokens[0]
-
-
-def test_errors_say_what_was_expected() -> None:
-    for change, message in {
-        ("length", 19): "length must be 20 to 65,536 for 5 pairs, got 19",
-        ("vocabulary", 11): "vocabulary must be 12 to 16,777,216 for 5 pairs, got 11",
-        ("power", 0.0): "power must be above 0 and at most 1, got 0.0",
-        ("pairs", 0): "pairs must be at least 1, got 0",
-        ("train_examples", 10**13): "train_examples must be 1 to 107,374,182 for sequences of 20",
-        ("test_examples", 0): "test_examples must be 1 to 107,374,182 for sequences of 20",
-    }.items():
-        with pytest.raises(ValueError, match=f"^task recall: {message}"):
-            RecallTaskConfig(**{"length": 20, "pairs": 5, **dict([change])})  # type: ignore[arg-type]

@@ -197,17 +197,3 @@ def test_what_does_not_fit_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(packages, "is_installed", lambda name: name != "sacrebleu")
     with pytest.raises(UsageError, match=r"sacrebleu is not installed: run pip install"):
         make_task(corpus)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"target": "en"}, "expected two languages, got en for both"),
-        ({"min_count": 0}, "min_count must be at least 1, got 0"),
-        ({"protocol": "neat"}, "expected protocol out of as-published, clean, got 'neat'"),
-        ({"label_smoothing": 1.0}, "label_smoothing must be in"),
-    ],
-)
-def test_nonsense_is_refused_when_it_is_configured(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TranslationTaskConfig(**{"source": "en", "target": "de", **fields})

@@ -72,12 +72,19 @@ def write_texts(folder: Path) -> Path:
     return folder
 
 
+_ROOMS: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def make_room() -> Path:
+    """Return an empty folder, which goes when the process ends."""
+    _ROOMS.append(tempfile.TemporaryDirectory(prefix="qkvary-tests-"))
+    return Path(_ROOMS[-1].name)
+
+
 @functools.cache
 def tiny_set() -> PreparedData:
-    """A prepared set of a few words; its folder goes when the process ends."""
-    room = tempfile.TemporaryDirectory(prefix="qkvary-tests-")
-    _ROOMS.append(room)
-    folder = Path(room.name)
+    """A prepared set of a few words."""
+    folder = make_room()
     source = find_source(write_texts(folder / "texts"))
     tokenizer = CharacterTokenizer(ALPHABET, has_separator=True)
     return prepare(source, tokenizer, folder / "set", tokenizer_name="characters")
@@ -86,10 +93,8 @@ def tiny_set() -> PreparedData:
 @functools.cache
 def tiny_images() -> str:
     """The name of a data set of small random images of 11 classes."""
-    room = tempfile.TemporaryDirectory(prefix="qkvary-tests-")
-    _ROOMS.append(room)
     contents = small_contents("mnist", train=53, test=19, classes=11)
-    folder = write_files(Path(room.name), contents)
+    folder = write_files(make_room(), contents)
     IMAGE_SETS["images"] = describe_small(
         "mnist", contents, train=53, test=19, name="images", folder=str(folder), classes=11
     )
@@ -99,9 +104,7 @@ def tiny_images() -> str:
 @functools.cache
 def tiny_corpus() -> Path:
     """Sentences of five words and their translations of six, each word by one of its own."""
-    room = tempfile.TemporaryDirectory(prefix="qkvary-tests-")
-    _ROOMS.append(room)
-    folder = Path(room.name)
+    folder = make_room()
     orders = list(itertools.permutations(range(7), 5))
     for start, (stem, count) in enumerate((("train", 11), ("val", 7), ("test_2016_flickr", 9))):
         lines = orders[start::83][:count]
@@ -114,18 +117,14 @@ def tiny_corpus() -> Path:
 @functools.cache
 def tiny_labels() -> str:
     """A folder of texts with 11 labels, each of which writes two letters of its own."""
-    room = tempfile.TemporaryDirectory(prefix="qkvary-tests-")
-    _ROOMS.append(room)
+    room = make_room()
     for label in range(11):
-        folder = Path(room.name) / f"label-{label:02d}"
+        folder = room / f"label-{label:02d}"
         folder.mkdir()
         for number in range(3 + label % 2):
             letters = ALPHABET[2 * label : 2 * label + 2] * (number + 5) + ALPHABET[number]
             (folder / f"{number}.txt").write_text(letters)
-    return room.name
-
-
-_ROOMS: list[tempfile.TemporaryDirectory[str]] = []
+    return str(room)
 
 
 def of_its_test(name: str) -> ModuleType | None:

@@ -45,7 +45,7 @@ class Ended:
     def log(self, *kinds: str) -> list[dict[str, Any]]:
         contents = parse_journal((self.directory / "metrics.jsonl").read_bytes(), where="log")
         assert contents.problems == ()
-        return [event for event in contents.events if event["event"] in kinds]
+        return [event for event in contents.events if not kinds or event["event"] in kinds]
 
     @property
     def losses(self) -> list[float]:

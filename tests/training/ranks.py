@@ -33,7 +33,6 @@ from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import QkvaryError, ResourceError
 from qkvary.storage.manifest import FileEntry
 from qkvary.training import parallel, presets
-from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 from qkvary.training.optimizers import make_optimizer
 from qkvary.training.parallel import join_process_group
@@ -69,7 +68,8 @@ def work(order: dict[str, Any], rank: int) -> None:
     patience = order.get("patience", 60.0)
     joined = join_process_group(order.get("strategy", "ddp"), run.device, timeout_seconds=patience)
     with joined as distribution:
-        mutate(order.get("mutant", ""), distribution)
+        if order.get("fault") == "full_disk" and distribution.rank == 1:
+            parallel.write_checked = no_space
         if "large_product" in order:
             linear_module.LARGE, linear_module._IS_ONEDNN_FASTER = order["large_product"], True
         products = count_onednn()
@@ -111,17 +111,6 @@ def count_onednn() -> Iterator[int]:
 
     linear_module._multiply = counted
     return counter
-
-
-def mutate(name: str, distribution: Distribution) -> None:
-    """Make a mutant, or a fault: what must be noticed."""
-    if name == "no_hook":
-        parallel.DistributedDataParallel.register_comm_hook = lambda *_: None
-    elif name == "full_disk" and distribution.rank == 1:
-        parallel.write_checked = no_space
-    elif name == "own_mean":
-        # The usual mistake: every rank normalises by its own count.
-        distribution.all_reduce = lambda values: [v * distribution.size for v in values]  # type: ignore[method-assign]
 
 
 def no_space(folder: Path, _files: object) -> dict[str, FileEntry]:

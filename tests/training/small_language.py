@@ -94,18 +94,6 @@ class SmallLanguage:
         return AttentionExample(maps=maps, tokens=tokens, targets=(None,) * CONTEXT)
 
 
-def small_network(label: str = "Q-K=V", **network: Any) -> LanguageModelConfig:
-    attention = AttentionConfig(d_model=10, num_heads=2, variant=parse_variant(label), causal=True)
-    return LanguageModelConfig(
-        attention=attention,
-        block=BlockConfig(d_ff=17),
-        num_layers=2,
-        vocabulary=VOCABULARY,
-        max_tokens=CONTEXT,
-        **network,
-    )
-
-
 def small_run(
     *,
     steps: int = 9,
@@ -115,6 +103,7 @@ def small_run(
     micro_batch_size: int | None = 3,
     precision: Precision = "full",
     recompute_blocks: bool = False,
+    dropout: float = 0.0,
     compiled: bool = False,
     **training: Any,
 ) -> RunConfig:
@@ -132,7 +121,15 @@ def small_run(
     )
     return RunConfig(
         task=SequenceTaskConfig(name="sub", length=CONTEXT, vocabulary=VOCABULARY),
-        network=small_network(),
+        network=LanguageModelConfig(
+            attention=AttentionConfig(
+                d_model=10, num_heads=2, variant=parse_variant("Q-K=V"), causal=True
+            ),
+            block=BlockConfig(d_ff=17, dropout=dropout),
+            num_layers=2,
+            vocabulary=VOCABULARY,
+            max_tokens=CONTEXT,
+        ),
         training=TrainingConfig(
             steps=steps,
             optimizer=OptimizerConfig(

@@ -97,18 +97,6 @@ def test_an_annealed_layer_is_one_with_that_temperature(label: str) -> None:
         assert torch.equal(layer(x), expected(x))
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"start": 0.0}, "start must be positive and finite, got 0.0"),
-        ({"start": 2.0, "steps": 0}, "steps must be at least 1 or None, got 0"),
-    ],
-)
-def test_a_schedule_without_meaning_is_refused(fields: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TemperatureSchedule(**fields)  # type: ignore[arg-type]
-
-
 def test_a_run_that_cannot_be_annealed_is_refused() -> None:
     schedule = TemperatureSchedule(start=2.0)
     with pytest.raises(ValueError, match="expected no compile with an annealed temperature"):

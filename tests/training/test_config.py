@@ -1,53 +1,56 @@
 import dataclasses
+from typing import Any
 
 import pytest
 
 from qkvary.training.config import (
     ExecutionConfig,
+    GuardConfig,
     OptimizerConfig,
     ScheduleConfig,
+    TemperatureSchedule,
     TrainingConfig,
 )
 from tests.training.toy import toy_run
 
 OPTIMIZER = OptimizerConfig(learning_rate=0.1)
+CONSTANT, COSINE = ScheduleConfig(), ScheduleConfig(name="cosine")
+GUARDS = GuardConfig()
+ANNEALED = TemperatureSchedule(start=2.0)
+TRAINING = TrainingConfig(optimizer=OPTIMIZER, steps=3, batch_size=5, evaluate_every=2)
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("config", "fields", "message"),
     [
-        ({"name": "sgd"}, "expected optimizer out of adam, adamw, got 'sgd'"),
-        ({"decay": "none"}, "expected decay out of all, matrices, got 'none'"),
-        ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
-        ({"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
-        ({"weight_decay": -0.1}, "weight_decay must not be negative"),
+        (OPTIMIZER, {"name": "sgd"}, "expected optimizer out of adam, adamw, got 'sgd'"),
+        (OPTIMIZER, {"decay": "none"}, "expected decay out of all, matrices, got 'none'"),
+        (OPTIMIZER, {"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
+        (OPTIMIZER, {"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
+        (OPTIMIZER, {"weight_decay": -0.1}, "weight_decay must not be negative"),
+        (CONSTANT, {"name": "linear"}, "schedule out of constant, cosine_warmup, .*, multistep,"),
+        (CONSTANT, {"warmup_steps": 3}, "the constant schedule has no warm-up"),
+        (CONSTANT, {"floor": 0.1}, "floor and decay_steps require the schedule cosine, got const"),
+        (CONSTANT, {"name": "one_cycle", "warmup_steps": 3}, "one_cycle schedule has no warm-up"),
+        (COSINE, {"floor": 1.5}, "floor must be between 0 and 1, got 1.5"),
+        (COSINE, {"warmup_steps": 5, "decay_steps": 5}, "decay_steps must be greater"),
+        (GUARDS, {"on_nonfinite": "ignore"}, "on_nonfinite out of stop, skip, got 'ignore'"),
+        (GUARDS, {"max_skips": -1}, "max_skips must be between 0 and 99, got -1"),
+        (GUARDS, {"max_skips": 100}, "max_skips must be between 0 and 99, got 100"),
+        (GUARDS, {"skip_gradient_norm": 0.0}, "skip_gradient_norm must be positive or None, got"),
+        (ANNEALED, {"start": 0.0}, "start must be positive and finite, got 0.0"),
+        (ANNEALED, {"steps": 0}, "steps must be at least 1 or None, got 0"),
+        (TRAINING, {"steps": 0}, "steps must be at least 1, got 0"),
+        (TRAINING, {"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        (TRAINING, {"evaluate_every": 0}, "evaluate_every must be at least 1, got 0"),
+        (TRAINING, {"log_every": 0}, "log_every must be at least 1, got 0"),
     ],
 )
-def test_an_optimizer_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
+def test_a_configuration_without_meaning_is_refused(
+    config: Any, fields: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        OptimizerConfig(**{"learning_rate": 0.1, **fields})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"name": "linear"}, "expected schedule out of constant, cosine_warmup, .*, multistep,"),
-        ({"warmup_steps": 3}, "the constant schedule has no warm-up"),
-        ({"floor": 0.1}, "floor and decay_steps require the schedule cosine, got constant"),
-        ({"name": "cosine", "floor": 1.5}, "floor must be between 0 and 1, got 1.5"),
-        ({"name": "cosine", "warmup_steps": 5, "decay_steps": 5}, "decay_steps must be greater"),
-    ],
-)
-def test_a_schedule_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ScheduleConfig(**fields)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["steps", "batch_size", "evaluate_every", "log_every"])
-def test_training_needs_positive_counts(name: str) -> None:
-    fields = {"steps": 3, "batch_size": 5, "evaluate_every": 2, "log_every": 1, name: 0}
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        TrainingConfig(optimizer=OPTIMIZER, **fields)
+        dataclasses.replace(config, **fields)
 
 
 def test_the_key_depends_on_all_that_matters() -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, Batch
 from qkvary.training.config import ExecutionConfig, RunConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import Gradients
-from qkvary.training.loop import train
 from tests.training.toy import ToyTask, toy_run
 
 BATCH = 16
@@ -37,10 +35,10 @@ class UnevenTask(ToyTask):
         return F.cross_entropy(logits, batch.targets.flatten(), ignore_index=IGNORE_INDEX)
 
 
-def uneven_run(micro: int | None, dtype: str = "float64") -> RunConfig:
+def uneven_run(micro: int | None) -> RunConfig:
     run = toy_run(execution=ExecutionConfig(micro_batch_size=micro))
     training = dataclasses.replace(run.training, batch_size=BATCH)
-    return dataclasses.replace(run, training=training, dtype=dtype)  # type: ignore[arg-type]
+    return dataclasses.replace(run, training=training, dtype="float64")
 
 
 def gradient(micro: int | None) -> tuple[float, list[Tensor]]:
@@ -75,22 +73,6 @@ def test_a_step_in_which_nothing_counts_changes_nothing() -> None:
     model = task.build(toy_run().network, 3).double().train()
     assert Gradients(uneven_run(None), task, model, SingleProcess()).find(0) == 0.0
     assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
-
-
-@pytest.mark.parametrize("micro", [4])
-def test_training_in_parts_is_training(tmp_path: Path, micro: int) -> None:
-    class Undropped(UnevenTask):
-        def build(self, network: object, seed: int) -> nn.Module:
-            model = super().build(network, seed)  # type: ignore[arg-type]
-            model.dropout.p = 0.0  # type: ignore[union-attr, assignment]
-            return model
-
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "parts").mkdir()
-    whole = train(uneven_run(None), Undropped(), tmp_path / "whole").network
-    parts = train(uneven_run(micro), Undropped(), tmp_path / "parts").network
-    for one, other in zip(whole.parameters(), parts.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
 def test_autocast_is_around_the_network() -> None:

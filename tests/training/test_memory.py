@@ -1,6 +1,7 @@
 """A device that is not there, memory that runs out, a disk that is too small."""
 
 import dataclasses
+import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,10 @@ from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.training import loop
 from qkvary.training.gradients import Gradients
 from qkvary.training.loop import train
+from qkvary.training.memory import keep_freed_memory
 from qkvary.training.progress import Callbacks, Event
 from tests import forked
+from tests.conftest import Runner
 from tests.training.small_language import SmallLanguage, small_run
 from tests.training.toy import ToyTask, toy_run
 
@@ -97,3 +100,42 @@ def test_a_run_that_ran_out_of_memory_is_resumed(
     assert caught.value.exit_code == 4
     monkeypatch.setattr(Gradients, "find", usual)
     assert train(toy_run(), ToyTask(), places[1]).state_sha256 == whole.state_sha256
+
+
+COUNT_FAULTS = """
+import resource
+import torch
+from qkvary.training.memory import keep_freed_memory
+
+def step():
+    return [torch.ones(2**21) for _ in range(8)]
+
+def count():
+    step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):
+        step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+torch.set_num_threads(1)
+left_alone = count()
+print(keep_freed_memory(), left_alone, count())
+"""
+
+
+@pytest.mark.slow
+def test_freed_pages_are_reused(run_python: Runner) -> None:
+    result = run_python(["-c", COUNT_FAULTS])
+    assert result.returncode == 0, result.stderr
+    listens, left_alone, kept = result.stdout.split()
+    if listens == "True":
+        assert int(kept) < 0.1 * int(left_alone)
+
+
+@pytest.mark.parametrize(("system", "library"), [("Darwin", ""), ("Linux", "musl")])
+def test_other_allocators_are_left_alone(
+    system: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "libc_ver", lambda: (library, ""))
+    assert not keep_freed_memory()

@@ -10,15 +10,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import Ended, RankServer
 
 STRATEGIES = ("ddp", "fsdp")
 MOSTLY_SHARDED = (pytest.param("ddp", marks=pytest.mark.slow), "fsdp")
 """Where FSDP does more of its own: it shares files and tensors, which DDP leaves to one process."""
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
-quick_path = pytest.fixture(quick_folder)
-quick_module_path = pytest.fixture(quick_folder, scope="module")
 
 
 class References:
@@ -41,8 +38,8 @@ class References:
 
 
 @pytest.fixture(scope="module")
-def references(rank_server: RankServer, quick_module_path: Path) -> References:
-    return References(rank_server, quick_module_path)
+def references(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> References:
+    return References(rank_server, tmp_path_factory.mktemp("runs"))
 
 
 def weights(ended: Ended) -> dict[str, Tensor]:
@@ -98,14 +95,14 @@ def test_blocks_that_are_computed_again_and_bfloat16(references: References, str
 
 
 def test_large_products_in_many_processes(
-    rank_server: RankServer, references: References, quick_path: Path
+    rank_server: RankServer, references: References, tmp_path: Path
 ) -> None:
     """Every product by oneDNN, as those of a network of usual size: under FSDP too."""
     order = {"keep_weights": True, "run": {"dtype": "float32"}, "large_product": 0}
-    one = rank_server.run(quick_path / "one", 1, **order)
+    one = rank_server.run(tmp_path / "one", 1, **order)
     assert references.alone(dtype="float32").found[0]["onednn_products"] == 0
     assert one.found[0]["onednn_products"] > 0
-    together = rank_server.run(quick_path / "two", 2, strategy="fsdp", **order)
+    together = rank_server.run(tmp_path / "two", 2, strategy="fsdp", **order)
     assert difference(together, one) <= TOLERANCE["float32"]
     assert together.found[1]["onednn_products"] > 0
 
@@ -114,18 +111,18 @@ def test_large_products_in_many_processes(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("ranks", "strategy"), [(1, "ddp"), (2, "ddp"), (2, "fsdp")])
 def test_a_compiled_network_learns_the_same_and_resumes(
-    rank_server: RankServer, references: References, quick_path: Path, ranks: int, strategy: str
+    rank_server: RankServer, references: References, tmp_path: Path, ranks: int, strategy: str
 ) -> None:
     """Steps, validations and samples of a network that torch compiles, and that is stopped."""
     order: dict[str, Any] = {
         "strategy": strategy,
         "run": {"dtype": "float32", "compiled": True},
     }
-    whole = rank_server.run(quick_path / "whole", ranks, keep_weights=True, **order)
+    whole = rank_server.run(tmp_path / "whole", ranks, keep_weights=True, **order)
     assert difference(whole, references.alone(dtype="float32")) <= 1e-4
-    stopped = rank_server.run(quick_path / "cut", ranks, stop_after=4, stop_rank=ranks - 1, **order)
+    stopped = rank_server.run(tmp_path / "cut", ranks, stop_after=4, stop_rank=ranks - 1, **order)
     assert {found["status"] for found in stopped.found} == {"stopped"}
-    again = rank_server.run(quick_path / "cut", ranks, **order)
+    again = rank_server.run(tmp_path / "cut", ranks, **order)
     assert again.sha == whole.sha
     assert again.losses == whole.losses
 
@@ -146,10 +143,10 @@ def check_repeats(
 
 
 def test_a_stopped_run_resumes_bit_for_bit(
-    rank_server: RankServer, references: References, quick_path: Path
+    rank_server: RankServer, references: References, tmp_path: Path
 ) -> None:
     """Two processes under FSDP do where a file is damaged, below."""
-    check_repeats(rank_server, references, quick_path, 3, "ddp")
+    check_repeats(rank_server, references, tmp_path, 3, "ddp")
 
 
 def check_changes(
@@ -167,25 +164,25 @@ def check_changes(
 
 
 def test_the_number_of_processes_may_change(
-    rank_server: RankServer, references: References, quick_path: Path
+    rank_server: RankServer, references: References, tmp_path: Path
 ) -> None:
     plan = [(1, "ddp"), (2, "fsdp"), (3, "ddp"), (1, "ddp")]
-    check_changes(rank_server, references, quick_path, plan)
+    check_changes(rank_server, references, tmp_path, plan)
 
 
 @pytest.mark.parametrize(("strategy", "poison"), [("ddp", "loss"), ("fsdp", "gradient")])
 def test_what_is_not_finite_in_one_process_stops_all_before_the_update(
-    rank_server: RankServer, quick_path: Path, strategy: str, poison: str
+    rank_server: RankServer, tmp_path: Path, strategy: str, poison: str
 ) -> None:
     """The last row of the batch is poisoned, which the second process has."""
     task = {"poison": poison, "poison_step": 3, "poison_row": 11}
-    ended = rank_server.run(quick_path / "poisoned", 2, strategy=strategy, task=task)
+    ended = rank_server.run(tmp_path / "poisoned", 2, strategy=strategy, task=task)
     assert {found["status"] for found in ended.found} == {"diverged"}
     for found in ended.found:
         assert ("loss nan" if poison == "loss" else "gradient norm") in found["message"]
         assert "at step 3" in found["message"]
     assert [event["step"] for event in ended.log("diverged")] == [3]
-    sound = rank_server.run(quick_path / "sound", 2, strategy=strategy, stop_after=3)
+    sound = rank_server.run(tmp_path / "sound", 2, strategy=strategy, stop_after=3)
     assert ended.sha == sound.sha, "the last good weights were kept"
 
 
@@ -193,7 +190,7 @@ def test_what_is_not_finite_in_one_process_stops_all_before_the_update(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_gpus_train_what_one_does(
-    rank_server: RankServer, references: References, quick_path: Path, strategy: str
+    rank_server: RankServer, references: References, tmp_path: Path, strategy: str
 ) -> None:
     """NCCL: to a tolerance, as its order of addition is undefined."""
     if torch.cuda.device_count() < 2:
@@ -202,28 +199,28 @@ def test_two_gpus_train_what_one_does(
     together, one = references.together(2, strategy, **run), references.alone(**run)
     assert together.sha
     assert difference(together, one) <= 1e-10
-    path = quick_path / "run"
+    path = tmp_path / "run"
     rank_server.run(path, 2, strategy=strategy, run=run, stop_after=20)
     ended = rank_server.run(path, 1, run=run, keep_weights=True)
     assert difference(ended, one) <= 1e-10
 
 
 def test_a_batch_that_cannot_be_shared_evenly_is_refused(
-    rank_server: RankServer, quick_path: Path
+    rank_server: RankServer, tmp_path: Path
 ) -> None:
-    ended = rank_server.run(quick_path, 5)
+    ended = rank_server.run(tmp_path, 5)
     assert ended.codes == (2, 2, 2, 2, 2)
     assert "expected a batch size divisible by the 5 processes, got 12" in ended.printed[0]
 
 
 def test_a_disk_that_is_full_for_one_process_ends_all(
-    rank_server: RankServer, quick_path: Path
+    rank_server: RankServer, tmp_path: Path
 ) -> None:
     order = {"strategy": "fsdp"}
-    rank_server.run(quick_path, 2, stop_after=3, **order)
-    ended = rank_server.run(quick_path, 2, stop_after=3, mutant="full_disk", **order)
+    rank_server.run(tmp_path, 2, stop_after=3, **order)
+    ended = rank_server.run(tmp_path, 2, stop_after=3, fault="full_disk", **order)
     assert ended.codes == (4, 4)
     assert "process 1: cannot write" in ended.printed[0]
     assert "No space left on device" in ended.printed[1]
-    folders = [path.name for path in (quick_path / "checkpoints").iterdir()]
+    folders = [path.name for path in (tmp_path / "checkpoints").iterdir()]
     assert folders == ["step-000000000003"]

@@ -57,3 +57,15 @@ def test_a_failed_run_that_knows_less_is_no_other_machine() -> None:
     assert len(summarise(study, [changed, records[2]]).environments) == 2
     failed = make_record(study.cells()[0], "failed", environment=known[1])
     assert len(summarise(study, [failed, changed]).environments) == 1
+
+
+def test_runs_that_did_not_finish_are_the_first_caveat() -> None:
+    study = make_study()
+    outcomes = by_variant({"QKV": QKV, "Q-K=V": ["failed", "diverged", None, 0.9, 0.8]})
+    summary = summarise(study, make_records(study, outcomes))
+    assert "7 of 10 runs finished (1 failed, 1 diverged, 1 missing)" in summary.caveats[0]
+    difference = summary.tables[0].row("Q-K=V").difference
+    assert difference is not None
+    assert (difference.pairs, difference.pairs_planned) == (2, 5)
+    problems = [run for run in summary.runs if run.state in ("failed", "diverged")]
+    assert [run.message for run in problems] == ["the run failed", "the run diverged"]

@@ -1,44 +1,27 @@
 """Planned contrasts: two variants compared directly, as a family of their own."""
 
-from collections.abc import Callable, Sequence
-
 import pytest
 from scipy import stats
 
-from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.contrasts import contrast_family
-from qkvary.studies.results.summary import Summary
-from qkvary.studies.study import Setting, Study
-from tests.studies.made_up import Outcome, by_variant, make_records, make_setting, make_study
+from tests.studies.made_up import by_variant, make_records, make_setting, make_study
 
 QKV = [0.91, 0.95, 0.90, 0.97, 0.93]
 SINGLE = [0.41, 0.56, 0.43, 0.50, 0.47]
 IDENTITY = [0.52, 0.65, 0.55, 0.60, 0.58]
 NEAR = [0.43, 0.54, 0.44, 0.49, 0.46]
 VALUES = {"QKV": QKV, "Q=K=V": SINGLE, "I-K=V": IDENTITY, "(Q=K=V)+": NEAR}
-PLANNED = (("I-K=V", "q=k=v"), ("(Q=K=V)+", "Q=K=V"))
-START = "I-K=V against Q=K=V, which has the same number of parameters"
-
-
-def study_of(*settings: Setting) -> Study:
-    return make_study(*settings, variants=tuple(VALUES), contrasts=PLANNED)
-
-
-def summary_of(
-    values: dict[str, Sequence[Outcome]],
-    *settings: Setting,
-    change: Callable[[Record], None] = lambda _: None,
-) -> Summary:
-    study = study_of(*settings)
-    records = make_records(study, by_variant(values))
-    for record in records:
-        change(record)
-    return summarise(study, records)
 
 
 def test_a_contrast_is_the_paired_interval_corrected_over_contrasts_and_tables() -> None:
-    summary = summary_of({**VALUES}, make_setting("reverse"), make_setting("sort", "sort", 11))
+    study = make_study(
+        make_setting("reverse"),
+        make_setting("sort", "sort", 11),
+        variants=tuple(VALUES),
+        contrasts=(("I-K=V", "q=k=v"), ("(Q=K=V)+", "Q=K=V")),
+    )
+    summary = summarise(study, make_records(study, by_variant({**VALUES})))
     first, second = summary.contrasts
     assert (first.variant, first.reference) == ("I-K=V", "Q=K=V")
     assert [row.table for row in first.rows] == ["average of reverse, sort", "reverse", "sort"]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from qkvary.studies.results.analysis import summarise
+from qkvary.studies.results.headline import write_headline
 from qkvary.studies.results.summary import Summary
-from qkvary.studies.study import Cell, Setting
+from qkvary.studies.study import Cell
 from tests.studies.made_up import make_record, make_setting, make_study
 
 NOISE = (0.012, -0.009, 0.003, -0.006, 0.009, 0.0015, -0.0135, 0.003)
@@ -21,9 +22,6 @@ def study_of(
     levels: Mapping[str, float] | Callable[[Cell], float],
     *,
     metric: str = "test_loss",
-    costs: Mapping[str, Any] | None = None,
-    cache: int | None = None,
-    vocabulary: int = 10_000,
     **more: Any,
 ) -> Summary:
     """Summarise a study of eight seeds with a level for each variant or cell.
@@ -34,7 +32,7 @@ def study_of(
     settings = more.pop("settings", (make_setting("reverse"),))
     if metric == "test_loss":
         settings = [
-            replace(one, task=replace(one.task, vocabulary=vocabulary))  # type: ignore[call-arg]
+            replace(one, task=replace(one.task, vocabulary=10_000))  # type: ignore[call-arg]
             for one in settings
         ]
     study = make_study(*settings, seeds=range(1, 9), **more)
@@ -42,40 +40,21 @@ def study_of(
     for cell in study.cells():
         turn = cell.seed + study.variants.index(cell.variant)
         value = level(cell) + NOISE[turn % 8]
-        known = make_record(
-            cell,
-            0.0,
-            metric=metric,
-            higher_is_better=metric == "test_accuracy",
-            metrics={metric: value, "validation_accuracy": value, "steps_to_solve": None},
+        records.append(
+            make_record(
+                cell,
+                0.0,
+                metric=metric,
+                higher_is_better=metric == "test_accuracy",
+                metrics={metric: value, "validation_accuracy": value, "steps_to_solve": None},
+            )
         )
-        records.append(make_record(cell, 0.0, **vars_of(known, costs, cell, cache)))
     return summarise(study, records)
-
-
-def vars_of(
-    record: Any, costs: Mapping[str, Any] | None, cell: Cell, cache: int | None
-) -> dict[str, Any]:
-    total = {} if costs is None else {"parameters": {"total": costs[cell.variant]}}
-    return {
-        "metric": record.metric,
-        "higher_is_better": record.higher_is_better,
-        "metrics": record.metrics,
-        "costs": {**record.costs, **total, "cache_bytes_per_token": cache},
-    }
-
-
-def four_heads() -> Setting:
-    setting = make_setting("reverse")
-    network = setting.network
-    return replace(
-        setting, network=replace(network, attention=replace(network.attention, num_heads=4))
-    )
 
 
 def test_costs_are_named_by_what_is_shared_and_ordered_by_their_size() -> None:
     levels = {"QKV": 2.2, "Q=K=V": 2.4, "Q-K=V": 2.26, "GQA-2": 2.2, "MQA": 2.2}
-    summary = study_of(levels, settings=(four_heads(),), variants=tuple(levels))
+    summary = study_of(levels, variants=tuple(levels))
     free, costs = summary.headline
     assert re.fullmatch(r"Sharing heads has no measurable cost \(at most 0\.0\d+ nats\)\.", free)
     assert costs == "K=V costs 0.06 nats and Q=K=V 0.20."
@@ -158,3 +137,43 @@ def test_no_sentence_says_more_than_the_intervals() -> None:
                 decided += 1
                 assert said[name.lower()] == pytest.approx(abs(gap.mean), abs=0.0051)
     assert min(decided, undecided) > 5
+
+
+def test_a_cost_is_none_only_if_the_interval_excludes_two_hundredths_of_the_baseline() -> None:
+    sizes = re.compile(r"\d+\.\d+")
+    for level in (2.2, 1.0, 0.5):
+        summary = study_of({"QKV": level, "MQA": level}, variants=("QKV", "MQA"))
+        gap = summary.table("reverse").row("MQA").difference
+        assert gap is not None
+        assert gap.low is not None
+        assert gap.high is not None
+        (said,) = summary.headline
+        if gap.high < 0.02 * level:
+            assert (
+                said
+                == f"Sharing heads has no measurable cost (at most {sizes.findall(said)[0]} nats)."
+            )
+        else:
+            better, worse = sizes.findall(said)
+            assert (
+                said == f"Not decided: sharing heads (from {better} nats better to {worse} worse)."
+            )
+            assert -gap.low <= float(better) < -1.1 * gap.low
+            assert gap.high <= float(worse) < 1.1 * gap.high
+        assert ("measurable" in said) == (level != 0.5)
+
+
+@pytest.mark.parametrize(("metric", "guess", "sign"), [("accuracy", 0.1, 1), ("loss", 9.21, -1)])
+def test_the_margin_is_a_share_of_what_was_learnt(metric: str, guess: float, sign: int) -> None:
+    for learnt, begins in ((0.58, "Not decided: sharing heads (from "), (0.8, "Sharing heads h")):
+        level = guess + sign * learnt
+        summary = study_of(
+            {"QKV": level, "MQA": level}, metric=f"test_{metric}", variants=("QKV", "MQA")
+        )
+        gap = summary.table("reverse").row("MQA").difference
+        assert gap is not None
+        assert gap.low is not None
+        assert gap.high is not None
+        assert 0.02 * 0.58 < max(-gap.low, gap.high) < 0.02 * min(0.68, 0.8)
+        headline = write_headline(summary.tables, summary.contrasts, summary.baseline)
+        assert headline.sentences[0].startswith(begins)

@@ -9,11 +9,7 @@ import scipy.stats
 from qkvary.papers.recomputation import published_tables
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.analysis import summarise
-from qkvary.studies.results.observations import observe
-from qkvary.studies.results.published_comparison import compare_published
-from qkvary.studies.results.result_tables import build_tables
 from qkvary.studies.results.summary import PublishedComparison
-from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.study import Study
 from tests.studies.made_up import make_record, make_setting, make_study
 
@@ -29,11 +25,9 @@ def compare(
     records = [
         make_record(cell, 0.0, metric=metric, metrics={metric: value}) for cell in study.cells()
     ]
-    observations = observe(study, records)
-    plans = specify_tables(study, observations)
-    tables = build_tables(collect_inputs(study, observations), plans)
-    rows = [observation.row for observation in observations]
-    return compare_published(*published_tables(name), study, tables, rows)
+    study = dataclasses.replace(study, published=published_tables(name))
+    (comparison,) = summarise(study, records).published
+    return comparison
 
 
 def test_a_column_is_compared_with_its_task_and_the_average_with_the_average() -> None:

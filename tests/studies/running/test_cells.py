@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -13,44 +12,24 @@ from typing import Any
 
 import pytest
 
-from qkvary.arch.canonical import identity_dict, to_dict
+from qkvary.arch.canonical import identity_dict
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError, NoValidCheckpointError
 from qkvary.studies.running import training
 from qkvary.studies.running.cells import CellOptions, RunResult, execute_cell
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.runner import TRAINER
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.training import train_cell
 from qkvary.studies.study import Cell, Study
-from qkvary.tasks.config import TranslationTaskConfig
 from qkvary.text.names import slug
 from qkvary.training.progress import Callbacks
-from tests.forked import ForkedPython
-from tests.storage.quick_disk import quick_folder
-from tests.studies.toy_study import ROOT, table, toy_study
+from tests.studies.toy_study import end_runner, run_toy, start_runner, table, toy_study
 from tests.training.recorded_tracker import Recorded
 
-quick_path = pytest.fixture(quick_folder)
-
-RUNNER = """
-import sys
-from pathlib import Path
-from qkvary.studies.running.runner import RunnerOptions, run_study
-from qkvary.studies.running.store import Store
-from tests.studies.toy_study import toy_study
-options = RunnerOptions(workers=1, quiet=True, checkpoint_seconds=0.1)
-study = toy_study([7], steps=160)
-summary = run_study(study, Store(Path(sys.argv[1]) / "runs"), options)
-sys.exit(summary.exit_code)
-"""
+REAL: dict[str, Any] = {"workers": 1, "trainer": TRAINER, "checkpoint_seconds": 0.1}
+"""Options of a runner that really trains."""
 LONG = CellOptions(checkpoint_seconds=1e9)
 STRICT = CellOptions(records_failures=False)
-
-
-def start(root: Path) -> "subprocess.Popen[bytes]":
-    path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
-    command = [sys.executable, "-c", RUNNER, str(root)]
-    return ForkedPython(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
 
 
 def in_this_process(study: Study, root: Path) -> None:
@@ -59,13 +38,13 @@ def in_this_process(study: Study, root: Path) -> None:
         assert execute_cell(Store(root / "runs"), cell, train_cell, options=LONG).outcome == "made"
 
 
-def test_a_study_that_is_killed_ends_as_one_that_is_not(quick_path: Path) -> None:
+def test_a_study_that_is_killed_ends_as_one_that_is_not(tmp_path: Path) -> None:
     """After kill -9 of runner and worker, a restart gives the same bits."""
     study = toy_study([7], steps=160)
-    root, other = quick_path / "killed", quick_path / "whole"
+    root, other = tmp_path / "killed", tmp_path / "whole"
     store = Store(root / "runs")
     key = study.cells()[0].run_key
-    runner = start(root)
+    runner = start_runner(root, [7], steps=160, **REAL)
     while not newest(store.directory(key) / "checkpoints"):
         assert runner.poll() is None
         time.sleep(0.005)
@@ -73,10 +52,9 @@ def test_a_study_that_is_killed_ends_as_one_that_is_not(quick_path: Path) -> Non
     assert owner
     runner.kill()
     os.kill(owner.pid, signal.SIGKILL)
-    assert runner.wait() == -9
+    assert end_runner(runner)[0] == -9
     assert store.record(study.cells()[1].run_key) is None
-    again = run_study(study, store, RunnerOptions(workers=1, quiet=True, checkpoint_seconds=0.1))
-    assert again.exit_code == 0
+    assert run_toy(study, root, **REAL).exit_code == 0
     in_this_process(study, other)
     assert table(study, root) == table(study, other)
     assert [e for e in store.curve(key) if e["event"] == "resumed"]
@@ -244,27 +222,6 @@ def test_a_tracker_that_hangs_at_its_end_loses_no_run(
     with pytest.raises(KeyboardInterrupt):
         execute_cell(Store(tmp_path), cell, train_cell, options=TRACKED)
     assert Store(tmp_path).state(cell.run_key) == "done"
-
-
-def test_a_tracker_gets_no_path_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (cell, *_) = toy_study([7], steps=2).cells()
-    data = TranslationTaskConfig(
-        source="de", target="en", data="/elsewhere/pairs", data_sha256="0" * 64
-    )
-    library = Recorded("trackio")
-    monkeypatch.setitem(sys.modules, "trackio", library)
-    elsewhere = replace(cell, run=replace(cell.run, task=data))
-
-    def make(_cell: Cell, _folder: Path, **given: Any) -> RunResult | None:
-        given["callbacks"].on_log({"event": "train", "step": 1, "loss": 1.0})
-        return None
-
-    execute_cell(Store(tmp_path), elsewhere, make, options=TRACKED)
-    assert "/elsewhere/pairs" in str(to_dict(elsewhere.run))
-    assert "/elsewhere/pairs" not in str(library.calls)
-    assert library.calls[0][3]["task"]["kind"] == to_dict(data)["kind"]
 
 
 def test_the_log_of_a_run_is_copied_to_the_tracker(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.storage import durable
 from qkvary.storage.errors import BusyError, DamagedError
 from qkvary.storage.journal import Journal, from_line, to_line
 from qkvary.storage.manifest import MANIFEST_NAME, describe
@@ -24,11 +23,6 @@ from tests.studies.toy_worker import finished
 
 CELLS = toy_study([5, 6, 7]).cells()
 KEYS = [cell.run_key for cell in CELLS]
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable.os, "fsync", lambda _descriptor: None)
 
 
 @pytest.fixture

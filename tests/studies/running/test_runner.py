@@ -16,8 +16,8 @@ from qkvary.studies.running.executors import local
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.storage.damage import trials
-from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import (
+    check_equal,
     end_runner,
     ends,
     leftovers,
@@ -29,9 +29,6 @@ from tests.studies.toy_study import (
     toy_study,
 )
 from tests.studies.toy_worker import CRASHES, DISK_FULL, DIVERGES, RAISES, TALKS, executions
-
-root = pytest.fixture(quick_folder)
-second_root = pytest.fixture(quick_folder)
 
 
 def wait_for(what: Callable[[], object]) -> None:
@@ -75,11 +72,10 @@ def test_results_are_published_while_runs_remain(
     assert done[0] < 6
 
 
-def test_the_number_of_workers_changes_nothing(root: Path, second_root: Path) -> None:
+def test_the_number_of_workers_changes_nothing(root: Path) -> None:
     study = toy_study(range(2))
-    run_toy(study, root, workers=1)
-    run_toy(study, second_root, workers=3)
-    assert table(study, root) == table(study, second_root)
+    run_toy(study, root, workers=3)
+    check_equal(study, root)
 
 
 def test_failed_and_diverged_runs_do_not_stop_the_others(root: Path) -> None:
@@ -197,70 +193,32 @@ def is_ours(pid: int) -> bool:
         return False
 
 
-def check_sweeps(root: Path, second_root: Path, count: int, runs: int) -> None:
-    seeds = range(runs // 2)
-    study = toy_study(seeds)
-    run_toy(study, root)
-    expected = table(study, root)
-    killed = 0
-    for trial in range(count):
-        place = second_root / str(trial)
-        place.mkdir()
-        killed += killed_sweep(place, seeds, random.Random(trial), 0.01)
-        assert table(study, place) == expected
-        assert leftovers(place) == []
-    assert killed >= count
-
-
-def test_a_sweep_whose_processes_are_killed_ends_like_any_other(
-    root: Path, second_root: Path
-) -> None:
+def test_a_sweep_whose_processes_are_killed_ends_like_any_other(root: Path) -> None:
     """Every run has one record, and the table is the same, byte for byte."""
-    check_sweeps(root, second_root, trials("SWEEPS", 1), 12)
-
-
-def shared(root: Path, runners: int, runs: int, mutant: str = "") -> list[int]:
-    """Let several runners begin at once on a store that does not exist yet."""
-    seeds = range(runs // 2)
-    started = [
-        # A mutant needs runners that overlap, however fast one of them comes to life.
-        start_runner(
-            root,
-            seeds,
-            steps=3,
-            workers=1,
-            step_seconds=0.03 if mutant else 0.002,
-            mutant=mutant,
-        )
-        for _ in range(runners)
-    ]
-    for code, said in [end_runner(runner) for runner in started]:
-        assert code == 0 or mutant, said
-    return sorted(starts(root).values())
-
-
-@pytest.mark.parametrize("runners", [3, pytest.param(8, marks=pytest.mark.slow)])
-def test_runners_that_begin_at_once_share_the_work(
-    root: Path, second_root: Path, runners: int
-) -> None:
-    """No run is made twice, and none is left out."""
-    assert shared(root, runners, 8) == [1] * 8
-    study = toy_study(range(4), steps=3)
-    run_toy(study, second_root)
-    assert table(study, root) == table(study, second_root)
-    assert leftovers(root) == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("runners", [2, 8])
-def test_runners_that_begin_at_once_never_share_a_run(root: Path, runners: int) -> None:
-    """The same with about 10,000 claims."""
-    count = trials("COLD_STARTS", 50)
+    seeds = range(6)
+    killed, count = 0, trials("SWEEPS", 1)
     for trial in range(count):
         place = root / str(trial)
         place.mkdir()
-        assert shared(place, runners, 100) == [1] * 100
+        killed += killed_sweep(place, seeds, random.Random(trial), 0.01)
+        check_equal(toy_study(seeds), place)
+    assert killed >= count
+
+
+@pytest.mark.parametrize(
+    ("runners", "runs"), [(3, 8), pytest.param(8, 100, marks=pytest.mark.slow)]
+)
+def test_runners_that_begin_at_once_share_the_work(root: Path, runners: int, runs: int) -> None:
+    """No run is made twice, and none is left out; the store does not exist yet."""
+    seeds = range(runs // 2)
+    started = [
+        start_runner(root, seeds, steps=3, workers=1, step_seconds=0.002) for _ in range(runners)
+    ]
+    for code, said in [end_runner(runner) for runner in started]:
+        assert code == 0, said
+    assert sorted(starts(root).values()) == [1] * runs
+    study = toy_study(seeds, steps=3)
+    check_equal(study, root)
 
 
 def test_a_paused_worker_keeps_its_run(root: Path) -> None:
@@ -283,29 +241,31 @@ def test_a_paused_worker_keeps_its_run(root: Path) -> None:
     assert len(table(toy_study([7], steps=40), root)) == 2
 
 
-def test_a_run_of_a_killed_worker_resumes_from_its_checkpoint(root: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_of_a_lost_worker_resumes_from_its_checkpoint(
+    root: Path, number: signal.Signals
+) -> None:
     """The lock is free at once, and no saved step is repeated."""
     runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
-    study = toy_study([7], steps=60)
-    checkpoints = Store(root / "runs").directory(study.cells()[0].run_key) / "checkpoints"
-    wait_for((checkpoints / f"step-{20:012d}").exists)
-    os.kill(int(executions(root)[0][2]), signal.SIGKILL)
+    key = toy_study([7], steps=60).cells()[0].run_key
+    store = Store(root / "runs")
+    wait_for((store.directory(key) / "checkpoints" / f"step-{20:012d}").exists)
+    os.kill(int(executions(root)[0][2]), number)
     code, said = end_runner(runner)
-    assert code == 0
-    assert re.search(
-        r"worker \(process \d+\) crashed with signal SIGKILL; it is submitted again",
-        said,
+    assert code == 0, said
+    assert ("crashed with signal SIGKILL; it is submitted again" in said) == (
+        number == signal.SIGKILL
     )
-    curve = Store(root / "runs").curve(study.cells()[0].run_key)
-    (resumed,) = [event["step"] for event in curve if event["event"] == "resumed"]
+    (resumed,) = [event["step"] for event in store.curve(key) if event["event"] == "resumed"]
     assert resumed >= 20
+    assert sorted(ends(root).values()) == [1, 1]
 
 
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
 )
 def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
-    root: Path, second_root: Path, number: signal.Signals
+    root: Path, number: signal.Signals
 ) -> None:
     """Each worker leaves a checkpoint; the exit code names the signal."""
     runner = start_runner(root, [7], steps=100, step_seconds=0.01)
@@ -322,8 +282,7 @@ def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
         assert list((directory / "checkpoints").iterdir())
     assert ends(root) == {}
     run_toy(study, root)
-    run_toy(study, second_root)
-    assert table(study, root) == table(study, second_root)
+    check_equal(study, root)
     resumed = [
         event
         for cell in study.cells()
@@ -333,7 +292,7 @@ def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
     assert len(resumed) == 2
 
 
-def test_a_second_signal_ends_at_once(root: Path, second_root: Path) -> None:
+def test_a_second_signal_ends_at_once(root: Path) -> None:
     """A worker that does not react is ended, and its run is not lost."""
     runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
     wait_for(lambda: len(executions(root)) == 1)
@@ -347,8 +306,7 @@ def test_a_second_signal_ends_at_once(root: Path, second_root: Path) -> None:
     assert code == 130, said
     study = toy_study([7], steps=60)
     run_toy(study, root)
-    run_toy(study, second_root)
-    assert table(study, root) == table(study, second_root)
+    check_equal(study, root)
 
 
 def test_workers_end_when_their_runner_was_killed(root: Path) -> None:
@@ -360,59 +318,6 @@ def test_workers_end_when_their_runner_was_killed(root: Path) -> None:
     wait_for(lambda: not any(map(is_ours, workers)))
     for cell in toy_study([7], steps=2000).cells():
         assert Store(root / "runs").state(cell.run_key) == "open"
-
-
-def test_a_terminated_worker_is_replaced_and_its_run_resumes(root: Path) -> None:
-    runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
-    wait_for(lambda: executions(root))
-    time.sleep(0.1)
-    os.kill(int(executions(root)[0][2]), signal.SIGTERM)
-    code, said = end_runner(runner)
-    assert code == 0, said
-    assert sorted(ends(root).values()) == [1, 1]
-    assert "crashed with" not in said
-
-
-def test_damaged_runs_are_reported_and_repeated(root: Path) -> None:
-    """Any damage of a finished run is found when the study is run again."""
-    study = toy_study(range(3))
-    run_toy(study, root)
-    expected = table(study, root)
-    store = Store(root / "runs")
-    victims = [store.directory(cell.run_key) for cell in study.cells()[:3]]
-    (victims[0] / "record.json").write_bytes(b"{}")
-    (victims[1] / "metrics.jsonl").unlink()
-    (victims[2] / "record.json").unlink()
-    summary = run_toy(study, root)
-    assert (summary.done, summary.executed) == (6, 3)
-    for victim, problem in zip(
-        victims, ("record.json", "metrics.jsonl", "record.json"), strict=True
-    ):
-        assert any(str(victim / problem) in note for note in summary.notes)
-    assert table(study, root) == expected
-
-
-def test_a_run_with_damaged_checkpoints_begins_again(root: Path, second_root: Path) -> None:
-    runner = start_runner(root, [7], steps=100, step_seconds=0.01)
-    wait_for(lambda: len(executions(root)) == 2)
-    time.sleep(0.3)
-    os.kill(runner.pid, signal.SIGTERM)
-    end_runner(runner)
-    study = toy_study([7], steps=100)
-    damaged = Store(root / "runs").directory(study.cells()[0].run_key)
-    for manifest in damaged.glob("checkpoints/*/MANIFEST.json"):
-        manifest.unlink()
-    left = sorted(path.name for path in damaged.glob("checkpoints/step-*/*"))
-    assert left
-    summary = run_toy(study, root)
-    (note,) = [note for note in summary.notes if "every checkpoint in" in note]
-    place = damaged / "damaged-1"
-    assert f"every checkpoint in {damaged / 'checkpoints'} is damaged: " in note
-    assert note.endswith(f"; the run starts again, and the damaged files are in {place}")
-    assert sorted(path.name for path in place.glob("checkpoints/step-*/*")) == left
-    assert (place / "metrics.jsonl").stat().st_size > 0
-    run_toy(study, second_root)
-    assert table(study, root) == table(study, second_root)
 
 
 def test_what_a_killed_worker_could_not_tidy_is_tidied(root: Path) -> None:

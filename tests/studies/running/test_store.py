@@ -28,11 +28,6 @@ KEY = CELL.run_key
 IDENTITY = CELL.run.identity()
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable.os, "fsync", lambda _descriptor: None)
-
-
 def claim(store: Store, **options: Any) -> Claim:
     taken = store.claim(KEY, IDENTITY, **options)
     assert taken

@@ -17,17 +17,12 @@ from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors import task as task_module
 from qkvary.studies.running.executors.contract import Task, TaskEnd
 from qkvary.studies.running.executors.task import execute_task
-from qkvary.studies.running.run_archive import FinishedRun
 from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.store import Store
-from qkvary.studies.study import Cell, Study
-from tests.storage.quick_disk import quick_folder
+from qkvary.studies.study import Cell
 from tests.studies import toy_worker
 from tests.studies.running.executors.inline import Change, Inline, keep, lose, run_there, trainer
-from tests.studies.toy_study import ends, leftovers, run_toy, starts, table, toy_study
-
-root = pytest.fixture(quick_folder)
-second_root = pytest.fixture(quick_folder)
+from tests.studies.toy_study import check_equal, ends, starts, toy_study
 
 
 @pytest.fixture
@@ -48,15 +43,7 @@ def returning(*changes: Change, runs_per_task: int = 1) -> Inline:
     return Inline(*changes, runs_per_task=runs_per_task, shared_folder=False)
 
 
-def check_equal(study: Study, root: Path, second_root: Path) -> None:
-    run_toy(study, second_root)
-    assert table(study, root) == table(study, second_root)
-    assert leftovers(root) == []
-
-
-def test_finished_runs_return_and_nothing_is_left_on_the_node(
-    root: Path, second_root: Path, node: Path
-) -> None:
+def test_finished_runs_return_and_nothing_is_left_on_the_node(root: Path, node: Path) -> None:
     study = toy_study(range(4))
     summary = run_there(study, root, returning(runs_per_task=3))
     assert (summary.done, summary.executed, summary.exit_code) == (8, 8, 0)
@@ -65,7 +52,7 @@ def test_finished_runs_return_and_nothing_is_left_on_the_node(
     assert scratch(node).keys() == ()
     assert [path for path in scratch(node).path.rglob("*") if path.is_file()] == []
     assert scratch(node).path.stat().st_mode & 0o777 == 0o700
-    check_equal(study, root, second_root)
+    check_equal(study, root)
 
 
 def drop(_task: Task, end: TaskEnd) -> TaskEnd:
@@ -86,7 +73,7 @@ def exchange(task: Task, end: TaskEnd) -> TaskEnd:
     ],
 )
 def test_a_result_that_is_not_the_tasks_is_refused_and_its_run_repeated(
-    change: Change, reason: str, root: Path, second_root: Path, node: Path
+    change: Change, reason: str, root: Path, node: Path
 ) -> None:
     study = toy_study([0])
     summary = run_there(study, root, returning(change, keep, change))
@@ -94,7 +81,7 @@ def test_a_result_that_is_not_the_tasks_is_refused_and_its_run_repeated(
     assert len([note for note in summary.notes if reason in note]) == 2
     first, second = (ends(node)[cell.run_key] for cell in study.cells())
     assert (first, second) == (3, 1)
-    check_equal(study, root, second_root)
+    check_equal(study, root)
 
 
 def test_a_node_that_lacks_the_data_is_named(
@@ -152,7 +139,7 @@ def test_a_run_that_crashes_on_its_node_returns_as_failed(root: Path, node: Path
 
 
 def test_a_stopped_run_is_resumed_on_its_node(
-    root: Path, second_root: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a job did until it was cancelled returns; its node keeps a checkpoint of the rest."""
     study = toy_study([0])
@@ -179,7 +166,7 @@ def test_a_stopped_run_is_resumed_on_its_node(
     assert list((kept.directory(second.run_key) / "checkpoints").iterdir())
     assert run_there(study, root, returning()).executed == 1
     assert (starts(node)[first.run_key], starts(node)[second.run_key]) == (1, 2)
-    check_equal(study, root, second_root)
+    check_equal(study, root)
 
 
 @pytest.mark.parametrize("theirs", [False, True])
@@ -232,24 +219,3 @@ def test_the_folder_of_another_user_is_refused(
 def test_studies_of_two_folders_do_not_share_runs_on_a_node(root: Path) -> None:
     names = {task_module.scratch_name(root / name) for name in ("one", "two")}
     assert len(names) == 2
-
-
-def test_a_run_damaged_on_its_node_is_repeated(
-    root: Path, second_root: Path, node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study, take_runs = toy_study([0]), task_module.take_runs
-    first = study.cells()[0].run_key
-    damaged = list[str]()
-
-    def take(store: Store, cells: tuple[Cell, ...]) -> tuple[FinishedRun, ...]:
-        if not damaged:
-            damaged.append(first)
-            path = store.directory(first) / "metrics.jsonl"
-            path.write_bytes(path.read_bytes()[:-2])
-        return take_runs(store, cells)
-
-    monkeypatch.setattr(task_module, "take_runs", take)
-    summary = run_there(study, root, returning(runs_per_task=2))
-    assert (summary.done, summary.exit_code) == (2, 0)
-    assert ends(node)[first] == 2
-    check_equal(study, root, second_root)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from qkvary.studies.running.cells import MAX_CRASHES
-from qkvary.studies.running.executors import task
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor, passed_on
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
@@ -21,7 +20,14 @@ from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from tests.studies import toy_worker
 from tests.studies.running.executors.loopback import Loopback
-from tests.studies.toy_study import TOY_WORKER, ends, leftovers, run_toy, starts, table, toy_study
+from tests.studies.toy_study import (
+    TOY_WORKER,
+    check_equal,
+    ends,
+    run_toy,
+    starts,
+    toy_study,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -57,16 +63,6 @@ def after(root: Path, begun: int, act: Callable[[], None]) -> threading.Thread:
     return when(lambda: starts(root).total() >= begun, act)
 
 
-def check_equal(study: Study, root: Path, other: Path) -> None:
-    """Check that the runs are those of this machine; ``other`` is a folder for them."""
-    other.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TOY_STEP_SECONDS", "0")
-        run_toy(study, other)
-    assert table(study, root) == table(study, other)
-    assert leftovers(root) == []
-
-
 @pytest.mark.parametrize("shared_folder", [True, False])
 def test_a_study_that_loses_a_node_equals_one_on_this_machine(
     shared_folder: bool, cluster: Loopback, run: Callable[..., RunSummary], tmp_path: Path
@@ -95,7 +91,7 @@ def test_a_study_that_loses_a_node_equals_one_on_this_machine(
     assert sum(ends(root).total() for root in find_roots()) == 20
     assert sum(starts(root).total() for root in find_roots()) in (20, 21)
     assert (starts(tmp_path) == {}) != shared_folder
-    check_equal(study, tmp_path, tmp_path / "local")
+    check_equal(study, tmp_path)
 
 
 def test_real_trainings_have_the_same_digests(
@@ -126,7 +122,7 @@ def test_an_interrupted_study_leaves_checkpoints_and_resumes_on_this_machine(
     assert {store.state(cell.run_key) for cell in study.cells()} == {"open"}
     assert run_toy(study, tmp_path).executed == 6
     assert set(ends(tmp_path).values()) == {1}
-    check_equal(study, tmp_path, tmp_path / "local")
+    check_equal(study, tmp_path)
     resumed = [e for key in starts(tmp_path) for e in store.curve(key) if e["event"] == "resumed"]
     assert len(resumed) == len(begun)
 
@@ -142,17 +138,6 @@ def test_a_run_that_crashes_its_processes_counts_as_failed(
     record = Store(tmp_path / "runs").record(crashed)
     assert record
     assert record.message.startswith(f"this run crashed {MAX_CRASHES + 1} workers, the last was ")
-
-
-def test_a_node_that_does_not_see_the_folder_says_so(
-    run: Callable[..., RunSummary], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task.AppendFile, "append", lambda _self, _data: None)
-    summary = run(toy_study([0]))
-    assert summary.exit_code == 2
-    assert (
-        "is not the folder of this study: expected a folder that all nodes see" in summary.message
-    )
 
 
 def test_tasks_get_no_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.studies import toy_worker
 from tests.studies.running.executors.loopback import STEP_SECONDS
-from tests.studies.running.executors.test_ray import after, check_equal
-from tests.studies.toy_study import ROOT, TOY_WORKER, ends, run_toy, starts, toy_study
+from tests.studies.running.executors.test_ray import after
+from tests.studies.toy_study import ROOT, TOY_WORKER, check_equal, ends, run_toy, starts, toy_study
 
 pytestmark = pytest.mark.cluster
 
@@ -57,7 +57,7 @@ def test_a_study_that_loses_a_job_equals_one_on_this_machine(
     (note,) = summary.notes
     assert "it is submitted again" in note
     assert set(ends(tmp_path).values()) == {1}
-    check_equal(study, tmp_path, tmp_path / "local")
+    check_equal(study, tmp_path)
     # The log of the job that failed is kept.
     assert list((tmp_path / "runs" / FOLDER).glob("*/*_log.err"))
 
@@ -90,7 +90,7 @@ def test_jobs_with_a_folder_of_their_own_return_their_runs(
     assert max(starts(node).values()) == 2
     (kept,) = node.glob(f"qkvary-{os.getuid()}-*")
     assert Store(kept).keys() == ()
-    check_equal(study, tmp_path, tmp_path / "local")
+    check_equal(study, tmp_path)
 
 
 def test_two_studies_keep_apart(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_an_interrupted_study_leaves_checkpoints_and_no_jobs(
     assert not (tmp_path / "runs" / FOLDER).exists()
     run_toy(study, tmp_path)
     assert set(ends(tmp_path).values()) == {1}
-    check_equal(study, tmp_path, tmp_path / "local")
+    check_equal(study, tmp_path)
 
 
 def test_a_second_signal_leaves_no_files_of_jobs(options: RunnerOptions, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_preempted_job_is_queued_again_by_submitit(
     assert (summary.done, summary.notes) == (4, ())
     assert max(starts(tmp_path).values()) == 2
     assert set(ends(tmp_path).values()) == {1}
-    check_equal(study, tmp_path, tmp_path / "local")
+    check_equal(study, tmp_path)
 
 
 def write_program(folder: Path, name: str, text: str) -> None:

@@ -16,23 +16,18 @@ from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors.contract import PollingExecutor, Task, TaskEnd
 from qkvary.studies.running.executors.needs import MEMORY_UNIT, PROCESS_BYTES, needed_resources
 from qkvary.studies.running.store import Store
-from tests.storage.quick_disk import quick_folder
 from tests.studies.running.executors.inline import Inline, run_there
-from tests.studies.toy_study import ends, run_toy, starts, table, toy_study
-
-root = pytest.fixture(quick_folder)
-second_root = pytest.fixture(quick_folder)
+from tests.studies.toy_study import check_equal, ends, starts, toy_study
 
 
-def test_tasks_make_every_run_once(root: Path, second_root: Path) -> None:
+def test_tasks_make_every_run_once(root: Path) -> None:
     study, executor = toy_study(range(4)), Inline(runs_per_task=3)
     summary = run_there(study, root, executor)
     assert (summary.done, summary.executed, summary.exit_code) == (8, 8, 0)
     assert summary.notes == ("runs wait for a larger node",)
     assert [len(task) for task in executor.submitted] == [3, 3, 2]
     assert set(ends(root).values()) == {1}
-    run_toy(study, second_root)
-    assert table(study, root) == table(study, second_root)
+    check_equal(study, root)
     assert (executor.stopped, executor.closed) == (0, 1)
 
 
@@ -99,23 +94,6 @@ def test_locks_that_do_not_reach_other_machines_are_named(
     monkeypatch.setattr(file_systems, "_MOUNTS", mounts)
     summary = run_there(toy_study([0]), root, Inline())
     assert [note for note in summary.notes if "local_lock=all" in note]
-
-
-def test_a_run_that_crashed_on_any_machine_is_not_taken_up_a_fifth_time(root: Path) -> None:
-    study, store = toy_study([0]), Store(root / "runs")
-    crashed = study.cells()[0]
-    for _ in range(MAX_CRASHES + 1):
-        child = os.fork()
-        if not child:
-            store.claim(crashed.run_key, crashed.run.identity())
-            os.kill(os.getpid(), signal.SIGKILL)
-        os.waitpid(child, 0)
-    summary = run_there(study, root, Inline())
-    assert (summary.done, summary.failed, summary.missing) == (1, 1, 0)
-    assert crashed.run_key not in starts(root)
-    record = store.record(crashed.run_key)
-    assert record
-    assert record.message.startswith("this run crashed 4 workers, the last was process ")
 
 
 def test_a_run_whose_tasks_crash_is_recorded_as_failed(root: Path) -> None:

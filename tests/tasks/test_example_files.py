@@ -6,8 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.storage.errors import DamagedError
-from qkvary.tasks.example_files import maps_from_bytes, maps_to_bytes
-from qkvary.tasks.examples import AttentionExample
+from qkvary.tasks.example_files import (
+    maps_from_bytes,
+    maps_to_bytes,
+    samples_from_bytes,
+    samples_to_bytes,
+)
+from qkvary.tasks.examples import AttentionExample, Sample
 
 
 @given(
@@ -44,3 +49,35 @@ def test_maps_of_several_kinds_of_layers_come_back() -> None:
 def test_what_holds_no_maps_is_named(data: bytes) -> None:
     with pytest.raises(DamagedError, match="holds no attention maps"):
         maps_from_bytes(data)
+
+
+def sample(number: int, pictures: bool) -> Sample:
+    drawn = np.random.default_rng(number)
+    return Sample(
+        text=f"ü{number}",
+        truth="3",
+        answer=str(number),
+        pictures=drawn.integers(0, 256, (2, 3, 5, 7), dtype=np.uint8) if pictures else None,
+    )
+
+
+@pytest.mark.parametrize("pictures", [False, True])
+def test_samples_come_back(pictures: bool) -> None:
+    samples = [sample(number, pictures) for number in range(3)]
+    found = samples_from_bytes(samples_to_bytes(samples))
+    for one, other in zip(samples, found, strict=True):
+        assert (one.text, one.truth, one.answer) == (other.text, other.truth, other.answer)
+        np.testing.assert_array_equal(one.pictures, other.pictures)
+
+
+def test_pictures_are_in_all_or_in_none() -> None:
+    with pytest.raises(ValueError, match="expected pictures in all samples or in none"):
+        samples_to_bytes([sample(0, pictures=True), sample(1, pictures=False)])
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "other"])
+def test_what_holds_no_samples_is_named(damage: str) -> None:
+    data = samples_to_bytes([sample(0, pictures=True)])
+    broken = {"cut": data[:-1], "empty": b"", "other": data.replace(b"texts", b"textz")}[damage]
+    with pytest.raises(DamagedError, match="holds no samples"):
+        samples_from_bytes(broken)
