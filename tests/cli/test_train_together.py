@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from tests.cli.tiny_training import TEXT
-from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import Ended, RankServer
 
 TINY = ("--steps", "2", "--evaluate-every", "2", "--threads", "1")
 SIZES = (*TINY, "--batch-size", "4")
-quick_path = pytest.fixture(quick_folder)
 
 
 class Folder:
@@ -45,8 +43,8 @@ class Folder:
 
 
 @pytest.fixture
-def folder(rank_server: RankServer, quick_path: Path) -> Folder:
-    return Folder(rank_server, quick_path)
+def folder(rank_server: RankServer, tmp_path: Path) -> Folder:
+    return Folder(rank_server, tmp_path)
 
 
 # The tests below train with DDP.

@@ -38,9 +38,9 @@ TITLES = {
 PAGE = """# Steps, loading and decoding: this project beside torch's own layers and other programs
 
 Ratios of the time of one thread, where a case says nothing else, within rounds that take turns: the
-median, and order statistics that hold 95 %. A goal is met unless the whole interval lies beyond it. *Loading over ours* is the
-share of a step. A decoded token is compared by the times of the softmax over those of linear
-attention, and translations by those without a cache over those with one.
+median, and order statistics that hold 95 %. A goal is met unless the whole interval lies beyond it.
+*Loading over ours* is the share of a step. A decoded token is compared by the times of the softmax
+over those of linear attention, and translations by those without a cache over those with one.
 
 `python studies/ours/speed/measure.py` measures again. [measured.jsonl](measured.jsonl) has every
 line that the benchmarks printed, with medians in seconds and the versions.
