@@ -6,6 +6,7 @@ The tolerances are those of float64: 1e-10 is asked for, and rounding is below 1
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ from tests.contracts.variant_cases import (
     random_input,
     randomize,
 )
-from tests.reference.linear_attention import mix
+from tests.reference.attention import linear_weights
 
 BATCH, KV_HEADS, GROUP, TOKENS, FEATURES, SIZE = 2, 2, 3, 7, 5, 3
 GATE = 1e-12
@@ -70,6 +71,25 @@ def collect(output: Tensor, given: Given) -> Tensor:
     )
     parts = [one.flatten() for one in found]
     return torch.cat([output.detach().flatten(), *parts])
+
+
+def mix(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    factors: Tensor,
+    documents: list[list[int]],
+    **kind: Any,
+) -> Tensor:
+    """The outputs by the reference, from features of queries and of keys of fewer heads."""
+    ids, tokens = torch.tensor(documents), torch.arange(query.shape[2])
+    seen = (ids[:, :, None] == ids[:, None]) & (tokens[:, None] >= tokens)
+    key, value, factors = (
+        one.repeat_interleave(query.shape[1] // key.shape[1], dim=int(one.dim() > 1))
+        for one in (key, value, factors)
+    )
+    rows = zip((query @ key.mT).unbind(), value.unbind(), seen.unbind(), strict=True)
+    return torch.stack([linear_weights(one, shown, factors, **kind) @ v for one, v, shown in rows])
 
 
 def divide(values: Tensor, weights: Tensor | None) -> Tensor:
@@ -124,17 +144,12 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_all_forms_equal_plain_loops_with_gradients(kind: dict[str, bool]) -> None:
+def test_all_forms_equal_the_reference_with_gradients(kind: dict[str, bool]) -> None:
     given = draw()
     for documents in (PLAIN, SPLIT):
-        decay = given[3] if kind["fades"] else None
-        looped = mix(
-            *given[:3],
-            decay=decay,
-            divides=kind["divides"],
-            decays_sum=kind["decays_sum"],
-            documents=documents,
-        )
+        decay = given[3] if kind["fades"] else torch.ones(KV_HEADS).double()
+        sums = {"divides": kind["divides"], "decays_sum": kind["decays_sum"], "least": 0.0}
+        looped = mix(*given[:3], decay, documents, **sums)
         expected = collect(looped, given)
         forms = [by_map(given, make_sums(given[3], **kind), documents)]
         # Chunks of one token, of some that do or do not divide 7, of all, of more than there are.
@@ -267,11 +282,10 @@ def test_weights_that_add_up_to_nothing_count_as_the_least_sum(
             scores.query.clamp(min=0),
             scores.key.clamp(min=0),
             value,
-            decay=torch.sigmoid(find_logits(layer)),
+            torch.sigmoid(find_logits(layer)),
+            [[0] * 7] * 2,
             divides=True,
             decays_sum=not undecayed,
-            documents=[[0] * 7] * 2,
-            least=1e-6,
         )
     for found in (at_once, torch.cat(decoded, dim=2)):
         assert distance(found, expected) < GATE

@@ -16,9 +16,11 @@ from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.language_model import LanguageModel
 from tests.nn.decoding.cases import distance
 from tests.nn.decoding.test_build import NARROWER
+from tests.nn.decoding.test_portable_step import LATENT
 from tests.nn.decoding.test_step import FLOAT32, LONGEST, NEW, PROMPT, make, texts
 from tests.pairwise import pairwise
 
+PORTABLE = ["Q-GQA-2@decoupled-6@kv-norm", *LATENT]
 HALF = 1e-2
 """The largest difference of a logit where queries become integers of 8 bits."""
 
@@ -75,7 +77,7 @@ def compare(model: LanguageModel, cache: KVCache, rows: int, mask: Tensor | None
 @pairwise(
     "label, layout, storage, scales, residual, width",
     itertools.product(
-        ["QKV", "Q-K=V", "Q-GQA-2", "MQA", "QKV@rotary", "Q-K=V@rotary"],
+        ["QKV", "Q-K=V", "Q-GQA-2", "MQA", "QKV@rotary", "Q-K=V@rotary", *PORTABLE],
         ["sources", "split"],
         ["int8", "int4"],
         ["token", "channel"],
@@ -95,6 +97,9 @@ def test_every_kind_of_codes(
     """Widths that vectors do not divide, groups that end within a head, blocks that fill up."""
     if "rotary" in label:
         width = 2 * width
+    if label in PORTABLE:
+        # The rotary keys are codes as well.
+        layout, width = "rotated", 6
     positions = "none" if "rotary" in label else "learned"
     model = make(label, d_model=4 * width, positions=positions)
     options = {"scales": scales, "residual": residual, "group": 48, "block": 3}
