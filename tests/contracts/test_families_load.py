@@ -216,9 +216,13 @@ def make_config(family: str, config: Config) -> Any:
 
 @functools.cache
 def build(family: str, index: int) -> Any:
+    return build_model(family, CASES[family][index])
+
+
+def build_model(family: str, changes: Config) -> Any:
     """A model whose scores and gains are far from those of an untrained one."""
     torch.manual_seed(3)
-    config = make_config(family, CASES[family][index])
+    config = make_config(family, changes)
     kind = transformers.AutoModelForCausalLM
     model = kind.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():

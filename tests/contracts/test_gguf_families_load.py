@@ -13,7 +13,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-import transformers
 from torch import Tensor
 
 from qkvary.arch.models import as_model
@@ -22,56 +21,42 @@ from qkvary.checkpoints.gguf.configs import FAMILIES
 from qkvary.checkpoints.reference_models import find_reference
 from qkvary.costs.parameters import model_parameters
 from qkvary.nn.cache import KVCache
+from tests.contracts.test_families_load import CASES as LOADED
 from tests.contracts.test_families_load import (
-    LLAMA3,
     ROUNDING,
-    SIZES,
     TOKENS,
     Config,
+    build_model,
     distance,
     draw_tokens,
-    scaled,
     turned,
 )
 
 CASES: dict[str, list[Config]] = {
-    "llama": [{}, {"attention_bias": True}, scaled("llama3", **LLAMA3), turned(rope_theta=90.0)],
-    "qwen2": [{"head_dim": 12}, {"head_dim": 12, **scaled("yarn")}],
+    "llama": [
+        *(LOADED["llama"][index] for index in (0, 4)),
+        {"attention_bias": True, **turned(rope_theta=90.0)},
+    ],
+    "qwen2": [LOADED["qwen2"][index] for index in (0, 2)],
     "qwen3": [{"tie_word_embeddings": True}, turned(rope_type="linear", factor=3.0)],
-    "phi3": [
-        {"head_dim": 12},
-        {"head_dim": 12, "sliding_window": 5, "original_max_position_embeddings": 7}
-        | turned(
-            rope_type="longrope",
-            short_factor=[1.0, 1.5],
-            long_factor=[2.0, 3.5],
-            partial_rotary_factor=0.4,
-        ),
-    ],
-    "olmo2": [{"head_dim": 12}],
-    "smollm3": [{"head_dim": 12, "num_hidden_layers": 5}],
-    "starcoder2": [{"head_dim": 12}],
-    "stablelm": [{"head_dim": 12, "use_qkv_bias": True, **turned(partial_rotary_factor=0.5)}],
+    "phi3": [{"head_dim": 12}, {**LOADED["phi3"][2], "sliding_window": 5}],
+    "olmo2": LOADED["olmo2"][:1],
+    "smollm3": LOADED["smollm3"][2:],
+    "starcoder2": LOADED["starcoder2"][:1],
+    "stablelm": LOADED["stablelm"],
     "gptneox": [
-        {"hidden_size": 40, **turned(partial_rotary_factor=0.4)},
-        {"hidden_size": 40, "use_parallel_residual": False, **turned(partial_rotary_factor=0.4)},
+        LOADED["gpt_neox"][0],
+        {**LOADED["gpt_neox"][0], "use_parallel_residual": False},
     ],
-    "gemma": [{}],
+    "gemma": LOADED["gemma"][:1],
     "gemma2": [
-        {
-            "sliding_window": 5,
-            "query_pre_attn_scalar": 10,
-            "attn_logit_softcapping": 2.0,
-            "final_logit_softcapping": 3.0,
-        },
+        LOADED["gemma2"][2],
         # The largest one scales scores by its width.
         {"num_hidden_layers": 46, "query_pre_attn_scalar": 12, "sliding_window": 5},
     ],
     "gemma3": [
         {
-            "num_hidden_layers": 7,
-            "sliding_window": 5,
-            "query_pre_attn_scalar": 10,
+            **LOADED["gemma3_text"][2],
             "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 9000.0},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
@@ -80,18 +65,6 @@ CASES: dict[str, list[Config]] = {
     ],
 }
 ALL = [(name, config) for name, configs in CASES.items() for config in configs]
-
-
-def build(family: str, config: Config) -> Any:
-    torch.manual_seed(3)
-    made = transformers.AutoConfig.for_model(family, **{**SIZES, **config})
-    kind = transformers.AutoModelForCausalLM
-    model = kind.from_config(made, attn_implementation="eager").eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            is_gain = parameter.dim() == 1 and name.endswith("weight") and "gemma" not in family
-            parameter.copy_(0.3 * torch.randn_like(parameter) + is_gain)
-    return model
 
 
 def permute(weight: Tensor, heads: int) -> Tensor:
@@ -182,7 +155,7 @@ def test_every_architecture_has_a_case() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "config"), ALL)
 def test_logits_are_those_of_transformers(name: str, config: Config, tmp_path: Path) -> None:
-    model, tokens = build(FAMILIES[name], config), draw_tokens()
+    model, tokens = build_model(FAMILIES[name], config), draw_tokens()
     write(tmp_path / "a.gguf", name, model)
     network = load_checkpoint(tmp_path / "a.gguf").network
     expected = model(tokens).logits
