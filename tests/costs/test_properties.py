@@ -1,19 +1,13 @@
 """What holds for the costs of any model, against plain loops and against each other."""
 
 import dataclasses
-from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.arch.blocks import CompressedAttention, Experts
+from qkvary.arch.blocks import Experts
 from qkvary.arch.models import Model
-from qkvary.costs.cache import (
-    layerwise_cache_bytes,
-    model_cache_bytes,
-    read_bytes,
-    token_bytes,
-)
+from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes, read_bytes
 from qkvary.costs.decoding import decode_step
 from qkvary.costs.formats import parse_format
 from qkvary.costs.macs import MacCount, decode_macs, forward_macs
@@ -62,60 +56,6 @@ def test_a_token_reads_what_plain_lists_read(
     expected = stored.read_bytes(model, context, stored_as, encoder_tokens=seen)
     found = read_bytes(model, context=context, stored_as=stored_as, encoder_tokens=encoded)
     assert found == expected
-
-
-@FEWER
-@given(
-    first=models(kinds=("projected", "latent", "compressed"), encoders=False),
-    second=models(kinds=("projected", "latent", "compressed"), encoders=False),
-    context=CONTEXTS,
-    stored_as=st.sampled_from(FORMATS),
-)
-def test_layers_add_up(first: Model, second: Model, context: int, stored_as: str) -> None:
-    """Widths of the residual stream differ here, which no figure of a layer looks at."""
-    both = dataclasses.replace(first, layers=(*first.layers, *second.layers))
-    parts = (first, dataclasses.replace(first, layers=second.layers))
-    outside = dataclasses.replace(first, layers=first.layers[:1])
-
-    def assert_additive(cost: Callable[[Model], int], *, of_layers_only: bool) -> None:
-        # What stands outside the layers is counted in each part, and once in the whole.
-        lone = dataclasses.replace(first, layers=first.layers[:1] * 2)
-        repeated = 0 if of_layers_only else 2 * cost(outside) - cost(lone)
-        assert cost(both) == sum(map(cost, parts)) - repeated
-
-    def cached(model: Model) -> int:
-        return model_cache_bytes(model, context=context, stored_as=stored_as)
-
-    def read(model: Model) -> int:
-        return read_bytes(model, context=context, stored_as=stored_as)
-
-    assert_additive(cached, of_layers_only=True)
-    assert_additive(read, of_layers_only=True)
-    assert_additive(lambda model: decode_macs(model, context=context).total, of_layers_only=False)
-    assert_additive(lambda model: forward_macs(model, tokens=context).total, of_layers_only=False)
-    assert_additive(lambda model: model_parameters(model).total, of_layers_only=False)
-    assert_additive(active_parameters, of_layers_only=False)
-
-
-@FEWER
-@given(
-    model=models(kinds=("projected", "latent")),
-    context=CONTEXTS,
-    stored_as=st.sampled_from(FORMATS),
-    encoded=ENCODED,
-)
-def test_a_token_reads_what_was_kept_and_its_own_entry(
-    model: Model, context: int, stored_as: str, encoded: int
-) -> None:
-    call = {"stored_as": stored_as, "encoder_tokens": encoded}
-    before = model_cache_bytes(model, context=context - 1, **call)  # type: ignore[arg-type]
-    own = 0
-    for layer in model.layers:
-        assert not isinstance(layer.attention, CompressedAttention)
-        own += token_bytes(layer.attention, stored_as)
-    read = read_bytes(model, context=context, **call)  # type: ignore[arg-type]
-    assert read == before + own
-    assert read >= model_cache_bytes(model, context=context, **call)  # type: ignore[arg-type]
 
 
 @FEWER

@@ -30,7 +30,7 @@ LATENT = [
 @pytest.mark.parametrize("layout", ["rotated", "split"])
 @pytest.mark.parametrize("label", ROTATED)
 def test_rotary_keys_that_all_heads_share(label: str, layout: CacheLayout) -> None:
-    model = make(label, positions="none", d_model=24, rope_base=50.0)
+    model = make(label, positions="none", d_model=24, rotary_base=50.0)
     mask = torch.ones(3, PROMPT + NEW, dtype=torch.bool)
     mask[1, :3] = False
     assert compare(model, layout, rows=3, mask=mask) < FLOAT32
@@ -42,7 +42,7 @@ def test_matrices_of_a_latent(label: str, rows: int) -> None:
     """Latents that are wider and narrower than a vector, a head and the layer."""
     mask = torch.ones(rows, PROMPT + NEW, dtype=torch.bool)
     mask[1:, :3] = False
-    model = make(label, d_model=24, rope_base=50.0)
+    model = make(label, d_model=24, rotary_base=50.0)
     assert compare(model, "rotated", rows=rows, mask=mask) < FLOAT32
 
 
@@ -59,7 +59,7 @@ def test_matrices_of_a_latent(label: str, rows: int) -> None:
 def test_thousands_of_latents(storage: CacheStorage, dtype: torch.dtype, width: int) -> None:
     """Whole tiles, several blocks of tokens, and more rotary keys than are compared at once."""
     label = f"Q-GQA-2@decoupled-6@latent-{width}@kv-norm"
-    model = make(label, positions="none", d_model=64, heads=8, dtype=dtype)
+    model = make(label, positions="none", d_model=64, num_heads=8, dtype=dtype)
     object.__setattr__(model.config, "max_tokens", 2100)
     options = CacheOptions(layout="rotated", storage=storage)
     cache = KVCache(model.config.layers, max_tokens=2100, options=options)

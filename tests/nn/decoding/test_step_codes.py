@@ -111,11 +111,11 @@ def test_every_kind_of_codes(
 @pytest.mark.parametrize(("storage", "heads"), [("int8", 1), ("int4", 4), ("int8", 2)])
 def test_thousands_of_codes_are_read_where_they_lie(storage: CacheStorage, heads: int) -> None:
     """Whole tiles with one scale a token, whose codes no copy makes numbers of."""
-    model = make("QKV", d_model=64, heads=heads)
+    model = make("QKV", d_model=64, num_heads=heads)
     for rotary in (False, True):
         options = CacheOptions(layout="sources", storage=storage, residual=3)
         if rotary:
-            model = make("QKV@rotary", d_model=64, heads=heads, positions="none")
+            model = make("QKV@rotary", d_model=64, num_heads=heads, positions="none")
         cache = KVCache(model.config.layers, max_tokens=2100, options=options)
         generator = torch.Generator().manual_seed(5)
         shape = (1, heads, 2050, 64 // heads)
@@ -146,7 +146,7 @@ def test_thousands_of_codes_are_read_where_they_lie(storage: CacheStorage, heads
 )
 def test_half_precision_multiplies_codes_as_integers(label: str, heads: int, head_dim: int) -> None:
     """Nearer to the same codes in double precision than half precision could be."""
-    model = make(label, d_model=heads * head_dim, heads=heads, positions="none").half()
+    model = make(label, d_model=heads * head_dim, num_heads=heads, positions="none").half()
     object.__setattr__(model.config, "max_tokens", 2100)
     options = CacheOptions(layout="rotated", storage="int4", residual=3)
     cache = KVCache(model.config.layers, max_tokens=2100, options=options)
