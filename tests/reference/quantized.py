@@ -106,30 +106,3 @@ def decode_rounded(
             steps.append(mix(config, weights, part, exact | rounded, seen, asked=exact)[-1])
         outputs.append(torch.stack(steps))
     return torch.stack(outputs)
-
-
-def kept_bytes(
-    options: CacheOptions, *, tokens: int, window: int | None, width: int, plain_bytes: int
-) -> int:
-    """Bytes of one head after ``tokens`` tokens, each token looked at by itself.
-
-    Args:
-        options: How it is stored.
-        tokens: Seen.
-        window: Tokens that one sees, itself included; the last but one are kept.
-        width: Channels.
-        plain_bytes: Of a number that is not quantised.
-    """
-    total, blocks = 0, set[int]()
-    for token in range(tokens):
-        if window is not None and token < tokens - (window - 1):
-            continue
-        if not is_coded(options, token, tokens):
-            total += width * plain_bytes
-            continue
-        total += math.ceil(width * (options.bits or 0) / 8)
-        if options.scales == "token":
-            total += 4 * len(range(0, width, options.group))
-        else:
-            blocks.add(token // options.block)
-    return total + 4 * width * len(blocks)

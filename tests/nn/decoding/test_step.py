@@ -69,6 +69,8 @@ def make(label: str, *, dtype: torch.dtype = torch.float32, **fields: Any) -> La
         "vocabulary": VOCABULARY,
         "max_tokens": LONGEST,
         "positions": "learned",
+        "value_rope": "none",
+        "rotary_fraction": 1.0,
     }
     model = LanguageModel(small_config(label, **(usual | fields))).double().eval()
     randomize(model, seed=3)
