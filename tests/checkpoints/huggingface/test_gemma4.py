@@ -179,13 +179,10 @@ def act(caches: list[DynamicCache], name: str, rows: int, choose: random.Random)
 
 @torch.no_grad()
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("sequences", [5, pytest.param(200, marks=pytest.mark.slow)])
-def test_any_sequence_of_operations_leaves_what_the_stock_cache_has(
-    layout: Layout, sequences: int
-) -> None:
+def test_any_sequence_of_operations_leaves_what_the_stock_cache_has(layout: Layout) -> None:
     """Without windows, so that every crop is possible."""
     model = build(num_hidden_layers=3, layer_types=["full_attention"] * 3)
-    for seed in range(sequences):
+    for seed in range(5):
         choose = random.Random(seed)
         caches = [dynamic(model), exact_cache(model, layout=layout)]
         rows = 2
