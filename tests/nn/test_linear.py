@@ -26,7 +26,7 @@ Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 @pytest.fixture(autouse=True)
 def avx512(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on processors on which products go to oneDNN."""
-    monkeypatch.setattr(linear_module, "_HAS_AVX512", True)
+    monkeypatch.setattr(linear_module, "_IS_ONEDNN_FASTER", True)
 
 
 class Watch(TorchDispatchMode):
@@ -88,7 +88,7 @@ def test_other_types_are_left_to_torch(dtype: torch.dtype) -> None:
 
 
 def test_processors_without_avx512_leave_products_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_module, "_HAS_AVX512", False)
+    monkeypatch.setattr(linear_module, "_IS_ONEDNN_FASTER", False)
     x, weight = make(ROWS, INNER).requires_grad_(), make(WIDTH, INNER, seed=1)
     with Watch() as watch:
         found = linear(x, weight)

@@ -71,7 +71,7 @@ def work(order: dict[str, Any], rank: int) -> None:
     with joined as distribution:
         mutate(order.get("mutant", ""), distribution)
         if "large_product" in order:
-            linear_module.LARGE, linear_module._HAS_AVX512 = order["large_product"], True
+            linear_module.LARGE, linear_module._IS_ONEDNN_FASTER = order["large_product"], True
         products = count_onednn()
         outcome = train(
             run,

@@ -108,7 +108,7 @@ def plan(
             number that makes no sense.
         DownloadError: if the hub cannot be reached.
     """
-    device, found = hardware.choose(), find_model(model)
+    found, device = find_model(model), hardware.choose()
     demand = Demand(
         device=device,
         context=choose_context(found, read_count(load.context, "context")),

