@@ -1,44 +1,24 @@
 """Small networks whose heads can change their basis, and the tokens they read."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig
-from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
+from tests.small_networks import small_config
 
 VOCABULARY = 31
 
 
 def make_network(
-    label: str = "QKV",
-    *,
-    d_model: int = 12,
-    heads: int = 2,
-    head_dim: int | None = None,
-    num_layers: int = 2,
-    bias: bool = True,
-    seed: int = 0,
-    rotary_fraction: float = 0.5,
+    label: str = "QKV", *, heads: int = 2, seed: int = 0, **fields: Any
 ) -> LanguageModel:
     """A network in float64 with weights large enough that attention prefers some tokens."""
-    config = LanguageModelConfig(
-        attention=AttentionConfig(
-            d_model=d_model,
-            num_heads=heads,
-            head_dim=head_dim,
-            variant=parse_variant(label),
-            causal=True,
-            bias=bias,
-            position=PositionConfig(rotary_fraction=rotary_fraction),
-        ),
-        block=BlockConfig(d_ff=17),
-        num_layers=num_layers,
-        vocabulary=VOCABULARY,
-        max_tokens=64,
-    )
+    sizes = {"d_model": 12, "d_ff": 17, "vocabulary": VOCABULARY, "max_tokens": 64}
+    given = sizes | {"rotary_fraction": 0.5, "positions": "learned"} | fields
+    config = small_config(label, num_heads=heads, **given)
     network = LanguageModel(config).double().eval()
     draws = torch.Generator().manual_seed(seed)
     with torch.no_grad():

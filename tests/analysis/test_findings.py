@@ -29,35 +29,25 @@ def test_the_cost_is_that_of_one_layer_and_of_all() -> None:
     # Rotated keys prevent tying, which is said before what it would cost.
     assert find_answers(analysis)[1].startswith("Keys are rotated, which prevents tying")
     # Two KV heads each.
-    assert find_answers(analysis)[2] == (
-        "One tensor for key and value is forecast to raise the loss of 1.250 by less than 0.0001 "
-        "(layer 2 alone) to 0.060 (layer 3 alone) nats per token, without training; in all 3 "
-        "layers together by 0.080."
-    )
+    cost = "loss of 1.250 by less than 0.0001 (layer 2 alone) to 0.060 (layer 3 alone) nats per"
+    assert cost in find_answers(analysis)[2]
+    assert find_answers(analysis)[2].endswith("in all 3 layers together by 0.080.")
     alone = dataclasses.replace(analysis, layers=layers[:1])
-    assert find_answers(alone)[2] == (
-        "One tensor for key and value is forecast to raise the loss of 1.250 by 0.020 (layer 1) "
-        "nats per token, without training."
-    )
+    assert "by 0.020 (layer 1) nats per" in find_answers(alone)[2]
 
 
 FITS = (0.96**0.5, 0.03**0.5, 0.01**0.5, 0.0)
 TOO_MANY = (0.4**0.5, 0.3**0.5, 0.2**0.5, 0.1**0.5)
 
 
+# The mean of the last, 3 of 2 directions, would say that no head fits.
 @pytest.mark.parametrize(
-    ("spectra", "found"),
-    [
-        ((FITS, FITS), "in 6 of 6 heads: 99 % of what scores and outputs read of both lies in 2 "),
-        ((TOO_MANY, TOO_MANY), "in 0 of 6 heads: 99 % of what scores and outputs read of both "),
-        # The mean, 3 of 2 directions, would say that no head fits.
-        (
-            (FITS, TOO_MANY),
-            "in 3 of 6 heads: 99 % of what scores and outputs read of both lies in ",
-        ),
-    ],
+    ("spectra", "found", "directions"),
+    [((FITS, FITS), 6, "2"), ((TOO_MANY, TOO_MANY), 0, "4"), ((FITS, TOO_MANY), 3, "2 to 4")],
 )
-def test_room_is_counted_by_head(spectra: tuple[tuple[float, ...], ...], found: str) -> None:
+def test_room_is_counted_by_head(
+    spectra: tuple[tuple[float, ...], ...], found: int, directions: str
+) -> None:
     analysis = make_analysis()
     layers = tuple(
         dataclasses.replace(
@@ -69,12 +59,11 @@ def test_room_is_counted_by_head(spectra: tuple[tuple[float, ...], ...], found: 
         )
         for layer in analysis.layers
     )
-    directions = [count_directions(head) for head in layers[0].key_values]
-    assert directions == [2 if spectrum is FITS else 4 for spectrum in spectra]
+    counted = [count_directions(head) for head in layers[0].key_values]
+    assert counted == [2 if spectrum is FITS else 4 for spectrum in spectra]
     sentence = find_answers(dataclasses.replace(analysis, layers=layers))[-1]
-    assert sentence.startswith(f"The key and the value of a head fit into one tensor {found}")
-    named = str(directions[0]) if len(set(directions)) == 1 else "2 to 4"
-    assert sentence.endswith(f"lies in {named} directions, and one tensor has 2.")
+    assert f"in {found} of 6 heads: 99 %" in sentence
+    assert sentence.endswith(f"lies in {directions} directions, and one tensor has 2.")
 
 
 def test_a_network_with_one_tensor_has_nothing_to_tie() -> None:

@@ -18,7 +18,7 @@ from tests.arch.variant_strategies import variants
 from tests.conftest import examples
 
 
-@examples(100)
+@examples(50)
 @given(variant=variants)
 def test_labels_and_tuples_are_read_back(variant: Variant) -> None:
     for spell in (format_label, format_tuple):
@@ -29,7 +29,7 @@ def test_labels_and_tuples_are_read_back(variant: Variant) -> None:
         assert "/" not in text or text.count("/") <= 3
 
 
-@examples(66)
+@examples(33)
 @given(left=variants, right=variants)
 def test_different_variants_have_different_labels(left: Variant, right: Variant) -> None:
     assert (format_label(left) == format_label(right)) == (left == right)

@@ -2,7 +2,6 @@
 
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -128,35 +127,21 @@ def test_a_reader_opens_the_files_that_it_needs(
         assert sorted(opened) == sorted([f"{kind}.safetensors" for kind in KINDS] + shards)
 
 
-def silent(tmp_path: Path, count: int, wanted: Callable[[str], bool] = lambda _name: True) -> int:
-    """How many damages to a checkpoint of three no reader of some number noticed."""
+def test_no_damage_is_silent(tmp_path: Path) -> None:
+    """Of a checkpoint of three, to readers of any number."""
     save(tmp_path / "sound", 3, 3)
     save(tmp_path / "sound", 5, 3)
-    unnoticed = 0
-    for seed in range(count):
+    for seed in range(trials("DAMAGES", 100)):
         folder = tmp_path / "damaged"
         shutil.copytree(tmp_path / "sound", folder)
         generator = random.Random(seed)
-        files = [path for path in sorted(step_folder(folder, 5).iterdir()) if wanted(path.name)]
-        DAMAGES[seed % len(DAMAGES)](generator.choice(files), generator)
-        try:
-            found = read(folder, 5, 1 + seed % 4)
-            unnoticed += 1
-            assert found
-        except DamagedError:
-            before = read(folder, 3, 1 + seed % 4)
-            assert torch.equal(before[0]["weights"]["scale"], tensors(3)["weights"]["scale"])
+        file = generator.choice(sorted(step_folder(folder, 5).iterdir()))
+        DAMAGES[seed % len(DAMAGES)](file, generator)
+        with pytest.raises(DamagedError):
+            read(folder, 5, 1 + seed % 4)
+        before = read(folder, 3, 1 + seed % 4)
+        assert torch.equal(before[0]["weights"]["scale"], tensors(3)["weights"]["scale"])
         shutil.rmtree(folder)
-    return unnoticed
-
-
-def test_no_damage_is_silent(tmp_path: Path) -> None:
-    assert silent(tmp_path, trials("DAMAGES", 100)) == 0
-
-
-@pytest.mark.slow
-def test_none_of_a_thousand_damages_is_silent(tmp_path: Path) -> None:
-    assert silent(tmp_path, 1000) == 0
 
 
 def test_rows_that_are_not_the_listed_ones_are_refused(tmp_path: Path) -> None:

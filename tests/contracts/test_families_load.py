@@ -29,6 +29,7 @@ from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import model_parameters
+from qkvary.inference.decoding import generate
 from qkvary.nn.cache import KVCache
 from qkvary.storage.errors import UsageError
 
@@ -213,22 +214,22 @@ def make_config(family: str, config: Config) -> Any:
     return transformers.AutoConfig.for_model(family, **{**SIZES, **config})
 
 
-def make_model(family: str, config: Config) -> Any:
+@functools.cache
+def build(family: str, index: int) -> Any:
+    return build_model(family, CASES[family][index])
+
+
+def build_model(family: str, changes: Config) -> Any:
     """A model whose scores and gains are far from those of an untrained one."""
     torch.manual_seed(3)
+    config = make_config(family, changes)
     kind = transformers.AutoModelForCausalLM
-    made = make_config(family, config)
-    model = kind.from_config(made, attn_implementation="eager").eval()
+    model = kind.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_gain = parameter.dim() == 1 and name.endswith("weight") and "gemma" not in family
             parameter.copy_(0.3 * torch.randn_like(parameter) + is_gain)
     return model
-
-
-@functools.cache
-def build(family: str, index: int) -> Any:
-    return make_model(family, CASES[family][index])
 
 
 @pytest.fixture(scope="module")
@@ -291,6 +292,16 @@ def test_a_cache_changes_no_logits_and_holds_what_is_counted(
     assert distance(torch.cat(parts, dim=1), expected) < ROUNDING
     model = as_model(network.config)
     assert cache.nbytes == 2 * model_cache_bytes(model, context=TOKENS, stored_as="fp32")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", CASES)
+def test_greedy_texts_are_those_of_transformers(folder: Path, family: str) -> None:
+    network, prompt = load(folder, family, 0).network, draw_tokens()[0, :PROMPT]
+    answer = generate(network, [prompt.tolist()], max_new_tokens=TOKENS - PROMPT)[0]
+    settings = {"max_new_tokens": TOKENS - PROMPT, "do_sample": False, "pad_token_id": 0}
+    expected = build(family, 0).generate(prompt[None], **settings)[0, PROMPT:]
+    assert list(answer) == expected.tolist()
 
 
 @pytest.mark.parametrize(("family", "index"), ALL)

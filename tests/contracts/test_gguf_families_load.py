@@ -23,20 +23,21 @@ from qkvary.costs.parameters import model_parameters
 from qkvary.nn.cache import KVCache
 from tests.contracts.test_families_load import CASES as LOADED
 from tests.contracts.test_families_load import (
-    LLAMA3,
     ROUNDING,
     TOKENS,
     Config,
+    build_model,
     distance,
     draw_tokens,
-    make_model,
-    scaled,
     turned,
 )
 
 CASES: dict[str, list[Config]] = {
-    "llama": [{}, {"attention_bias": True}, scaled("llama3", **LLAMA3), turned(rope_theta=90.0)],
-    "qwen2": LOADED["qwen2"][::2],
+    "llama": [
+        *(LOADED["llama"][index] for index in (0, 4)),
+        {"attention_bias": True, **turned(rope_theta=90.0)},
+    ],
+    "qwen2": [LOADED["qwen2"][index] for index in (0, 2)],
     "qwen3": [{"tie_word_embeddings": True}, turned(rope_type="linear", factor=3.0)],
     "phi3": [{"head_dim": 12}, {**LOADED["phi3"][2], "sliding_window": 5}],
     "olmo2": LOADED["olmo2"][:1],
@@ -47,7 +48,7 @@ CASES: dict[str, list[Config]] = {
         LOADED["gpt_neox"][0],
         {**LOADED["gpt_neox"][0], "use_parallel_residual": False},
     ],
-    "gemma": [{}],
+    "gemma": LOADED["gemma"][:1],
     "gemma2": [
         LOADED["gemma2"][2],
         # The largest one scales scores by its width.
@@ -154,7 +155,7 @@ def test_every_architecture_has_a_case() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "config"), ALL)
 def test_logits_are_those_of_transformers(name: str, config: Config, tmp_path: Path) -> None:
-    model, tokens = make_model(FAMILIES[name], config), draw_tokens()
+    model, tokens = build_model(FAMILIES[name], config), draw_tokens()
     write(tmp_path / "a.gguf", name, model)
     network = load_checkpoint(tmp_path / "a.gguf").network
     expected = model(tokens).logits

@@ -21,7 +21,7 @@ from tests.contracts.variant_cases import (
     randomize,
     variant_pairs,
 )
-from tests.reference.equations import Layer, evaluate
+from tests.reference.equations import evaluate
 
 ROOT_MEAN_SQUARE = {
     "input": 1.0,
@@ -61,25 +61,11 @@ def compare(config: AttentionConfig, label: str, equation: str) -> float:
     layer = Attention(config).double()
     randomize(layer, seed=43)
     x = random_input(47, batch=1)
-    weights = {name: part.numpy() for name, part in layer.state_dict().items()}
-    size = config.d_model // config.num_heads
-    half = 2 * int(size / 4)
-    mixed = evaluate(
-        equation,
-        Layer(
-            x=x[0].numpy(),
-            heads=config.num_heads,
-            kv_heads=config.variant.num_kv_heads or config.num_heads,
-            weights=weights,
-            scale=score_scale(label, size),
-            causal=config.causal,
-            rotated=config.variant.decoupled or half,
-        ),
-    )
-    flat = mixed.transpose(1, 0, 2).reshape(x.shape[1], -1)
-    expected = flat @ weights["o_proj.weight"].T + weights["o_proj.bias"]
+    scale = score_scale(label, config.d_model // config.num_heads)
     with torch.no_grad():
-        return distance(layer(x)[0], torch.from_numpy(expected))
+        mixed = evaluate(equation, config, layer.state_dict(), x[0], scale)
+        expected = layer.o_proj(mixed.transpose(0, 1).flatten(1))
+        return distance(layer(x)[0], expected)
 
 
 @variant_pairs("label, causal", EVERY_LABEL, (True, False))

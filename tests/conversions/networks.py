@@ -1,51 +1,36 @@
 """Networks to rewrite, and the judge of what comes out: the plain loops in float64."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
-from qkvary.arch.labels import format_label, parse_variant
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.arch.labels import format_label
+from qkvary.arch.networks import BlockConfig
 from qkvary.conversions.draft import RewriteOptions
 from qkvary.conversions.rewriting import Rewriting, run_rewrite
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import distance, randomize
 from tests.reference.networks import language_model_logits
+from tests.small_networks import small_config
 
 EXACT = 1e-11
 """Of the root mean square of the logits: rounding at the condition numbers of random matrices."""
 
 
 def make_network(
-    label: str,
-    *,
-    heads: int = 4,
-    head_dim: int = 5,
-    bias: bool = False,
-    value_rope: ValueRope = "counter",
-    seed: int = 5,
-    block: BlockConfig | None = None,
-    **fields: object,
+    label: str, *, heads: int = 4, head_dim: int = 5, seed: int = 5, **fields: Any
 ) -> LanguageModel:
     """A small network in float64 whose scores have a deviation of about 1, without norms."""
-    attention = AttentionConfig(
-        d_model=heads * head_dim,
-        num_heads=heads,
-        variant=parse_variant(label),
-        causal=True,
-        bias=bias,
-        position=PositionConfig(relative_distance=2, value_rope=value_rope),
-    )
-    given: dict[str, object] = {"num_layers": 2, "positions": "none", **fields}
-    config = LanguageModelConfig(
-        attention=attention,
-        block=block or BlockConfig(d_ff=11, norm="none", skips="attention"),
-        vocabulary=13,
-        max_tokens=9,
-        **given,  # type: ignore[arg-type]
-    )
+    usual: dict[str, Any] = {
+        "bias": False,
+        "relative_distance": 2,
+        "block": BlockConfig(d_ff=11, norm="none", skips="attention"),
+        "max_tokens": 9,
+    }
+    sizes = {"d_model": heads * head_dim, "num_heads": heads}
+    config = small_config(label, **sizes, **(usual | fields))
     network = LanguageModel(config).double().eval()
     randomize(network, seed)
     # Without norms the stream is as small as the embedding, and scores with it.

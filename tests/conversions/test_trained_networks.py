@@ -1,19 +1,17 @@
 """A trained network: rewritten, it gives the same text."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
 import qkvary as qk
-from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.arch.networks import BlockConfig
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from tests.conversions.networks import convert, judge, labels
+from tests.small_networks import small_config
 
 TEXT = "the quick brown fox jumps over the lazy dog. "
 TOKENIZER = CharacterTokenizer("".join(sorted(set(TEXT))))
@@ -21,17 +19,12 @@ TOKENIZER = CharacterTokenizer("".join(sorted(set(TEXT))))
 
 def train(label: str, **fields: object) -> LanguageModel:
     """Train a network on one sentence until it knows it."""
-    attention = AttentionConfig(
-        d_model=24, num_heads=2, variant=parse_variant(label), causal=True, bias=False
+    block = BlockConfig(d_ff=48, norm="none", skips="attention")
+    sizes = {"vocabulary": TOKENIZER.vocabulary, "max_tokens": 32, "positions": "learned"}
+    config = small_config(
+        label, d_model=24, num_heads=2, bias=False, block=block, **(sizes | fields)
     )
-    config = LanguageModelConfig(
-        attention=attention,
-        block=BlockConfig(d_ff=48, norm="none", skips="attention"),
-        num_layers=2,
-        vocabulary=TOKENIZER.vocabulary,
-        max_tokens=32,
-    )
-    model = LanguageModel(dataclasses.replace(config, **fields), seed=1)  # type: ignore[arg-type]
+    model = LanguageModel(config, seed=1)
     tokens = torch.tensor(TOKENIZER.encode(TEXT * 9))
     generator = torch.Generator().manual_seed(1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

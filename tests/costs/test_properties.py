@@ -1,176 +1,94 @@
-"""What holds for the costs of any model, against plain loops and against each other."""
+"""What holds for the costs of models of every kind, by hand and against each other.
+
+What a cache keeps is held to the caches of transformers in ``tests/contracts``.
+"""
 
 import dataclasses
-from collections.abc import Callable
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from qkvary.arch.blocks import CompressedAttention, Experts
+from qkvary.arch.blocks import Experts
 from qkvary.arch.models import Model
-from qkvary.costs.cache import (
-    layerwise_cache_bytes,
-    model_cache_bytes,
-    read_bytes,
-    token_bytes,
-)
+from qkvary.costs.cache import model_cache_bytes, read_bytes
 from qkvary.costs.decoding import decode_step
 from qkvary.costs.formats import parse_format
-from qkvary.costs.macs import MacCount, decode_macs, forward_macs
+from qkvary.costs.macs import decode_macs, forward_macs
 from qkvary.costs.parameters import active_parameters, model_parameters
-from tests.conftest import examples
-from tests.costs.model_strategies import CONTEXTS, FORMATS, models
-from tests.reference import kept as stored
-
-FEWER = examples(8)
-
-ENCODED = st.integers(1, 9)
-"""Tokens of an encoder, where a model has one that does not fix them."""
-
-
-def encoder_tokens(model: Model, given_there: int) -> int:
-    """Tokens that an encoder sees."""
-    return 0 if model.encoder is None else model.encoder.tokens or given_there
-
-
-@given(
-    model=models(storages=True),
-    context=st.integers(0, 23),
-    stored_as=st.sampled_from(FORMATS),
-    encoded=ENCODED,
+from tests.costs.toy_models import (
+    ALL_KINDS,
+    compressed_model,
+    encoder_decoder_model,
+    experts_model,
+    language_model,
+    latent_model,
+    plain_layer,
+    projected,
+    stack,
+    tied_rotary_model,
 )
-def test_a_cache_is_what_plain_lists_keep(
-    model: Model, context: int, stored_as: str, encoded: int
-) -> None:
-    seen = encoder_tokens(model, encoded)
-    expected = stored.kept_bytes(model, context, stored_as, encoder_tokens=seen)
-    call = {"context": context, "stored_as": stored_as, "encoder_tokens": encoded}
-    assert layerwise_cache_bytes(model, **call) == expected  # type: ignore[arg-type]
-    assert model_cache_bytes(model, **call) == sum(expected)  # type: ignore[arg-type]
 
 
-@given(
-    model=models(storages=True),
-    context=CONTEXTS,
-    stored_as=st.sampled_from(FORMATS),
-    encoded=ENCODED,
+@pytest.mark.parametrize(
+    ("model", "numbers"),
+    [
+        (language_model(), 3 * 29 * 2 * 48),
+        # A token sees itself and four others.
+        (language_model("QKV@w5"), 3 * 5 * 2 * 48),
+        (latent_model(), 2 * 29 * (14 + 4)),
+        (tied_rotary_model(), 5 * 6 * 2 * 3 * 8 + 29 * 2 * 2 * 16),
+        (encoder_decoder_model(), 2 * (29 + 11) * 48),
+        (encoder_decoder_model("Q-K=V", tokens=19), 2 * (29 + 19) * 24),
+        # Windows of 5; 4 summaries of 7; 7 keys of the indexer of 4 tokens each, and 3 picked.
+        (compressed_model(), 5 * 8 + (5 + 4) * 8 + (5 + 3) * 8 + 7 * 3),
+    ],
 )
-def test_a_token_reads_what_plain_lists_read(
-    model: Model, context: int, stored_as: str, encoded: int
-) -> None:
-    seen = encoder_tokens(model, encoded)
-    expected = stored.read_bytes(model, context, stored_as, encoder_tokens=seen)
-    found = read_bytes(model, context=context, stored_as=stored_as, encoder_tokens=encoded)
-    assert found == expected
+def test_what_a_token_reads_by_hand(model: Model, numbers: int) -> None:
+    assert read_bytes(model, context=29, stored_as="bf16", encoder_tokens=11) == 2 * numbers
 
 
-@FEWER
-@given(
-    first=models(kinds=("projected", "latent", "compressed"), encoders=False),
-    second=models(kinds=("projected", "latent", "compressed"), encoders=False),
-    context=CONTEXTS,
-    stored_as=st.sampled_from(FORMATS),
-)
-def test_layers_add_up(first: Model, second: Model, context: int, stored_as: str) -> None:
-    """Widths of the residual stream differ here, which no figure of a layer looks at."""
-    both = dataclasses.replace(first, layers=(*first.layers, *second.layers))
-    parts = (first, dataclasses.replace(first, layers=second.layers))
-    outside = dataclasses.replace(first, layers=first.layers[:1])
-
-    def assert_additive(cost: Callable[[Model], int], *, of_layers_only: bool) -> None:
-        # What stands outside the layers is counted in each part, and once in the whole.
-        lone = dataclasses.replace(first, layers=first.layers[:1] * 2)
-        repeated = 0 if of_layers_only else 2 * cost(outside) - cost(lone)
-        assert cost(both) == sum(map(cost, parts)) - repeated
-
-    def cached(model: Model) -> int:
-        return model_cache_bytes(model, context=context, stored_as=stored_as)
-
-    def read(model: Model) -> int:
-        return read_bytes(model, context=context, stored_as=stored_as)
-
-    assert_additive(cached, of_layers_only=True)
-    assert_additive(read, of_layers_only=True)
-    assert_additive(lambda model: decode_macs(model, context=context).total, of_layers_only=False)
-    assert_additive(lambda model: forward_macs(model, tokens=context).total, of_layers_only=False)
-    assert_additive(lambda model: model_parameters(model).total, of_layers_only=False)
-    assert_additive(active_parameters, of_layers_only=False)
+def test_a_layer_that_reads_another_one_keeps_nothing_and_reads_as_much() -> None:
+    layer = plain_layer(projected("GQA-2@w9"))
+    reader = plain_layer(dataclasses.replace(projected("GQA-2@w9"), reads_layer=0))
+    one, two = stack(layer), stack(layer, reader)
+    for context in (3, 29):
+        kept = (model_cache_bytes(model, context=context) for model in (one, two))
+        assert len({*kept}) == 1
+        read = [read_bytes(model, context=context) for model in (one, two)]
+        assert read[1] == 2 * read[0] == 2 * min(context, 9) * 2 * 2 * 4 * 2
 
 
-@FEWER
-@given(
-    model=models(kinds=("projected", "latent")),
-    context=CONTEXTS,
-    stored_as=st.sampled_from(FORMATS),
-    encoded=ENCODED,
-)
-def test_a_token_reads_what_was_kept_and_its_own_entry(
-    model: Model, context: int, stored_as: str, encoded: int
-) -> None:
-    call = {"stored_as": stored_as, "encoder_tokens": encoded}
-    before = model_cache_bytes(model, context=context - 1, **call)  # type: ignore[arg-type]
-    own = 0
-    for layer in model.layers:
-        assert not isinstance(layer.attention, CompressedAttention)
-        own += token_bytes(layer.attention, stored_as)
-    read = read_bytes(model, context=context, **call)  # type: ignore[arg-type]
-    assert read == before + own
-    assert read >= model_cache_bytes(model, context=context, **call)  # type: ignore[arg-type]
-
-
-@FEWER
-@given(
-    model=models(), context=CONTEXTS, stored_as=st.sampled_from(FORMATS), batch=st.integers(1, 9)
-)
-def test_a_batch_reads_and_writes_as_often_as_it_has_sequences(
-    model: Model, context: int, stored_as: str, batch: int
-) -> None:
-    form = parse_format(stored_as)
-    call = {"context": context, "weights": parse_format("bf16"), "cache": form}
-    one, many = (decode_step(model, batch=size, **call) for size in (1, batch))  # type: ignore[arg-type]
-    assert many.cache_bytes == batch * one.cache_bytes
-    assert many.written_bytes == batch * one.written_bytes
-    assert many.macs == batch * one.macs
-    assert one.weight_bytes <= many.weight_bytes <= batch * one.weight_bytes * (1 + 1e-9)
+@pytest.mark.parametrize("model", ALL_KINDS, ids=lambda model: model.name)
+@pytest.mark.parametrize("form", ["fp32", "int4-g5"])
+def test_a_batch_reads_and_writes_as_often_as_it_has_sequences(model: Model, form: str) -> None:
+    call = {"context": 23, "weights": parse_format("bf16"), "cache": parse_format(form)}
+    one, many = (decode_step(model, batch=size, **call) for size in (1, 7))  # type: ignore[arg-type]
+    assert many.cache_bytes == 7 * one.cache_bytes
+    assert many.written_bytes == 7 * one.written_bytes
+    assert many.macs == 7 * one.macs
+    assert one.weight_bytes <= many.weight_bytes <= 7 * one.weight_bytes * (1 + 1e-9)
     own = dataclasses.replace(
         model, layers=tuple(dataclasses.replace(layer, cross=None) for layer in model.layers)
     )
-    assert one.written_bytes == model_cache_bytes(own, context=1, stored_as=stored_as)
+    assert one.written_bytes == model_cache_bytes(own, context=1, stored_as=form)
 
 
-PLAIN = ("plus", "diagonal", "latent")
-
-
-def decode_all(model: Model, tokens: int, encoded: int) -> MacCount:
-    """The sum over all tokens of a sequence, decoded one by one."""
-    steps = [
-        decode_macs(model, context=context, encoder_tokens=encoded)
-        for context in range(1, tokens + 1)
-    ]
-    return MacCount(
-        **{
-            part.name: sum(getattr(step, part.name) for step in steps)
-            for part in dataclasses.fields(MacCount)
-        }
-    )
-
-
-@FEWER
-@given(
-    model=models(kinds=("projected", "reader", "compressed"), without=PLAIN, encoders=False),
-    tokens=CONTEXTS,
+@pytest.mark.parametrize(
+    "model", [one for one in ALL_KINDS if one.encoder is None and one.name != "latent"]
 )
-def test_decoding_multiplies_as_much_as_one_forward_pass(model: Model, tokens: int) -> None:
+def test_decoding_multiplies_as_much_as_one_forward_pass(model: Model) -> None:
     """Summaries are pooled elementwise, so that compression is no exception."""
-    assert decode_all(model, tokens, 1) == forward_macs(model, tokens=tokens)
+    steps = [dataclasses.asdict(decode_macs(model, context=tokens)) for tokens in range(1, 24)]
+    summed = {name: sum(step[name] for step in steps) for name in steps[0]}
+    assert summed == dataclasses.asdict(forward_macs(model, tokens=23))
 
 
-@FEWER
-@given(model=models())
+@pytest.mark.parametrize("model", ALL_KINDS, ids=lambda model: model.name)
 def test_active_parameters_leave_out_idle_experts(model: Model) -> None:
-    total, active = model_parameters(model).total, active_parameters(model)
-    layers = (*model.layers, *(model.encoder.layers if model.encoder else ()))
-    mixtures = [part for layer in layers for part in layer.feed_forward]
-    idle = any(isinstance(part, Experts) and part.active < part.count for part in mixtures)
-    assert (active < total) if idle else (active == total)
-    assert active > 0
+    idle = sum(
+        (part.count - part.active) * 3 * 24 * 13
+        for layer in model.layers
+        for part in layer.feed_forward
+        if isinstance(part, Experts)
+    )
+    assert active_parameters(model) == model_parameters(model).total - idle
+    assert (idle > 0) == (model == experts_model())

@@ -2,10 +2,9 @@
 
 import torch
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig
-from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.nn.language_model import LanguageModel
+from tests.small_networks import small_config
 
 VOCABULARY, LONGEST = 23, 61
 
@@ -13,19 +12,14 @@ VOCABULARY, LONGEST = 23, 61
 def make_config(label: str, *, max_tokens: int = LONGEST) -> LanguageModelConfig:
     """As GPT-2, or as Llama where it rotates."""
     rotary = "@rotary" in label
-    attention = AttentionConfig(
+    form = {"norm": "rmsnorm", "activation": "swiglu", "bias": False} if rotary else {}
+    return small_config(
+        label,
         d_model=20,
         num_heads=2,
-        causal=True,
-        variant=parse_variant(label),
-        position=PositionConfig(rotary_fraction=1.0, value_rope="none"),
-    )
-    block = BlockConfig(d_ff=33)
-    if rotary:
-        block = BlockConfig(d_ff=33, norm="rmsnorm", activation="swiglu", bias=False)
-    return LanguageModelConfig(
-        attention=attention,
-        block=block,
+        rotary_fraction=1.0,
+        value_rope="none",
+        block=BlockConfig(d_ff=33, **form),  # type: ignore[arg-type]
         num_layers=3,
         vocabulary=VOCABULARY,
         max_tokens=max_tokens,

@@ -54,7 +54,7 @@ ANYTHING = st.one_of(
 )
 
 
-@examples(125)
+@examples(30)
 @given(
     fields=st.dictionaries(
         st.sampled_from(["prompt", "max_new_tokens", "seed", "stop", "stop_tokens"]), ANYTHING

@@ -1,6 +1,6 @@
-"""Filters keep what plain loops keep; draws have the frequencies of the softmax."""
+"""Filters keep what those of transformers keep; draws have the frequencies of the softmax."""
 
-import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
+from transformers import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from qkvary.inference.requests import Request, Sampling
 from qkvary.inference.sampling import (
@@ -18,13 +24,21 @@ from qkvary.inference.sampling import (
     penalise,
 )
 from tests.conftest import examples
-from tests.reference import sampling as loops
 
 VALUES = st.floats(-30, 30, allow_nan=False).map(lambda value: round(value, 3))
 ROWS = st.integers(1, 13).flatmap(
-    lambda width: st.lists(st.lists(VALUES, min_size=width, max_size=width), min_size=1, max_size=4)
+    lambda width: st.lists(
+        st.lists(VALUES, min_size=width, max_size=width, unique=True), min_size=1, max_size=4
+    )
 )
-NEAR = 1e-9
+
+
+NO_TOKENS: Any = torch.zeros(1, 0, dtype=torch.long)
+WARPERS: dict[str, Any] = {
+    "top_k": TopKLogitsWarper,
+    "top_p": TopPLogitsWarper,
+    "min_p": MinPLogitsWarper,
+}
 
 
 def column(values: list[float]) -> Tensor:
@@ -38,31 +52,51 @@ def kept(filtered: Tensor, logits: Tensor) -> list[set[int]]:
     return [set(row.nonzero().flatten().tolist()) for row in finite]
 
 
+def is_decided(logits: Tensor, share: float) -> bool:
+    """Whether no share of top-p or min-p is decided by rounding."""
+    chances = logits.softmax(dim=-1).sort(descending=True).values
+    limits = torch.stack((chances.cumsum(dim=-1) - share, chances - share * chances[:1]))
+    return bool((limits[:, 1:].abs() > 1e-9).all() and (limits[0].abs() > 1e-9).all())
+
+
 @examples(100)
 @given(rows=ROWS, data=st.data())
-def test_filters_keep_what_the_loops_keep(rows: list[list[float]], data: st.DataObject) -> None:
+def test_filters_keep_what_transformers_keeps(rows: list[list[float]], data: st.DataObject) -> None:
     logits = torch.tensor(rows, dtype=torch.float64)
     counts = [data.draw(st.integers(1, 15)) for _ in rows]
-    shares = [data.draw(st.floats(0.001, 1.0)) for _ in rows]
-    found = kept(keep_top_k(logits, torch.tensor(counts)[:, None]), logits)
-    assert found == [loops.top_k(row, count) for row, count in zip(rows, counts, strict=True)]
-    for keep, loop in ((keep_top_p, loops.top_p), (keep_min_p, loops.min_p)):
-        expected = [loop(row, share) for row, share in zip(rows, shares, strict=True)]
-        # A share that rounding decides is no test.
-        assume(all(near > NEAR for _, near in expected))
-        assert kept(keep(logits, column(shares)), logits) == [tokens for tokens, _ in expected]
+    shares = [data.draw(st.floats(0.001, 0.999)) for _ in rows]
+    assume(all(map(is_decided, logits, shares)))
+    for keep, given_there, warper in (
+        (keep_top_k, torch.tensor(counts)[:, None], TopKLogitsWarper),
+        (keep_top_p, column(shares), TopPLogitsWarper),
+        (keep_min_p, column(shares), MinPLogitsWarper),
+    ):
+        settings = counts if keep is keep_top_k else shares
+        expected = [
+            warper(setting)(NO_TOKENS, row[None])  # type: ignore[arg-type]
+            for setting, row in zip(settings, logits, strict=True)
+        ]
+        assert kept(keep(logits, given_there), logits) == kept(torch.cat(expected), logits)
+
+
+def test_of_equal_tokens_the_first_is_kept() -> None:
+    logits = torch.zeros(1, 4, dtype=torch.float64)
+    assert kept(keep_top_k(logits, torch.tensor([[2]])), logits) == [{0, 1}]
+    assert kept(keep_top_p(logits, column([0.6])), logits) == [{0, 1, 2}]
 
 
 @given(rows=ROWS, penalty=st.floats(0.1, 10), data=st.data())
-def test_penalties_are_those_of_the_loops(
+def test_penalties_are_those_of_transformers(
     rows: list[list[float]], penalty: float, data: st.DataObject
 ) -> None:
-    tokens = st.sets(st.integers(0, len(rows[0]) - 1))
-    occurred = [data.draw(tokens) for _ in rows]
-    mask = torch.tensor([[token in one for token in range(len(rows[0]))] for one in occurred])
-    found = penalise(torch.tensor(rows, dtype=torch.float64), mask, column([penalty] * len(rows)))
-    for row, tokens_there, result in zip(rows, occurred, found.tolist(), strict=True):
-        assert result == pytest.approx(loops.penalised(row, tokens_there, penalty), rel=1e-12)
+    logits, width = torch.tensor(rows, dtype=torch.float64), len(rows[0])
+    occurred = [data.draw(st.sets(st.integers(0, width - 1), min_size=1)) for _ in rows]
+    mask = torch.tensor([[token in one for token in range(width)] for one in occurred])
+    found = penalise(logits, mask, column([penalty] * len(rows)))
+    processor = RepetitionPenaltyLogitsProcessor(penalty)
+    for row, tokens, result in zip(logits, occurred, found, strict=True):
+        expected = processor(torch.tensor([sorted(tokens)]), row[None].clone())  # type: ignore[arg-type]
+        torch.testing.assert_close(result, expected[0], rtol=1e-12, atol=0)
 
 
 def request(seed: int = 0, prompt: tuple[int, ...] = (0,), **settings: object) -> Request:
@@ -91,20 +125,15 @@ def frequencies(logits: Tensor, count: int, **settings: object) -> Tensor:
         {"temperature": 2.0, "top_k": 5, "top_p": 0.9, "min_p": 0.2},
     ],
 )
-@pytest.mark.parametrize("draws", [20_000, pytest.param(500_000, marks=pytest.mark.slow)])
-def test_draws_have_the_frequencies_of_the_softmax(settings: dict[str, float], draws: int) -> None:
-    temperature = settings["temperature"]
-    scaled = [value / temperature for value in LOGITS.tolist()]
-    tokens = loops.top_k(scaled, int(settings.get("top_k", 99)))
-    left = [value if token in tokens else -math.inf for token, value in enumerate(scaled)]
-    tokens &= loops.top_p(left, settings.get("top_p", 2.0))[0]
-    left = [value if token in tokens else -math.inf for token, value in enumerate(scaled)]
-    tokens &= loops.min_p(left, settings.get("min_p", 0.0))[0]
-    left = [value if token in tokens else -math.inf for token, value in enumerate(scaled)]
+def test_draws_have_the_frequencies_of_the_softmax(settings: dict[str, float]) -> None:
+    draws, left = 20_000, LOGITS[None] / settings["temperature"]
+    for name, warper in WARPERS.items():
+        if name in settings:
+            left = warper(settings[name])(NO_TOKENS, left)
     counts = frequencies(LOGITS, draws, **settings).tolist()
-    expected = [draws * chance for chance in loops.probabilities(left)]
-    assert {token for token, count in enumerate(counts) if count} <= tokens
-    pairs = [(counts[token], expected[token]) for token in sorted(tokens)]
+    expected = (draws * left[0].softmax(dim=-1)).tolist()
+    pairs = [(a, b) for a, b in zip(counts, expected, strict=True) if b]
+    assert sum(a for a, _ in pairs) == draws
     found = stats.chisquare([a for a, _ in pairs], [b for _, b in pairs])
     assert found.pvalue > 1e-6
 

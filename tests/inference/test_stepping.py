@@ -7,10 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions, CacheStorage, DecodeKernel
-from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.inference import stepping
 from qkvary.inference.decoding import complete, make_cache, prefill
 from qkvary.inference.requests import Request
@@ -19,6 +16,7 @@ from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding import choice, native
 from qkvary.nn.decoding import step as native_step
 from qkvary.nn.language_model import LanguageModel
+from tests.small_networks import small_config
 
 LONGEST = 160
 
@@ -58,17 +56,8 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> type[PretendedStep]:
 
 
 def make(label: str = "Q-K=V") -> LanguageModel:
-    attention = AttentionConfig(
-        d_model=12, num_heads=3, variant=parse_variant(label), causal=True, bias=True
-    )
-    config = LanguageModelConfig(
-        attention=attention,
-        block=BlockConfig(d_ff=17),
-        num_layers=2,
-        vocabulary=19,
-        max_tokens=LONGEST,
-        positions="learned",
-    )
+    sizes = {"d_model": 12, "num_heads": 3, "d_ff": 17, "vocabulary": 19, "max_tokens": LONGEST}
+    config = small_config(label, bias=True, positions="learned", **sizes)
     return LanguageModel(config, seed=5).eval()
 
 

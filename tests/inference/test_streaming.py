@@ -44,7 +44,7 @@ def test_only_whole_characters_are_shown(text: str, places: list[int]) -> None:
     assert text.startswith(shown)
 
 
-@examples(800)
+@examples(250)
 @given(text=TEXTS, stop=STOPS, places=CUTS)
 def test_stop_strings_do_not_depend_on_token_borders(
     text: str, stop: list[str], places: list[int]

@@ -4,13 +4,11 @@ The tolerances are those of float64: 1e-10 is asked for, and rounding is below 1
 """
 
 import dataclasses
-import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.arch.attention import LINEAR_CHUNK, Kernel
@@ -22,7 +20,6 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 from qkvary.nn.linear_attention import State, Sums, attend_in_chunks, step, weigh_pairs
 from qkvary.nn.terms import Scores
-from tests.conftest import examples
 from tests.contracts.variant_cases import (
     D_MODEL,
     distance,
@@ -31,7 +28,7 @@ from tests.contracts.variant_cases import (
     random_input,
     randomize,
 )
-from tests.reference.linear_attention import mix
+from tests.reference.attention import linear_weights
 
 BATCH, KV_HEADS, GROUP, TOKENS, FEATURES, SIZE = 2, 2, 3, 7, 5, 3
 GATE = 1e-12
@@ -70,6 +67,25 @@ def collect(output: Tensor, given: Given) -> Tensor:
     )
     parts = [one.flatten() for one in found]
     return torch.cat([output.detach().flatten(), *parts])
+
+
+def mix(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    factors: Tensor,
+    documents: list[list[int]],
+    **kind: Any,
+) -> Tensor:
+    """The outputs by the reference, from features of queries and of keys of fewer heads."""
+    ids, tokens = torch.tensor(documents), torch.arange(query.shape[2])
+    seen = (ids[:, :, None] == ids[:, None]) & (tokens[:, None] >= tokens)
+    key, value, factors = (
+        one.repeat_interleave(query.shape[1] // key.shape[1], dim=int(one.dim() > 1))
+        for one in (key, value, factors)
+    )
+    rows = zip((query @ key.mT).unbind(), value.unbind(), seen.unbind(), strict=True)
+    return torch.stack([linear_weights(one, shown, factors, **kind) @ v for one, v, shown in rows])
 
 
 def divide(values: Tensor, weights: Tensor | None) -> Tensor:
@@ -124,17 +140,12 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_all_forms_equal_plain_loops_with_gradients(kind: dict[str, bool]) -> None:
+def test_all_forms_equal_the_reference_with_gradients(kind: dict[str, bool]) -> None:
     given = draw()
     for documents in (PLAIN, SPLIT):
-        decay = given[3] if kind["fades"] else None
-        looped = mix(
-            *given[:3],
-            decay=decay,
-            divides=kind["divides"],
-            decays_sum=kind["decays_sum"],
-            documents=documents,
-        )
+        decay = given[3] if kind["fades"] else torch.ones(KV_HEADS).double()
+        sums = {"divides": kind["divides"], "decays_sum": kind["decays_sum"], "least": 0.0}
+        looped = mix(*given[:3], decay, documents, **sums)
         expected = collect(looped, given)
         forms = [by_map(given, make_sums(given[3], **kind), documents)]
         # Chunks of one token, of some that do or do not divide 7, of all, of more than there are.
@@ -146,44 +157,6 @@ def test_all_forms_equal_plain_loops_with_gradients(kind: dict[str, bool]) -> No
             forms.append(one_by_one(given, make_sums(given[3], **kind)))
         for form in forms:
             assert distance(collect(form, given), expected) < GATE
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-@examples(6)
-@given(cuts=st.sets(st.integers(1, TOKENS - 1)), chunk=st.integers(1, 6))
-def test_a_state_goes_on_where_it_was_left(
-    kind: dict[str, bool], cuts: set[int], chunk: int
-) -> None:
-    query, key, value, factors = (part.detach() for part in draw())
-    sums = make_sums(factors, **kind)
-    for documents in (None, torch.tensor(SPLIT)):
-        whole, last = attend_in_chunks(
-            query, key, value, sums, chunk=3, documents=documents, keep=True
-        )
-        state: State | None = None
-        outputs: list[Tensor] = []
-        for start, stop in itertools.pairwise([0, *sorted(cuts), TOKENS]):
-            own = None if documents is None else documents[:, start:stop]
-            before = None if documents is None or not start else documents[:, start - 1]
-            q, k, v = (part[:, :, start:stop] for part in (query, key, value))
-            mixture, state = attend_in_chunks(
-                q,
-                k,
-                v,
-                sums,
-                chunk=chunk,
-                before=state,
-                documents=own,
-                document_before=before,
-                keep=True,
-            )
-            outputs.append(divide(*mixture))
-        assert distance(torch.cat(outputs, dim=2), divide(*whole)) < GATE
-        assert state is not None
-        assert last is not None
-        for one, other in zip(state, last, strict=True):
-            assert (one is None) == (other is None)
-            assert one is None or other is None or distance(one, other) < GATE
 
 
 def make_layer(label: str, *, kernel: Kernel = "auto", dropout: float = 0.0) -> Attention:
@@ -267,11 +240,10 @@ def test_weights_that_add_up_to_nothing_count_as_the_least_sum(
             scores.query.clamp(min=0),
             scores.key.clamp(min=0),
             value,
-            decay=torch.sigmoid(find_logits(layer)),
+            torch.sigmoid(find_logits(layer)),
+            [[0] * 7] * 2,
             divides=True,
             decays_sum=not undecayed,
-            documents=[[0] * 7] * 2,
-            least=1e-6,
         )
     for found in (at_once, torch.cat(decoded, dim=2)):
         assert distance(found, expected) < GATE

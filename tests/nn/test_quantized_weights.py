@@ -3,26 +3,24 @@
 import pytest
 import torch
 
-from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import GROUP, find_numbers, quantize_weights
 from tests.contracts.variant_cases import randomize
+from tests.small_networks import small_config
 
 
 def make(
     label: str = "Q-K[d/4]=V", *, tied: bool = True, dtype: torch.dtype = torch.float32
 ) -> LanguageModel:
     """A network whose rows end within a group of weights that share a scale."""
-    attention = AttentionConfig(d_model=68, num_heads=4, variant=parse_variant(label), causal=True)
-    config = LanguageModelConfig(
-        attention=attention,
-        block=BlockConfig(d_ff=131, activation="swiglu"),
-        num_layers=2,
+    config = small_config(
+        label,
+        d_model=68,
+        num_heads=4,
+        d_ff=131,
+        activation="swiglu",
         vocabulary=29,
-        max_tokens=17,
         positions="learned",
         tied_head=tied,
     )

@@ -1,26 +1,25 @@
-"""Attention of every variant in float64, one query, key and head at a time, as published.
+"""Attention of every variant in float64, one sequence at a time, as published.
 
 Written from what the configuration means and shares no code with ``qkvary.nn``. ``+`` stands here
 in its published construction: the scaled score is copied to m channels, a fixed 2D sinusoid is
 added, and a linear map with a bias takes the channels back to one score. Gradients are autograd's.
 """
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
-from tests.reference.positions import alibi, count_positions, plus_table, rotate
+from tests.reference.positions import count_positions, plus_table, rotate
 
 Weights = Mapping[str, Tensor]
 """The layer's learned numbers under the names of its state dict."""
 
-Sources = dict[str, list[Tensor]]
-"""One token's sources: a vector for every head that the source has."""
+Sources = dict[str, Tensor]
+"""The sources of some tokens: heads of the source, tokens, channels."""
 
 
 @dataclass
@@ -30,18 +29,13 @@ class Row:
     positions: Sequence[int]
     real: Sequence[bool]
     documents: Sequence[int]
+    places: Sequence[int]
+    """Where in the sequence they stand."""
 
-
-@dataclass
-class Token:
-    """What one token brings to the pairs it is in: a vector per head of each role."""
-
-    query: list[Tensor]
-    key: list[Tensor]
-    value: list[Tensor]
-    position: int
-    query_rope: list[Tensor] = field(default_factory=list[Tensor])
-    key_rope: Tensor | None = None
+    def take(self, places: Sequence[int]) -> "Row":
+        """Some of the tokens."""
+        parts = (self.positions, self.real, self.documents, self.places)
+        return Row(*([part[place] for place in places] for part in parts))  # type: ignore[arg-type]
 
 
 def rows_of(
@@ -63,6 +57,7 @@ def rows_of(
                 positions=count_positions(length, real, own) if given is None else given,
                 real=real or [True] * length,
                 documents=own or [0] * length,
+                places=range(length),
             )
         )
     return rows
@@ -82,117 +77,100 @@ def attend(
     Tokens that see nobody, which only padding can be, get the output of a zero mixture.
     """
     rows = rows_of(x.shape[1], x.shape[0], mask=mask, positions=positions, documents=documents)
-    outputs: list[Tensor] = []
-    for sequence, row in zip(x, rows, strict=True):
-        tokens = [
-            read_token(config, weights, vector, read_sources(config, weights, vector), position)
-            for vector, position in zip(sequence, row.positions, strict=True)
-        ]
-        outputs.append(
-            torch.stack([attend_token(config, weights, tokens, row, i) for i in range(len(tokens))])
-        )
+    outputs = [
+        mix(config, weights, sequence, read_sources(config, weights, sequence), row)
+        for sequence, row in zip(x, rows, strict=True)
+    ]
     return torch.stack(outputs)
 
 
-def read_sources(config: AttentionConfig, weights: Weights, vector: Tensor) -> Sources:
-    """Project one token and cut its sources into heads."""
-    size = config.head_dim or config.d_model // config.num_heads
-    sharing = config.variant.sharing
+def read_sources(config: AttentionConfig, weights: Weights, x: Tensor) -> Sources:
+    """Project tokens and cut their sources into heads."""
+    variant, sharing = config.variant, config.variant.sharing
     sources: Sources = {}
     for source in {sharing.query, sharing.key, sharing.value}:
-        flat = vector if source == "x" else project(weights, f"{source}_proj", vector)
-        sources[source] = list(flat.split(size))
-    if config.variant.latent is not None:
-        sources[sharing.key] = [torch.cat(sources[sharing.key])]
-    if config.variant.decoupled is not None:
+        flat = x if source == "x" else project(weights, f"{source}_proj", x)
+        is_latent = variant.latent is not None and source == sharing.key
+        size = flat.shape[-1] if is_latent else head_size(config)
+        sources[source] = torch.stack(flat.split(size, dim=-1))
+    if variant.decoupled is not None:
         for name in ("q_rope", "k_rope"):
-            flat = project(weights, f"{name}_proj", vector)
-            sources[name] = list(flat.split(config.variant.decoupled))
+            flat = project(weights, f"{name}_proj", x)
+            sources[name] = torch.stack(flat.split(variant.decoupled, dim=-1))
     return sources
 
 
-def read_token(
+def mix(
     config: AttentionConfig,
     weights: Weights,
-    vector: Tensor | None,
+    x: Tensor,
     sources: Sources,
-    position: int,
-) -> Token:
-    """Read the roles from the sources; without its vector a token is only looked at."""
-    sharing = config.variant.sharing
-    query = [] if vector is None else make_query(config, weights, vector, sources[sharing.query])
+    row: Row,
+    asked: Sources | None = None,
+) -> Tensor:
+    """The outputs of some tokens that see one another; ``asked`` has the sources of queries."""
+    variant, sharing = config.variant, config.variant.sharing
+    query = make_query(config, weights, x, (asked or sources)[sharing.query])
     key, value = read_key_value(config, weights, sources[sharing.key], sources[sharing.value])
-    if config.variant.head_norm != "none":
-        query = normalise_heads(config, query, weights["query_norm.weight"]) if query else []
+    if variant.head_norm != "none":
+        query = normalise_heads(config, query, weights["query_norm.weight"])
         key = normalise_heads(config, key, weights["key_norm.weight"])
-    if config.variant.decoupled is not None:
-        queries = [] if vector is None else sources["q_rope"]
-        turned = [_rotate(config, head, position, whole=True) for head in queries]
-        shared = _rotate(config, sources["k_rope"][0], position, whole=True)
-        return Token(query, key, value, position, turned, shared)
-    if config.variant.positions == "rotary":
-        turned = [_rotate(config, head, position) for head in key]
-        if _value_is_rotated(config):
-            value = [_rotate(config, head, position) for head in value]
-        query, key = [_rotate(config, head, position) for head in query], turned
-    return Token(query, key, value, position)
+    if variant.decoupled is not None:
+        parts = (sources["q_rope"], sources["k_rope"].expand(len(key), -1, -1))
+        turned = [_rotate(config, part, row, whole=True) for part in parts]
+        query, key = torch.cat((query, turned[0]), dim=-1), torch.cat((key, turned[1]), dim=-1)
+    elif variant.positions == "rotary":
+        query, key = _rotate(config, query, row), _rotate(config, key, row)
+        value = _rotate(config, value, row) if _value_is_rotated(config) else value
+    # The heads of a group read one key and one value.
+    key, value = (one.repeat_interleave(len(query) // len(one), dim=0) for one in (key, value))
+    mixed = weigh(config, weights, query, key, row) @ value
+    if _value_is_rotated(config) and config.position.value_rope == "counter":
+        mixed = _rotate(config, mixed, row, back=True)
+    return project(weights, "o_proj", torch.cat(mixed.unbind(), dim=-1))
 
 
 def read_key_value(
-    config: AttentionConfig, weights: Weights, key: list[Tensor], value: list[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
+    config: AttentionConfig, weights: Weights, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:
     """The heads of key and value, before any rotation, from the sources that they read."""
-    variant = config.variant
-    if variant.kv_norm:
-        flat = torch.cat(key)
-        root = torch.sqrt((flat * flat).sum() / len(flat) + 1e-6)
-        key = value = list((flat / root * weights["kv_norm.weight"]).split(len(key[0])))
-    if variant.latent is not None:
-        size = config.head_dim or config.d_model // config.num_heads
-        expanded = [
-            list((weights[f"latent.{role}.weight"] * key[0]).sum(dim=1).split(size))
-            for role in ("key", "value")
-        ]
-        return expanded[0], expanded[1]
+    if config.variant.kv_norm:
+        root = (key.square().mean(dim=(0, 2), keepdim=True) + 1e-6).sqrt()
+        key = value = key / root * weights["kv_norm.weight"].view(len(key), 1, -1)
+    if config.variant.latent is not None:
+        flat = [key[0] @ weights[f"latent.{role}.weight"].T for role in ("key", "value")]
+        key, value = (torch.stack(one.split(head_size(config), dim=-1)) for one in flat)
     return key, value
 
 
-def normalise_heads(config: AttentionConfig, heads: list[Tensor], gain: Tensor) -> list[Tensor]:
+def normalise_heads(config: AttentionConfig, heads: Tensor, gain: Tensor) -> Tensor:
     """Each head over the root of its mean square, or all heads over that of all, times a gain."""
-    settings, size = config.scale, len(heads[0])
-    gain = 1.0 + gain if settings.norm_adds_one else gain
-    if config.variant.head_norm == "qk-norm":
-        return [
-            head / torch.sqrt((head * head).sum() / size + settings.norm_eps) * gain
-            for head in heads
-        ]
-    flat = torch.cat(heads)
-    root = torch.sqrt((flat * flat).sum() / len(flat) + settings.norm_eps)
-    return list((flat / root * gain).split(size))
+    is_wide = config.variant.head_norm != "qk-norm"
+    gain = 1.0 + gain if config.scale.norm_adds_one else gain
+    root = heads.square().mean(dim=(0, 2) if is_wide else 2, keepdim=True) + config.scale.norm_eps
+    return heads / root.sqrt() * (gain.view(len(heads), 1, -1) if is_wide else gain)
 
 
-def make_query(
-    config: AttentionConfig, weights: Weights, vector: Tensor, source: list[Tensor]
-) -> list[Tensor]:
+def make_query(config: AttentionConfig, weights: Weights, x: Tensor, source: Tensor) -> Tensor:
     """The query of every head from the source that it reads."""
-    form, heads = config.variant.query_form, config.num_heads
+    form = config.variant.query_form
     if form == "plain":
         return source
     if form == "map":
-        group = heads // len(source)
-        return [_row_times(source[h // group], weights["query_map"][h]) for h in range(heads)]
-    own = vector.split(len(source[0]))
-    changes = [gelu(head) if form == "residual-gelu" else head for head in source]
-    return [plain + change for plain, change in zip(own, changes, strict=True)]
+        group = config.num_heads // len(source)
+        return source.repeat_interleave(group, dim=0) @ weights["query_map"]
+    own = torch.stack(x.split(source.shape[-1], dim=-1))
+    return own + (gelu(source) if form == "residual-gelu" else source)
 
 
-def project(weights: Weights, name: str, vector: Tensor) -> Tensor:
-    """One token through a full or a low-rank projection."""
-    inner = vector
-    if f"{name}.down" in weights:
-        inner = (weights[f"{name}.down"] * vector).sum(dim=1)
-    result = (weights[f"{name}.weight"] * inner).sum(dim=1)
-    return result + weights[f"{name}.bias"] if f"{name}.bias" in weights else result
+def head_size(config: AttentionConfig) -> int:
+    return config.head_dim or config.d_model // config.num_heads
+
+
+def project(weights: Weights, name: str, x: Tensor) -> Tensor:
+    """Tokens through a full or a low-rank projection."""
+    inner = x @ weights[f"{name}.down"].T if f"{name}.down" in weights else x
+    return inner @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", torch.tensor(0.0))
 
 
 def gelu(z: Tensor) -> Tensor:
@@ -200,238 +178,139 @@ def gelu(z: Tensor) -> Tensor:
     return z * 0.5 * (1.0 + torch.erf(z / math.sqrt(2.0)))
 
 
-def attend_token(
-    config: AttentionConfig,
-    weights: Weights,
-    tokens: Sequence[Token],
-    row: Row,
-    i: int,
+def weigh(
+    config: AttentionConfig, weights: Weights, query: Tensor, key: Tensor, row: Row
 ) -> Tensor:
-    """The output of token i, given all tokens that exist so far."""
-    seen = [j for j in range(len(tokens)) if is_visible(config, row, i, j)]
-    mixed: list[Tensor] = []
-    for head in range(config.num_heads):
-        total = torch.zeros_like(tokens[i].value[0])
-        if config.variant.core == "sima":
-            probabilities = sima_weights(config, tokens, row, head, i, seen)
-        elif config.variant.core.startswith("linear"):
-            probabilities = linear_weights(config, weights, tokens, head, i, seen)
-        else:
-            scores = [score(config, weights, tokens, row, head, i, j) for j in seen]
-            normalise = softmax if config.variant.core == "softmax" else exponentials
-            probabilities = normalise(scores)
-        for probability, j in zip(probabilities, seen, strict=True):
-            values = tokens[j].value
-            total = total + probability * values[head * len(values) // config.num_heads]
-        if _value_is_rotated(config) and config.position.value_rope == "counter":
-            total = _rotate(config, total, tokens[i].position, back=True)
-        mixed.append(total)
-    return project(weights, "o_proj", torch.cat(mixed))
+    """The weights of the values: heads, tokens, tokens; zero where one is not seen."""
+    variant, tokens = config.variant, range(len(row.places))
+    seen = torch.tensor([[is_visible(config, row, i, j) for j in tokens] for i in tokens])
+    scale = score_scale(config, query)
+    if variant.core == "sima":
+        return sima_weights(query, key, row) * seen
+    if variant.core.startswith("linear"):
+        own = torch.arange(config.num_heads) * config.num_kv_heads // config.num_heads
+        factor = torch.ones(config.num_heads, dtype=torch.float64)
+        if variant.decay == "fixed":
+            factor = 1.0 - 2.0 ** (-5.0 - own.double())
+        if variant.decay == "learned":
+            factor = 1.0 / (1.0 + torch.exp(-weights["decay.weight"][own]))
+        products = features(variant.core, query) @ features(variant.core, key).mT
+        divides = variant.core != "linear-identity" and variant.normaliser != "unnormalised"
+        decays_sum = variant.normaliser != "undecayed-sum"
+        found = linear_weights(products, seen, factor, divides=divides, decays_sum=decays_sum)
+        return found if divides else found * scale
+    scores = score(config, weights, query, key, row, seen)
+    if variant.core == "soft":
+        return torch.exp(scores) * seen
+    # Whoever sees nobody would have a softmax of nothing.
+    hidden = ~seen & seen.any(dim=1, keepdim=True)
+    return scores.masked_fill(hidden, -math.inf).softmax(dim=-1) * seen
 
 
 def linear_weights(
-    config: AttentionConfig,
-    weights: Weights,
-    tokens: Sequence[Token],
-    head: int,
-    i: int,
-    seen: Sequence[int],
-) -> list[Tensor]:
+    products: Tensor,
+    seen: Tensor,
+    factor: Tensor,
+    *,
+    divides: bool,
+    decays_sum: bool,
+    least: float = 1e-6,
+) -> Tensor:
     """The weights of linear attention: products of features, decayed, divided by a sum."""
-    variant = config.variant
-    products = [
-        (
-            features(variant.core, tokens[i].query[head])
-            * features(variant.core, key_head(config, tokens, head, j))
-        ).sum()
-        for j in seen
-    ]
-    own = head * len(tokens[i].key) // config.num_heads
-    factor = torch.tensor(1.0, dtype=torch.float64)
-    if variant.decay == "fixed":
-        factor = 1.0 - torch.tensor(2.0, dtype=torch.float64) ** (-5 - own)
-    if variant.decay == "learned":
-        factor = 1.0 / (1.0 + torch.exp(-weights["decay.weight"][own]))
-    decayed = [one * factor ** (i - j) for one, j in zip(products, seen, strict=True)]
-    if variant.core == "linear-identity" or variant.normaliser == "unnormalised":
-        return [one * score_scale(config, tokens[i]) for one in decayed]
-    total = sum(products if variant.normaliser == "undecayed-sum" else decayed, torch.tensor(0.0))
-    return [one / max(total, torch.tensor(1e-6)) for one in decayed]
+    places = torch.arange(products.shape[-1])
+    decayed = products * factor[:, None, None] ** (places[:, None] - places) * seen
+    total = (decayed if decays_sum else products * seen).sum(dim=-1, keepdim=True)
+    return decayed / total.clamp(min=least) if divides else decayed
 
 
-def features(core: str, vector: Tensor) -> Tensor:
-    """The features of a query or a key, channel by channel."""
-    if core == "linear":
-        return torch.stack([1.0 + z if z > 0 else torch.exp(z) for z in vector])
-    if core == "linear-relu":
-        return torch.stack([z if z > 0 else 0.0 * z for z in vector])
-    if core == "linear-softmax":
-        exponents = torch.exp(vector)
-        return exponents / exponents.sum()
-    return vector
+def features(core: str, z: Tensor) -> Tensor:
+    """The features of queries or keys."""
+    forms = {
+        "linear": lambda: torch.where(z > 0, 1.0 + z, torch.exp(z)),
+        "linear-relu": lambda: torch.where(z > 0, z, 0.0),
+        "linear-softmax": lambda: torch.exp(z) / torch.exp(z).sum(dim=-1, keepdim=True),
+        "linear-identity": lambda: z,
+    }
+    return forms[core]()
+
+
+def sima_weights(query: Tensor, key: Tensor, row: Row) -> Tensor:
+    """SimA: products of queries and keys whose channels are divided by sums over the tokens."""
+    document, real = torch.tensor(row.documents), torch.tensor(row.real)
+    members = ((document[:, None] == document) & real).double()
+    sums = (members @ query.abs()) * (members @ key.abs())
+    return (query / torch.where(sums > 0, sums, 1.0)) @ key.mT
 
 
 def is_visible(config: AttentionConfig, row: Row, i: int, j: int) -> bool:
     """Whether token i may see token j."""
     if not row.real[j] or row.documents[i] != row.documents[j]:
         return False
-    if config.causal and j > i:
+    distance = row.places[i] - row.places[j]
+    if config.causal and distance < 0:
         return False
     window, stride = config.variant.window, config.variant.stride
     if stride is None:
-        return window is None or abs(i - j) < window
-    return abs(i - j) % stride == 0 or (window is not None and abs(i - j) < window)
+        return window is None or abs(distance) < window
+    return abs(distance) % stride == 0 or (window is not None and abs(distance) < window)
 
 
 def score(
-    config: AttentionConfig,
-    weights: Weights,
-    tokens: Sequence[Token],
-    row: Row,
-    head: int,
-    i: int,
-    j: int,
+    config: AttentionConfig, weights: Weights, query: Tensor, key: Tensor, row: Row, seen: Tensor
 ) -> Tensor:
-    """What the softmax reads for one pair."""
-    variant = config.variant
-    result = scaled_product(config, tokens, head, i, j)
+    """What the softmax reads for each pair."""
+    variant, position, scale = config.variant, config.position, score_scale(config, query)
+    result = query @ key.mT * scale
     if variant.core == "soft":
-        result = gaussian_exponent(config, tokens, head, i, j)
-    if variant.diagonal in ("mean", "norm") and i == j:
-        result = result / diagonal_size(config, tokens, row, head, i)
-    if variant.diagonal in ("mean-unscaled", "norm-unscaled") and i == j:
-        # Paper 1's listing: the products are divided, and the scale comes after that.
-        own = product(config, tokens, head, i, i)
-        result = own / unscaled_size(config, tokens, row, head, i) * score_scale(config, tokens[i])
+        # Minus the squared distance over twice the root of the head's channels.
+        result = -(query[:, :, None] - key[:, None]).square().sum(dim=-1) * (scale / 2)
+    if variant.diagonal != "none":
+        result = normalise_diagonal(result, seen, scale, variant.diagonal)
     if variant.soft_cap is not None:
         result = variant.soft_cap * torch.tanh(result / variant.soft_cap)
-    query_position, key_position = tokens[i].position, tokens[j].position
+    own = torch.tensor(row.positions)
     if variant.plus:
-        result = published_plus(config, weights, head, result, query_position, key_position)
+        weight, bias = weights["plus.weight"], weights["plus.bias"]
+        table = [[plus_table(i, j, weight.shape[1]) for j in row.positions] for i in row.positions]
+        channels = result[..., None] + torch.tensor(table, dtype=torch.float64)
+        result = (channels * weight[:, None, None]).sum(dim=-1) + bias[:, None, None]
     if variant.key_bias:
-        own, table = head if config.position.plus_per_head else 0, weights["key_bias.weight"]
-        bias = table[own, min(key_position, table.shape[1] - 1)]
-        result = result * weights["key_bias.gain"][own] + bias
+        table = weights["key_bias.weight"]
+        bias = table[:, own.clamp(max=table.shape[1] - 1)]
+        result = result * weights["key_bias.gain"][:, None, None] + bias[:, None]
     if variant.positions == "relative":
-        reach = config.position.relative_distance
-        distance = query_position - key_position
+        reach = position.relative_distance
         lowest = 0 if config.causal else -reach
-        index = max(lowest, min(reach, distance)) - lowest
-        result = result + weights["relative.weight"][head, index]
+        index = (own[:, None] - own).clamp(lowest, reach) - lowest
+        result = result + weights["relative.weight"][:, index]
     if variant.positions == "alibi":
-        result = result + alibi(head, config.num_heads, query_position, key_position)
-    return result if variant.temperature == 1.0 else result / variant.temperature
+        slopes = 2.0 ** (-8.0 * torch.arange(1, len(query) + 1).double() / len(query))
+        result = result - slopes[:, None, None] * (own[:, None] - own).abs()
+    return result / variant.temperature
 
 
-def scaled_product(
-    config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int
-) -> Tensor:
-    """The scaled product of a query head with the key head of its group."""
-    return product(config, tokens, head, i, j) * score_scale(config, tokens[i])
-
-
-def product(config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int) -> Tensor:
-    """The product of a query head with the key head of its group."""
-    total = (tokens[i].query[head] * key_head(config, tokens, head, j)).sum()
-    rope = tokens[j].key_rope
-    return total if rope is None else total + (tokens[i].query_rope[head] * rope).sum()
-
-
-def key_head(config: AttentionConfig, tokens: Sequence[Token], head: int, j: int) -> Tensor:
-    """The key head of a query head's group."""
-    keys = tokens[j].key
-    return keys[head * len(keys) // config.num_heads]
-
-
-def score_scale(config: AttentionConfig, token: Token) -> float:
+def score_scale(config: AttentionConfig, query: Tensor) -> float:
     """The factor of products, temperature aside."""
-    size = len(token.key[0]) + (config.variant.decoupled or 0)
-    size = size if config.scale.by == "head" else config.d_model
+    size = query.shape[-1] if config.scale.by == "head" else config.d_model
     size = size if config.scale.channels is None else config.scale.channels
     return config.identity_correction / math.sqrt(size)
 
 
-def gaussian_exponent(
-    config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int
-) -> Tensor:
-    """SOFT: minus the squared distance over twice the root of the head's channels."""
-    difference = tokens[i].query[head] - key_head(config, tokens, head, j)
-    return -(difference * difference).sum() * (score_scale(config, tokens[i]) / 2)
+def normalise_diagonal(scores: Tensor, seen: Tensor, scale: float, kind: str) -> Tensor:
+    """Divide the score of a token with itself by the mean or the norm over what it sees.
 
-
-def sima_weights(
-    config: AttentionConfig,
-    tokens: Sequence[Token],
-    row: Row,
-    head: int,
-    i: int,
-    seen: Sequence[int],
-) -> list[Tensor]:
-    """SimA: products of a query and keys whose channels are divided by sums over the tokens."""
-    members = [
-        j for j in range(len(tokens)) if row.real[j] and row.documents[j] == row.documents[i]
-    ]
-    found: list[Tensor] = []
-    for j in seen:
-        total = torch.zeros((), dtype=torch.float64)
-        key = key_head(config, tokens, head, j)
-        for channel in range(len(key)):
-            query_norm = sum(abs(tokens[m].query[head][channel]) for m in members)
-            key_norm = sum(abs(key_head(config, tokens, head, m)[channel]) for m in members)
-            total = total + tokens[i].query[head][channel] / query_norm * key[channel] / key_norm
-        found.append(total)
-    return found
-
-
-def exponentials(scores: Sequence[Tensor]) -> list[Tensor]:
-    """Exponentials that nothing divides."""
-    return [torch.exp(one) for one in scores]
-
-
-def diagonal_size(
-    config: AttentionConfig, tokens: Sequence[Token], row: Row, head: int, i: int
-) -> Tensor:
-    """The mean or the norm of the diagonal over what token i sees."""
-    members = [j for j in range(len(tokens)) if is_visible(config, row, i, j)]
-    own = torch.stack([scaled_product(config, tokens, head, j, j) for j in members])
-    if config.variant.diagonal == "mean":
-        return own.sum() / len(members)
-    return (own * own).sum().sqrt()
-
-
-def unscaled_size(
-    config: AttentionConfig, tokens: Sequence[Token], row: Row, head: int, i: int
-) -> Tensor:
-    """The mean or the norm of the squared norms of the keys that token i sees."""
-    total = torch.zeros((), dtype=torch.float64)
-    members = [j for j in range(len(tokens)) if is_visible(config, row, i, j)]
-    for j in members:
-        square = product(config, tokens, head, j, j)
-        total = total + (square if config.variant.diagonal == "mean-unscaled" else square**2)
-    return total / len(members) if config.variant.diagonal == "mean-unscaled" else total.sqrt()
-
-
-def published_plus(
-    config: AttentionConfig, weights: Weights, head: int, content: Tensor, i: int, j: int
-) -> Tensor:
-    """Copy the score to m channels, add P[i, j], and map the channels to one score."""
-    map_index = head if config.position.plus_per_head else 0
-    weight, bias = weights["plus.weight"][map_index], weights["plus.bias"][map_index]
-    return (weight * (content + _plus_tensor(i, j, len(weight)))).sum() + bias
-
-
-@functools.cache
-def _plus_tensor(i: int, j: int, features: int) -> Tensor:
-    return torch.tensor(plus_table(i, j, features), dtype=torch.float64)
-
-
-def softmax(scores: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Exponentials over their sum."""
-    if not scores:
-        return []
-    row = torch.stack(list(scores))
-    exponentials = torch.exp(row - row.max().detach())
-    return (exponentials / exponentials.sum()).unbind()
+    In paper 1's listing the products are divided, and the scale comes after that.
+    """
+    unscaled = kind.endswith("unscaled")
+    own = scores.diagonal(dim1=1, dim2=2) / (scale if unscaled else 1.0)
+    members = own[:, None] * seen
+    if kind.startswith("mean"):
+        size = members.sum(dim=-1) / seen.sum(dim=-1).clamp(min=1)
+    else:
+        size = torch.where(seen.any(dim=-1), members.square().sum(dim=-1), 1.0).sqrt()
+    size = torch.where(seen.any(dim=-1), size, 1.0)
+    divided = own / size * (scale if unscaled else 1.0)
+    return torch.where(torch.eye(len(seen)).bool(), divided[:, :, None], scores)
 
 
 def _value_is_rotated(config: AttentionConfig) -> bool:
@@ -442,17 +321,8 @@ def _value_is_rotated(config: AttentionConfig) -> bool:
 
 
 def _rotate(
-    config: AttentionConfig,
-    vector: Tensor,
-    position: int,
-    *,
-    back: bool = False,
-    whole: bool = False,
+    config: AttentionConfig, heads: Tensor, row: Row, *, back: bool = False, whole: bool = False
 ) -> Tensor:
-    dim = max(2, 2 * int(len(vector) * config.position.rotary_fraction / 2))
-    dim = len(vector) if whole else dim
-    return rotate(vector, position, dim=dim, base=config.position.rotary_base, back=back)
-
-
-def _row_times(vector: Tensor, matrix: Tensor) -> Tensor:
-    return (vector[:, None] * matrix).sum(dim=0)
+    size, position = heads.shape[-1], config.position
+    dim = size if whole else max(2, 2 * int(size * position.rotary_fraction / 2))
+    return rotate(heads, row.positions, dim=dim, base=position.rotary_base, back=back)

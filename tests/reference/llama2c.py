@@ -1,7 +1,6 @@
-"""The llama2.c format by another hand: a writer, the forward pass in float64, a naive tokenizer."""
+"""The llama2.c format by another hand: a writer, and its network and tokenizer as llama.cpp's."""
 
 import functools
-import itertools
 import json
 import struct
 from pathlib import Path
@@ -9,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tests.reference import llama_cpp
 
 Array = NDArray[np.float64]
 
@@ -90,48 +91,37 @@ def logits(
     *,
     tied: bool = True,
 ) -> Array:
-    """The logits after every token, token by token."""
-    w = {name: values.astype(np.float64) for name, values in weights.items()}
-    heads, size = sizes["n_heads"], sizes["dim"] // sizes["n_heads"]
-    group = heads // sizes["n_kv_heads"]
-    keys: list[list[list[Array]]] = [[] for _ in range(sizes["n_layers"])]
-    values: list[list[list[Array]]] = [[] for _ in range(sizes["n_layers"])]
-    found: list[Array] = []
-    for position, token in enumerate(tokens):
-        x = w["embedding"][token]
-        for layer in range(sizes["n_layers"]):
-            read = _rms(x, w["attention_norm"][layer])
-            q = [_turn(part, position) for part in np.split(w["wq"][layer] @ read, heads)]
-            k = np.split(w["wk"][layer] @ read, sizes["n_kv_heads"])
-            keys[layer].append([_turn(part, position) for part in k])
-            values[layer].append(np.split(w["wv"][layer] @ read, sizes["n_kv_heads"]))
-            mixed: list[Array] = []
-            for head in range(heads):
-                scores = np.array([q[head] @ key[head // group] for key in keys[layer]])
-                odds = np.exp((scores - scores.max()) / np.sqrt(size))
-                odds /= odds.sum()
-                parts = [o * v[head // group] for o, v in zip(odds, values[layer], strict=True)]
-                mixed.append(np.sum(parts, axis=0))
-            x = x + w["wo"][layer] @ np.concatenate(mixed)
-            read = _rms(x, w["ffn_norm"][layer])
-            gate = w["w1"][layer] @ read
-            x = x + w["w2"][layer] @ (gate / (1 + np.exp(-gate)) * (w["w3"][layer] @ read))
-        found.append(w["embedding" if tied else "head"] @ _rms(x, w["final_norm"]))
-    return np.stack(found)
-
-
-def _rms(x: Array, gain: Array) -> Array:
-    return x / np.sqrt((x * x).mean() + 1e-5) * gain
-
-
-def _turn(head: Array, position: int) -> Array:
-    """Neighbouring channels are one point of a plane each."""
-    turned = head.copy()
-    for i in range(0, len(head), 2):
-        angle = position * 10000.0 ** (-i / len(head))
-        turned[i] = head[i] * np.cos(angle) - head[i + 1] * np.sin(angle)
-        turned[i + 1] = head[i] * np.sin(angle) + head[i + 1] * np.cos(angle)
-    return turned
+    """The logits after every token: the graph of Llama in llama.cpp, which rotates alike."""
+    names = {
+        "attn_norm": "attention_norm",
+        "attn_q": "wq",
+        "attn_k": "wk",
+        "attn_v": "wv",
+        "attn_output": "wo",
+        "ffn_norm": "ffn_norm",
+        "ffn_gate": "w1",
+        "ffn_down": "w2",
+        "ffn_up": "w3",
+    }
+    tensors = {
+        f"blk.{layer}.{name}.weight": weights[own][layer].astype(np.float64)
+        for name, own in names.items()
+        for layer in range(sizes["n_layers"])
+    }
+    outside = {"token_embd": "embedding", "output_norm": "final_norm"} | (
+        {} if tied else {"output": "head"}
+    )
+    tensors |= {f"{name}.weight": weights[own].astype(np.float64) for name, own in outside.items()}
+    values = {
+        "attention.head_count": sizes["n_heads"],
+        "attention.head_count_kv": sizes["n_kv_heads"],
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "block_count": sizes["n_layers"],
+        "rope.dimension_count": sizes["dim"] // sizes["n_heads"],
+        "rope.freq_base": 10_000.0,
+    }
+    known = {f"llama.{name}": value for name, value in values.items()}
+    return llama_cpp.logits(llama_cpp.File("llama", known, tensors), tokens)
 
 
 def make_pieces(vocabulary: int) -> tuple[list[bytes], list[float]]:
@@ -169,21 +159,11 @@ def pack_tokenizer(pieces: list[bytes], scores: list[float]) -> bytes:
 
 
 def encode(pieces: list[bytes], scores: list[float], text: str) -> list[int]:
-    """Join the neighbours of the highest score, looking at all of them every time."""
-    known = {piece: token for token, piece in enumerate(pieces) if token >= 259}
-    tokens: list[int] = []
-    for letter in " " + text if text else "":
-        data = letter.encode()
-        tokens += [known[data]] if data in known else [3 + byte for byte in data]
-    while True:
-        best: tuple[float, int, int] | None = None
-        for place, (first, second) in enumerate(itertools.pairwise(tokens)):
-            token = known.get(pieces[first] + pieces[second])
-            if token is not None and (best is None or scores[token] > best[0]):
-                best = (scores[token], place, token)
-        if best is None:
-            return [1, *tokens]
-        tokens[best[1] : best[1] + 2] = [best[2]]
+    """Join the neighbours of the highest score, as llama.cpp does; only later tokens are text."""
+    names = [piece.decode().replace(" ", "▁") for piece in pieces]
+    names[:3] = ["<unk>", "<s>", "</s>"]
+    values = {"tokens": names, "scores": scores, "add_space_prefix": True}
+    return [1, *(llama_cpp.merge_pieces(values, text) if text else [])]
 
 
 TEXTS = ("the rain in the arena", "an answer, at last!", "I hear  the sea: 5 €\n")

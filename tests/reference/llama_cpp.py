@@ -7,6 +7,7 @@ package ``gguf`` is the one of llama.cpp itself.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,28 +26,34 @@ LLAMA_WORDS = (
 )
 
 
+@dataclass
 class File:
-    """A file as llama.cpp's own package reads it."""
+    """The values and tensors of a file."""
 
-    def __init__(self, path: Path) -> None:
-        reader = gguf.GGUFReader(path)
-        self.values: dict[str, Any] = {
-            name: field.contents() for name, field in reader.fields.items()
-        }
-        self.architecture: str = self.values["general.architecture"]
-        self.types = {one.name: one.tensor_type.name for one in reader.tensors}
-        self.tensors: dict[str, Array] = {
-            one.name: gguf.quants.dequantize(one.data, one.tensor_type)
-            .reshape(tuple(int(size) for size in reversed(one.shape)))
-            .astype(np.float64)
-            for one in reader.tensors
-        }
+    architecture: str
+    values: dict[str, Any]
+    tensors: dict[str, Array]
+    types: dict[str, str] = field(default_factory=dict[str, str])
 
     def size(self, name: str) -> Any:
         return self.values[f"{self.architecture}.{name}"]
 
     def find(self, name: str) -> Array | None:
         return self.tensors.get(name)
+
+
+def read_file(path: Path) -> File:
+    """A file as llama.cpp's own package reads it."""
+    reader = gguf.GGUFReader(path)
+    values: dict[str, Any] = {name: found.contents() for name, found in reader.fields.items()}
+    tensors: dict[str, Array] = {
+        one.name: gguf.quants.dequantize(one.data, one.tensor_type)
+        .reshape(tuple(int(size) for size in reversed(one.shape)))
+        .astype(np.float64)
+        for one in reader.tensors
+    }
+    types = {one.name: one.tensor_type.name for one in reader.tensors}
+    return File(values["general.architecture"], values, tensors, types)
 
 
 def logits(file: File, tokens: list[int]) -> Array:
@@ -184,7 +191,7 @@ def tokenize(file: File, text: str) -> list[int]:
     """The tokens of a text, special ones taken for ordinary text."""
     values = {name.removeprefix("tokenizer.ggml."): one for name, one in file.values.items()}
     start = [values["bos_token_id"]] if values["add_bos_token"] else []
-    encode = {"rwkv": _match, "gpt2": _merge_pairs, "llama": _merge_pieces}[values["model"]]
+    encode = {"rwkv": _match, "gpt2": _merge_pairs, "llama": merge_pieces}[values["model"]]
     return start + (encode(values, text) if text else [])
 
 
@@ -234,7 +241,7 @@ def _letter(byte: int) -> str:
     return chr(256 + [one for one in range(256) if one not in plain].index(byte))
 
 
-def _merge_pieces(values: dict[str, Any], text: str) -> list[int]:
+def merge_pieces(values: dict[str, Any], text: str) -> list[int]:
     """The neighbours that form the piece of the highest score, each time."""
     known = {token: number for number, token in enumerate(values["tokens"])}
     parts = list((" " * values["add_space_prefix"] + text).replace(" ", "▁"))

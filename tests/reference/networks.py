@@ -1,10 +1,11 @@
-"""Both networks in float64, one token at a time; only attention looks at other tokens."""
+"""Both networks in float64; attention is that of this folder, and all else treats tokens alike."""
 
 import math
 
 import torch
 from torch import Tensor
 
+from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from tests.reference.attention import Weights, attend, gelu, project, rows_of
 from tests.reference.positions import sinusoid
@@ -20,13 +21,11 @@ def encoder_logits(
     x = _embed(config, weights, tokens, mask=mask) + weights["embedding_bias"]
     x = _blocks(config, weights, x, mask=mask)
     if config.pooling == "mean":
-        real = torch.ones(tokens.shape) if mask is None else mask
-        means = [
-            torch.stack([t for t, is_real in zip(row, kept, strict=True) if is_real]).mean(dim=0)
-            for row, kept in zip(x, real.tolist(), strict=True)
-        ]
-        return torch.stack([_encoder_head(weights, mean) for mean in means])
-    return torch.stack([torch.stack([_encoder_head(weights, t) for t in row]) for row in x])
+        real = torch.ones(tokens.shape).bool() if mask is None else mask
+        x = torch.stack([row[kept].mean(dim=0) for row, kept in zip(x, real, strict=True)])
+    inner = project(weights, "head_in", x)
+    hidden = normalise("layernorm", weights, "head_norm", inner, HEAD_EPSILON)
+    return project(weights, "head_out", hidden * (hidden > 0))
 
 
 def language_model_logits(
@@ -41,31 +40,30 @@ def language_model_logits(
     x = _embed(config, weights, tokens, mask=mask, documents=documents)
     x = _blocks(config, weights, x, mask=mask, documents=documents)
     head = weights["embedding" if config.tied_head else "head_weight"]
-    logits = [torch.stack([(head * token).sum(dim=1) for token in row]) for row in x]
-    bias = weights["head_bias"] if config.head_bias else 0.0
-    found = torch.stack(logits) + bias
+    found = x @ head.T + (weights["head_bias"] if config.head_bias else 0.0)
     cap = config.logit_cap
     return found if cap is None else cap * (2.0 / (1.0 + torch.exp(-2.0 * found / cap)) - 1.0)
 
 
-def normalise(kind: str, weights: Weights, name: str, token: Tensor, epsilon: float) -> Tensor:
-    """LayerNorm or RMSNorm of one token."""
-    size = len(token)
-    centred = token - token.sum() / size if kind == "layernorm" else token
-    variance = (centred * centred).sum() / size
+def normalise(kind: str, weights: Weights, name: str, x: Tensor, epsilon: float) -> Tensor:
+    """LayerNorm or RMSNorm of every token."""
+    if kind == "none":
+        return x
+    centred = x - x.mean(dim=-1, keepdim=True) if kind == "layernorm" else x
+    variance = centred.square().mean(dim=-1, keepdim=True)
     gain = weights[f"{name}.weight"] + (1.0 if kind == "rmsnorm-plus-one" else 0.0)
-    result = centred / torch.sqrt(variance + epsilon) * gain
-    return result + weights[f"{name}.bias"] if f"{name}.bias" in weights else result
+    bias = weights.get(f"{name}.bias", torch.tensor(0.0))
+    return centred / torch.sqrt(variance + epsilon) * gain + bias
 
 
-def feed_forward(config: BlockConfig, weights: Weights, token: Tensor) -> Tensor:
-    """The feed-forward network on one token."""
-    inner = project(weights, "up", token)
+def feed_forward(config: BlockConfig, weights: Weights, x: Tensor) -> Tensor:
+    """The feed-forward network on every token."""
+    inner = project(weights, "up", x)
     if config.activation == "swiglu":
-        gate = project(weights, "gate", token)
+        gate = project(weights, "gate", x)
         inner = inner * gate / (1.0 + torch.exp(-gate))
     elif config.activation == "geglu-tanh":
-        inner = inner * _gelu_by_tanh(project(weights, "gate", token))
+        inner = inner * _gelu_by_tanh(project(weights, "gate", x))
     elif config.activation == "relu":
         inner = inner * (inner > 0)
     else:
@@ -83,25 +81,19 @@ def _embed(
 ) -> Tensor:
     batch, length = tokens.shape
     rows = rows_of(length, batch, mask=mask, documents=documents)
-    sequences: list[Tensor] = []
-    for row, ids in zip(rows, tokens.tolist(), strict=True):
-        vectors: list[Tensor] = []
-        for position, token in zip(row.positions, ids, strict=True):
-            vector = weights["embedding"][token]
-            if isinstance(config, LanguageModelConfig) and config.scale_embedding:
-                vector = vector * len(vector) ** 0.5
-            if config.positions == "learned":
-                vector = vector + weights["position_embedding"][position]
-            if config.positions.startswith("sinusoidal"):
-                even = 2 * math.ceil(len(vector) / 2)
-                table = sinusoid(position, even)
-                if config.positions == "sinusoidal-halves":
-                    table = [*table[0::2], *table[1::2]]
-                table = table[: len(vector)]
-                vector = vector + torch.tensor(table, dtype=vector.dtype)
-            vectors.append(vector)
-        sequences.append(torch.stack(vectors))
-    return torch.stack(sequences)
+    places = torch.tensor([list(row.positions) for row in rows])
+    x = weights["embedding"][tokens]
+    width = x.shape[-1]
+    if isinstance(config, LanguageModelConfig) and config.scale_embedding:
+        x = x * width**0.5
+    if config.positions == "learned":
+        x = x + weights["position_embedding"][places]
+    if config.positions.startswith("sinusoidal"):
+        waves = [sinusoid(place, width + width % 2) for place in range(length)]
+        if config.positions == "sinusoidal-halves":
+            waves = [[*wave[0::2], *wave[1::2]] for wave in waves]
+        x = x + torch.tensor(waves, dtype=x.dtype)[places, :width]
+    return x
 
 
 def _blocks(
@@ -112,72 +104,43 @@ def _blocks(
     mask: Tensor | None = None,
     documents: Tensor | None = None,
 ) -> Tensor:
+    block, placement = config.block, config.block.norm_placement
+    # Factors of what a skip adds.
+    around = 1.0 if block.skips in {"both", "attention"} else 0.0
+    feeding = 1.0 if block.skips in {"both", "feed-forward"} else 0.0
     for index, layer in enumerate(config.layers):
         own = _below(weights, f"stack.blocks.{0 if config.shared_blocks else index}.")
-        attention, ffn = _below(own, "attention."), _below(own, "feed_forward.")
-        # Factors of what a skip adds.
-        around = 1.0 if config.block.skips in {"both", "attention"} else 0.0
-        feeding = 1.0 if config.block.skips in {"both", "feed-forward"} else 0.0
-        if config.block.norm_placement == "stream":
-            x = _norm_all(config, own, "attention_norm", x)
-            x = around * x + attend(layer, attention, x, mask=mask, documents=documents)
-            x = _norm_all(config, own, "feed_forward_norm", x)
-            x = feeding * x + _feed_all(config, ffn, x)
-        elif config.block.parallel:
-            first = attend(
-                layer,
-                attention,
-                _norm_all(config, own, "attention_norm", x),
-                mask=mask,
-                documents=documents,
-            )
-            x = x + first + _feed_all(config, ffn, _norm_all(config, own, "feed_forward_norm", x))
-        elif config.block.norm_placement == "output":
-            change = attend(layer, attention, x, mask=mask, documents=documents)
-            x = around * x + _norm_all(config, own, "attention_norm", change)
-            change = _feed_all(config, ffn, x)
-            x = feeding * x + _norm_all(config, own, "feed_forward_norm", change)
-        elif config.block.norm_placement == "sandwich":
-            read = _norm_all(config, own, "attention_norm", x)
-            change = attend(layer, attention, read, mask=mask, documents=documents)
-            x = around * x + _norm_all(config, own, "attention_output_norm", change)
-            change = _feed_all(config, ffn, _norm_all(config, own, "feed_forward_norm", x))
-            x = feeding * x + _norm_all(config, own, "feed_forward_output_norm", change)
-        elif config.block.norm_placement in {"pre", "pre-only"}:
-            read = _norm_all(config, own, "attention_norm", x)
-            x = around * x + attend(layer, attention, read, mask=mask, documents=documents)
-            read = _norm_all(config, own, "feed_forward_norm", x)
-            x = feeding * x + _feed_all(config, ffn, read)
+
+        def norm(name: str, x: Tensor, own: Weights = own) -> Tensor:
+            return normalise(block.norm, own, f"{name}_norm", x, block.norm_eps)
+
+        def mix(x: Tensor, own: Weights = own, layer: AttentionConfig = layer) -> Tensor:
+            return attend(layer, _below(own, "attention."), x, mask=mask, documents=documents)
+
+        def feed(x: Tensor, own: Weights = own) -> Tensor:
+            return feed_forward(block, _below(own, "feed_forward."), x)
+
+        if placement == "stream":
+            x = norm("attention", x)
+            x = norm("feed_forward", around * x + mix(x))
+            x = feeding * x + feed(x)
+        elif block.parallel:
+            x = x + mix(norm("attention", x)) + feed(norm("feed_forward", x))
+        elif placement == "output":
+            x = around * x + norm("attention", mix(x))
+            x = feeding * x + norm("feed_forward", feed(x))
+        elif placement == "sandwich":
+            x = around * x + norm("attention_output", mix(norm("attention", x)))
+            x = feeding * x + norm("feed_forward_output", feed(norm("feed_forward", x)))
+        elif placement in {"pre", "pre-only"}:
+            x = around * x + mix(norm("attention", x))
+            x = feeding * x + feed(norm("feed_forward", x))
         else:
-            x = around * x + attend(layer, attention, x, mask=mask, documents=documents)
-            x = _norm_all(config, own, "attention_norm", x)
-            x = feeding * x + _feed_all(config, ffn, x)
-            x = _norm_all(config, own, "feed_forward_norm", x)
-    final = config.block.norm_placement not in {"pre-only", "post"}
-    return _norm_all(config, weights, "stack.final_norm", x) if final else x
-
-
-def _encoder_head(weights: Weights, token: Tensor) -> Tensor:
-    token = project(weights, "head_in", token)
-    hidden = normalise("layernorm", weights, "head_norm", token, HEAD_EPSILON)
-    return project(weights, "head_out", hidden * (hidden > 0))
-
-
-def _norm_all(
-    config: EncoderConfig | LanguageModelConfig, weights: Weights, name: str, x: Tensor
-) -> Tensor:
-    kind, eps = config.block.norm, config.block.norm_eps
-    if kind == "none":
+            x = norm("attention", around * x + mix(x))
+            x = norm("feed_forward", feeding * x + feed(x))
+    if placement in {"pre-only", "post"}:
         return x
-    return torch.stack(
-        [torch.stack([normalise(kind, weights, name, t, eps) for t in row]) for row in x]
-    )
-
-
-def _feed_all(config: EncoderConfig | LanguageModelConfig, weights: Weights, x: Tensor) -> Tensor:
-    return torch.stack(
-        [torch.stack([feed_forward(config.block, weights, t) for t in row]) for row in x]
-    )
+    return normalise(block.norm, weights, "stack.final_norm", x, block.norm_eps)
 
 
 def _below(weights: Weights, prefix: str) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Positions with plain loops and Python floats: sinusoids, the 2D table of ``+``, rotary, ALiBi."""
+"""Positions: sinusoids and the 2D table of ``+`` in Python floats, rotations of the plane."""
 
 import math
 from collections.abc import Sequence
@@ -22,23 +22,15 @@ def plus_table(row: int, column: int, features: int) -> list[float]:
     return (sinusoid(row, channels) + sinusoid(column, channels))[:features]
 
 
-def rotate(vector: Tensor, position: int, *, dim: int, base: float, back: bool = False) -> Tensor:
+def rotate(
+    heads: Tensor, positions: Sequence[int], *, dim: int, base: float, back: bool = False
+) -> Tensor:
     """Turn the last ``dim`` channels by the position; channel k pairs with channel k + dim/2."""
-    values = list(vector.unbind())
-    start, half = len(values) - dim, dim // 2
-    turned = list(values)
-    for k in range(half):
-        angle = position * base ** (-2.0 * k / dim)
-        cos, sin = math.cos(angle), math.sin(-angle if back else angle)
-        first, second = values[start + k], values[start + half + k]
-        turned[start + k] = first * cos - second * sin
-        turned[start + half + k] = first * sin + second * cos
-    return torch.stack(turned)
-
-
-def alibi(head: int, heads: int, query: int, key: int) -> float:
-    """Minus slope times distance."""
-    return -(2.0 ** (-8.0 * (head + 1) / heads)) * abs(query - key)
+    still, first, second = heads.split([heads.shape[-1] - dim, dim // 2, dim // 2], dim=-1)
+    frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angles = torch.tensor(positions)[:, None] * frequencies * (-1.0 if back else 1.0)
+    turned = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat((still, turned.real, turned.imag), dim=-1)
 
 
 def count_positions(

@@ -13,21 +13,9 @@ from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
-from tests.reference.attention import (
-    Weights,
-    attend_token,
-    is_visible,
-    read_sources,
-    read_token,
-    rows_of,
-)
+from tests.reference.attention import Weights, mix, read_sources, rows_of
 
 Vector = list[float]
-
-
-def half_step(numbers: Sequence[float], bits: int) -> Fraction:
-    """How far a number may be from what its code stands for, with the scale as a real number."""
-    return Fraction(max(abs(number) for number in numbers)) / (2 ** (bits - 1) - 1) / 2
 
 
 def is_coded(options: CacheOptions, token: int, seen: int) -> bool:
@@ -105,53 +93,16 @@ def decode_rounded(
     sharing = config.variant.sharing
     outputs: list[Tensor] = []
     for sequence, row in zip(x, rows_of(x.shape[1], x.shape[0]), strict=True):
-        sources = [read_sources(config, weights, vector) for vector in sequence]
-        steps: list[Tensor] = []
-        for i, vector in enumerate(sequence):
-            read = [dict(sources[j]) for j in range(i + 1)]
-            for name in {sharing.key, sharing.value}:
-                heads = len(sources[0][name])
-                found = [
-                    stored(options, [sources[j][name][head].tolist() for j in range(i + 1)])
-                    for head in range(heads)
-                ]
-                for j in range(i + 1):
-                    read[j][name] = [
-                        torch.tensor(found[head][j], dtype=x.dtype) for head in range(heads)
-                    ]
-            tokens = [
-                read_token(config, weights, None, read[j], row.positions[j]) for j in range(i + 1)
-            ]
-            own = read_token(config, weights, vector, sources[i], row.positions[i])
-            tokens[i].query = own.query
-            assert is_visible(config, row, i, i)
-            steps.append(attend_token(config, weights, tokens, row, i))
+        sources, steps = read_sources(config, weights, sequence), list[Tensor]()
+        for i in range(len(sequence)):
+            exact = {name: source[:, : i + 1] for name, source in sources.items()}
+            rounded = {
+                name: torch.tensor(
+                    [stored(options, head) for head in exact[name].tolist()], dtype=x.dtype
+                )
+                for name in {sharing.key, sharing.value}
+            }
+            part, seen = sequence[: i + 1], row.take(range(i + 1))
+            steps.append(mix(config, weights, part, exact | rounded, seen, asked=exact)[-1])
         outputs.append(torch.stack(steps))
     return torch.stack(outputs)
-
-
-def kept_bytes(
-    options: CacheOptions, *, tokens: int, window: int | None, width: int, plain_bytes: int
-) -> int:
-    """Bytes of one head after ``tokens`` tokens, each token looked at by itself.
-
-    Args:
-        options: How it is stored.
-        tokens: Seen.
-        window: Tokens that one sees, itself included; the last but one are kept.
-        width: Channels.
-        plain_bytes: Of a number that is not quantised.
-    """
-    total, blocks = 0, set[int]()
-    for token in range(tokens):
-        if window is not None and token < tokens - (window - 1):
-            continue
-        if not is_coded(options, token, tokens):
-            total += width * plain_bytes
-            continue
-        total += math.ceil(width * (options.bits or 0) / 8)
-        if options.scales == "token":
-            total += 4 * len(range(0, width, options.group))
-        else:
-            blocks.add(token // options.block)
-    return total + 4 * width * len(blocks)

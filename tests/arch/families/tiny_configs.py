@@ -162,12 +162,18 @@ CHANGES: dict[str, dict[str, Any]] = {
 def tiny(model_type: str, **changes: Any) -> PretrainedConfig:
     """The configuration of a family with tiny sizes and some fields changed."""
     cls: Any = CONFIG_MAPPING[model_type]
+    return cls(**tiny_fields(model_type, **changes))
+
+
+def tiny_fields(model_type: str, **changes: Any) -> dict[str, Any]:
+    """The fields that differ from the usual ones, those of the text in their section."""
+    cls: Any = CONFIG_MAPPING[model_type]
     usual = cls()
     text = getattr(usual, "text_config", None)
     if text is None:
-        return cls(**_fit(cls, usual, model_type, changes))
+        return _fit(cls, usual, model_type, changes)
     fields = _fit(type(text), text, model_type, changes)
-    return cls(text_config={"model_type": text.model_type, **fields})
+    return {"text_config": {"model_type": text.model_type, **fields}}
 
 
 def _fit(cls: Any, usual: Any, model_type: str, changes: dict[str, Any]) -> dict[str, Any]:

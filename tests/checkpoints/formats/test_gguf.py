@@ -40,7 +40,6 @@ def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
         ({"llama.block_count": 3}, DamagedError, "weights, but its configuration requires"),
         ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers and fewer tensors"),
         ({"llama.attention.head_count_kv": 3}, DamagedError, "does not describe a network"),
-        ({"llama.expert_count": 8}, UsageError, "has expert_count, which this program does not"),
         ({"llama.rope.scaling.type": "su"}, UsageError, "has rope.scaling.type 'su', which this"),
         ({"tokenizer.ggml.model": "bert"}, UsageError, "a tokenizer of the kind 'bert'; choices"),
         ({"tokenizer.ggml.token_type": [1, 2]}, DamagedError, "has 13 tokens and 2 types"),

@@ -5,30 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers.utils import logging
 
 from qkvary.arch.canonical import to_dict
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.formats.transformers_folder import load
-from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError
 from tests.checkpoints.test_models import make_model
 from tests.reference import char_gpt
-
-
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("label", ["QKV", "Q-K=V@rotary", "(Q-MQA)+"])
-def test_saved_models_of_transformers_are_loaded(label: str, tied: bool, tmp_path: Path) -> None:
-    logging.disable_progress_bar()
-    model = make_model(label, tied_head=tied, positions="learned")
-    QKVForCausalLM.wrap(model).save_pretrained(tmp_path / "model")
-    found, tokenizer = load_checkpoint(tmp_path / "model")
-    assert tokenizer is None
-    assert found.config == model.config
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(found.state_dict()[name], tensor)
 
 
 def write(folder: Path, model: LanguageModel, **changes: Any) -> Path:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import PositionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
@@ -19,8 +18,9 @@ from qkvary.checkpoints.models import LoadedModel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from tests.checkpoints.huggingface.causal_models import make_network
-from tests.contracts.variant_cases import make_config, randomize
+from tests.contracts.variant_cases import randomize
 from tests.reference import llama_cpp
+from tests.small_networks import small_config
 
 TOKENS = [3, 0, 12, 7, 7, 1, 11, 5, 2, 9, 4]
 NARROW = 1e-6
@@ -29,30 +29,20 @@ NARROW = 1e-6
 
 def rotary_config(label: str, *, fraction: float, **fields: Any) -> LanguageModelConfig:
     """A network that llama.cpp's Llama may express, unless the label forbids it."""
-    position = PositionConfig(rotary_fraction=fraction, rotary_base=500.0, value_rope="none")
+    usual: dict[str, Any] = {
+        "num_heads": 4,
+        "head_dim": 6,
+        "d_model": 24,
+        "kernel": "explicit",
+        "rotary_fraction": fraction,
+        "rotary_base": 500.0,
+        "value_rope": "none",
+        "bias": False,
+        "out_bias": False,
+        "block": BlockConfig(d_ff=11, activation="swiglu", norm="rmsnorm", bias=False),
+    }
     variant = dataclasses.replace(parse_variant(label), positions="rotary")
-    layer = dataclasses.replace(
-        make_config("QKV", causal=True),
-        variant=variant,
-        num_heads=4,
-        head_dim=6,
-        d_model=24,
-        position=position,
-        bias=fields.pop("bias", False),
-        out_bias=fields.pop("out_bias", False),
-    )
-    block = BlockConfig(d_ff=11, activation="swiglu", norm="rmsnorm", bias=False)
-    return LanguageModelConfig(
-        **{
-            "attention": layer,
-            "block": block,
-            "num_layers": 2,
-            "vocabulary": 13,
-            "max_tokens": 17,
-            "positions": "none",
-            **fields,
-        }
-    )
+    return small_config(variant, **(usual | fields))
 
 
 PORTABLE = (
@@ -108,7 +98,7 @@ def distance_of(found: Any, expected: Tensor) -> float:
 @pytest.mark.parametrize("label", ["QKV", "GQA-2", "MQA", "Q=K-V", "Q-K=V", "I-K-V", "QKV@t0.5"])
 def test_llama_gives_equal_logits(label: str, fraction: float, tmp_path: Path) -> None:
     network = build(rotary_config(label, fraction=fraction, tied_head=label != "MQA"))
-    file = llama_cpp.File(write(network, tmp_path))
+    file = llama_cpp.read_file(write(network, tmp_path))
     assert file.architecture == "llama"
     assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
 
@@ -119,7 +109,7 @@ def test_gpt2_gives_equal_logits_where_gelu_is_exact(
     label: str, positions: str, tmp_path: Path
 ) -> None:
     network = make_network(label, torch.float32, positions=positions, tied_head=label == "QKV")
-    file = llama_cpp.File(write(network, tmp_path))
+    file = llama_cpp.read_file(write(network, tmp_path))
     assert file.architecture == "gpt2"
     assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
 
@@ -127,7 +117,7 @@ def test_gpt2_gives_equal_logits_where_gelu_is_exact(
 @pytest.mark.parametrize("label", PORTABLE)
 def test_deepseek2_gives_equal_logits(label: str, tmp_path: Path) -> None:
     network = build_portable(label, tied_head="MQA" not in label)
-    file = llama_cpp.File(write(network, tmp_path))
+    file = llama_cpp.read_file(write(network, tmp_path))
     assert file.architecture == "deepseek2"
     assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
 
@@ -168,7 +158,7 @@ def test_matrices_have_the_type_asked_for(
     layer = dataclasses.replace(config.layers[0], d_model=32, head_dim=8)
     network = build(dataclasses.replace(config, attention=layer))
     exported = export_gguf(LoadedModel(network, None), tmp_path / "a.gguf", kind)
-    file = llama_cpp.File(tmp_path / "a.gguf")
+    file = llama_cpp.read_file(tmp_path / "a.gguf")
     assert set(file.types.values()) == types
     assert {file.types[name] for name in file.types if "norm" in name} == {"F32"}
     # The only rows of 11 numbers.
@@ -215,14 +205,14 @@ def test_a_tensor_without_a_norm_goes_through_any_epsilon(label: str, tmp_path: 
             part.attention.get_parameter("k_proj.weight").mul_(10.0 ** (3 * index - 1))
             part.attention_norm.get_parameter("weight").mul_(1 + 3 * index)
     path = write(network, tmp_path)
-    found = llama_cpp.logits(llama_cpp.File(path), TOKENS)
+    found = llama_cpp.logits(llama_cpp.read_file(path), TOKENS)
     assert distance_of(found, logits_of(network)) < NARROW
     again = load_checkpoint(path).network
     assert again.config.block.norm_eps == 1e-5
     for name, value in network.state_dict().items():
         assert torch.equal(again.state_dict()[name], value)
     # What half precision would lose is stored in single.
-    file = llama_cpp.File(write(network, tmp_path, "f16"))
+    file = llama_cpp.read_file(write(network, tmp_path, "f16"))
     assert file.types["blk.0.attn_kv_a_mqa.weight"] == "F32"
     assert file.types["blk.0.attn_q.weight"] == "F16"
 
@@ -238,7 +228,7 @@ def test_weights_beyond_the_end_of_a_type_are_refused(
     network = build(dataclasses.replace(config, attention=layer))
     with torch.no_grad():
         network.embedding[0, 0] = largest
-    file = llama_cpp.File(write(network, tmp_path, kind))
+    file = llama_cpp.read_file(write(network, tmp_path, kind))
     assert file.types["token_embd.weight"] == kind.upper()
     assert file.tensors["token_embd.weight"][0, 0] == largest
     with torch.no_grad():

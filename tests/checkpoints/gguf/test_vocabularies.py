@@ -80,7 +80,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, llama_cpp.File]
         metadata = convert_tokenizer(tokenizer, tokenizer.vocabulary + 2).metadata
         path = folder / f"{name}.gguf"
         path.write_bytes(pack_file({"general.architecture": "llama", **metadata}, {}))
-        found[name] = llama_cpp.File(path)
+        found[name] = llama_cpp.read_file(path)
     return found
 
 
@@ -140,7 +140,7 @@ def test_what_is_added_to_a_text_is_what_llama_cpp_adds(
     metadata = convert_tokenizer(ours, ours.vocabulary).metadata
     named = {"general.architecture": "llama", **metadata}
     (tmp_path / "a.gguf").write_bytes(pack_file(named, {}))
-    file = llama_cpp.File(tmp_path / "a.gguf")
+    file = llama_cpp.read_file(tmp_path / "a.gguf")
     found = read_tokenizer(metadata, "a.gguf")
     assert found is not None
     again = convert_tokenizer(found, ours.vocabulary).metadata

@@ -8,25 +8,9 @@ import transformers
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-TYPES = ("sliding_attention", "full_attention", "sliding_attention")
-CONFIG: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 26,
-    "intermediate_size": 37,
-    "num_hidden_layers": 7,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 3,
-    "num_global_key_value_heads": 2,
-    "head_dim": 14,
-    "global_head_dim": 24,
-    "sliding_window": 5,
-    "hidden_size_per_layer_input": 0,
-    "attention_k_eq_v": True,
-    "layer_types": [*TYPES, *TYPES, "full_attention"],
-    "max_position_embeddings": 71,
-    "pad_token_id": 0,
-    "eos_token_id": None,
-}
+from tests.contracts.transformers_cases import EQUAL, few
+
+CONFIG = {**few("gemma4_text", **{**EQUAL, "global_head_dim": 24}), "eos_token_id": None}
 GLOBAL_LAYERS = (1, 4, 6)
 CHUNKS = ((0, 9), (9, 10), (10, 11), (11, 17))
 """A prompt, two single steps and several tokens at once, past the window of the other layers."""

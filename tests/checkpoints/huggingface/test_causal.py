@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from qkvary.arch.canonical import canonical_json
+from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.huggingface.cache import NetworkCache
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM, register
 from qkvary.costs.network import network_costs
@@ -163,6 +164,10 @@ def test_saved_and_loaded_is_the_same_bit_by_bit(label: str, tied: bool, tmp_pat
     state, expected = loaded.network.state_dict(), model.network.state_dict()
     assert list(state) == list(expected)
     assert all(torch.equal(state[name], expected[name]) for name in expected)
+    # Here too, without transformers.
+    found, tokenizer = load_checkpoint(tmp_path)
+    assert (found.config, tokenizer) == (model.network.config, None)
+    assert all(torch.equal(found.state_dict()[name], expected[name]) for name in expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "config.json",
         "generation_config.json",

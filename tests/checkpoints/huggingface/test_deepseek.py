@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,27 +19,10 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.checkpoints.gguf.test_networks import PORTABLE, build_portable
 from tests.checkpoints.huggingface.causal_models import prompt
-from tests.checkpoints.huggingface.test_stock import DoubleNorm, DoubleRotation
+from tests.checkpoints.huggingface.test_stock import in_double_precision
 from tests.contracts.variant_cases import GATE, distance
 
 TOKENS = 11
-
-
-def in_double_precision(model: Any) -> Any:
-    """Rotation and norms, which transformers computes in 32 bits whatever the model's numbers."""
-    config = model.config
-    base = config.rope_parameters["rope_theta"]
-    model.model.rotary_emb = DoubleRotation(base, config.qk_rope_head_dim)
-
-    def norm(old: Any) -> DoubleNorm:
-        return DoubleNorm(old.weight, old.variance_epsilon)
-
-    model.model.norm = norm(model.model.norm)
-    for layer in model.model.layers:
-        layer.input_layernorm = norm(layer.input_layernorm)
-        layer.post_attention_layernorm = norm(layer.post_attention_layernorm)
-        layer.self_attn.kv_a_layernorm = norm(layer.self_attn.kv_a_layernorm)
-    return model
 
 
 @pytest.mark.parametrize("label", PORTABLE)

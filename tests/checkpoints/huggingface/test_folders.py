@@ -66,24 +66,6 @@ def test_our_own_class_has_the_same_tensors(
     assert again.tokenizer is None
 
 
-@pytest.mark.parametrize("positions", ["learned", "none"])
-def test_stock_gpt2_has_the_same_logits(tmp_path: Path, positions: str) -> None:
-    config = make_language_model_config("Q-K=V", positions=positions)
-    config = dataclasses.replace(
-        config, block=dataclasses.replace(config.block, activation="gelu", norm_placement="pre")
-    )
-    network = LanguageModel(config).double().eval()
-    randomize(network, seed=3)
-    found = export_folder(LoadedModel(network, None), tmp_path / "out", to="gpt2")
-    assert found.architecture == "GPT2LMHeadModel"
-    assert any("cache" in note for note in found.notes)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float64)
-    assert type(model).__name__ == found.architecture
-    torch.testing.assert_close(model(TOKENS).logits, network(TOKENS), rtol=1e-10, atol=1e-10)
-    with pytest.raises(UsageError, match=r"Llama can express, got positions without rotation; .*"):
-        export_folder(LoadedModel(network, None), tmp_path / "out", to="llama")
-
-
 def test_a_published_model_is_llama_with_its_tokenizer(tmp_path: Path) -> None:
     llama2c.write_stand_in(tmp_path / "model")
     loaded = load_checkpoint(tmp_path / "model")

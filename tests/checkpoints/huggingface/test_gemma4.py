@@ -17,7 +17,6 @@ from qkvary.costs.formats import parse_format
 from tests.checkpoints.huggingface.gemma4_models import (
     CONFIG,
     GLOBAL_LAYERS,
-    TYPES,
     build,
     decode,
     storage_bytes,
@@ -33,7 +32,6 @@ METHODS: dict[str, Method] = {
 SHARED: dict[str, Any] = {
     "num_kv_shared_layers": 2,
     "hidden_size_per_layer_input": 11,
-    "vocab_size_per_layer_input": 97,
 }
 MODELS: dict[str, dict[str, Any]] = {
     "text": {},
@@ -141,7 +139,7 @@ def test_generate_gives_the_same_text_and_scores(model: Any, name: str, layout: 
 def test_assisted_generation_crops_rejected_tokens(model: Any, layout: Layout) -> None:
     assistant = build(seed=1, num_hidden_layers=7)
     with torch.no_grad():
-        assistant.model.norm.weight.mul_(1 + 0.5 * torch.randn(26))
+        assistant.model.norm.weight.mul_(1 + 0.5 * torch.randn(64))
     ids = tokens(1, 8)
     mask = torch.ones_like(ids)
     expected = generate(model, ids, mask, assistant_model=assistant)
@@ -181,13 +179,10 @@ def act(caches: list[DynamicCache], name: str, rows: int, choose: random.Random)
 
 @torch.no_grad()
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("sequences", [5, pytest.param(200, marks=pytest.mark.slow)])
-def test_any_sequence_of_operations_leaves_what_the_stock_cache_has(
-    layout: Layout, sequences: int
-) -> None:
+def test_any_sequence_of_operations_leaves_what_the_stock_cache_has(layout: Layout) -> None:
     """Without windows, so that every crop is possible."""
     model = build(num_hidden_layers=3, layer_types=["full_attention"] * 3)
-    for seed in range(sequences):
+    for seed in range(5):
         choose = random.Random(seed)
         caches = [dynamic(model), exact_cache(model, layout=layout)]
         rows = 2
@@ -250,7 +245,7 @@ def test_layouts_that_do_not_exist_or_save_nothing_are_refused(model: Any) -> No
     with pytest.raises(ValueError, match="got 'keys'; choices: value and slice, rotate when read"):
         exact_cache(model, layout="keys")  # type: ignore[arg-type]
     rotation = {"rope_type": "default", "rope_theta": 10_000.0}
-    whole = build(rope_parameters=dict.fromkeys(TYPES, rotation))
+    whole = build(rope_parameters=dict.fromkeys(CONFIG["layer_types"], rotation))
     with pytest.raises(ValueError, match="got 24 of 24 channels; choices: rotate when read"):
         install(whole)
     ids = tokens(2, 17)

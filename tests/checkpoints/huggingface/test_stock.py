@@ -26,6 +26,7 @@ from tests.contracts.variant_cases import (
     randomize,
 )
 from tests.pairwise import pairwise
+from tests.small_networks import small_config
 
 TOKENS = 11
 SWIGLU = BlockConfig(d_ff=11, activation="swiglu", norm="rmsnorm", bias=False)
@@ -52,17 +53,10 @@ FAILURES = {
 
 def llama_config(label: str, **fields: Any) -> LanguageModelConfig:
     """Full rotation, an even head, and values that are not rotated."""
-    given = {"head_dim": 6, "num_heads": 4, "d_model": 24, "position": ROTARY, **fields}
+    sizes = {"head_dim": 6, "num_heads": 4, "d_model": 24, "kernel": "explicit"}
+    turned = {"rotary_fraction": 1.0, "rotary_base": 500.0, "value_rope": "none"}
     variant = dataclasses.replace(parse_variant(label), positions="rotary")
-    layer = dataclasses.replace(make_config("QKV", causal=True), variant=variant, **given)
-    return LanguageModelConfig(
-        attention=layer,
-        block=SWIGLU,
-        num_layers=2,
-        vocabulary=13,
-        max_tokens=17,
-        positions="none",
-    )
+    return small_config(variant, block=SWIGLU, **(sizes | turned | fields))
 
 
 def build_network(config: LanguageModelConfig) -> LanguageModel:
@@ -97,15 +91,13 @@ class DoubleNorm(nn.Module):
 
 def in_double_precision(model: Any) -> Any:
     config = model.config
-    model.model.rotary_emb = DoubleRotation(config.rope_parameters["rope_theta"], config.head_dim)
-
-    def norm(old: Any) -> DoubleNorm:
-        return DoubleNorm(old.weight, old.variance_epsilon)
-
-    model.model.norm = norm(model.model.norm)
-    for layer in model.model.layers:
-        layer.input_layernorm = norm(layer.input_layernorm)
-        layer.post_attention_layernorm = norm(layer.post_attention_layernorm)
+    width = getattr(config, "qk_rope_head_dim", None) or config.head_dim
+    model.model.rotary_emb = DoubleRotation(config.rope_parameters["rope_theta"], width)
+    for name, norm in list(model.named_modules()):
+        if type(norm).__name__.endswith("RMSNorm"):
+            parent, _, own = name.rpartition(".")
+            double = DoubleNorm(norm.weight, norm.variance_epsilon)
+            setattr(model.get_submodule(parent), own, double)
     return model
 
 

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig
-from qkvary.arch.labels import as_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.conversions.caches.conversion import Conversion, choose_network, convert_network
 from qkvary.conversions.caches.layer_maps import LayerMaps, read_layer
@@ -12,6 +10,7 @@ from qkvary.conversions.catalog import load_method
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import randomize
+from tests.small_networks import small_config
 
 TOKENS = torch.randint(37, (6, 19), generator=torch.Generator().manual_seed(3))
 """Windows of a text."""
@@ -21,23 +20,17 @@ def make_config(
     variant: str = "GQA-2@rotary", *, heads: int = 6, bias: bool = False, fraction: float = 1.0
 ) -> LanguageModelConfig:
     """A network of two layers with heads of 8 channels."""
-    attention = AttentionConfig(
+    return small_config(
+        variant,
         d_model=24,
         num_heads=heads,
         head_dim=None if heads == 3 else 8,
-        variant=as_variant(variant),
-        causal=True,
         bias=bias,
         out_bias=bias,
-        position=PositionConfig(rotary_fraction=fraction),
-    )
-    return LanguageModelConfig(
-        attention=attention,
+        rotary_fraction=fraction,
         block=BlockConfig(d_ff=31, activation="swiglu", norm="rmsnorm", bias=False, norm_eps=1e-5),
-        num_layers=2,
         vocabulary=37,
         max_tokens=64,
-        positions="none",
     )
 
 

@@ -2,6 +2,8 @@
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from qkvary.nn.decoding import folded, native, triton_attention
 from qkvary.nn.decoding.build import find_compiler
@@ -32,3 +34,24 @@ def distance(result: Tensor, expected: Tensor) -> float:
     """The largest deviation, over the size of what is expected."""
     size = expected.double().square().mean().sqrt().clamp(min=1e-6)
     return float((result.double() - expected.double()).abs().max() / size)
+
+
+def attend_stored(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    valid: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """The last queries over all stored keys, by torch in float64; zeros where one sees nothing."""
+    query, key, value = query.double(), key.double(), value.double()
+    queries, tokens = query.shape[2], key.shape[2]
+    seen = torch.ones(queries, tokens).bool().tril(tokens - queries)
+    seen = seen if valid is None else seen & valid[:, None, None]
+    added = torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, -torch.inf)
+    added = added if bias is None else added + bias
+    with sdpa_kernel(SDPBackend.MATH):
+        mixed = scaled_dot_product_attention(query, key, value, added, scale=scale, enable_gqa=True)
+    return mixed.nan_to_num()

@@ -5,8 +5,7 @@ import torch
 
 from qkvary.nn.decoding import compiled
 from qkvary.nn.decoding.decode import decode_attention
-from tests.nn.decoding.cases import GATES, distance, draw
-from tests.reference.decoding import attend_stored
+from tests.nn.decoding.cases import GATES, attend_stored, distance, draw
 
 
 def check(dtype: torch.dtype, heads: int, *, is_masked: bool) -> None:
@@ -14,7 +13,7 @@ def check(dtype: torch.dtype, heads: int, *, is_masked: bool) -> None:
     key = draw(2, 2, 75, 16, seed=2, dtype=dtype)
     valid = torch.rand(2, 75, generator=torch.Generator().manual_seed(3)) > 0.3
     real = valid if is_masked else None
-    expected = attend_stored(query, key, key, scale=0.3, start=74, valid=real)
+    expected = attend_stored(query, key, key, scale=0.3, valid=real)
     result = decode_attention(query, key, key, scale=0.3, valid=real, kernel="compiled")
     assert distance(result, expected) < GATES[dtype]
 

@@ -1,27 +1,15 @@
 """A step as one call takes latent attention: matrices that are trained, or pick a head's block."""
 
 import copy
-import itertools
 
 import pytest
 import torch
 
-from qkvary.arch.caches import CacheLayout, CacheOptions, CacheScales, CacheStorage
+from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding.step import NativeStep
-from tests.nn.decoding import test_step_codes as codes
 from tests.nn.decoding.cases import GATES, distance
-from tests.nn.decoding.test_step import (
-    FLOAT32,
-    NEW,
-    PROMPT,
-    compare,
-    make,
-    new_cache,
-    texts,
-)
-from tests.pairwise import pairwise
-from tests.reference.networks import language_model_logits
+from tests.nn.decoding.test_step import FLOAT32, NEW, PROMPT, compare, make
 
 ROTATED = [
     "Q-K=V@decoupled-4@kv-norm",
@@ -37,14 +25,12 @@ LATENT = [
     "Q-MQA@latent-150",
     "Q[residual-gelu]-K=V/2@decoupled-18@latent-16",
 ]
-PORTABLE, MLA = "Q-GQA-2@decoupled-6@kv-norm", "Q-GQA-2@decoupled-6@latent-72@kv-norm"
-"""The same with fixed matrices and with trained ones."""
 
 
 @pytest.mark.parametrize("layout", ["rotated", "split"])
 @pytest.mark.parametrize("label", ROTATED)
 def test_rotary_keys_that_all_heads_share(label: str, layout: CacheLayout) -> None:
-    model = make(label, positions="none", d_model=24, rope_base=50.0)
+    model = make(label, positions="none", d_model=24, rotary_base=50.0)
     mask = torch.ones(3, PROMPT + NEW, dtype=torch.bool)
     mask[1, :3] = False
     assert compare(model, layout, rows=3, mask=mask) < FLOAT32
@@ -56,21 +42,8 @@ def test_matrices_of_a_latent(label: str, rows: int) -> None:
     """Latents that are wider and narrower than a vector, a head and the layer."""
     mask = torch.ones(rows, PROMPT + NEW, dtype=torch.bool)
     mask[1:, :3] = False
-    model = make(label, d_model=24, rope_base=50.0)
+    model = make(label, d_model=24, rotary_base=50.0)
     assert compare(model, "rotated", rows=rows, mask=mask) < FLOAT32
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("label", [PORTABLE, MLA])
-def test_a_step_is_what_plain_loops_give(label: str) -> None:
-    model, tokens = make(label, positions="none", d_model=24), texts(2)
-    weights = {name: part.double() for name, part in model.named_parameters()}
-    expected = language_model_logits(model.config, weights, tokens)
-    cache = new_cache(model, "rotated")
-    model(tokens[:, :PROMPT], cache=cache)
-    take = NativeStep(model, cache)
-    found = [take(tokens[:, PROMPT + i], None) for i in range(NEW)]
-    assert distance(torch.stack(found, dim=1), expected[:, PROMPT:]) < FLOAT32
 
 
 @torch.no_grad()
@@ -86,7 +59,7 @@ def test_a_step_is_what_plain_loops_give(label: str) -> None:
 def test_thousands_of_latents(storage: CacheStorage, dtype: torch.dtype, width: int) -> None:
     """Whole tiles, several blocks of tokens, and more rotary keys than are compared at once."""
     label = f"Q-GQA-2@decoupled-6@latent-{width}@kv-norm"
-    model = make(label, positions="none", d_model=64, heads=8, dtype=dtype)
+    model = make(label, positions="none", d_model=64, num_heads=8, dtype=dtype)
     object.__setattr__(model.config, "max_tokens", 2100)
     options = CacheOptions(layout="rotated", storage=storage)
     cache = KVCache(model.config.layers, max_tokens=2100, options=options)
@@ -107,18 +80,3 @@ def test_thousands_of_latents(storage: CacheStorage, dtype: torch.dtype, width: 
     else:
         exact = model.double()(tokens[:, None], cache=wide)[:, -1]
         assert distance(found, exact) < min(GATES[dtype], 4 * distance(own, exact))
-
-
-@pairwise(
-    "label, storage, scales, residual",
-    itertools.product([PORTABLE, *LATENT], ["int8", "int4"], ["token", "channel"], [0, 1, 4]),
-    ids=str,
-)
-def test_caches_of_codes(
-    label: str, storage: CacheStorage, scales: CacheScales, residual: int
-) -> None:
-    """The rotary keys are codes as well."""
-    model = make(label, d_model=24)
-    options = {"scales": scales, "residual": residual, "group": 48, "block": 3}
-    cache = codes.new_cache(model, storage, "rotated", **options)
-    assert codes.compare(model, cache, rows=2) < FLOAT32

@@ -4,15 +4,16 @@ import copy
 import ctypes
 import itertools
 import sys
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
+from qkvary.arch.attention import ValueRope
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.arch.networks import BlockConfig
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding import build, native, step
 from qkvary.nn.decoding.decode import decode_attention
@@ -22,6 +23,7 @@ from qkvary.nn.quantized_weights import quantize_weights
 from tests.contracts.variant_cases import randomize
 from tests.nn.decoding.cases import GATES, distance, draw
 from tests.pairwise import pairwise
+from tests.small_networks import small_config
 
 PROMPT, NEW, VOCABULARY, LONGEST = 5, 4, 23, 17
 FLOAT32 = 1e-5
@@ -55,41 +57,22 @@ ROTARY = ["QKV@rotary", "Q-K=V@rotary", "Q-MQA@rotary", "I-K-V@rotary", "GQA-2@r
 ROPES: tuple[ValueRope, ...] = ("none", "counter", "rotated")
 
 
-def make(
-    label: str,
-    *,
-    d_model: int = 20,
-    heads: int = 4,
-    value_rope: ValueRope = "none",
-    rotary_fraction: float = 1.0,
-    rope_base: float = 10_000.0,
-    bias: bool = True,
-    block: BlockConfig | None = None,
-    dtype: torch.dtype = torch.float32,
-    **fields: object,
-) -> LanguageModel:
+def make(label: str, *, dtype: torch.dtype = torch.float32, **fields: Any) -> LanguageModel:
     """A network with random weights, drawn in double precision."""
-    attention = AttentionConfig(
-        d_model=d_model,
-        num_heads=heads,
-        variant=parse_variant(label),
-        causal=True,
-        bias=bias,
-        out_bias=bias,
-        position=PositionConfig(
-            value_rope=value_rope, rotary_fraction=rotary_fraction, rotary_base=rope_base
-        ),
-    )
-    given: dict[str, object] = {"positions": "learned", **fields}
-    config = LanguageModelConfig(
-        attention=attention,
-        block=block or BlockConfig(d_ff=27, bias=bias),
-        num_layers=2,
-        vocabulary=VOCABULARY,
-        max_tokens=LONGEST,
-        **given,  # type: ignore[arg-type]
-    )
-    model = LanguageModel(config).double().eval()
+    bias = fields.pop("bias", True)
+    usual = {
+        "d_model": 20,
+        "num_heads": 4,
+        "bias": bias,
+        "out_bias": bias,
+        "block": BlockConfig(d_ff=27, bias=bias),
+        "vocabulary": VOCABULARY,
+        "max_tokens": LONGEST,
+        "positions": "learned",
+        "value_rope": "none",
+        "rotary_fraction": 1.0,
+    }
+    model = LanguageModel(small_config(label, **(usual | fields))).double().eval()
     randomize(model, seed=3)
     return model.to(dtype)
 

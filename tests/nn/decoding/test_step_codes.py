@@ -16,9 +16,11 @@ from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.language_model import LanguageModel
 from tests.nn.decoding.cases import distance
 from tests.nn.decoding.test_build import NARROWER
+from tests.nn.decoding.test_portable_step import LATENT
 from tests.nn.decoding.test_step import FLOAT32, LONGEST, NEW, PROMPT, make, texts
 from tests.pairwise import pairwise
 
+PORTABLE = ["Q-GQA-2@decoupled-6@kv-norm", *LATENT]
 HALF = 1e-2
 """The largest difference of a logit where queries become integers of 8 bits."""
 
@@ -75,7 +77,7 @@ def compare(model: LanguageModel, cache: KVCache, rows: int, mask: Tensor | None
 @pairwise(
     "label, layout, storage, scales, residual, width",
     itertools.product(
-        ["QKV", "Q-K=V", "Q-GQA-2", "MQA", "QKV@rotary", "Q-K=V@rotary"],
+        ["QKV", "Q-K=V", "Q-GQA-2", "MQA", "QKV@rotary", "Q-K=V@rotary", *PORTABLE],
         ["sources", "split"],
         ["int8", "int4"],
         ["token", "channel"],
@@ -95,6 +97,9 @@ def test_every_kind_of_codes(
     """Widths that vectors do not divide, groups that end within a head, blocks that fill up."""
     if "rotary" in label:
         width = 2 * width
+    if label in PORTABLE:
+        # The rotary keys are codes as well.
+        layout, width = "rotated", 6
     positions = "none" if "rotary" in label else "learned"
     model = make(label, d_model=4 * width, positions=positions)
     options = {"scales": scales, "residual": residual, "group": 48, "block": 3}
@@ -106,11 +111,11 @@ def test_every_kind_of_codes(
 @pytest.mark.parametrize(("storage", "heads"), [("int8", 1), ("int4", 4), ("int8", 2)])
 def test_thousands_of_codes_are_read_where_they_lie(storage: CacheStorage, heads: int) -> None:
     """Whole tiles with one scale a token, whose codes no copy makes numbers of."""
-    model = make("QKV", d_model=64, heads=heads)
+    model = make("QKV", d_model=64, num_heads=heads)
     for rotary in (False, True):
         options = CacheOptions(layout="sources", storage=storage, residual=3)
         if rotary:
-            model = make("QKV@rotary", d_model=64, heads=heads, positions="none")
+            model = make("QKV@rotary", d_model=64, num_heads=heads, positions="none")
         cache = KVCache(model.config.layers, max_tokens=2100, options=options)
         generator = torch.Generator().manual_seed(5)
         shape = (1, heads, 2050, 64 // heads)
@@ -141,7 +146,7 @@ def test_thousands_of_codes_are_read_where_they_lie(storage: CacheStorage, heads
 )
 def test_half_precision_multiplies_codes_as_integers(label: str, heads: int, head_dim: int) -> None:
     """Nearer to the same codes in double precision than half precision could be."""
-    model = make(label, d_model=heads * head_dim, heads=heads, positions="none").half()
+    model = make(label, d_model=heads * head_dim, num_heads=heads, positions="none").half()
     object.__setattr__(model.config, "max_tokens", 2100)
     options = CacheOptions(layout="rotated", storage="int4", residual=3)
     cache = KVCache(model.config.layers, max_tokens=2100, options=options)

@@ -62,7 +62,7 @@ def test_every_feature_map_and_decay(core: str, decay: str) -> None:
 )
 def test_every_number_of_queries_and_channels(label: str, heads: int, size: int) -> None:
     """Four queries at a time, two and one; whole vectors, and what is left of a row."""
-    model = make(f"{label}@linear@decay-fixed", heads=heads, d_model=heads * size)
+    model = make(f"{label}@linear@decay-fixed", num_heads=heads, d_model=heads * size)
     assert compare(model, "rotated") < FLOAT32
 
 

@@ -4,16 +4,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions, DecodeKernel
-from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding import choice, triton_attention
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.language_model import LanguageModel
 from tests.nn.decoding.cases import GATES, distance, draw
 from tests.nn.decoding.test_decode import calls, check
+from tests.small_networks import small_config
 
 DEVICE = "cuda"
 LONG = 32_768
@@ -65,10 +63,8 @@ def test_a_timing_chooses_among_the_kernels_of_the_device() -> None:
 
 @pytest.mark.parametrize("label", ["Q-K=V", "QKV", "Q-MQA"])
 def test_a_network_says_the_same_through_it(label: str) -> None:
-    attention = AttentionConfig(d_model=64, num_heads=4, variant=parse_variant(label), causal=True)
-    config = LanguageModelConfig(
-        attention=attention, block=BlockConfig(d_ff=128), num_layers=2, vocabulary=31, max_tokens=96
-    )
+    sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "vocabulary": 31, "max_tokens": 96}
+    config = small_config(label, positions="learned", **sizes)
     network = LanguageModel(config, seed=0).to(DEVICE).eval()
     tokens = torch.randint(31, (3, 80), generator=torch.Generator().manual_seed(1)).to(DEVICE)
 
