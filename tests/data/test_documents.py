@@ -108,7 +108,12 @@ def test_reading_resumes_after_any_document(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": 1}', UsageError, ":1: expected text in 'text', got a int"),
         ("a.jsonl", '{"text": "ab\\ud83d"}', UsageError, ":1: expected text, got an unpaired"),
         ("a.jsonl", "[" * 200_000, UsageError, ":1: expected one JSON object per line"),
-        ("a.txt.gz", gzip.compress(b"hello" * 99, mtime=0)[:-9], DamagedError, " cannot be unpacked"),
+        (
+            "a.txt.gz",
+            gzip.compress(b"hello" * 99, mtime=0)[:-9],
+            DamagedError,
+            " cannot be unpacked",
+        ),
         ("a.parquet", "hello", DamagedError, " cannot be read as parquet"),
         ("a.parquet", ["x", None], UsageError, ":2: expected text in 'text', got a NoneType"),
     ],
