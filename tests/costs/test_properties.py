@@ -4,6 +4,7 @@ What a cache keeps is held to the caches of transformers in ``tests/contracts``.
 """
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -60,8 +61,12 @@ def test_a_layer_that_reads_another_one_keeps_nothing_and_reads_as_much() -> Non
 @pytest.mark.parametrize("model", ALL_KINDS, ids=lambda model: model.name)
 @pytest.mark.parametrize("form", ["fp32", "int4-g5"])
 def test_a_batch_reads_and_writes_as_often_as_it_has_sequences(model: Model, form: str) -> None:
-    call = {"context": 23, "weights": parse_format("bf16"), "cache": parse_format(form)}
-    one, many = (decode_step(model, batch=size, **call) for size in (1, 7))  # type: ignore[arg-type]
+    call: dict[str, Any] = {
+        "context": 23,
+        "weights": parse_format("bf16"),
+        "cache": parse_format(form),
+    }
+    one, many = (decode_step(model, batch=size, **call) for size in (1, 7))
     assert many.cache_bytes == 7 * one.cache_bytes
     assert many.written_bytes == 7 * one.written_bytes
     assert many.macs == 7 * one.macs

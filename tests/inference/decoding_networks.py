@@ -1,5 +1,7 @@
 """Small networks whose logits are far enough apart that greedy text is unambiguous."""
 
+from typing import Any
+
 import torch
 
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
@@ -12,14 +14,16 @@ VOCABULARY, LONGEST = 23, 61
 def make_config(label: str, *, max_tokens: int = LONGEST) -> LanguageModelConfig:
     """As GPT-2, or as Llama where it rotates."""
     rotary = "@rotary" in label
-    form = {"norm": "rmsnorm", "activation": "swiglu", "bias": False} if rotary else {}
+    form: dict[str, Any] = (
+        {"norm": "rmsnorm", "activation": "swiglu", "bias": False} if rotary else {}
+    )
     return small_config(
         label,
         d_model=20,
         num_heads=2,
         rotary_fraction=1.0,
         value_rope="none",
-        block=BlockConfig(d_ff=33, **form),  # type: ignore[arg-type]
+        block=BlockConfig(d_ff=33, **form),
         num_layers=3,
         vocabulary=VOCABULARY,
         max_tokens=max_tokens,

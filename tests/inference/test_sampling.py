@@ -67,13 +67,13 @@ def test_filters_keep_what_transformers_keeps(rows: list[list[float]], data: st.
     shares = [data.draw(st.floats(0.001, 0.999)) for _ in rows]
     assume(all(map(is_decided, logits, shares)))
     for keep, given_there, warper in (
-        (keep_top_k, torch.tensor(counts)[:, None], TopKLogitsWarper),
-        (keep_top_p, column(shares), TopPLogitsWarper),
-        (keep_min_p, column(shares), MinPLogitsWarper),
+        (keep_top_k, torch.tensor(counts)[:, None], WARPERS["top_k"]),
+        (keep_top_p, column(shares), WARPERS["top_p"]),
+        (keep_min_p, column(shares), WARPERS["min_p"]),
     ):
         settings = counts if keep is keep_top_k else shares
         expected = [
-            warper(setting)(NO_TOKENS, row[None])  # type: ignore[arg-type]
+            warper(setting)(NO_TOKENS, row[None])
             for setting, row in zip(settings, logits, strict=True)
         ]
         assert kept(keep(logits, given_there), logits) == kept(torch.cat(expected), logits)
@@ -93,10 +93,10 @@ def test_penalties_are_those_of_transformers(
     occurred = [data.draw(st.sets(st.integers(0, width - 1), min_size=1)) for _ in rows]
     mask = torch.tensor([[token in one for token in range(width)] for one in occurred])
     found = penalise(logits, mask, column([penalty] * len(rows)))
-    processor = RepetitionPenaltyLogitsProcessor(penalty)
+    processor: Any = RepetitionPenaltyLogitsProcessor(penalty)
     for row, tokens, result in zip(logits, occurred, found, strict=True):
-        expected = processor(torch.tensor([sorted(tokens)]), row[None].clone())  # type: ignore[arg-type]
-        torch.testing.assert_close(result, expected[0], rtol=1e-12, atol=0)
+        expected = processor(torch.tensor([sorted(tokens)]), row[None].clone())
+        assert torch.equal(result, expected[0])
 
 
 def request(seed: int = 0, prompt: tuple[int, ...] = (0,), **settings: object) -> Request:

@@ -35,7 +35,8 @@ class Row:
     def take(self, places: Sequence[int]) -> "Row":
         """Some of the tokens."""
         parts = (self.positions, self.real, self.documents, self.places)
-        return Row(*([part[place] for place in places] for part in parts))  # type: ignore[arg-type]
+        positions, real, documents, own = ([part[i] for i in places] for part in parts)
+        return Row(positions, real, documents, own)
 
 
 def rows_of(

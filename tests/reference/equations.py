@@ -5,6 +5,7 @@ A value has the dimensions [heads or 1, rows, columns]; rows are tokens.
 
 import math
 import re
+from functools import partialmethod
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ _REWRITES = (
     (r"\[(.*?)\]", r"show(\1)"),
     (r"(diag|channel)-(\w+)", r"\1_\2"),
     (r"R⁻¹", "back"),
+    (r"\bR\(", "turn("),
+    (r"\bN([qk]?)\(", r"norm_\1("),
     (r"⊙", "*"),
     (r"τ", "temperature"),
     (r"(?<![\w.])(\d[\w.]*)", r"number(\1)"),
@@ -64,6 +67,7 @@ def evaluate(
         text = re.sub(pattern, replacement, text)
     symbols = _Symbols(config, weights, x, scale, find_seen(equation, config, len(x)))
     names = set(re.findall(r"[^\W\d]\w*", text)) - {"mT", "None"}
+    # The text is that of our own docs, and a parser for it would be a second reading of them.
     found = eval(text, {}, {name: symbols.find(name) for name in names})  # noqa: S307
     return found.as_subclass(Tensor)
 
@@ -191,12 +195,12 @@ class _Symbols:
     gelu = staticmethod(gelu)
     tanh = staticmethod(torch.tanh)
 
-    def R(self, part: Tensor, back: bool = False) -> Tensor:  # noqa: N802
+    def turn(self, part: Tensor, back: bool = False) -> Tensor:
         dim = self.config.variant.decoupled or 2 * int(self.size / 4)
         return rotate(part, range(len(self.x)), dim=dim, base=10_000.0, back=back)
 
     def back(self, part: Tensor) -> Tensor:
-        return self.R(part, back=True)
+        return self.turn(part, back=True)
 
     def normalise(self, part: Tensor, name: str) -> Tensor:
         """Over a head where the gain has its size, else over all; repeated heads change no mean."""
@@ -207,14 +211,9 @@ class _Symbols:
         gains = gains.repeat_interleave(len(part) // len(gains), dim=0)
         return part / (means + 1e-6).sqrt() * gains
 
-    def N(self, part: Tensor) -> Tensor:  # noqa: N802
-        return self.normalise(part, "kv")
-
-    def Nq(self, part: Tensor) -> Tensor:  # noqa: N802
-        return self.normalise(part, "query")
-
-    def Nk(self, part: Tensor) -> Tensor:  # noqa: N802
-        return self.normalise(part, "key")
+    norm_ = partialmethod(normalise, name="kv")
+    norm_q = partialmethod(normalise, name="query")
+    norm_k = partialmethod(normalise, name="key")
 
     def diag_mean(self, scores: Tensor) -> Tensor:
         return normalise_diagonal(scores, self.seen, 1.0, "mean")

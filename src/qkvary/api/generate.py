@@ -66,7 +66,7 @@ class Texts(list[Text]):
 
 @options
 class Choosing:
-    """How tokens are chosen."""
+    """Options of sampling."""
 
     temperature: float | None = None
     """Divide logits by it; 0 takes the most probable token. 0, or 1 with a filter, if not given."""

@@ -323,7 +323,7 @@ class AttentionConfig:
 
     @property
     def value_rope(self) -> ValueRope:
-        """How rotation affects the value: ``none`` if the value is not rotated."""
+        """The rotation of the value; ``none`` if it is not rotated."""
         sharing, position = self.variant.sharing, self.position
         reads_key = sharing.value == sharing.key or position.rotates_value
         rotates = self.variant.positions == "rotary" and reads_key

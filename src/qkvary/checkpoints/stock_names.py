@@ -36,7 +36,7 @@ class Row(NamedTuple):
     """The name here, without sharing. With commas, the parts that it joins; empty if other tensors
     make it (``latent_networks``)."""
     change: Change = ""
-    """How layout or values differ, if they do."""
+    """The change of layout or values, if any."""
 
 
 def _layer(theirs: str, gguf: str, ours: str, change: Change = "") -> Row:

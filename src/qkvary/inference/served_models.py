@@ -1,4 +1,4 @@
-"""Where exports for engines are kept, and which checkpoints need no export."""
+"""The folder of exports for engines, and checkpoints that need no export."""
 
 import hashlib
 import json

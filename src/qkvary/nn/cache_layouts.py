@@ -1,4 +1,4 @@
-"""What a cache stores per token, and how key and value are made from it.
+"""Layouts of the cache: the tensors stored per token, and key and value made from them.
 
 A layout never changes results beyond rounding. For a latent, a layout returns the latent itself;
 only ``split`` stores the key and value made from it. Knows sources and rotations, but neither the

@@ -1,1 +1,1 @@
-"""What do the documents say, and is it true? One folder per document, and one for our questions."""
+"""The documents' figures and claims, with verdicts: a folder per document, and one of our own."""

@@ -31,9 +31,10 @@ def study_of(
     level = levels if callable(levels) else lambda cell: levels[cell.variant]
     settings = more.pop("settings", (make_setting("reverse"),))
     if metric == "test_loss":
+        tasks: list[Any] = [one.task for one in settings]
         settings = [
-            replace(one, task=replace(one.task, vocabulary=10_000))  # type: ignore[call-arg]
-            for one in settings
+            replace(one, task=replace(task, vocabulary=10_000))
+            for one, task in zip(settings, tasks, strict=True)
         ]
     study = make_study(*settings, seeds=range(1, 9), **more)
     records = []

@@ -187,7 +187,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What distinguishes the layers of one model."""
+    """Properties in which the layers of one model differ."""
 
     mixing: str
     """Its name in the list of layers."""

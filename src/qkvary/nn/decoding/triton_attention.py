@@ -54,7 +54,7 @@ _tile_bytes: dict[object, int] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How a call is cut into pieces: their sizes."""
+    """The sizes of the pieces of a call."""
 
     tile: int
     """Keys that are read at a time."""

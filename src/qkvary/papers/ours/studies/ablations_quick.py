@@ -1,4 +1,4 @@
-"""What paper 1's text mentions besides its variants: how scores are computed and used."""
+"""Changes of the scores that paper 1 mentions besides its variants."""
 
 from dataclasses import replace
 
