@@ -1,14 +1,21 @@
 """What a person sees of preparing: figures, a line of progress, and where an error lies."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import qkvary
 from qkvary.cli.app import ProgressLine, show_progress
 from qkvary.cli.main import main
+from qkvary.data.prepared import open_prepared
 from tests.data.small_sets import made_up
+from tests.forked import ForkedPython
 
 
 @pytest.fixture
@@ -100,3 +107,32 @@ def test_names_in_any_script(here: Path, name: str) -> None:
         "रामायण.txt": "रामायण-bytes",
         "e\u0301.txt": "\u00e9-bytes",
     }.get(name, "x" * 80 + "-bytes")
+
+
+def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
+    text = "<|endoftext|>".join(f"{number} " + "word " * 200 for number in range(40_000))
+    (tmp_path / "long.txt").write_text(text, "utf-8")
+    words = ["data", "prepare", str(tmp_path / "long.txt"), "--tokenizer", "bytes", "--workers"]
+    command = "from qkvary.cli.main import run; run()"
+    process = ForkedPython(
+        [sys.executable, "-c", command, *words, "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(qkvary.__file__).parents[1])},
+    )
+    place = tmp_path / "cache" / "data" / "long-bytes"
+    while process.poll() is None and not list(place.glob("portion-*.json")):
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    printed, error = process.communicate()
+    assert (process.returncode, printed) == (130, "")
+    assert "interrupted; the same command resumes where it stopped" in error
+    assert not (place / "MANIFEST.json").exists()
+    assert main([*words, "1"]) == 0
+    capsys.readouterr()
+    data = open_prepared(place)
+    assert sum(split.documents for split in data.splits.values()) == 40_000
