@@ -4,11 +4,14 @@ The tolerances are those of float64: 1e-10 is asked for, and rounding is below 1
 """
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.arch.attention import LINEAR_CHUNK, Kernel
@@ -20,6 +23,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 from qkvary.nn.linear_attention import State, Sums, attend_in_chunks, step, weigh_pairs
 from qkvary.nn.terms import Scores
+from tests.conftest import examples
 from tests.contracts.variant_cases import (
     D_MODEL,
     distance,
@@ -364,3 +368,41 @@ def test_rows_of_a_state_are_reordered() -> None:
         cache.reorder(rows)
         layer(x[rows, :4], cache=straight)
         assert distance(layer(x[:, 4:], cache=cache), layer(x[:, 4:], cache=straight)) < GATE
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@examples(6)
+@given(cuts=st.sets(st.integers(1, TOKENS - 1)), chunk=st.integers(1, 6))
+def test_a_state_goes_on_where_it_was_left(
+    kind: dict[str, bool], cuts: set[int], chunk: int
+) -> None:
+    query, key, value, factors = (part.detach() for part in draw())
+    sums = make_sums(factors, **kind)
+    for documents in (None, torch.tensor(SPLIT)):
+        whole, last = attend_in_chunks(
+            query, key, value, sums, chunk=3, documents=documents, keep=True
+        )
+        state: State | None = None
+        outputs: list[Tensor] = []
+        for start, stop in itertools.pairwise([0, *sorted(cuts), TOKENS]):
+            own = None if documents is None else documents[:, start:stop]
+            before = None if documents is None or not start else documents[:, start - 1]
+            q, k, v = (part[:, :, start:stop] for part in (query, key, value))
+            mixture, state = attend_in_chunks(
+                q,
+                k,
+                v,
+                sums,
+                chunk=chunk,
+                before=state,
+                documents=own,
+                document_before=before,
+                keep=True,
+            )
+            outputs.append(divide(*mixture))
+        assert distance(torch.cat(outputs, dim=2), divide(*whole)) < GATE
+        assert state is not None
+        assert last is not None
+        for one, other in zip(state, last, strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or other is None or distance(one, other) < GATE
