@@ -170,7 +170,7 @@ def test_a_residual_is_kept_bit_by_bit() -> None:
         assert not torch.equal(read[:, :, -plain - 1], x[:, :, -plain - 1])
 
 
-@examples(20)
+@examples(100)
 @given(
     steps=st.lists(st.tuples(st.sampled_from("afl"), st.integers(0, 7)), max_size=20),
     most=st.none() | st.integers(1, 9),
