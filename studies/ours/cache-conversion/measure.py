@@ -121,6 +121,7 @@ SMALL = tuple(
         *((name, 1 / 2, 8_192, 0) for name in ("key-as-value", "least-squares")),
         *(("grouped", 1 / 4, 8_192, 0), ("mean-pooled", 1 / 4, 8_192, 0)),
         *(("latent", 1 / 2, tokens, 0) for tokens in (K32, 131_072)),
+        *((method, 1 / 2, K32, 0) for method in ("shared", "grouped")),
         *(
             (method, 1 / 2, K32, heal)
             for method in ("latent", "shared", "grouped")
