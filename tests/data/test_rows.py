@@ -131,7 +131,7 @@ def test_invalid_arguments_are_rejected(prepared: PreparedData) -> None:
         PackedRows(split, 0)
     with pytest.raises(ValueError, match="expected more than 100,000 tokens"):
         PackedRows(split, 100_000)
-    with pytest.raises(ValueError, match="expected tokens among the"):
+    with pytest.raises(ValueError, match="expected rows of 2 among the"):
         split.read(split.tokens - 1, 2)
     with pytest.raises(ValueError, match="expected rows of 3 among the"):
         split.gather(np.array([0, split.tokens - 2]), 3)

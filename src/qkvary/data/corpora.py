@@ -5,7 +5,7 @@ from pathlib import Path
 
 from qkvary.data.checksums import FEATURES_MADE_HERE, TINY_SHAKESPEARE_SHA256
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
-from qkvary.data.shakespeare import load_shakespeare
+from qkvary.data.shakespeare import load_text
 from qkvary.data.sources import (
     Source,
     SourceOptions,
@@ -21,6 +21,8 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.text.names import find_name, suggest
 
+SHIPPED = "tiny-shakespeare"
+"""The corpus inside the package."""
 HUB_SHARE = 0.005
 """The default validation share of a data set of the hub: these are large."""
 
@@ -71,7 +73,7 @@ _CORPORA = (
         local="wikitext-2",
     ),
     Corpus(
-        name="tiny-shakespeare",
+        name=SHIPPED,
         about="a million characters of Shakespeare's plays; the last tenth is for validation",
         licence="public domain",
         share=0.1,
@@ -126,13 +128,22 @@ def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
         UsageError: if the source does not exist, or the options do not fit it.
     """
     chosen, reference = choices or SourceOptions(), canonical_reference(reference)
+    corpus = CORPORA.get(reference)
+    if corpus is not None:
+        chosen = replace(chosen, name=chosen.name or reference)
     if reference.startswith("hf:"):
         return _from_hub(reference.removeprefix("hf:"), chosen)
-    if reference in CORPORA:
-        return _from_corpus(CORPORA[reference], replace(chosen, name=chosen.name or reference))
-    path = Path(reference).expanduser()
-    if reference and path.exists():
+    if reference == SHIPPED:
+        return _shipped(CORPORA[SHIPPED], chosen)
+    path = Path(reference).expanduser() if corpus is None else find_local(corpus)
+    if reference and path is not None and path.exists():
         return find_source(path, chosen)
+    if corpus is not None and corpus.hub is not None:
+        return _from_hub(corpus.hub, chosen, corpus)
+    if corpus is not None:
+        raise UsageError(
+            f"{corpus.name} is not on this machine: put it at {corpus.local} below QKVARY_DATA"
+        )
     advice = (
         "`qkvary data features --weights FOLDER` makes these features of images"
         if reference == FEATURES_MADE_HERE
@@ -174,37 +185,16 @@ def identify_source(reference: str) -> tuple[str, JsonValue] | None:
     return (reference, None) if corpus is not None or "/" not in reference else None
 
 
-def _from_corpus(corpus: Corpus, choices: SourceOptions) -> Source:
-    if corpus.name == "tiny-shakespeare":
-        return _shipped(corpus, choices)
-    path = find_local(corpus)
-    if path is not None:
-        return find_source(path, choices)
-    if corpus.hub is not None:
-        return _from_hub(corpus.hub, choices, corpus)
-    raise UsageError(
-        f"{corpus.name} is not on this machine: put it at {corpus.local} below QKVARY_DATA"
-    )
-
-
 def _shipped(corpus: Corpus, choices: SourceOptions) -> Source:
     """Return the text inside the package with its customary split."""
     if choices.validation is not None:
         raise UsageError(f"{corpus.name} already has splits: leave --validation out")
-    return cut_source(
-        str(choices.name),
-        _shakespeare,
-        corpus.share if choices.held_out is None else choices.held_out,
-        where=corpus.name,
-        files={"sha256": TINY_SHAKESPEARE_SHA256},
-        total=len(load_shakespeare().codes),
-        max_tokens=choices.max_tokens,
+    files: JsonValue = {"sha256": TINY_SHAKESPEARE_SHA256}
+    share = choices.share(corpus.share)
+    source = cut_source(
+        str(choices.name), load_text, share, choices, where=corpus.name, files=files
     )
-
-
-def _shakespeare() -> str:
-    encoded = load_shakespeare()
-    return "".join(encoded.alphabet[code] for code in encoded.codes.tolist())
+    return replace(source, total_bytes=len(load_text()))
 
 
 def _from_hub(
@@ -228,11 +218,11 @@ def _from_hub(
     def pin(known: str | None) -> Source:
         return _from_hub(reference, choices, corpus, known or find_commit(repository, revision))
 
-    most = choices.max_tokens or (corpus.max_tokens if corpus else None)
+    most = choices.token_limit or (corpus.max_tokens if corpus else None)
     streams = [stream("train", "train" if named else None, most)]
     if named and corpus:
         streams.append(stream(named, "validation", corpus.validation_tokens))
-    share = choices.held_out or (corpus.share if corpus else HUB_SHARE)
+    share = choices.share(corpus.share if corpus else HUB_SHARE)
     files: dict[str, JsonValue] = {
         "hub": repository,
         "configuration": configuration,
