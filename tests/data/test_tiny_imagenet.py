@@ -152,7 +152,10 @@ def test_another_data_set_is_refused(place: Path, files: Files, message: str) ->
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (jpeg(1, size=(9, 8)), "expected 8 x 8 pixels in .*n01_0.JPEG, got 9 x 8"),
+        (
+            jpeg(1, size=(9, 8)),
+            "expected a square picture of 8 pixels a side in .*n01_0.JPEG, got 9 x 8",
+        ),
         (jpeg(1)[:-60], "expected a whole JPEG in .*n01_0.JPEG"),
         (b"GIF89a", "expected a whole JPEG in .*n01_0.JPEG"),
         (b"", "expected a whole JPEG in .*n01_0.JPEG"),

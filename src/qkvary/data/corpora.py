@@ -1,4 +1,4 @@
-"""Named corpora: their origin, splits and licences."""
+"""Named corpora: their origin and splits."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,10 +33,6 @@ class Corpus:
 
     name: str
     """The name."""
-    about: str
-    """A one-line description."""
-    licence: str
-    """The licence of the text."""
     local: str | None = None
     """The file or folder below ``QKVARY_DATA`` or the cache."""
     hub: str | None = None
@@ -54,34 +50,29 @@ class Corpus:
 _CORPORA = (
     Corpus(
         name="english-novels",
-        about="55 English novels of 1839 to 1927, split by author",
-        licence="public domain",
+        # Licence: public domain.
         local="english_novels",
     ),
     Corpus(
         name="tinystories",
-        about="short stories in the words of small children, written by a language model",
-        licence="CDLA-Sharing-1.0",
+        # Licence: CDLA-Sharing-1.0.
         local="tinystories",
         hub="roneneldan/TinyStories",
         hub_validation="validation",
     ),
     Corpus(
         name="wikitext-2",
-        about="articles of Wikipedia, split into words",
-        licence="CC BY-SA 3.0 and GFDL",
+        # Licence: CC BY-SA 3.0 and GFDL.
         local="wikitext-2",
     ),
     Corpus(
         name=SHIPPED,
-        about="a million characters of Shakespeare's plays; the last tenth is for validation",
-        licence="public domain",
+        # Licence: public domain.
         share=0.1,
     ),
     Corpus(
         name="slimpajama",
-        about="the web, books and code; 10 billion tokens of it, as paper 1 took",
-        licence="those of its sources",
+        # Licence: those of its sources.
         hub="cerebras/SlimPajama-627B",
         hub_validation="validation",
         max_tokens=10_000_000_000,
@@ -89,15 +80,13 @@ _CORPORA = (
     ),
     Corpus(
         name="openwebtext",
-        about="pages that people linked to; 0.05 % are held out, as paper 3 did",
-        licence="CC0 for the collection",
+        # Licence: CC0 for the collection.
         hub="Skylion007/openwebtext",
         share=0.0005,
     ),
     Corpus(
         name="fineweb",
-        about="filtered pages of the web, a sample of 10 billion tokens",
-        licence="ODC-By 1.0",
+        # Licence: ODC-By 1.0.
         hub="HuggingFaceFW/fineweb:sample-10BT",
         share=0.0005,
     ),

@@ -23,8 +23,6 @@ class FeatureSet:
 
     name: FeatureSetName
     """The name."""
-    title: str
-    """Its name in prose."""
     classes: int
     """Distinct classes."""
     train_images: int
@@ -57,7 +55,7 @@ class FeatureSet:
 FEATURE_SETS: dict[str, FeatureSet] = {
     "cifar100-50": FeatureSet(
         name="cifar100-50",
-        title="50 classes of CIFAR-100, described by a small network that learned the other 50",
+        # 50 classes of CIFAR-100, described by a small network that learned the other 50.
         classes=50,
         train_images=100,
         test_images=20,
@@ -69,7 +67,7 @@ FEATURE_SETS: dict[str, FeatureSet] = {
     ),
     "cifar100-resnet34": FeatureSet(
         name="cifar100-resnet34",
-        title="CIFAR-100, described by ResNet-34 trained on ImageNet",
+        # CIFAR-100, described by ResNet-34 trained on ImageNet.
         classes=100,
         train_images=500,
         test_images=100,
@@ -80,7 +78,7 @@ FEATURE_SETS: dict[str, FeatureSet] = {
     ),
     "noise": FeatureSet(
         name="noise",
-        title="noise that says nothing of an image",
+        # Noise that says nothing of an image.
         classes=50,
         train_images=100,
         test_images=20,

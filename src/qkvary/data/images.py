@@ -65,21 +65,6 @@ def find_images(name: str) -> LoadedImages | None:
     return load_images(name)
 
 
-def check_images(name: str) -> None:
-    """Check that a data set is here and valid, or download it.
-
-    Images in separate files are decoded but not kept, since they take more memory.
-
-    Raises:
-        UsageError: as :func:`load_images`, and so the other errors.
-    """
-    images = IMAGE_SETS.get(name)
-    if images is not None and images.format == "folders":
-        _load_folders(images)
-    else:
-        load_images(name)
-
-
 def _place_of_folders(images: ImageSet) -> Path:
     """Return the folder or archive of a data set; a downloaded archive is kept in the cache."""
     (stem,) = images.train
@@ -104,10 +89,8 @@ def _load_folders(images: ImageSet) -> LoadedImages:
     loaded = read_tiny_imagenet(
         place, classes=images.classes, size=images.pixels.size, digest=digest
     )
-    found, expected = (
-        tuple(len(part.labels) for part in loaded),
-        (images.train_images, images.test_images),
-    )
+    found = len(loaded.train.labels), len(loaded.test.labels)
+    expected = images.train_images, images.test_images
     if found != expected:
         raise DamagedError(f"expected {expected} images in {place}, got {found}")
     return loaded

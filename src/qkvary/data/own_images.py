@@ -7,17 +7,14 @@ FOLDER/CLASS/*.png                                                  (a fifth is 
 
 import functools
 import hashlib
-import io
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.files import decompress
-from qkvary.data.image_files import Images, freeze, read_idx
+from qkvary.data.image_files import Images, LoadedImages, decode_picture, freeze, read_idx
 from qkvary.data.image_sets import OwnImages
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.packages import require
@@ -31,14 +28,6 @@ TEST_SHARE = 5
 """One in this many pictures is for the test if no folder has those of the test."""
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _IDX = {"train": ("train",), "test": ("t10k", "test")}
-
-
-class OwnSplits(NamedTuple):
-    """The images of a folder, and the names of their classes."""
-
-    train: Images
-    test: Images
-    classes: tuple[str, ...]
 
 
 def describe_images(folder: StrPath) -> OwnImages:
@@ -64,7 +53,7 @@ def describe_images(folder: StrPath) -> OwnImages:
     )
 
 
-def load_own_images(expected: OwnImages) -> OwnSplits:
+def load_own_images(expected: OwnImages) -> LoadedImages:
     """Return the images of a task.
 
     Raises:
@@ -82,7 +71,7 @@ def load_own_images(expected: OwnImages) -> OwnSplits:
 
 
 @functools.lru_cache(maxsize=1)
-def read_own_images(folder: str) -> OwnSplits:
+def read_own_images(folder: str) -> LoadedImages:
     """Return the images of a folder in either layout; the last ones stay in memory.
 
     Raises:
@@ -104,7 +93,7 @@ def read_own_images(folder: str) -> OwnSplits:
     sides = {part.pixels.shape[1:] for part in (found.train, found.test)}
     if len(sides) > 1:
         raise DamagedError(f"expected images of one size in {folder}, got {sorted(sides)}")
-    return OwnSplits(freeze(*found.train), freeze(*found.test), found.classes)
+    return LoadedImages(freeze(*found.train), freeze(*found.test), found.classes)
 
 
 def _fingerprint(train: Images, test: Images, classes: Sequence[str]) -> str:
@@ -119,7 +108,7 @@ def _fingerprint(train: Images, test: Images, classes: Sequence[str]) -> str:
 # ---- the layout of MNIST
 
 
-def _read_idx(root: Path) -> OwnSplits | None:
+def _read_idx(root: Path) -> LoadedImages | None:
     places = {
         (split, kind): next(
             (
@@ -150,7 +139,7 @@ def _read_idx(root: Path) -> OwnSplits | None:
             raise DamagedError(f"expected {len(pixels):,} labels in {files[1]}, got {labels.shape}")
         parts[split] = Images(pixels[:, None].copy(), labels.astype(np.int64))
     last = max((int(part.labels.max()) for part in parts.values() if part.labels.size), default=0)
-    return OwnSplits(parts["train"], parts["test"], tuple(map(str, range(last + 1))))
+    return LoadedImages(parts["train"], parts["test"], tuple(map(str, range(last + 1))))
 
 
 def _read_array(path: Path) -> NDArray[np.uint8]:
@@ -161,7 +150,7 @@ def _read_array(path: Path) -> NDArray[np.uint8]:
 # ---- folders of pictures
 
 
-def _read_pictures(root: Path) -> OwnSplits | None:
+def _read_pictures(root: Path) -> LoadedImages | None:
     """Read pictures by class, sorted by name; None if there are none."""
     apart = {split: _list_pictures(root / split) for split in ("train", "test")}
     files = apart if all(apart.values()) else {"train": _list_pictures(root), "test": {}}
@@ -179,7 +168,11 @@ def _read_pictures(root: Path) -> OwnSplits | None:
                 data = read_file(path, limit=LARGEST_PICTURE)
                 is_test = files is not apart and _is_for_test(data)
                 splits["test" if is_test else split].append((data, classes.index(name), path))
-    decoded = {path: _decode(data, path) for some in splits.values() for data, _, path in some}
+    decoded = {
+        path: decode_picture(data, str(path), range(1, LARGEST_SIDE + 1))
+        for some in splits.values()
+        for data, _, path in some
+    }
     # Colours of one picture make all pictures coloured.
     channels = max(len(pixels) for pixels in decoded.values())
     sides = {pixels.shape[1:] for pixels in decoded.values()}
@@ -198,7 +191,7 @@ def _read_pictures(root: Path) -> OwnSplits | None:
         )
         for some in splits.values()
     ]
-    return OwnSplits(parts[0], parts[1], classes)
+    return LoadedImages(parts[0], parts[1], classes)
 
 
 def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
@@ -212,28 +205,3 @@ def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
 def _is_for_test(data: bytes) -> bool:
     """Decide by the contents, so that equal pictures end up in the same split."""
     return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0
-
-
-def _decode(data: bytes, path: Path) -> NDArray[np.uint8]:
-    """Return a picture as ``[1 or 3, size, size]``."""
-    # An extra, which is required only where pictures are read.
-    from PIL import Image  # noqa: PLC0415
-
-    try:
-        with warnings.catch_warnings():
-            # A header that claims a huge picture is refused below.
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as picture:
-                width, height = picture.size
-                if width != height or width > LARGEST_SIDE:
-                    raise DamagedError(
-                        f"expected a square picture of at most {LARGEST_SIDE} pixels a side in "
-                        f"{path}, got {width} x {height}"
-                    )
-                if picture.mode in ("1", "L"):
-                    return np.asarray(picture.convert("L"))[None]
-                return np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        if isinstance(error, DamagedError):
-            raise
-        raise DamagedError(f"expected a whole PNG or JPEG in {path}, got {error}") from None

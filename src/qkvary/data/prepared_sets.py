@@ -15,7 +15,6 @@ from typing import Any, Self, cast
 
 from qkvary.data.corpora import (
     CORPORA,
-    Corpus,
     canonical_reference,
     find_local,
     identify_source,
@@ -139,9 +138,11 @@ def prepare_corpus(
         QkvaryError: as :func:`prepare`.
     """
     source = open_source(name, choices)
-    # Two files of one name are two sets.
-    is_own = name not in CORPORA and source.pin is None
-    by_content = by_content or (is_own and _is_taken(source, tokenizer))
+    if name not in CORPORA and source.pin is None and not by_content:
+        plan = stored_plan(_choose_folder(source, tokenizer, by_content=False))
+        stored = None if plan is None else _list_entries(plan["source"]["files"], *_TRAINING)
+        # Two files of one name are two sets.
+        by_content = stored not in (None, _list_entries(source.files, *_TRAINING))
     folder = out or _choose_folder(source, tokenizer, by_content=by_content)
     if source.pin is not None:
         plan = stored_plan(folder)
@@ -161,28 +162,14 @@ def prepare_corpus(
 
 
 def _choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
-    """Return the folder of a source's set in the cache.
-
-    Args:
-        source: The documents.
-        tokenizer: As for :func:`load_tokenizer`.
-        by_content: As for :func:`prepare_corpus`.
-
-    Raises:
-        UsageError: if there is no cache, or a name is not valid for a folder.
-    """
+    """Return the folder of a source's set in the cache; for ``prepare_corpus``."""
     digits = hashlib.sha256(encode(source.describe()).encode()).hexdigest()[:DIGITS]
     name = f"{source.name}-{digits}" if by_content else source.name
     return default_folder(name, name_tokenizer(tokenizer))
 
 
 def _list_entries(files: JsonValue, *names: str) -> list[str]:
-    """Return the files of some parts of a source; a text that was split counts as a whole file.
-
-    Args:
-        files: The files of the source.
-        names: The parts.
-    """
+    """Return the files of some parts of a source."""
     parts = _parts_of(files)
     return sorted(encode(entry) for name in names for entry in parts.get(name, []))
 
@@ -191,14 +178,6 @@ def _parts_of(files: JsonValue) -> dict[str, Any]:
     """Return the files of a source by part; a text that was split counts as a whole file."""
     listed = cast("dict[str, Any]", files) if isinstance(files, dict) else {}
     return _parts_of(listed["files"]) if "files" in listed else listed
-
-
-def _is_taken(source: Source, tokenizer: str) -> bool:
-    """Return whether another source's training files already use the folder name."""
-    plan = stored_plan(_choose_folder(source, tokenizer, by_content=False))
-    return plan is not None and _list_entries(plan["source"]["files"], *_TRAINING) != _list_entries(
-        source.files, *_TRAINING
-    )
 
 
 def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -> None:
@@ -213,7 +192,10 @@ def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -
         UsageError: if it is another set, or cannot be prepared.
         QkvaryError: as :func:`ensure_prepared`.
     """
-    corpus = _local_corpus(reference)
+    corpus = CORPORA.get(canonical_reference(reference).partition("/")[0])
+    if corpus is not None and (corpus.local is None or Path(reference).expanduser().exists()):
+        # The text on the hub may be longer, and would give another set.
+        corpus = None
     try:
         folder = find_prepared(reference)
     except UsageError:
@@ -237,16 +219,6 @@ def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -
         f"expected the data set {sha256[:12]} of {reference}, got {found[:12]} in {folder}: "
         f"{remedy}"
     )
-
-
-def _local_corpus(reference: str) -> Corpus | None:
-    """Return the corpus of a pinned set, if its text is local.
-
-    The text on the hub may be longer, and would give another set.
-    """
-    corpus = CORPORA.get(canonical_reference(reference).partition("/")[0])
-    is_path = Path(reference).expanduser().exists()
-    return None if corpus is None or corpus.local is None or is_path else corpus
 
 
 def find_or_prepare(
@@ -376,16 +348,7 @@ def _find(
 def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
     """Return the set of a text that has not changed since it was prepared, without reading it.
 
-    It is found under the text's own name, or by its content; it must have been prepared without
-    options.
-
-    Args:
-        reference: As for :func:`open_source`, or the name of a set in the cache.
-        tokenizer: As for :func:`load_tokenizer`.
-
-    Raises:
-        UsageError: if the reference is invalid.
-        DamagedError: if the set is damaged.
+    It is found under the text's own name, or by its content if it was prepared without options.
     """
     found = identify_source(reference)
     if found is None:

@@ -243,10 +243,6 @@ def cut_source(
 
 def _find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path]]:
     """Return the files of each split; ``None`` for those that a rule splits."""
-    if not path.exists():
-        raise UsageError(
-            f"expected a file or folder of documents, got {path}, which does not exist"
-        )
     split = _split_parts(path) if path.is_dir() else {}
     comes_split = "train" in split and (len(split) > 1 or choices.validation is not None)
     parts = split if comes_split else {"train": list_files(path)}

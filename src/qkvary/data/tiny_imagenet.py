@@ -1,7 +1,6 @@
 """Tiny ImageNet in its official layout, from a folder or an archive; needs Pillow.
 
-An archive is read from its beginning to its end and never unpacked to the disk. A file is decoded
-only if its header says that it is a JPEG of the expected size.
+An archive is read from its beginning to its end and never unpacked to the disk.
 """
 
 import errno
@@ -11,7 +10,6 @@ import io
 import lzma
 import stat
 import tarfile
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,9 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from qkvary.data.image_files import Images, LoadedImages, freeze
+from qkvary.data.image_files import Images, LoadedImages, decode_picture, freeze
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.packages import require
 from qkvary.storage.untrusted_files import check_regular_file, read_file
@@ -249,26 +246,7 @@ def _decode_all(
             f"{len(named):,} images and {len(unknown):,} other classes"
         )
     pixels = np.empty((len(named), 3, size, size), dtype=np.uint8)
-    with warnings.catch_warnings():
-        # A header that claims a huge image is refused below.
-        warnings.simplefilter("ignore")
-        for index, name in enumerate(named):
-            pixels[index] = _decode(files[name], size, f"{place}: {name}")
+    for index, name in enumerate(named):
+        where = f"{place}: {name}"
+        pixels[index] = decode_picture(files[name], where, range(size, size + 1), ("JPEG",))
     return freeze(pixels, np.array([labels[wnid] for wnid in named.values()]))
-
-
-def _decode(data: bytes, size: int, where: str) -> NDArray[np.uint8]:
-    # An extra, which is required only where such images are read.
-    from PIL import Image  # noqa: PLC0415
-
-    try:
-        # Only the header is read here.
-        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-            if image.size != (size, size):
-                raise DamagedError(
-                    f"expected {size} x {size} pixels in {where}, got {image.width} x "
-                    f"{image.height}"
-                )
-            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DamagedError(f"expected a whole JPEG in {where}, got another file: {error}") from None
