@@ -102,28 +102,29 @@ def download(
 
 
 def load_published(
-    path: Path | None, url: str, sha256: str, *, name: str, put: str, limit: int, keep: str
+    folder: str, files: Sequence[str], url: str, sha256: str, *, name: str, put: str, limit: int
 ) -> tuple[bytes, str]:
     """Return a published file, of this machine or downloaded, and where it was found.
 
     Args:
-        path: The file on this machine, if it is there.
+        folder: The folder below ``QKVARY_DATA`` or the cache, in which a downloaded file is kept.
+        files: Its names there; the first that exists is taken.
         url: Its address.
         sha256: Its checksum.
         name: Its name, for messages.
         put: The advice for a user who cannot download it, for messages.
         limit: The maximum number of bytes.
-        keep: The path below the cache at which a downloaded file is kept.
 
     Raises:
         UsageError: if it is not on this machine and downloads are switched off.
         DamagedError: if the file on this machine is another one.
         DownloadError: as :func:`download`.
     """
+    path = find_file(folder, "", files)
     if path is None:
         data = download(url, put, name=name, limit=limit, sha256=sha256)
         if cache := cache_directory():
-            keep_in_cache(cache / keep, data)
+            keep_in_cache(cache / folder / url.rpartition("/")[2], data)
         return data, url
     data = read_file(path, limit=limit)
     found = hashlib.sha256(data).hexdigest()

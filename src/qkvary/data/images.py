@@ -40,16 +40,16 @@ def load_images(name: str) -> LoadedImages:
     if images.format == "folders":
         return _load_folders(images)
     paths = {file: _find(images, file) for file in images.files}
-    missing = [file for file, path in paths.items() if path is None]
-    contents = {file: (file, data) for file, data in _download(images, missing).items()}
+    contents = _download(images, [file for file, path in paths.items() if path is None])
     for file, path in paths.items():
         if path is not None:
             data = decompress(read_file(path, limit=LARGEST_FILE), str(path), limit=LARGEST_FILE)
-            contents[file] = str(path), data
-    return LoadedImages(
-        train=_read_split(images, images.train, contents),
-        test=_read_split(images, images.test, contents),
+            contents[file] = _check_sum(images, data, images.files[file], str(path))
+    train, test = (
+        _decode(images, {file: contents[file] for file in files})
+        for files in (images.train, images.test)
     )
+    return LoadedImages(train, test)
 
 
 def find_images(name: str) -> LoadedImages | None:
@@ -100,40 +100,20 @@ def _find(images: ImageSet, file: str) -> Path | None:
     return find_file(images.folder, file, _SUFFIXES)
 
 
-def _read_split(
-    images: ImageSet, files: Mapping[str, str], found: Mapping[str, tuple[str, bytes]]
-) -> Images:
-    """Decode the files of a split. A wrong layout is reported before a wrong checksum."""
-    contents = [found[file] for file in files]
+def _decode(images: ImageSet, contents: Mapping[str, bytes]) -> Images:
+    """Decode the files of a split, which are the published ones."""
     if images.format == "idx":
-        (pixels_at, pixels), (labels_at, labels) = contents
-        parts = [(read_idx(pixels, pixels_at)[:, None], read_idx(labels, labels_at))]
-    else:
-        parts = [read_cifar(data, where, classes=images.classes) for where, data in contents]
-    side = (images.pixels.channels, images.pixels.size, images.pixels.size)
-    where = listed([place for place, _ in contents])
-    for pixels, labels in parts:
-        if pixels.shape[1:] != side or labels.shape != pixels.shape[:1]:
-            raise DamagedError(
-                f"expected images of {side} with one label each in {where}, got "
-                f"{pixels.shape} and {labels.shape}"
-            )
-        if labels.size and int(labels.max()) >= images.classes:
-            raise DamagedError(
-                f"expected labels below {images.classes} in {where}, got {int(labels.max())}"
-            )
-    for (place, data), sha256 in zip(contents, files.values(), strict=True):
-        _check_sum(images, data, sha256, place)
-    return freeze(
-        np.concatenate([pixels for pixels, _ in parts]),
-        np.concatenate([labels for _, labels in parts]).astype(np.int64),
-    )
+        pixels, labels = (read_idx(data, file) for file, data in contents.items())
+        return freeze(pixels[:, None], labels.astype(np.int64))
+    parts = [read_cifar(data, classes=images.classes) for data in contents.values()]
+    pixels, labels = (np.concatenate(some) for some in zip(*parts, strict=True))
+    return freeze(pixels, labels)
 
 
-def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> None:
+def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> bytes:
     found = hashlib.sha256(data).hexdigest()
     if found == sha256:
-        return
+        return data
     owners = (other.name for other in IMAGE_SETS.values() if found in other.files.values())
     owner = next(owners, None)
     said = "" if owner is None else f", which is that of a file of {owner}"
