@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkvary.data.checksums import FEATURES_MADE_HERE, TINY_SHAKESPEARE_SHA256
+from qkvary.data.files import local_paths
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
 from qkvary.data.shakespeare import load_text
 from qkvary.data.sources import (
@@ -16,7 +17,6 @@ from qkvary.data.sources import (
     list_source_files,
 )
 from qkvary.data.splits import HeldOut
-from qkvary.storage.environment import cache_directory, data_root
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.text.names import find_name, suggest
@@ -146,11 +146,8 @@ def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
 
 def find_local(corpus: Corpus) -> Path | None:
     """Return where the files of a corpus are on this machine, if they exist."""
-    for base in (data_root(), cache_directory()) if corpus.local else ():
-        path = base / str(corpus.local) if base else None
-        if path is not None and path.exists():
-            return path
-    return None
+    paths = local_paths(corpus.local) if corpus.local else []
+    return next((path for path in paths if path.exists()), None)
 
 
 def identify_source(reference: str) -> tuple[str, JsonValue] | None:

@@ -93,7 +93,7 @@ FEATURE_SETS: dict[str, FeatureSet] = {
 
 def find_features(name: str) -> Path | None:
     """Return the file of a set on this machine, None if there is none."""
-    return find_file(FOLDER, f"{name}.safetensors")
+    return find_file(FOLDER, [f"{name}.safetensors"])
 
 
 def features_path(name: str) -> Path:

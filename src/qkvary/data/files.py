@@ -21,16 +21,19 @@ _GZIP = 31
 """The window bits that make zlib expect a gzip header."""
 
 
-def find_file(folder: str, file: str, endings: Sequence[str] = ("",)) -> Path | None:
+def local_paths(name: str) -> list[Path]:
+    """Return where a file or folder may be: below ``QKVARY_DATA``, and in the cache."""
+    return [base / name for base in (data_root(), cache_directory()) if base is not None]
+
+
+def find_file(folder: str, files: Sequence[str]) -> Path | None:
     """Return a file below ``QKVARY_DATA`` or in the cache, None if it is in neither.
 
     Args:
         folder: The folder of the data set.
-        file: The name of the file.
-        endings: Suffixes of the name; the first that exists is taken.
+        files: The names of the file; the first that exists is taken.
     """
-    bases = [base for base in (data_root(), cache_directory()) if base is not None]
-    paths = (base / folder / f"{file}{end}" for base in bases for end in endings)
+    paths = (place / file for place in local_paths(folder) for file in files)
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -120,7 +123,7 @@ def load_published(
         DamagedError: if the file on this machine is another one.
         DownloadError: as :func:`download`.
     """
-    path = find_file(folder, "", files)
+    path = find_file(folder, files)
     if path is None:
         data = download(url, put, name=name, limit=limit, sha256=sha256)
         if cache := cache_directory():

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from qkvary.data.downloads import DownloadError, keep_in_cache
-from qkvary.data.files import decompress, download, find_file
+from qkvary.data.files import decompress, download, find_file, local_paths
 from qkvary.data.image_files import Images, LoadedImages, freeze, read_cifar, read_idx
 from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet
 from qkvary.data.tiny_imagenet import find_tiny_imagenet, read_tiny_imagenet
-from qkvary.storage.environment import cache_directory, data_root
+from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
 from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import listed, suggest
@@ -22,7 +22,6 @@ from qkvary.text.names import listed, suggest
 LARGEST_FILE = 2**28
 """Maximum bytes of a file, compressed or not."""
 DOWNLOAD_SECONDS = 1_800.0
-_SUFFIXES = ("", ".gz", ".xz")
 
 
 @functools.lru_cache(maxsize=1)
@@ -68,9 +67,8 @@ def find_images(name: str) -> LoadedImages | None:
 def _place_of_folders(images: ImageSet) -> Path:
     """Return the folder or archive of a data set; a downloaded archive is kept in the cache."""
     (stem,) = images.train
-    bases = [base / images.folder for base in (data_root(), cache_directory()) if base is not None]
-    for base in bases:
-        place = find_tiny_imagenet(base, stem)
+    for folder in local_paths(images.folder):
+        place = find_tiny_imagenet(folder, stem)
         if place is not None:
             return place
     put = f"put {stem}.zip, .tar, .tar.gz or .tar.xz, or its folder, into QKVARY_DATA"
@@ -97,7 +95,7 @@ def _load_folders(images: ImageSet) -> LoadedImages:
 
 
 def _find(images: ImageSet, file: str) -> Path | None:
-    return find_file(images.folder, file, _SUFFIXES)
+    return find_file(images.folder, [f"{file}{end}" for end in ("", ".gz", ".xz")])
 
 
 def _decode(images: ImageSet, contents: Mapping[str, bytes]) -> Images:
