@@ -88,15 +88,12 @@ def prepare(
         on_progress: Called after each block.
 
     Raises:
-        ValueError: for less than one worker.
         UsageError: if there are no documents, one is not text, or ``folder`` holds another set.
         BusyError: if another process prepares there.
         ResourceError: if the disk is full, broken or not writable.
         DamagedError: if earlier files were changed.
         DownloadError: if the hub fails.
     """
-    if workers is not None and workers < 1:
-        raise ValueError(f"expected at least one worker, got {workers}")
     make_directory(folder)
     foreign = sorted(path.name for path in folder.iterdir() if not _OWN_FILES.fullmatch(path.name))
     if foreign:

@@ -133,10 +133,13 @@ def prepare_corpus(
         on_progress: As for :func:`prepare`.
 
     Raises:
+        ValueError: for less than one worker.
         UsageError: if the corpus or tokenizer does not exist.
         BusyError: if another process prepares the same set.
         QkvaryError: as :func:`prepare`.
     """
+    if workers is not None and workers < 1:
+        raise ValueError(f"expected at least one worker, got {workers}")
     source = open_source(name, choices)
     if name not in CORPORA and source.pin is None and not by_content:
         plan = stored_plan(_choose_folder(source, tokenizer, by_content=False))
