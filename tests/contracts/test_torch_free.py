@@ -25,7 +25,7 @@ MODULES = (
     "qkvary.data.tokenizers",
     "qkvary.checkpoints.catalog",
     "qkvary.checkpoints.reference_models",
-    "qkvary.inference.evaluation.answers",
+    "qkvary.inference.evaluation.task_scores",
     "qkvary.inference.evaluation.local_tasks",
     "qkvary.inference.evaluation.reading",
     "qkvary.inference.prompts",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from qkvary.inference.evaluation.answers import Accuracy, Contamination, MeanScore, TaskScore
+from qkvary.inference.evaluation.task_scores import Accuracy, Contamination, MeanScore, TaskScore
 from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
 from qkvary.inference.evaluation.task_measurement import TaskMeasurement
 from qkvary.inference.evaluation.text_measurement import TextMeasurement

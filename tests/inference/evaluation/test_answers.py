@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from qkvary.inference.evaluation.answers import FIVE, Accuracy, TaskScore, average, measure_accuracy
+from qkvary.inference.evaluation.task_scores import FIVE, Accuracy, TaskScore, average, measure_accuracy
 
 
 def make_score(task: str, share: Accuracy, normalised: Accuracy | None = None) -> TaskScore:

@@ -14,7 +14,7 @@ from lm_eval.tasks import TaskManager
 
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.evaluation import stock_tasks
-from qkvary.inference.evaluation.harness import NetworkLM, _sampling
+from qkvary.inference.evaluation.network_lm import NetworkLM, _sampling
 from qkvary.inference.evaluation.stock_tasks import (
     StockScore,
     evaluate_stock_tasks,

@@ -19,8 +19,8 @@ from lm_eval.tasks import TaskManager
 
 from qkvary.data.downloads import cache_only, find_hub_problem
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.inference.evaluation.answers import measure_accuracy
-from qkvary.inference.evaluation.harness import SHOT_SEED, NetworkLM, be_quiet, require_any_text
+from qkvary.inference.evaluation.task_scores import measure_accuracy
+from qkvary.inference.evaluation.network_lm import SHOT_SEED, NetworkLM, be_quiet, require_any_text
 from qkvary.inference.evaluation.local_tasks import LARGEST_FILE
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UsageError

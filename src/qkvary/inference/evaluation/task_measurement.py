@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.inference.evaluation.answers import FIVE, MeanScore, TaskScore, average
+from qkvary.inference.evaluation.task_scores import FIVE, MeanScore, TaskScore, average
 from qkvary.inference.evaluation.contamination import TrainingText, open_training_text
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, check_questions
 from qkvary.inference.evaluation.reading import TaskReading
@@ -122,7 +122,7 @@ def measure_tasks(
     }
     scores: dict[str, TaskScore] = {}
     if asked.local:
-        scores = _load("harness").evaluate_tasks(
+        scores = _load("network_lm").evaluate_tasks(
             network,
             tokenizer,
             asked.local,

@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.data.tokenizers import CharacterTokenizer, Tokenizer
 from qkvary.inference.decoding import stream
-from qkvary.inference.evaluation.answers import Accuracy, Contamination, TaskScore, measure_accuracy
+from qkvary.inference.evaluation.task_scores import Accuracy, Contamination, TaskScore, measure_accuracy
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, LocalRows, read_rows
 from qkvary.inference.requests import GREEDY, MAX_STOPS, Request, Sampling
 from qkvary.nn.language_model import LanguageModel

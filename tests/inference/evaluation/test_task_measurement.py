@@ -13,8 +13,8 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from qkvary.data.tokenizers import ByteTokenizer
-from qkvary.inference.evaluation.answers import FIVE
-from qkvary.inference.evaluation.harness import (
+from qkvary.inference.evaluation.task_scores import FIVE
+from qkvary.inference.evaluation.network_lm import (
     NetworkLM,
     configure_task,
     evaluate_tasks,
