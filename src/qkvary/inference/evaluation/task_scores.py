@@ -1,4 +1,4 @@
-"""Accuracies on tasks: standard errors, chance levels, and the mean of several tasks.
+"""Scores on tasks: metrics with standard errors and chance, and the mean of five tasks.
 
 Knows numbers only.
 """
@@ -6,20 +6,21 @@ Knows numbers only.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
-"""The tasks whose mean papers report."""
+from qkvary.inference.evaluation.local_tasks import FIVE
+from qkvary.inference.evaluation.reading import TaskReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accuracy:
-    """The share of correct answers."""
+class Metric:
+    """A figure of a task, such as the share of correct answers."""
 
     value: float
-    """The share."""
-    error: float
-    """The standard error over documents; NaN for fewer than two."""
-    chance: float | None
+    """The figure."""
+    error: float = math.nan
+    """The standard error over questions; NaN for fewer than two, or if the figure is no mean."""
+    chance: float | None = None
     """The accuracy of guessing; ``None`` without choices."""
 
     @property
@@ -31,41 +32,50 @@ class Accuracy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contamination:
-    """The overlap of a task's questions with a training text, and the accuracy without it."""
+class Metrics:
+    """The metrics of some questions."""
+
+    metrics: Mapping[str, Metric]
+    """By the name that lm-eval gives them, with the filter if there is one."""
+
+    @property
+    def accuracy(self) -> Metric | None:
+        """The accuracy of the most probable choice; for LAMBADA, of the most probable word."""
+        return self.metrics.get("acc")
+
+    @property
+    def normalised(self) -> Metric | None:
+        """The accuracy of the most probable choice per character, if the task has it."""
+        return self.metrics.get("acc_norm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contamination(Metrics):
+    """The overlap of a task's questions with a training text, and accuracies on the others."""
 
     questions: int
     """Questions searched for."""
     shared: int
     """Questions that share a run of words with the text."""
-    accuracy: Accuracy | None
-    """The accuracy on the other questions; ``None`` if there are none."""
-    normalised: Accuracy | None
-    """The length-normalised accuracy on the other questions, if the task has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskScore:
-    """The score of a network on a task."""
+class TaskScore(Metrics):
+    """The score of a network on a task, or on a group of tasks."""
 
     task: str
     """The name in lm-eval."""
-    documents: int
-    """The number of questions."""
-    evaluated: str
-    """The file of the questions."""
-    fewshot: int
-    """Solved examples before each question."""
+    documents: int | None
+    """The number of questions; ``None`` for a group."""
+    evaluated: str | None
+    """The local file of the questions, if any."""
+    fewshot: int | None
+    """Solved examples before each question; ``None`` for a group."""
     shots_from: str | None
-    """The file of the solved examples, if any."""
-    accuracy: Accuracy
-    """The accuracy of the most probable choice; for LAMBADA, of the most probable word."""
-    normalised: Accuracy | None
-    """The accuracy of the most probable choice per character, if the task has it."""
-    perplexity: float | None
-    """The perplexity of the last word, if the task has it."""
-    cut_prompts: float
-    """The share of prompts truncated on the left to fit the network."""
+    """The local file of the solved examples, if any."""
+    cut_prompts: float | None
+    """The share of prompts truncated on the left to fit the network; ``None`` for a group, and for
+    whole texts."""
     version: str
     """The version of the task in lm-eval."""
     contamination: Contamination | None = None
@@ -73,54 +83,54 @@ class TaskScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeanScore:
-    """The mean over five tasks of equal weight."""
+class TaskMeasurement:
+    """The scores of a language model on tasks."""
 
-    accuracy: Accuracy
-    """The mean accuracy."""
-    normalised: Accuracy
-    """The mean of the length-normalised accuracies, where a task has one."""
+    reading: TaskReading
+    """The tasks and their settings."""
+    against: Mapping[str, Any] | None
+    """The text in which the questions were searched for."""
+    scores: Mapping[str, TaskScore]
+    """The scores by the names of the tasks, and of groups as lm-eval lists them."""
+    lm_eval: str
+    """The version of lm-eval."""
+
+    @property
+    def mean(self) -> Metrics | None:
+        """The mean of the five tasks of equal weight; ``None`` unless all five were asked.
+
+        A task without an accuracy by length counts with its accuracy there too.
+        """
+        if not set(FIVE) <= self.scores.keys():
+            return None
+        found = [self.scores[name].metrics for name in FIVE]
+        return Metrics(
+            metrics={
+                name: _mean([one.get(name, one["acc"]) for one in found])
+                for name in ("acc", "acc_norm")
+            }
+        )
 
 
-def measure_accuracy(right: Sequence[float], choices: Sequence[int] | None = None) -> Accuracy:
-    """Average answers.
+def measure_mean(answers: Sequence[float], choices: Sequence[int] | None = None) -> Metric:
+    """Average the answers to questions.
 
     Args:
-        right: 1 for a correct answer, 0 for a wrong one.
+        answers: A figure for each question, such as 1 for a correct answer and 0 for a wrong one.
         choices: The number of choices of each question.
-
-    Raises:
-        ValueError: if there are no answers.
     """
-    count = len(right)
-    if not count:
-        raise ValueError("expected answers, got none")
-    value = sum(right) / count
-    spread = sum((one - value) ** 2 for one in right)
+    count = len(answers)
+    value = sum(answers) / count
+    spread = sum((one - value) ** 2 for one in answers)
     error = math.sqrt(spread / (count - 1) / count) if count > 1 else math.nan
     chance = None if choices is None else sum(1 / one for one in choices) / count
-    return Accuracy(value=value, error=error, chance=chance)
+    return Metric(value=value, error=error, chance=chance)
 
 
-def average(scores: Mapping[str, TaskScore]) -> MeanScore | None:
-    """Return the mean of the five tasks, or ``None`` if one of them is missing.
-
-    Args:
-        scores: Scores by task name.
-    """
-    if not set(FIVE) <= scores.keys():
-        return None
-    found = [scores[name] for name in FIVE]
-    return MeanScore(
-        accuracy=_mean([one.accuracy for one in found]),
-        normalised=_mean([one.normalised or one.accuracy for one in found]),
-    )
-
-
-def _mean(shares: Sequence[Accuracy]) -> Accuracy:
+def _mean(shares: Sequence[Metric]) -> Metric:
     count = len(shares)
     chances = [one.chance for one in shares if one.chance is not None]
-    return Accuracy(
+    return Metric(
         value=sum(one.value for one in shares) / count,
         error=math.sqrt(sum(one.error**2 for one in shares)) / count,
         chance=sum(chances) / count if len(chances) == count else None,
