@@ -19,7 +19,7 @@ _UNFINISHED = re.compile(r"(?<=[.!?]) ([^.!?]+)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTask:
-    """A task of lm-eval whose local files have names or fields of their own."""
+    """A task of lm-eval and its local files, whose fields differ from those of the hub."""
 
     task: str
     """Its name in lm-eval."""
