@@ -108,6 +108,7 @@ def prepare_tasks(reading: TaskReading) -> PreparedTasks:
             f"expected tasks with local files to compare with a set, got {', '.join(others)}; "
             f"choices: {', '.join(LOCAL_TASKS)}"
         )
+    against = None if reading.against is None else open_training_text(reading.against)
     if folder is None and (root := os.environ.get("QKVARY_DATA")):
         folder = Path(root) / "lm_eval"
     for name, task in reading.local.items():
@@ -128,7 +129,6 @@ def prepare_tasks(reading: TaskReading) -> PreparedTasks:
             near = near_names(name, manager.all_tasks)
             advice = f"did you mean {near[0]}?" if near else "`lm-eval ls tasks` lists all"
             raise UsageError(f"expected a task, got {name!r}; {advice}")
-    against = None if reading.against is None else open_training_text(reading.against)
     return PreparedTasks(reading=reading, folder=folder, against=against, manager=manager)
 
 
