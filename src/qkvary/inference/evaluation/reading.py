@@ -1,11 +1,13 @@
 """The settings for texts and tasks that are scored. Never imports torch."""
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
 from qkvary.arch.parts import check_word
 from qkvary.data.splits import DataSplit
+from qkvary.inference.evaluation.local_tasks import FIVE, LOCAL_TASKS, LocalTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +67,19 @@ class TaskReading:
         if not self.tasks:
             given = "a set to compare with" if self.against else "none"
             raise ValueError(f"expected tasks to ask, got {given}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tasks, each once."""
+        names = (FIVE if name == "five" else (name,) for name in self.tasks)
+        return tuple(dict.fromkeys(chain.from_iterable(names)))
+
+    @property
+    def local(self) -> dict[str, LocalTask]:
+        """The tasks that are evaluated on local files alone."""
+        return {name: LOCAL_TASKS[name] for name in self.names if name in LOCAL_TASKS}
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The tasks whose data sets may be downloaded."""
+        return tuple(name for name in self.names if name not in LOCAL_TASKS)
