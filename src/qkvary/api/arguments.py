@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 MOST_THREADS = 1024
-"""Threads or processes that any machine can be expected to start."""
+"""The largest accepted number of threads or processes; more is a typing error."""
 TRAINED = ("train ", "train-")
-"""The prefixes of the names of trainings and of their notes."""
+"""Prefixes of the names of trainings and of their notes."""
 
 
 def find_model(given: object) -> Model:
@@ -187,14 +187,14 @@ class Part(Where):
     protocol: str | None = None
     """Another protocol of the study, such as clean."""
     tasks: Annotated[tuple[str, ...], Parameter(name="--task")] = ()
-    """Only this task; repeat it for more."""
+    """Run only this task (can be repeated)."""
     settings: Annotated[tuple[str, ...], Parameter(name="--setting")] = ()
-    """Only this setting; repeat it for more."""
+    """Run only this setting (can be repeated)."""
     variants: Annotated[
         tuple[str, ...],
         Parameter(name=("--variant", "--variants"), completer=complete_variant),
     ] = ()
-    """Only this variant and the baseline; repeat it for more."""
+    """Run only this variant and the baseline (can be repeated)."""
 
     def typed(self, reference: str, study: "Study") -> str:
         """Return the study and the options that select its part, as one types them.

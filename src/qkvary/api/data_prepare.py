@@ -18,13 +18,14 @@ class Documents:
     """The selection of documents, and of those for validation."""
 
     name: str | None = None
-    """Name of the set; by default that of the source."""
+    """Name of the set; the name of the source if not given."""
     field: str = "text"
-    """The field of a line or row that holds the text."""
+    """The JSON field or table column that holds the text."""
     validation: StrPath | None = None
     """A file or folder of documents for validation."""
     held_out: float | None = None
-    """Share of documents for validation, if none are named; 0.05 of local ones."""
+    """Share of the documents to hold out for validation, if --validation names none. 0.05 for local
+    files if not given."""
     max_tokens: Count | None = None
     """Stop after the training document that reaches this many tokens: 100000, 64M."""
 

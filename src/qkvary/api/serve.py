@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 1_000
 LONGEST = 4_096
-"""The default context of networks made for longer ones."""
+"""Default context in tokens, for networks whose maximum is longer."""
 
 
 @options
@@ -50,11 +50,12 @@ class Listening:
     """The address."""
 
     host: str = "127.0.0.1"
-    """Address that listens."""
+    """Address to listen on."""
     port: int = 8080
     """Port; 0 takes a free one."""
     key_file: StrPath | None = None
-    """File with the key that requests must carry; needed for an address that others reach."""
+    """File with the key that requests must carry; needed if other machines can reach the
+    address."""
 
     def read_key(self) -> str | None:
         """Return the key.
@@ -77,9 +78,9 @@ class Starting:
     """The program of the engine."""
 
     program: StrPath | None = None
-    """The engine's program (llama-server, vllm), or a Python that has the engine."""
+    """The engine's program (llama-server, vllm), or the Python in which the engine is installed."""
     engine_option: str | Sequence[str] = ()
-    """An option of the engine itself, such as --threads=2; repeat it for more."""
+    """An option for the engine itself, such as --threads=2 (can be repeated)."""
 
     def read_options(self) -> tuple[str, ...]:
         """Return extra options for the engine, with values separated from names."""

@@ -28,10 +28,10 @@ class RunStatus:
 
     run_key: str
     group: str
-    """The variant, or task and variant without a study."""
+    """The variant; without a study, the task and the variant."""
     state: RunState
     note: str
-    """The owner, the reason of a failure, or the damage."""
+    """The owner, the reason for a failure, or the damage."""
 
 
 @takes_options

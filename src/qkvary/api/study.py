@@ -40,14 +40,14 @@ class Running:
     """The processes that run a study, and what happens to its runs."""
 
     workers: Count | None = None
-    """Worker processes; by default one for each processor."""
+    """Worker processes; one per processor if not given."""
     executor: ExecutorName = "local"
-    """Worker processes of this machine, tasks of a running Ray cluster, or jobs of a Slurm
-    queue."""
+    """Where runs execute: worker processes of this machine, tasks of a running Ray cluster, or jobs
+    of a Slurm queue."""
     log: TrackerName | None = None
     """A tracker that gets a copy of the logs; none if not given."""
     strict: bool = False
-    """Exit with 1 if a run failed or diverged."""
+    """Exit with code 1 if a run failed or diverged."""
     retry_failed: bool = False
     """Run failed runs again."""
     dry_run: bool = False

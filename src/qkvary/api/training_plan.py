@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TEST_PASSES = 3
 """Forward passes over the test split: in windows, and by document with and without padding."""
 FIRST_STEPS = 1_000
-"""Steps from which the time of others is estimated."""
+"""The number of steps to begin with, when steps are chosen for a duration."""
 
 
 def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:

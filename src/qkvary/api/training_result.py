@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TEXT_TOKENS = 256
 TRIES = 8
 SHOWN_KEY = 8
-"""Digits of a run's key in the next command."""
+"""Leading digits of a run's key that name it in a suggested command."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -38,9 +38,9 @@ class TrainingResult(Result[Summary | None]):
     """
 
     study: Study
-    """The runs."""
+    """The study of the requested runs."""
     store: Store
-    """The folder of runs."""
+    """The store that holds the runs."""
     networks: Mapping[str, Path | None] = field(default_factory=dict[str, Path | None])
     """The folders of the trained networks by the titles of their runs, for ``qk.load``."""
 

@@ -78,12 +78,12 @@ DISPLAYS: Mapping[str, Callable[[bool], Any]] = {
         command=shlex.join(["qkvary", *TYPED]),
     ),
 }
-"""The displays that verbs take, by the names of their parameters; made from ``--json``."""
+"""Makes the display that a verb takes from ``--json``, by the name of the verb's parameter."""
 PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
-"""Seconds between two lines of progress."""
+"""Seconds between two progress lines, on a terminal and elsewhere."""
 WIDTH_WITHOUT_TERMINAL = 160
 MOST_FILES = 3
-"""The number of files that are printed by name; further ones are counted."""
+"""Maximum number of file names that are printed; the other files are counted."""
 
 
 def build_app() -> App:

@@ -26,9 +26,9 @@ from qkvary.text.names import printable, suggest
 NEAR = dict(
     zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
 )
-"""The replacements of characters in an ASCII stream."""
+"""ASCII replacements for characters that a stream cannot encode."""
 LONGEST_MESSAGE = 2000
-"""The most characters of an error that are printed: a message may quote a value of a file."""
+"""Maximum number of characters printed of an error message, which may quote a value of a file."""
 
 TYPED: list[str] = []
 """The words after ``qkvary`` of the command that runs."""
@@ -37,7 +37,7 @@ HELP_WIDTH = 100
 DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
 """Exit codes; the others (3, 5, 6, 7, 143) come with the error as its ``exit_code``."""
 RESUMING = (("study",), ("train",), ("data", "prepare"), ("data", "features"))
-"""The commands that store their work while they run."""
+"""The commands that store their work as they run, and can resume."""
 OUT_OF_RESOURCES = {
     errno.ENOSPC,
     errno.EDQUOT,

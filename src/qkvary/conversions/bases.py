@@ -28,7 +28,7 @@ from qkvary.nn.layout import sinusoid
 from qkvary.storage.errors import UsageError
 
 _NEARLY_ORTHOGONAL = 1e-12
-"""Distance of B^T B from the identity up to which a basis counts as orthogonal."""
+"""B counts as orthogonal if B^T B differs from the identity by at most this."""
 
 
 def check_norms(config: LanguageModelConfig) -> str:

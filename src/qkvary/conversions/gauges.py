@@ -22,7 +22,7 @@ from qkvary.conversions.attention_bases import LayerDraft, check_terms
 from qkvary.storage.errors import UsageError
 
 CONDITION = 10.0
-"""The condition number of random gauges."""
+"""Condition number of random gauges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Gauge:
     """The matrices of a layer, one a KV head."""
 
     key: Float[Tensor, "kv_heads head_dim head_dim"]
-    """A: keys are multiplied by it, queries by its inverse transpose."""
+    """A: keys are multiplied by A, queries by its inverse transpose."""
     value: Float[Tensor, "kv_heads head_dim head_dim"]
-    """B: values are multiplied by it, the output projection by its inverse."""
+    """B: values are multiplied by B, the output projection by its inverse."""
 
 
 def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:

@@ -30,7 +30,7 @@ BIASES: dict[Role, str] = {
     "key": _BIAS.format("key"),
     "value": _BIAS.format("value"),
 }
-"""The condition of each role's bias, see ``check_bias``."""
+"""The condition on the bias of each role, in words; see ``check_bias``."""
 
 
 def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewritten:

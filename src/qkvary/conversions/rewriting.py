@@ -18,9 +18,9 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
 MOST_DIFFERENCE = 1e-9
-"""The largest relative difference of logits in float64 that counts as equal."""
+"""Logits count as equal if their relative difference in float64 is at most this."""
 _ROWS, _TOKENS = 2, 128
-"""The sequences of random tokens on which logits are compared, and their longest length."""
+"""Number and maximum length of the sequences of random tokens on which logits are compared."""
 
 
 class Difference(NamedTuple):
@@ -29,11 +29,11 @@ class Difference(NamedTuple):
     dtype: str
     """The number format of both networks."""
     largest: float
-    """The largest difference of a logit."""
+    """The largest absolute difference of two logits."""
     relative: float
     """``largest`` divided by the root mean square of the original's logits; 0 if all are 0."""
     changed: float
-    """The share of positions whose most probable next token is another."""
+    """The share of positions where the most probable next token differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,14 @@ class Rewriting:
     """The result of a rewrite."""
 
     name: str
-    """The rewrite."""
     original: LanguageModel
     """The network that was given."""
     network: LanguageModel
-    """The network that computes the same, in the same number format and on the same device."""
+    """The rewritten network, in the same number format and on the same device."""
     statement: str
-    """The theorem or proposition that was used."""
+    """The theorem or proposition that the rewrite applies."""
     conditions: tuple[str, ...]
-    """The conditions that were checked and hold."""
+    """The conditions of the theorem, all checked."""
     conditioning: tuple[Conditioning, ...]
     """The matrices that were inverted."""
     exact: Difference
@@ -57,9 +56,9 @@ class Rewriting:
     stored: Difference
     """The difference in the number format of the networks."""
     tokens: int
-    """The tokens on which logits were compared."""
+    """The number of tokens on which logits were compared."""
     notes: tuple[str, ...]
-    """Other changes, one sentence each."""
+    """Further changes, one sentence each."""
 
 
 def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOptions) -> None:

@@ -23,7 +23,7 @@ from qkvary.inference.streaming import detokenize, find_stop
 from qkvary.nn.decoder import Decoder, device_of
 
 MOST_BEAMS = 1024
-"""The most beams: more give no better text, and a step would take seconds."""
+"""Maximum number of beams: more give no better text, and a step would take seconds."""
 MAX_LENGTH_PENALTY = 16
 """The largest absolute exponent, so that scores stay finite at every length."""
 
@@ -37,7 +37,8 @@ class Beam:
     logprob: float
     """The sum of the log-probabilities of the tokens, including the stop token, in nats."""
     score: float
-    """``logprob`` divided by the number of these tokens raised to the length penalty."""
+    """``logprob`` divided by the number of tokens (with the stop token) to the power of the length
+    penalty."""
     text: str
     """The text before the stop string."""
     finish: Finish

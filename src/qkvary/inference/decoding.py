@@ -25,11 +25,11 @@ from qkvary.nn.decoder import Decoder, device_of
 from qkvary.storage.errors import DivergedError
 
 CacheMaker = Callable[[int], KVCache]
-"""Makes the empty cache of a batch from the maximum number of tokens it will hold."""
+"""Makes an empty cache for a batch, given the maximum number of tokens that it will hold."""
 DEFAULT_CHUNK = 512
 """Prompt tokens per forward pass."""
 PADDING = 0
-"""The masked token of padded positions."""
+"""The token at padded positions, which is masked."""
 
 
 def stream(
@@ -142,7 +142,7 @@ def generate(
 
 
 PREALLOCATED = CacheOptions(storage="preallocated")
-"""Storage that is allocated once."""
+"""A cache whose storage is allocated once."""
 
 
 def make_cache(

@@ -28,19 +28,19 @@ class Serving:
     """The model, address and options that an engine is started with."""
 
     model: Path
-    """A file or folder in the format of the engine."""
+    """A file or folder in the engine's format."""
     name: str
     """The name of the model in requests."""
     context: int
-    """Tokens of a conversation, prompt and answer."""
+    """Maximum tokens of a conversation: prompt and answer."""
     users: int
-    """Conversations at a time."""
+    """Number of concurrent conversations."""
     host: str
     port: int
     key: str | None = None
-    """The key that requests must contain."""
+    """The key that requests must contain; None if they need none."""
     options: tuple[str, ...] = ()
-    """Options of the engine itself, passed on."""
+    """Options that are passed on to the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,7 @@ class Launch:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """Variables added to those of this process; keys are passed here, because other users cannot
-    read them."""
+    """Environment variables to add. Keys are passed here because other users cannot read them."""
     health: str
     """The path that answers once the model is loaded."""
 
@@ -60,9 +59,9 @@ class CacheLine:
     """What an engine logs about its cache."""
 
     tokens: int
-    """The tokens that it holds."""
+    """The number of tokens that the cache holds."""
     nbytes: int | None
-    """Bytes, where the engine says them."""
+    """The bytes of the cache, if the engine logs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +70,18 @@ class Engine:
 
     title: str
     program: str
-    """The program that is looked for, unless the caller names another."""
+    """The program to look for, unless the caller names another."""
     module: str
-    """The module that serves, where a Python with the engine is named instead."""
+    """The Python module that serves, for callers that name a Python with the engine instead."""
     missing: str
-    """How to install it."""
+    """How to install the engine."""
     launch: Callable[[tuple[str, ...], Serving], Launch]
     read_cache: Callable[[str], CacheLine | None]
-    """Reads the log up to now."""
+    """Finds the line about the cache in the log so far."""
     module_users: int | None = None
-    """The most requests that the module answers at a time; ``None`` for any number."""
+    """Maximum number of concurrent requests that the module answers; ``None`` for any number."""
     reasons: tuple[tuple[str, str], ...] = ()
-    """Patterns in the log of an engine that ended, and what they mean."""
+    """Patterns in the log of an engine that failed, and what they mean."""
 
     def find(self, program: str | None, users: int = 1) -> tuple[str, ...]:
         """Return the first words of the command.

@@ -15,7 +15,7 @@ from qkvary.nn.decoder import Decoder, device_of
 
 LEAST_SIZE = 256
 PARTS = 8
-"""A size is rounded up by at most this part of it."""
+"""Sizes are rounded up by at most one part in this many."""
 
 
 class FixedStep:

@@ -7,7 +7,7 @@ from qkvary.inference.requests import GREEDY, Request, Sampling
 from qkvary.storage.errors import UsageError
 
 DEFAULT_TOKENS = 256
-"""The default number of new tokens, if the model has positions for them."""
+"""The default number of new tokens, if the network has positions for them."""
 
 
 def choose_sampling(

@@ -26,15 +26,15 @@ from qkvary.inference.engines import CacheLine, Engine, Serving
 from qkvary.storage.errors import ResourceError, StoppedError, UsageError
 
 PATIENCE = 10.0
-"""Seconds that an engine has to end before it is killed."""
+"""Seconds that an engine has to stop before it is killed."""
 POLL = 0.1
-"""Seconds between two looks at an engine that starts."""
+"""Seconds between two checks of an engine that starts."""
 LAST_LINES = 4_000
-"""Bytes at the end of a log that are searched for the reason why an engine ended."""
+"""Bytes at the end of a log that are searched for the reason why an engine failed."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 _PR_SET_PDEATHSIG = 1
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end the server besides Ctrl-C."""
+"""Signals that stop the server, in addition to Ctrl-C."""
 
 
 def choose_port(host: str, port: int) -> int:
@@ -78,9 +78,9 @@ class Server:
     """An engine that answers."""
 
     url: str
-    """The base of the OpenAI-compatible requests."""
+    """The base URL of the OpenAI-compatible API."""
     cache: CacheLine | None
-    """What the engine says about its cache."""
+    """What the engine logged about its cache."""
     process: "subprocess.Popen[bytes]"
 
     def wait(self) -> int:

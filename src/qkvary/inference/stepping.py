@@ -20,13 +20,13 @@ from qkvary.nn.decoding.choice import choose_once, describe_device, read_clock
 from qkvary.nn.decoding.native import library
 
 ROUNDS = 6
-"""Timings per implementation; the shortest counts, because other load only slows a step down."""
+"""Timings per implementation; the shortest counts, because other load can only slow a step down."""
 LEAST_TIMED = 64
-"""The cache length up to which one choice holds."""
+"""The implementation is chosen once for all caches up to this length."""
 MOST_ROWS = 50
-"""Rows up to which ``auto`` takes the native call. It needs 0.2 to 0.7 times the time of layers for
-up to 8 rows, 0.7 to 1.1 times for 50, and 0.7 to 1.9 times for 64, where products of whole matrices
-gain (width 128 to 512, one thread)."""
+"""Rows up to which ``auto`` takes the native step. Relative to the step layer by layer, it takes
+0.2 to 0.7 times as long for up to 8 rows, 0.7 to 1.1 times for 50, and 0.7 to 1.9 times for 64,
+where products of whole matrices pay off (width 128 to 512, one thread)."""
 
 StepFunction = Callable[[Tensor, Tensor | None], Tensor]
 

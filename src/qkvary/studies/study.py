@@ -18,9 +18,10 @@ from qkvary.text.numbers import check_seed
 from qkvary.training.config import RunConfig, TrainingConfig
 
 MOST_SEEDS = 1000
-"""Seeds of a study; more are a typing error, and listing their runs would take minutes."""
+"""Maximum number of seeds of a study; more is a typing error, and listing the runs would take
+minutes."""
 MOST_NAMED = 5
-"""The number of duplicates that an error names."""
+"""Maximum number of duplicates that an error names."""
 
 
 @stored("Setting")
@@ -38,8 +39,8 @@ class Setting:
     task: TaskConfig
     """The task."""
     network: Network
-    """The network, or the name of one such as ``lm-10m``; its variant is replaced by each variant
-    of the study."""
+    """The network, or the name of one such as ``lm-10m``. Each variant of the study replaces its
+    variant."""
     training: TrainingConfig
     """The training configuration."""
     keep_networks: bool = False
@@ -47,21 +48,22 @@ class Setting:
     not part of a run's identity."""
     keep_steps: tuple[int, ...] = field(default=(), metadata=ADDED_LATER)
     """Further steps after which the network is kept, 0 for its initial weights; not part of a run's
-    identity either."""
+    identity."""
     table: str | None = None
-    """Name of its table, which settings can share; None for the table of its task."""
+    """Name of the table that shows the setting; settings with the same name share a table. None for
+    the table of the task."""
     variants: tuple[str, ...] | None = None
-    """Labels of the study's variants to which the setting is limited; None for all."""
+    """Labels of the study's variants that the setting is limited to; None for all."""
     equal_parameters: bool = False
     """Whether to choose each variant's ``d_ff`` so that it has about as many parameters as the
     baseline."""
     metric: str | None = None
-    """The metric of its table; None for the task's own, which also chooses learning rates. Must
+    """The metric of the table; None for the task's own, which always chooses learning rates. Must
     have the same direction as the task's own."""
     limits: tuple[str, ...] = ()
-    """Limits of what the setting can show; reports list them before other caveats."""
+    """What the setting cannot show; reports list these sentences before other caveats."""
     note: str = field(default="", metadata=ADDED_LATER)
-    """A sentence below every table with the setting's results, such as what chance scores."""
+    """A sentence below every table with the setting's results, such as the score of a guess."""
 
     def __post_init__(self) -> None:
         network: object = self.network
@@ -148,7 +150,7 @@ class Cell:
     run: RunConfig
     """Configuration of the run."""
     kept_networks: tuple[int | None, ...] = ()
-    """The steps after which the store keeps the network, None for the trained one."""
+    """The steps after which the store keeps the network; None stands for the trained network."""
 
     @property
     def seed(self) -> int:
@@ -219,7 +221,7 @@ class Study:
     description: str
     """Sizes, protocol and source."""
     settings: Sequence[Setting]
-    """Tasks with their networks and training; kept as a tuple, like the next two."""
+    """Tasks with their networks and training."""
     variants: Sequence[str]
     """Labels, in the order of the tables."""
     seeds: Sequence[int]
@@ -227,13 +229,13 @@ class Study:
     baseline: str = "QKV"
     """Label of the variant with which the others are compared."""
     learning_rates: tuple[float, ...] | None = None
-    """If given, each variant is compared at its own best of these, chosen by the task's own
-    validation metric."""
+    """If given, each variant is compared at its own best of these learning rates, as the task's own
+    validation metric chooses it."""
     published: tuple[PublishedTable, ...] = ()
     """The published tables to compare with."""
     contrasts: tuple[tuple[str, str] | CrossSettingContrast, ...] = ()
-    """Direct comparisons besides the baseline: pairs (variant, reference) in every setting that has
-    both, and contrasts across settings."""
+    """Direct comparisons in addition to those with the baseline: pairs (variant, reference) in
+    every setting that has both, and contrasts across settings."""
     device: str = "cpu"
     """Device of all runs, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"

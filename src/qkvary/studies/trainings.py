@@ -38,9 +38,9 @@ class Training:
     study: Study
     """All requested variants and seeds, in the order of the requests."""
     commands: tuple[str, ...]
-    """The command lines."""
+    """The commands that started the training."""
     notes: tuple[str, ...]
-    """Names of the notes, without suffix."""
+    """Names of the training's notes, without suffix."""
 
 
 def note_training(store: Store, study: Study, command: str) -> None:
@@ -201,7 +201,7 @@ class SimilarRun:
     execution: ExecutionSettings
     """Execution settings of the stored run."""
     step: int
-    """Step of its newest checkpoint; 0 if it is done and has none."""
+    """Step of the newest checkpoint; 0 if the run is done and has none."""
 
     @property
     def differences(self) -> str:

@@ -56,7 +56,7 @@ _VERSIONS: Mapping[str, JsonValue] = {
 }
 """Versions that change the last bits of a run; a checkpoint without ``rounding`` has 0."""
 LogEntry = Mapping[str, JsonValue]
-"""``event``, ``step`` and the fields of that event."""
+"""A log entry: ``event``, ``step`` and the fields of that event."""
 ADAM_MOMENTS = 2
 """Values that Adam stores per weight."""
 CHECKPOINTS_NEEDED = 2.2
@@ -74,7 +74,7 @@ class Outcome:
     status: Literal["done", "diverged", "stopped"]
     """``stopped`` means that a checkpoint was written from which the same call resumes."""
     message: str
-    """Why the run diverged, and what a damaged log lacks; else empty."""
+    """Why the run diverged, and what a damaged log lacks; empty if neither applies."""
     metrics: Mapping[str, float | int | None]
     """``validation_*``, ``test_*``, ``final_train_loss``, ``steps``, ``steps_to_solve``."""
     timing: Mapping[str, float]

@@ -32,7 +32,7 @@ class TrackedRun:
     config: Mapping[str, Any]
     """The configuration of the run, as JSON values."""
     folder: Path
-    """The folder of all copies, for trackers that write files of their own."""
+    """The folder of the copies, for trackers that write files."""
 
 
 class _Opened(NamedTuple):

@@ -15,7 +15,7 @@ from qkvary.costs.formats import Format
 from qkvary.storage.errors import UsageError
 
 TOKENS = 4096
-"""Tokens over which bytes are counted: what tokens share is spread over them."""
+"""Number of tokens over which bytes that all tokens share are spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +23,11 @@ class Budget:
     """The maximum size of a cache."""
 
     share: float | None = None
-    """A share of the bytes that the network's cache takes now, in the same format."""
+    """The size as a share of the network's present cache, in the same format."""
     bytes_per_token: float | None = None
-    """Bytes of a token over all layers; one of both is given."""
+    """The size in bytes per token over all layers. Either this or ``share`` is given."""
     stored_as: Format
-    """The format of the cache."""
+    """The number format of the cache."""
 
     def __post_init__(self) -> None:
         if (self.share is None) == (self.bytes_per_token is None):

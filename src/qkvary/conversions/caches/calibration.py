@@ -13,9 +13,9 @@ from qkvary.data.tokenizers import Tokenizer, encode_document
 from qkvary.storage.errors import UsageError
 
 HELD_OUT = 10
-"""One window of so many is held out, where no other text is given for it."""
+"""One window in this many is held out if no other text is given for it."""
 LETTERS_PER_TOKEN = 32
-"""Letters of a document that are encoded for each wanted token."""
+"""Letters of a document to encode per requested token."""
 
 
 class Texts(NamedTuple):
@@ -24,7 +24,7 @@ class Texts(NamedTuple):
     fitted: Int[Tensor, "windows tokens"]
     """The windows that the conversion is fitted to."""
     trained: Int[Tensor, "more tokens"]
-    """The windows that a distillation reads, those among them."""
+    """The windows that a distillation reads; they include the fitted ones."""
     held_out: Int[Tensor, "others tokens"]
     """The windows on which losses are measured."""
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from qkvary.nn.language_model import LanguageModel
 
 ROWS = 4
-"""Windows that are computed together."""
+"""Windows per forward pass."""
 CHUNK = 256
-"""Tokens whose logits exist at once."""
+"""Maximum number of tokens whose logits are in memory at the same time."""
 
 
 def divergence_sum(

@@ -11,7 +11,7 @@ from qkvary.arch.variants import Variant
 from qkvary.storage.errors import UsageError
 
 KEPT_TERMS = ("rotary", "soft_cap", "plus", "key_bias", "relative", "alibi", "temperature")
-"""Terms of scores that a converted layer has too; the others are refused."""
+"""Score terms that a converted layer can keep; others are refused."""
 _REASONS = {
     "kv_norm": "its keys and values already are one normalised tensor",
     "latent": "its keys and values already are made of one latent",
@@ -20,7 +20,7 @@ _REASONS = {
     "qk-norm-wide": "its queries and keys are normalised, which is not linear",
 }
 BY_FREQUENCY = ("linear", "llama3")
-"""Scalings that divide a frequency by itself, whatever the other channels."""
+"""Rotary scalings that divide each frequency by a function of that frequency alone."""
 
 
 def check_layers(config: LanguageModelConfig) -> None:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 RIDGE = 0.02
-"""The weight of the prior, as a share of the mean square of an input."""
+"""Weight of the prior, as a share of the mean square of an input."""
 
 
 def widen(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs channels"]:

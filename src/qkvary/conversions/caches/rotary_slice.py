@@ -19,7 +19,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.layer_maps import LayerMaps, Weights, write_layer
 
 ROUNDING = 1e-12
-"""The part of the largest number of a key that is rounding."""
+"""Components of a key below this share of its largest component count as rounding errors."""
 
 
 class RotarySlice(NamedTuple):
@@ -28,9 +28,9 @@ class RotarySlice(NamedTuple):
     key: Float[Tensor, "inputs channels"]
     query: Float[Tensor, "inputs heads channels"]
     rest: Float[Tensor, "inputs kv_heads head_dim"]
-    """The part of each key outside the slice; the queries that read it are the layer's."""
+    """The part of each key outside the slice; the layer's own queries read it."""
     kept: float
-    """The share of the energy of rotated keys that the slice has, weighted by the queries."""
+    """The share of the energy of rotated keys that the slice keeps, weighted by the queries."""
 
     def write(self, config: AttentionConfig, factor: float) -> Weights:
         """Return the parameters of decoupled positions; none for a layer without rotation."""

@@ -16,7 +16,7 @@ class Accuracy:
     """The share of correct answers."""
 
     value: float
-    """The share."""
+    """The share of right answers."""
     error: float
     """The standard error over documents; NaN for fewer than two."""
     chance: float | None
@@ -35,9 +35,9 @@ class Contamination:
     """The overlap of a task's questions with a training text, and the accuracy without it."""
 
     questions: int
-    """Questions searched for."""
+    """Number of questions that were searched for."""
     shared: int
-    """Questions that share a run of words with the text."""
+    """Number of questions that share a run of words with the text."""
     accuracy: Accuracy | None
     """The accuracy on the other questions; ``None`` if there are none."""
     normalised: Accuracy | None
@@ -49,7 +49,7 @@ class TaskScore:
     """The score of a network on a task."""
 
     task: str
-    """The name in lm-eval."""
+    """The name of the task in lm-eval."""
     documents: int
     """The number of questions."""
     evaluated: str
@@ -57,7 +57,7 @@ class TaskScore:
     fewshot: int
     """Solved examples before each question."""
     shots_from: str | None
-    """The file of the solved examples, if any."""
+    """The file of the solved examples, if there is one."""
     accuracy: Accuracy
     """The accuracy of the most probable choice; for LAMBADA, of the most probable word."""
     normalised: Accuracy | None
@@ -65,11 +65,11 @@ class TaskScore:
     perplexity: float | None
     """The perplexity of the last word, if the task has it."""
     cut_prompts: float
-    """The share of prompts truncated on the left to fit the network."""
+    """The share of prompts that were cut on the left to fit the network."""
     version: str
     """The version of the task in lm-eval."""
     contamination: Contamination | None = None
-    """The overlap with a training text, if it was searched for."""
+    """The overlap with a training text, if one was given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,16 +21,16 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 
 RUN = 13
-"""The length of a run in words."""
+"""Length in words of the runs that are compared."""
 LONGEST_WORD = 2**16
-"""Longer runs without a space may be split, because the text is read in parts."""
+"""Longer stretches without a space may be split, because the text is read in parts."""
 
 _BLOCK = 2**18
-"""Tokens decoded at a time."""
+"""Number of tokens decoded at a time."""
 _REMEMBERED = 2**10
-"""Words kept of a long run of known words."""
+"""Number of words kept of a long run of known words."""
 _BORDER = ""
-"""The border between two documents, not a word."""
+"""Marks the border between two documents; it is not a word."""
 _WORD = re.compile(r"[^\W_]+")
 _APOSTROPHES = str.maketrans("", "", "'’")
 

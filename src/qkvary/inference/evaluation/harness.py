@@ -37,13 +37,13 @@ from qkvary.storage.errors import UsageError
 SHOT_SEED = 1234
 """lm-eval's own seed, which selects the solved examples of each question."""
 _REMEMBERED = 64
-"""Texts whose tokens are cached: all choices of a question share a prompt."""
+"""Number of texts whose tokens are cached: all choices of a question share a prompt."""
 _LONGEST_ANSWER = 256
-"""Tokens of a written answer where a task says nothing; lm-eval's own number."""
+"""Maximum tokens of a generated answer if the task sets none; lm-eval's default."""
 _UNKNOWN = "<unk>"
 _SPLIT, _SHOTS = "evaluated", "shots"
 _LABELS = re.compile(r"^Question: |\nAnswer:(?= )")
-"""The labels that prompts put around a question, which a training text need not have."""
+"""The labels that prompts put around a question; a training text may lack them."""
 FindShared = Callable[[Sequence[str]], Sequence[bool]]
 """Returns for each text whether it shares a run of words with the training text."""
 
@@ -54,7 +54,7 @@ class ConfiguredTask(NamedTuple):
     task: Any
     """The task of lm-eval."""
     rows: LocalRows
-    """Its documents."""
+    """The documents of the task."""
     fewshot: int
     """Solved examples before each question."""
 
@@ -77,9 +77,9 @@ class NetworkLM(HFLM):
         self._prefix = 0 if begin is None else begin
         self._limit = model.config.max_tokens
         self._names: list[str] = []
-        """The tasks of the current requests."""
+        """The tasks that the current requests belong to."""
         self._cut: dict[str, list[bool]] = {}
-        """Whether each prompt of a task lost its beginning."""
+        """For each task, whether each prompt lost its beginning."""
         self._is_watched = sys.stderr.isatty()
         options: dict[str, Any] = {
             "pretrained": QKVForCausalLM.wrap(model),

@@ -24,17 +24,18 @@ class LocalTask:
     """A task of lm-eval and its local files."""
 
     config: str
-    """Its configuration file inside lm-eval."""
+    """The task's configuration file inside lm-eval."""
     evaluated: str
     """The file of the questions."""
     shots: tuple[str, ...]
-    """Possible files of solved examples; the first that exists is used, else the evaluated file."""
+    """Possible files of solved examples: the first that exists is used, otherwise the file of the
+    questions."""
     convert: Callable[[Row], Row]
-    """Converts a row of the local copy to the fields that the prompts read."""
+    """Converts a row of the local file to the fields that the prompts read."""
     usual_shots: int = 5
     """The default number of solved examples."""
     overrides: Mapping[str, Any] | None = None
-    """Further changes of the task's configuration for the local copy."""
+    """Further changes to the task's configuration for the local files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class LocalRows:
     evaluated: list[Row]
     """The questions."""
     evaluated_file: str
-    """Their file."""
+    """The file of the questions."""
     shots: list[Row] | None
     """Solved examples; ``None`` if they are the other questions."""
     shots_file: str

@@ -39,10 +39,10 @@ class StockScore:
     version: str
     """The version of the task in lm-eval."""
     cut_prompts: float | None
-    """The share of prompts truncated on the left to fit the network; ``None`` for a group, and for
-    whole texts."""
+    """The share of prompts that were cut on the left to fit the network; ``None`` for a group, and
+    for tasks that score whole texts."""
     metrics: Mapping[str, tuple[float, float | None]]
-    """Value and standard error by the name of the metric, with its filter if it has one."""
+    """Value and standard error of each metric, by its name and, if it has one, its filter."""
 
 
 def find_stock_tasks(names: Sequence[str]) -> TaskManager:

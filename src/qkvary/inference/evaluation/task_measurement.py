@@ -28,15 +28,14 @@ class PreparedTasks:
     """Tasks that exist, with everything that scoring them needs."""
 
     reading: TaskReading
-    """The settings."""
     local: tuple[str, ...]
-    """The tasks with local files."""
+    """The tasks whose questions are local files."""
     folder: Path | None
     """The folder of these files; ``None`` if ``local`` is empty."""
     others: tuple[str, ...]
-    """The tasks that lm-eval loads itself."""
+    """The tasks that lm-eval itself loads."""
     against: TrainingText | None
-    """The text in which the questions of local tasks are searched for."""
+    """The training text that is searched for the questions of local tasks."""
     manager: Any
     """The index of lm-eval's own tasks; ``None`` if ``others`` is empty."""
 
@@ -48,11 +47,11 @@ class TaskMeasurement:
     asked: PreparedTasks
     """The tasks and their settings."""
     scores: Mapping[str, TaskScore]
-    """The score on each local task by its name."""
+    """The scores on local tasks, by the name of the task."""
     mean: MeanScore | None
-    """The mean of the five tasks; ``None`` unless all five were asked."""
+    """The mean over the five tasks; ``None`` unless all five were measured."""
     others: "Mapping[str, StockScore]"
-    """The scores on tasks and groups that lm-eval loads itself."""
+    """The scores on tasks and groups that lm-eval itself loads."""
     lm_eval: str
     """The version of lm-eval."""
 

@@ -28,7 +28,7 @@ import scipy as _untyped_scipy
 scipy = cast(Any, _untyped_scipy)
 
 _EQUAL = 1e-9
-"""Differences whose spread is below this share of their size differ by rounding only."""
+"""Differences whose spread is below this share of their size count as equal up to rounding."""
 
 _POWER_SLICES = 4096
 
@@ -41,8 +41,8 @@ class Estimate:
     confidence: float
     mean: float | None = None
     std: float | None = None
-    """Sample standard deviation, or standard error times the root of the units; None for fewer than
-    two values."""
+    """Sample standard deviation, or the standard error times the root of the number of units; None
+    for fewer than two values."""
     low: float | None = None
     high: float | None = None
     p_value: float | None = None

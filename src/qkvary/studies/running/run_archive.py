@@ -33,11 +33,11 @@ from qkvary.studies.running.store import (
 from qkvary.text.names import count
 
 Extra = Literal["maps", "samples"]
-"""The parts that a file of runs may leave out: attention maps, or samples."""
+"""The parts that an archive of runs may omit: attention maps and samples."""
 EXTRAS: frozenset[Extra] = frozenset(get_args(Extra))
 VERSION = 1
 MOST_LINE_BYTES = 1 << 28
-"""Bytes of a line; a longer one is no run."""
+"""Maximum number of bytes of a line; a longer line is not a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class Unpacked:
     """The runs that were read from a file."""
 
     added: int
-    """Runs that the store did not hold."""
+    """Number of runs that the store did not have."""
     present: int
-    """Runs that it held already, which are kept."""
+    """Number of runs that the store already had; these are kept."""
 
 
 def pack_runs(
@@ -141,9 +141,8 @@ class FinishedRun:
     config: Mapping[str, Any]
     """The configuration, as the store writes it."""
     record: Record
-    """The record."""
     journal: bytes | None
-    """The log, if it has one."""
+    """The log, if the run has one."""
     attention: bytes | None
     """Attention maps, if they are kept."""
     samples: bytes | None
@@ -151,7 +150,7 @@ class FinishedRun:
     networks: Mapping[str, Mapping[str, bytes]] = field(
         default_factory=dict[str, Mapping[str, bytes]]
     )
-    """The files of its networks by the name of their folder; files of runs have none."""
+    """The files of the run's networks, by the name of their folder; archives contain none."""
 
 
 def read_run(

@@ -35,11 +35,12 @@ from qkvary.studies.study import Cell, Study
 
 T = TypeVar("T")
 POLL_SECONDS = 0.25
-"""Seconds to wait for the end of a task, and between two checks of runs that others hold."""
+"""Seconds to wait for the end of a task, and between two checks of runs that other processes
+hold."""
 CLAIM_ATTEMPTS, CLAIM_SECONDS = 20, 0.01
 """Attempts to claim a run after a crash, and seconds between them."""
 KILL_SECONDS = 2.0
-"""Maximum of seconds to wait for the end of tasks that are killed."""
+"""Maximum number of seconds to wait for the end of killed tasks."""
 MADE, ELSEWHERE = CellEnd(outcome="made"), CellEnd(outcome="elsewhere")
 _MISSING = "its node says that it ended, but no result returned"
 
@@ -72,15 +73,15 @@ class Scheduler:
         self.left = dict(self.cells)
         """The runs that have not ended, by key."""
         self.again: dict[str, int] = {}
-        """Versions of the records of runs to be made again."""
+        """Finished runs to repeat: versions of their records by run key."""
         self.futures: dict[Future[TaskEnd], tuple[str, ...]] = {}
-        """The runs of each task that has not ended."""
+        """The runs of each unfinished task."""
         self.ended: SimpleQueue[Future[TaskEnd]] = SimpleQueue()
-        """The tasks that have ended, and were not looked at."""
+        """Tasks that have ended and have not been processed."""
         self.waiting: set[str] = set()
         """Runs that other processes hold."""
         self.lost: Counter[str] = Counter()
-        """Tasks of each run that were lost consecutively without having started it."""
+        """For each run, the consecutive tasks that were lost before they started it."""
         self.notes: list[str] = []
         self.signal = self.exit_code = 0
         self.message = ""

@@ -51,7 +51,7 @@ ATTENTION_NAME = "attention.safetensors"
 SAMPLES_NAME = "samples.safetensors"
 LOCK_NAME = "run.lock"
 LATEST_BYTES = 4096
-"""Bytes at the end of a log, among which its newest event is found."""
+"""Bytes read from the end of a log to find its newest event."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -328,7 +328,7 @@ class Claim:
     lock: OwnerLock
     """The lock of the run."""
     warnings: tuple[str, ...]
-    """Descriptions of damage that was found."""
+    """Descriptions of the damage that was found."""
 
     @property
     def directory(self) -> Path:

@@ -18,7 +18,7 @@ from qkvary.studies.running.executors.contract import Executor
 
 WORKER = "qkvary.studies.running.executors.worker"
 TAIL_BYTES = 4000
-"""Bytes of a worker's stderr to keep, for the record of a run that crashed it."""
+"""Bytes kept from the end of a worker's stderr, for the record of a run that crashed the worker."""
 
 
 class WorkerDiedError(Exception):

@@ -25,11 +25,12 @@ from qkvary.studies.running.executors.needs import needed_resources
 from qkvary.studies.study import Cell
 
 FOLDER = "slurm"
-"""The folder below the store with one folder for each runner: submitit's files and logs."""
+"""The folder inside the store that has one folder per runner, with submitit's files and logs."""
 POLL_SECONDS = 2.0
 """Seconds between two checks of the jobs of a queue."""
 END_SECONDS = 5.0
-"""Maximum of seconds to wait for the end of cancelled jobs, before their files are removed."""
+"""Maximum number of seconds to wait for the end of cancelled jobs before their files are
+removed."""
 _OWN_ONLY = 0o700
 
 
