@@ -25,11 +25,12 @@ _NAME = "stored name"
 _KINDS: dict[type[Any], str] = {}
 
 NOT_IDENTIFYING: Mapping[str, Any] = types.MappingProxyType({"identity": False})
-"""Metadata of a field that does not identify a value, such as a path: values that differ only in it
-have one fingerprint."""
+"""Metadata of a field that is not part of a value's identity, such as a path: values that differ
+only in this field have the same fingerprint."""
 
 ADDED_LATER: Mapping[str, Any] = types.MappingProxyType({"added later": True})
-"""Metadata of a field that a stored class got after its first files and keys were written."""
+"""Metadata of a field that was added to a stored class after the first files and keys were
+written."""
 
 
 def stored_as(name: str) -> Mapping[str, Any]:

@@ -35,10 +35,10 @@ _ALIASES = {
     "Q=V-K": "Q=V",
     "Q-K-V": "QKV",
 }
-"""Names used in the papers' texts and code, in capitals."""
+"""Other names in the papers' texts and code, in capitals."""
 
 MOST_LAYERS = 10_000
-"""More layers than this are a mistake, and would take long to count."""
+"""Maximum number of layers; more is a mistake, and would take long to count."""
 
 _FORMS = get_args(QueryForm)[1:]
 

@@ -25,7 +25,7 @@ from qkvary.arch.variants import AnyVariant, Variant, map_variants
 from qkvary.text.names import find_name, spell, suggest
 
 GPT2_VOCABULARY = 50_304
-"""Tokens of the GPT-2 tokenizer, padded to a multiple of 64."""
+"""The GPT-2 tokenizer's vocabulary, padded to a multiple of 64."""
 
 PORTABLE = "Q-K=V@decoupled-16@kv-norm"
 """The variant of portable networks, unless another is given."""
@@ -202,7 +202,7 @@ PORTABLE_NETWORKS: Mapping[str, tuple[str, str]] = {
     # 512 numbers and 64 rotary ones, as DeepSeek: every kernel for latents has this size.
     "lm-60m-mla": ("lm-60m", "Q-K=V@decoupled-64@kv-norm"),
 }
-"""The portable networks: the modern one with the same training, and the variant."""
+"""For each portable network, the modern network with the same training, and the variant."""
 
 
 def _portable(name: str, variant: str) -> LanguageModelConfig:
@@ -232,11 +232,11 @@ NETWORKS: Mapping[str, LanguageModelConfig] = Lazy(
         **{name: partial(_portable, *form) for name, form in PORTABLE_NETWORKS.items()},
     }
 )
-"""Every network by name, the papers' first."""
+"""Every network by name; the papers' networks come first."""
 
 _SIZES = {name.removeprefix("lm-"): name for name in NETWORKS if name.startswith("lm-")}
 ALIASES: Mapping[str, str] = MappingProxyType(_SIZES | {"124m": "gpt2-124m"})
-"""Sizes as names of networks: ``300M``, ``1.2B`` and ``124M`` are those of the papers."""
+"""Sizes that name networks: ``300M``, ``1.2B`` and ``124M`` mean those of the papers."""
 
 
 def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:

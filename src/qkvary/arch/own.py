@@ -19,7 +19,7 @@ from qkvary.arch.variants import Variant
 
 PACKAGE = __name__.partition(".")[0]
 PREFIX = f"{PACKAGE}_own_"
-"""The first part of the names of imported files."""
+"""Prefix of the module names of imported files."""
 
 
 def import_file(path: Path) -> ModuleType:

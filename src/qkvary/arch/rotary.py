@@ -33,27 +33,28 @@ class RotaryScaling:
     """
 
     form: ScalingForm
-    """The rule."""
+    """The rule of the scaling."""
     factor: float = 1.0
-    """Texts may be this many times longer."""
+    """How many times longer texts may become."""
     original_tokens: int = 1
-    """The longest text before the scaling; without meaning for ``linear``."""
+    """The longest text before the scaling, in tokens; ``linear`` ignores it."""
     slow: float = 1.0
-    """Waves that turn this often in the original text, or less, are divided by the whole factor
-    (``yarn``: beta_slow, ``llama3``: low_freq_factor)."""
+    """Frequencies that turn at most this many times in the original text are divided by the whole
+    factor (``yarn``: beta_slow, ``llama3``: low_freq_factor)."""
     fast: float = 32.0
-    """Waves that turn this often, or more, are not divided (beta_fast, high_freq_factor)."""
+    """Frequencies that turn at least this many times are not divided (``yarn``: beta_fast,
+    ``llama3``: high_freq_factor)."""
     whole_channels: bool = True
     """Whether the ramp of ``yarn`` starts and ends at whole channels."""
     short: tuple[float, ...] = ()
-    """The divisors of ``longrope`` for texts up to the original length."""
+    """The divisors of ``longrope`` for texts up to the original length, one per frequency."""
     long: tuple[float, ...] = ()
-    """Those for longer texts."""
+    """The divisors of ``longrope`` for longer texts."""
     attention_factor: float = 1.0
-    """The factor of rotated queries and keys."""
+    """Multiplies the rotated channels of queries and keys."""
     query_growth: float = field(default=0.0, metadata=ADDED_LATER)
-    """The growth of queries beyond the original length: one at position p is multiplied by
-    ``1 + query_growth ln(1 + floor(p / original_tokens))``."""
+    """Growth of queries beyond the original length: the query at position p is multiplied by ``1 +
+    query_growth ln(1 + floor(p / original_tokens))``."""
 
     def __post_init__(self) -> None:
         check_choices(self)

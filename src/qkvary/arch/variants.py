@@ -19,7 +19,7 @@ IDENTITY_WEIGHT_DECAY_FACTOR = 0.3125
 """2^-5 / 0.1: paper 3 trains with weight decay 0.03125 where its baseline has 0.1."""
 
 MOST_HEADS = 1024
-"""Numbers of heads beyond this are not suggested."""
+"""Larger numbers of heads are not suggested."""
 
 
 class UnknownPartError(ValueError):
@@ -33,7 +33,7 @@ class Rank:
     size: int
     """The inner width itself, or the divisor of ``d_model``."""
     of_width: bool = False
-    """True for ``d_model / size``."""
+    """Whether the rank is ``d_model / size``."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or (self.of_width and self.size < 2):
@@ -69,7 +69,7 @@ class Variant(ScoreTerms):
     query_form: QueryForm = "plain"
     """``residual``: q = x + x W; ``residual-gelu``: q = x + gelu(x W); ``map``: q = source M_h."""
     num_kv_heads: int | None = None
-    """KV heads (1 = MQA); ``None`` means as many as query heads."""
+    """Number of KV heads (1 = MQA); ``None`` for as many as query heads."""
     k_rank: Rank | None = None
     """Rank of the projection that the key reads."""
     v_rank: Rank | None = None
@@ -323,7 +323,7 @@ class LayerVariants:
     """
 
     runs: tuple[tuple[Variant, int], ...]
-    """Variants with the number of layers in a row that have them."""
+    """Variants, each with the number of consecutive layers that have it."""
 
     def __post_init__(self) -> None:
         if any(count < 1 for _, count in self.runs):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
 
 EXPORT_KIND = "transformers export"
-"""The kind in the manifest of a folder written for transformers."""
+"""The kind that the manifest of an export for transformers states."""
 
 BYTES = 256
 _FOLDER = Path(__file__).parent / "formats"
@@ -39,7 +39,8 @@ class CheckpointFormat(Protocol):
     FORMAT: str
     """The name of the format and its files."""
     TOKENIZER_FILES: tuple[str, ...]
-    """Names of tokenizers that are found next to the weights; {} stands for the vocabulary."""
+    """File names of tokenizers that may lie next to the weights; {} stands for the size of the
+    vocabulary."""
 
     def recognises(self, path: Path) -> bool:
         """Return whether a file or folder has this format."""

@@ -24,9 +24,9 @@ from qkvary.nn.role_maps import make_role_maps
 
 Weights = dict[str, Tensor]
 TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
-"""The advice for a network that latent attention cannot express."""
+"""Advice for networks that latent attention cannot express."""
 STILL = 2.0**-26
-"""The largest mean square of a scaled-down tensor, relative to the epsilon of its norm."""
+"""The largest mean square of a tensor that is scaled down, relative to the epsilon of its norm."""
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:

@@ -12,7 +12,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_ENTRIES
 
 SPACE = "▁".encode()
-"""The letter for a space in pieces."""
+"""The character that stands for a space in pieces."""
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
 _TEXT, _SCORE, _TYPE = 1, 2, 3
 _MODEL_TYPE, _BPE, _CHARACTERS = 3, 2, 4

@@ -13,7 +13,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.checkpoints.stock_names import Row
 
 _IN_HEADS = ("q_proj", "k_proj", "query_norm", "key_norm")
-"""Modules whose rows are the channels of heads of queries and keys."""
+"""Modules whose rows are the channels of query heads or key heads."""
 
 
 def is_turned(name: str) -> bool:

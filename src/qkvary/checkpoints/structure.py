@@ -10,7 +10,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
 _LISTED = 3
-"""Differences that a message lists."""
+"""Maximum number of differences that a message lists."""
 
 
 def check_structure(network: LanguageModel) -> None:

@@ -42,11 +42,8 @@ class TensorEntry:
     """The header entry of a tensor."""
 
     name: str
-    """The name."""
     dtype: torch.dtype
-    """The dtype."""
     shape: tuple[int, ...]
-    """The shape."""
 
     @property
     def size(self) -> int:

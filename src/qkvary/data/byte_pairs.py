@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     import tiktoken
 
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-"""GPT-2's pre-tokenization pattern, written without backtracking; merges do not cross its matches.
-"""
+"""GPT-2's pre-tokenization pattern, written without backtracking; merges stay within one match."""
 SEPARATOR = "<|endoftext|>"
 _PLAIN = (*range(33, 127), *range(161, 173), *range(174, 256))
-"""Bytes written as themselves in a list of merges; the others are letters from U+0100 on."""
+"""Bytes that a list of merges writes as themselves; the others become letters from U+0100 on."""
 
 
 def byte_letters() -> dict[str, int]:

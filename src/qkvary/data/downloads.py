@@ -15,10 +15,10 @@ from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import ResourceError
 
 TIMEOUT_SECONDS = 15.0
-"""The limit for the whole download."""
+"""Maximum seconds of a whole download."""
 HUB = "https://huggingface.co"
 HUB_SECONDS = 5.0
-"""The limit for the hub's answer, before its libraries are used."""
+"""Maximum seconds until the hub answers, before its libraries are used."""
 
 # Without other handlers, only https is opened or redirected to.
 HANDLERS: tuple[type[urllib.request.BaseHandler], ...] = (
@@ -35,7 +35,8 @@ _OFFLINE_FLAGS = (
     ("datasets.config", "HF_HUB_OFFLINE"),
     ("datasets.config", "HF_DATASETS_OFFLINE"),
 )
-"""Where the libraries keep ``HF_HUB_OFFLINE``, which they read when they are imported."""
+"""The modules and names in which the libraries keep ``HF_HUB_OFFLINE``, which they read on
+import."""
 
 
 class DownloadError(RuntimeError):

@@ -18,7 +18,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 
 _GZIP = 31
-"""The window bits that make zlib expect a gzip header."""
+"""The value of ``wbits`` for which zlib expects a gzip header."""
 
 
 def find_file(folder: str, file: str, endings: Sequence[str] = ("",)) -> Path | None:

@@ -27,13 +27,13 @@ class HubDocuments:
     """One split of a data set."""
 
     repository: str
-    """``owner/name``."""
+    """The data set, as ``owner/name``."""
     split: str
-    """The name of the split in the data set."""
+    """The name of the split."""
     configuration: str | None = None
     """The configuration, if the data set has several."""
     revision: str | None = None
-    """A commit of the data set; the latest by default."""
+    """A commit of the data set; None for the latest."""
     field: str = "text"
     """The column that holds the text."""
     _stream: Any = None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from qkvary.storage.errors import DamagedError
 
 _BYTES = 8
-"""The code of unsigned bytes; other types do not occur here."""
+"""The IDX code of unsigned bytes, the only type that occurs here."""
 _LARGEST_RANK = 4
 _CIFAR_PIXELS = 3 * 32 * 32
 
@@ -27,9 +27,9 @@ class LoadedImages(NamedTuple):
     """The images of a data set."""
 
     train: Images
-    """The images for training, and for validation where a protocol holds some out."""
+    """The training images; a protocol may hold some out for validation."""
     test: Images
-    """The images of the test."""
+    """The test images."""
 
 
 def freeze(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:

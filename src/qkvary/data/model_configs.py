@@ -24,10 +24,10 @@ from qkvary.text.names import short
 
 CONFIG_NAME = "config.json"
 LARGEST_CONFIG = 1_000_000
-"""The maximum bytes; configurations of published models have some thousands."""
+"""Maximum bytes of a configuration; published ones have a few thousand."""
 
 _SHOWN_SIZES = ("lm-10m", "gpt2", "pythia-70m", "llama-3.1-8b", "qwen3-8b", "gemma-4-31b")
-"""Named sizes that an error shows."""
+"""Named sizes that an error suggests."""
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 
 

@@ -25,10 +25,10 @@ from qkvary.storage.untrusted_files import StrPath, read_file
 from qkvary.text.names import listed
 
 LARGEST_FILE, LARGEST_PICTURE = 2**28, 2**22
-"""Maximum bytes of an IDX file, compressed or not, and of a picture."""
+"""Maximum bytes of an IDX file, compressed and uncompressed, and of a picture."""
 LARGEST_SIDE = 1_024
 TEST_SHARE = 5
-"""One in this many pictures is for the test if no folder has those of the test."""
+"""One picture in this many becomes a test image if no folder has test images."""
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _IDX = {"train": ("train",), "test": ("t10k", "test")}
 

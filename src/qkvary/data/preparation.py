@@ -30,9 +30,10 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue, encode
 
 FIRST_GROUP_BYTES, LARGEST_GROUP_BYTES = 2**23, 2**28
-"""UTF-8 bytes of text per group of shards: doubled from group to group up to the largest."""
+"""UTF-8 bytes of text in the first group of shards, and in the largest; each group has twice as
+many as the one before."""
 BLOCK_BYTES = 2**20
-"""The minimum text per block."""
+"""Minimum bytes of text per block."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,13 +41,13 @@ class Progress:
     """The progress of a preparation."""
 
     documents: int = 0
-    """Encoded documents, including earlier starts."""
+    """Number of encoded documents, including those of earlier starts."""
     tokens: int = 0
-    """Their tokens."""
+    """The tokens of these documents."""
     text_bytes: int = 0
-    """Their UTF-8 bytes."""
+    """The UTF-8 bytes of these documents."""
     total_bytes: int | None = None
-    """Bytes of the source, if known."""
+    """The bytes of the source, if known."""
     resumed_bytes: int = 0
     """The part of ``text_bytes`` from earlier starts."""
 
@@ -64,13 +65,13 @@ class PreparationSettings:
     """Settings of a preparation; only ``group_bytes`` changes the result."""
 
     workers: int | None = None
-    """Threads; by default one per processor."""
+    """Number of threads; None for one per processor."""
     group_bytes: tuple[int, int] = (FIRST_GROUP_BYTES, LARGEST_GROUP_BYTES)
-    """UTF-8 bytes of the first group of shards, and of the largest."""
+    """UTF-8 bytes of text in the first group of shards, and in the largest."""
     block_bytes: int = BLOCK_BYTES
-    """The minimum text per block."""
+    """Minimum bytes of text per block."""
     on_progress: ProgressCallback = field(default=lambda _progress: None)
-    """Called with the progress after each block."""
+    """Called after each block."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:

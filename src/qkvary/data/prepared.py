@@ -32,13 +32,13 @@ KIND = "prepared-documents"
 FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="format")
 TOKENIZER_FILE = "tokenizer.json"
 BLOCKS_FILE = "blocks.json"
-"""Written by older versions; not part of the fingerprint."""
+"""A file that older versions wrote; not part of the fingerprint."""
 SPLITS = ("train", "validation", "test")
 _TOKENS, _STARTS, _DIGESTS = ".bin", ".starts.bin", ".digests.bin"
 REMEMBERED_BYTES = 2**26
-"""The minimum size from which checks are remembered on disk: smaller files are fast to check."""
+"""Checks of larger files are remembered on disk; smaller ones are fast to repeat."""
 _SETTLED_NANOSECONDS = 2_000_000_000
-"""A file changed more recently could change again with the same timestamp."""
+"""A file that changed within this time may change again without a new timestamp."""
 
 _checked: dict[str, tuple[list[int], str]] = {}
 
@@ -48,7 +48,7 @@ class Shard:
     """One part of a split."""
 
     path: Path
-    """The file of the tokens."""
+    """The file that holds the tokens."""
     tokens: int
     """The number of tokens, including separators."""
     documents: int
@@ -162,7 +162,7 @@ class PreparedData:
     splits: Mapping[str, TokenSplit]
     """``train``, ``validation`` and optionally ``test``."""
     about: Mapping[str, Any]
-    """The fields of the manifest: source, overlap, and so on."""
+    """Further fields of the manifest: source, overlap and others."""
 
     @property
     def vocabulary(self) -> int:

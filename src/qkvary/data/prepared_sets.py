@@ -44,9 +44,9 @@ from qkvary.storage.jsonvalues import JsonValue, encode
 
 DEFAULT_TOKENIZER = "gpt2"
 DIGITS = 8
-"""Hexadecimal digits in the names of folders that change with their documents."""
+"""Hexadecimal digits at the end of a folder's name that identify its documents."""
 _TRAINING = ("train", "documents")
-"""The keys of training files in a list of files."""
+"""The keys under which a list of files has training files."""
 _HELD_OUT = ("validation", "test")
 
 
@@ -291,7 +291,7 @@ class PlannedSet:
     vocabulary: int
     """The size of its vocabulary."""
     folder: str = ""
-    """Its folder, if it is prepared."""
+    """The folder of the set, if it is prepared."""
     fingerprint: str = ""
     """sha256 of the set, if it is prepared."""
     has_test: bool = True
@@ -299,7 +299,7 @@ class PlannedSet:
     data: PreparedData | None = None
     """The set, if it is prepared."""
     text_bytes: int | None = None
-    """The bytes of the text, if it is not prepared and they are known."""
+    """The bytes of the text, if they are known and the set is not prepared."""
 
     @property
     def problem(self) -> str | None:

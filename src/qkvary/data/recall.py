@@ -18,16 +18,17 @@ from qkvary.data.splits import DataSplit
 NO_ANSWER = -1
 """The answer where no key is queried."""
 _ROWS = 1_024
-"""Sequences that are drawn at once, from a separate stream."""
+"""Number of sequences that are drawn at once, each batch from its own random stream."""
 
 
 class RecallSequences(NamedTuple):
     """Sequences and the answers to their queries."""
 
     tokens: NDArray[np.int32]
-    """Key and value of each pair in turn, then queried keys among zeros, ``[count, length]``."""
+    """The keys and values of all pairs in turn, then queried keys among zeros, ``[count,
+    length]``."""
     pairs: NDArray[np.int32]
-    """The number of the queried pair at each position, or ``NO_ANSWER``, ``[count, length]``."""
+    """The index of the queried pair at each position, or ``NO_ANSWER``, ``[count, length]``."""
 
 
 def draw_recall(

@@ -1,10 +1,10 @@
 """The bounds of the sizes of associative recall. Never imports numpy."""
 
 LONGEST = 2**16
-"""Tokens of the longest sequence; 1,024 sequences are drawn at once."""
+"""Maximum tokens of a sequence; 1,024 sequences are drawn at once."""
 LARGEST_VOCABULARY = 2**24
 MOST_TOKENS = 2**31
-"""Tokens of a split, which is kept in memory: 16 GiB with the numbers of the pairs."""
+"""Maximum tokens of a split, which is kept in memory: 16 GiB with the indices of the pairs."""
 
 
 def check_recall(

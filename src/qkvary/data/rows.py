@@ -157,7 +157,7 @@ class PackedRows:
     split: TokenSplit
     """The split that provides the tokens."""
     context: int
-    """Tokens that a network sees at once."""
+    """Tokens per row that the network sees."""
 
     def __post_init__(self) -> None:
         if self.context < 1:
@@ -193,9 +193,9 @@ class PaddedRows:
     split: TokenSplit
     """The split that provides the documents."""
     context: int
-    """Tokens that a network sees at once."""
+    """Tokens per row that the network sees."""
     separator: int
-    """The padding token."""
+    """The token that pads short documents."""
 
     def __post_init__(self) -> None:
         if self.context < 1:

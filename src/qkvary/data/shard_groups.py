@@ -46,15 +46,15 @@ class ShardGroup:
     """The record of one group, with all that is needed to resume after it."""
 
     stream: int
-    """The index of its stream in the source."""
+    """The index of the stream in the source."""
     position: JsonValue
-    """The position in the stream after the group."""
+    """The position in the stream after the last document of the group."""
     ended: bool
-    """Whether the stream ends with the group."""
+    """Whether the stream ends with this group."""
     stream_tokens: int
-    """Training tokens of the stream up to here."""
+    """Training tokens of the stream up to the end of this group."""
     shards: Mapping[str, tuple[int, int, int]]
-    """Tokens, documents and UTF-8 bytes of each split that received documents."""
+    """Tokens, documents and UTF-8 bytes of each split that got documents."""
     files: Mapping[str, FileEntry]
     """The files of the group."""
 
@@ -96,7 +96,7 @@ class PendingGroup:
     documents: dict[str, list[EncodedDocument]] = field(
         default_factory=dict[str, list[EncodedDocument]]
     )
-    """The documents, in order."""
+    """The documents of each split, in order."""
 
     def add(self, split: str, document: EncodedDocument) -> None:
         """Add a document."""

@@ -25,12 +25,12 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 
 SECTION_CUTS = (1, 64, 4096)
-"""Documents per section of a long text, tried until the held-out share is close enough: 64 MiB, 1
-MiB and 16 KiB each."""
+"""Number of documents into which a section of a long text is cut: tried in this order until the
+held-out share is close enough. A document has 64 MiB, 1 MiB or 16 KiB."""
 SHARE = 0.05
 """The default held-out share."""
 EXACT_BYTES = 2**26
-"""Up to this total size, changed files are detected by content."""
+"""Up to this total size, changes of files are detected by content."""
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
@@ -40,7 +40,7 @@ SPLIT_NAMES = {
     "dev": "validation",
     "test": "test",
 }
-"""Names of folders and files of a corpus with splits."""
+"""Names of folders and files that stand for a split of a corpus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +48,11 @@ class Stream:
     """Documents that are read in order."""
 
     documents: DocumentSource
-    """The documents."""
     split: str | None
-    """Their split; ``None`` applies the source's rule to each."""
+    """The split of the documents; ``None`` if the source's rule decides for each document."""
     max_tokens: int | None = None
-    """Stop after the document that reaches this number of tokens (of train, with a rule)."""
+    """Stop after the document that reaches this number of tokens (of training tokens, if the rule
+    decides)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +60,17 @@ class Source:
     """All documents of one set."""
 
     name: str
-    """The name."""
     streams: Sequence[Stream]
     """The streams, in order."""
     rule: HeldOut | None = None
-    """The rule for documents of streams without a split."""
+    """The rule that assigns documents of streams without a split."""
     total_bytes: int | None = None
     """Bytes to read, if known."""
     files: JsonValue = field(default=None)
-    """The files read, as in the manifest."""
+    """The files that are read, as the manifest stores them."""
     pin: Callable[[str | None], "Source"] | None = None
-    """Returns the source at a commit, or at today's commit; for sources that can change."""
+    """Returns the same source at a given commit, or at today's commit; for sources that can
+    change."""
 
     def split_of(self, digest: int) -> str:
         """Return the split of a document if its stream has no fixed split."""
@@ -98,15 +98,15 @@ class SourceOptions:
     """The user's options for a source."""
 
     name: str | None = None
-    """The name; by default that of the file or folder."""
+    """The name; the name of the file or folder if not given."""
     field: str = "text"
-    """The field of a line or row that holds the text."""
+    """The JSON field or table column that holds the text."""
     validation: Path | None = None
     """A file or folder for validation."""
     held_out: float | None = None
-    """The share of the documents for validation if none are named; 0.05 by default."""
+    """The share of the documents for validation if none are given; 0.05 by default."""
     max_tokens: int | None = None
-    """The maximum of training tokens, exceeded by less than one document."""
+    """The maximum of training tokens; the last document may exceed it."""
 
 
 def find_source(path: Path, choices: SourceOptions | None = None) -> Source:

@@ -29,17 +29,17 @@ from qkvary.storage.untrusted_files import check_regular_file, read_file
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tar.xz")
 LARGEST_MEMBER = 2**22
-"""Maximum bytes of a file of the data set; images have about 2,000."""
+"""Maximum bytes of a file of the data set; images have about 2,000 bytes."""
 LARGEST_TOTAL = 2**31
-"""Maximum bytes of all files of an archive, unpacked."""
+"""Maximum bytes of all files of an archive after unpacking."""
 DIGESTED_CLASSES = 20
-"""The first classes, whose files are verified by their sha256 wherever they come from."""
+"""Number of classes, from the first, whose files are verified by their sha256."""
 _NOT_WHOLE = (
     *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError),
     # A password, an unknown compression, invalid numbers or names.
     *(RuntimeError, ValueError, IndexError),
 )
-"""The exceptions that readers of archives raise."""
+"""The exceptions that readers of damaged archives raise."""
 _CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 
 
@@ -128,18 +128,18 @@ class _Member(NamedTuple):
 
     name: str
     size: int
-    """Bytes, as the archive says."""
+    """The size in bytes that the archive states."""
     is_allowed: bool
-    """Whether it is a plain file or a folder."""
+    """Whether the member is a plain file or a folder."""
     read: Callable[[int], bytes]
-    """Returns at most that many bytes."""
+    """Reads the member, up to a number of bytes."""
 
 
 class _BoundedReader(io.BufferedReader):
     """A reader of an uncompressed tar that limits member sizes; a header may claim any size."""
 
     left = 2 * LARGEST_MEMBER
-    """Bytes that may still be read of a member and the headers before it."""
+    """Bytes that may still be read for a member and the headers before it."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= self.left:

@@ -17,11 +17,11 @@ from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 PHI_ROTATED = 0.5
-"""The share of rotated channels where a Phi configuration does not say."""
+"""The share of rotated channels if a Phi configuration omits it."""
 NEO_WINDOW = 256
-"""The window where a GPT-Neo configuration does not say."""
+"""The window if a GPT-Neo configuration omits it."""
 OPT_OFFSET = 2
-"""Rows of OPT's learned positions that no token uses."""
+"""Rows of OPT's learned positions that belong to no token."""
 
 
 def _read_gpt2(fields: Fields, name: str) -> Model:

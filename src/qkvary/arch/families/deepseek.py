@@ -26,19 +26,20 @@ WINDOWED = "sliding_attention"
 SPARSE = "compressed_sparse_attention"
 HEAVY = "heavily_compressed_attention"
 LAYER_TYPES = (WINDOWED, SPARSE, HEAVY)
-"""The layers of DeepSeek V4: a window alone, or with summaries of a few or of many tokens."""
+"""The kinds of layers of DeepSeek V4: with a window only, or also with summaries of a few or of
+many tokens."""
 NETWORK_TYPES = ("hash_moe", "moe")
-"""Whether a table or the input chooses experts. Both score them with a matrix."""
+"""How experts are chosen: by a table or by the input. In both cases a matrix scores them."""
 RATES = {SPARSE: 4, HEAVY: 128}
-"""Tokens per summary where a configuration does not say."""
+"""Tokens per summary if a configuration omits the rate."""
 TYPE_OF_RATIO = {0: WINDOWED, 4: SPARSE, 128: HEAVY}
-"""The types of layers as published files write them."""
+"""The kind of layer for each ratio in published files."""
 HASH_LAYERS = 3
-"""Layers whose experts a table chooses, where a configuration does not say."""
+"""Number of layers whose experts a table chooses, if a configuration omits it."""
 STREAMS = 4
-"""Parallel residual streams of DeepSeek V4 where a configuration does not say."""
+"""Number of parallel residual streams of DeepSeek V4 if a configuration omits it."""
 SCALES = 3
-"""Learned factors of a hyper-connection: of what it reads, writes and mixes."""
+"""Number of learned factors of a hyper-connection: one each for what it reads, writes and mixes."""
 
 
 def _read_latent(fields: Fields, name: str, *, bias: bool, predicts: int) -> Model:

@@ -14,11 +14,11 @@ from qkvary.arch.models import Encoder, Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 T5_BUCKETS = 32
-"""Distances that T5 distinguishes where a configuration does not say."""
+"""Number of distances that T5 distinguishes if a configuration omits it."""
 KERNEL = 3
-"""Frames that a convolution of Whisper's stem sees."""
+"""Width in frames of the convolutions in Whisper's stem."""
 PLAIN_FORWARDS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh")
-"""Activations of T5; with ``gated-`` before them, a third matrix gates them."""
+"""Activations of T5; the prefix ``gated-`` means that a third matrix gates them."""
 
 
 def _read_t5(fields: Fields, name: str) -> Model:

@@ -216,7 +216,7 @@ _DOTS3_SIZES = {
     "qk_nope_head_dim": 192,
     "v_head_dim": 128,
 }
-"""The sizes of a layer with a window where a configuration does not say."""
+"""The sizes of layers with a window if a configuration omits them."""
 
 
 def _read_dots3(fields: Fields, name: str) -> Model:

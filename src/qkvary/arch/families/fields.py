@@ -190,4 +190,4 @@ def _is_finite(value: float) -> bool:
 
 
 Reader = Callable[[Fields, str], Model]
-"""Makes a model of a configuration and of the name that it gets in tables."""
+"""Makes a model from a configuration and the model's name in tables."""

@@ -18,7 +18,7 @@ from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 MARKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""The blocks of Nemotron H, as published files abbreviate them."""
+"""The kinds of blocks of Nemotron H, by the letters of published files."""
 
 
 def _read_mamba(

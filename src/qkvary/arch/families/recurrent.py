@@ -10,7 +10,7 @@ from qkvary.arch.families.fields import Fields
 from qkvary.arch.parts import Linear, Norm
 
 ReadRecurrent = Callable[[Fields], RecurrentLayer]
-"""Makes a layer of a configuration."""
+"""Makes a layer with a state from a configuration."""
 
 
 def read_short_convolution(fields: Fields) -> RecurrentLayer:

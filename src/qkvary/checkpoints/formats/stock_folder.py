@@ -41,13 +41,13 @@ INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
 
 _OTHERS = ("qkvary", "deepseek_v3")
-"""Those of other formats."""
+"""The ``model_type`` of folders that other formats read."""
 _FAMILIES = ("gpt2", *BLOCKS)
 _PREFIX = "transformer."
 _OF_TEXT = ("language_model.model.", "model.language_model.")
-"""Prefixes of the language model in a model of several modalities."""
+"""Prefixes of the names of the language model's tensors in a multimodal model."""
 _OF_OTHERS = ("vision_tower", "multi_modal_projector")
-"""The first names of its other parts, which are not read."""
+"""The first part of the names of a multimodal model's other tensors, which are not read."""
 
 
 def recognises(path: Path) -> bool:
@@ -179,8 +179,8 @@ _BUFFERS: Mapping[str, Callable[[Tensor, LanguageModelConfig], bool]] = {
     ".masked_bias": lambda found, _config: bool((found <= -10_000).all()),
     ".inv_freq": _are_frequencies,
 }
-"""For tensors that are no weights, by the end of their names: whether they agree with the
-configuration."""
+"""Checks of tensors that are not weights against the configuration, by the suffix of the tensor's
+name."""
 
 
 def _rename(tensors: Weights, table: str, config: LanguageModelConfig, where: str) -> Weights:

@@ -28,7 +28,7 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, MAX_WEIGHT_BYTES
 FORMAT = "a network of ours that transformers saved (model.safetensors, and its config.json)"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 OWN_TOKENIZER = "qkvary_tokenizer.json"
-"""Our description of the tokenizer; transformers has its own."""
+"""The file that describes our tokenizer; transformers reads files of its own."""
 CONFIG_FORMAT = DocumentFormat(name="a configuration of ours", version=1, key="network_format")
 PREFIX = "network."
 TOKENIZER_FILES = (OWN_TOKENIZER,)

@@ -26,11 +26,13 @@ FAMILIES: Mapping[str, str] = {
     "gemma3": "gemma3_text",
     "gptneox": "gpt_neox",
 }
-"""The ``model_type`` of transformers by the architecture of llama.cpp."""
+"""The ``model_type`` of transformers, by llama.cpp's name of the architecture."""
 PAIRED = ("llama", "smollm3")
-"""Architectures that rotate neighbouring channels of a head; others rotate its two halves."""
+"""Architectures that rotate pairs of neighbouring channels; the others pair the two halves of a
+head."""
 _GEMMAS = {"gemma": None, "gemma2": 46, "gemma3": 62}
-"""The layers of the one model that scales scores by its width, as llama.cpp knows it."""
+"""The number of layers by which llama.cpp recognises the model that scales its scores by the width;
+None if no model of the architecture does."""
 _WITH_WINDOWS = ("gemma2", "gemma3", "phi3")
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "rope.scaling.type": ("none",),
@@ -41,9 +43,10 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "attention.sliding_window": (0,),
     "expert_count": (0,),
 }
-"""The values that do not change the computation, by key; a factor of 0 means none."""
+"""The values of each key that do not change the computation; a factor of 0 means that there is
+none."""
 _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetuned")
-"""The settings of scaled rotary positions that are read."""
+"""The settings of scaled rotary positions that are supported."""
 
 
 def read_sizes(file: Described, where: str) -> Sizes:
@@ -248,7 +251,7 @@ def _describe_scaling(sizes: Sizes) -> dict[str, object]:
 
 
 _LISTS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
-"""Tensors of divisors of the frequencies."""
+"""Tensors that hold divisors of the rotary frequencies."""
 
 
 def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:

@@ -35,9 +35,9 @@ class Tensor(NamedTuple):
     """A stored tensor."""
 
     values: Array
-    """Its numbers in float32, in the order of numpy: rows first."""
+    """The values in float32; the shape is in numpy's order, rows first."""
     type: str
-    """The type of the file."""
+    """The type in the file."""
 
 
 class GgufFile(NamedTuple):

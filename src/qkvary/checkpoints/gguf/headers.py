@@ -23,14 +23,15 @@ READ_VERSIONS = (2, 3)
 ALIGNMENT = 32
 
 GELU = "qkvary.gelu"
-"""The key of a network with the exact form of GELU, ``erf``; llama.cpp ignores it."""
+"""The key that a network with exact GELU (``erf``) sets; llama.cpp ignores it."""
 
 CHAT_TEMPLATE = "tokenizer.chat_template"
-"""The key of the text with which llama.cpp writes messages as a prompt."""
+"""The key of the template by which llama.cpp turns messages into a prompt."""
 
 TensorType = Literal["f32", "f16", "bf16", "q8_0"]
 Metadata = Mapping[str, Any]
-"""Values by key: whole numbers, float, bool, str, and lists of one of them or of bytes."""
+"""The metadata of a file by key: integers, floats, booleans, strings, and lists of one of these or
+of bytes."""
 
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 LONGEST_NAME = 1024
@@ -50,18 +51,18 @@ SCALARS: Mapping[int, str] = {
     11: "q",
     12: "d",
 }
-"""The codes of ``struct`` by the numbers of value types."""
+"""The format characters of ``struct``, by the number of the value type in a file."""
 
 
 class Blocks(NamedTuple):
     """The storage of a type of tensors."""
 
     number: int
-    """Its number in files."""
+    """The number of the type in files."""
     size: int
-    """Numbers in a block; rows consist of whole blocks."""
+    """Values per block; a row consists of whole blocks."""
     block_bytes: int
-    """Bytes of a block."""
+    """Bytes per block."""
 
 
 BLOCKS: Mapping[str, Blocks] = {
@@ -92,7 +93,7 @@ BLOCKS: Mapping[str, Blocks] = {
     "mxfp4": Blocks(39, 32, 17),
     "nvfp4": Blocks(40, 64, 36),
 }
-"""The types that are read; those of ``TensorType`` are written too."""
+"""The types that can be read; those of ``TensorType`` can be written too."""
 _BY_NUMBER = {one.number: name for name, one in BLOCKS.items()}
 
 
@@ -101,13 +102,13 @@ class Entry(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
-    """Its sizes in the order of numpy: rows first."""
+    """The shape in numpy's order, rows first."""
     type: str
-    """The type of the file."""
+    """The type in the file."""
     place: int
-    """Its first byte, counted from the first tensor."""
+    """Offset of the first byte, counted from the first tensor."""
     size: int
-    """Its bytes."""
+    """Number of bytes."""
 
 
 class Described(Protocol):
@@ -181,7 +182,7 @@ class SplitHeader:
 
 
 _LENGTH = struct.Struct("<Q")
-"""The number before a text."""
+"""The length before a string."""
 
 
 class _Reader:

@@ -44,25 +44,25 @@ GELU_NOTES = {
     ),
 }
 LARGEST: Mapping[TensorType, int] = {"f16": 65_504, "q8_0": 127 * 65_504}
-"""The largest number of a type; the scales of q8_0 are f16."""
+"""The largest value that a type can hold; the scales of q8_0 are f16."""
 SMALLEST = 2.0**-14
-"""The smallest number that the types with a largest one hold as precisely as others."""
+"""The smallest value that the types in ``LARGEST`` hold with full precision."""
 FLOATS = ("position_embd.weight", "rope_freqs.weight")
-"""Matrices that every file stores in f32, as norms and biases."""
+"""Matrices that every file stores in f32, like norms and biases."""
 _FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
-"""The numbers of ``general.file_type``."""
+"""The value of ``general.file_type`` for each type."""
 
 
 class GgufNetwork(NamedTuple):
     """A network for llama.cpp."""
 
     architecture: str
-    """llama.cpp's name of it."""
+    """llama.cpp's name of the architecture."""
     metadata: dict[str, Any]
-    """Sizes by key."""
+    """The metadata of the network, by key."""
     tensors: dict[str, Tensor]
     notes: tuple[str, ...]
-    """Losses and differences, one sentence each."""
+    """What the export loses or changes, one sentence each."""
 
 
 def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:

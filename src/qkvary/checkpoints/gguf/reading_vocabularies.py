@@ -24,13 +24,14 @@ _PIECE_VALUES: Mapping[str, object] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""The settings that our pieces support; llama.cpp's defaults where a file has none."""
+"""The settings that our sentencepiece tokenizer supports; llama.cpp's defaults where a file has
+none."""
 _PIECE_FLAGS: Mapping[str, bool] = {
     "add_space_prefix": True,
     "add_bos_token": True,
     "remove_extra_whitespaces": False,
 }
-"""The settings that decide about the tokens of a text, with llama.cpp's defaults."""
+"""Settings that change the tokens of a text, with llama.cpp's defaults."""
 _PIECE_TYPES = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
 _WHITESPACE = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 

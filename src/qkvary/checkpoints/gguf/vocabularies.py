@@ -26,7 +26,7 @@ from qkvary.data.tokenizers import (
 from qkvary.storage.errors import UsageError
 
 NO_MERGES = ["ÿ ÿ"]
-"""A merge that no text has; a list must have an entry."""
+"""A merge that occurs in no text, because a list of merges needs an entry."""
 PIECE_NAMES = (b"<unk>", b"<s>", b"</s>")
 
 
@@ -45,7 +45,7 @@ class Vocabulary(NamedTuple):
     """A vocabulary for llama.cpp."""
 
     metadata: dict[str, Any]
-    """Values by key."""
+    """The metadata of the vocabulary, by key."""
     notes: tuple[str, ...]
     """Differences from our tokenizer, one sentence each."""
 

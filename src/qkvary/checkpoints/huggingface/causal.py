@@ -28,7 +28,7 @@ from qkvary.nn.cache import DEFAULT_OPTIONS
 from qkvary.nn.language_model import LanguageModel
 
 FORMAT = 1
-"""The version of the network's fields in ``config.json``."""
+"""The version of ``network`` in ``config.json``."""
 
 _MARK = "_is_hf_initialized"
 """The attribute that transformers sets on initialised parameters."""
@@ -45,9 +45,9 @@ class QKVConfig(PreTrainedConfig):
     network: dict[str, Any] | None = None
     """``to_dict`` of a ``LanguageModelConfig``."""
     network_format: int = FORMAT
-    """The version of ``network``."""
+    """The version of the field ``network``."""
     use_cache: bool = True
-    """The default of ``use_cache`` outside of training."""
+    """The default of ``use_cache``, except in training."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check a configuration that may still be empty."""

@@ -29,7 +29,7 @@ class FastTokenizer(NamedTuple):
     """A tokenizer for transformers."""
 
     library: LibraryModel
-    """The tokenizer of the library."""
+    """The tokenizer of the ``tokenizers`` library."""
     beginning: str | None
     """The name of the token that begins a text."""
     end: str | None

@@ -30,8 +30,8 @@ from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path
 
 Target = StockArchitecture | Literal["transformers", "hf"]
-"""The exported class: our own, an architecture that every engine supports, or the one of
-transformers that fits (``hf``)."""
+"""The architecture of the export: our own, one that every engine supports, or the fitting one of
+transformers (``hf``)."""
 
 _CLASSES: dict[StockArchitecture, str] = {
     "gpt2": "GPT2LMHeadModel",
@@ -41,18 +41,18 @@ _CLASSES: dict[StockArchitecture, str] = {
 
 
 HEADS = {"gpt_neox": "embed_out.weight"}
-"""The names of heads in files, where they differ."""
+"""Names of output heads in files, by ``model_type``, if they are not ``lm_head.weight``."""
 
 
 class ExportResult(NamedTuple):
     """A completed export."""
 
     files: dict[str, int]
-    """The bytes of each file."""
+    """The size of each file in bytes, by its name."""
     architecture: str
-    """The class that loads it."""
+    """The class of transformers that loads the folder."""
     notes: tuple[str, ...]
-    """Losses and differences, one sentence each."""
+    """What the export loses or changes, one sentence each."""
 
 
 class _Weights(NamedTuple):

@@ -24,10 +24,11 @@ from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 Layout = Literal["value and slice", "rotate when read"]
-"""The stored tensors: V and the rotated channels of K, or only V with one position per token."""
+"""What the cache stores: V and the rotated channels of K, or V alone with the position of each
+token."""
 
 GLOBAL = "full_attention"
-"""The layer type of transformers without a window."""
+"""The name that transformers gives layers without a window."""
 FIXED_ROTATIONS = ("default", "proportional")
 """Rotary embeddings whose frequencies do not depend on the length of the text."""
 
@@ -77,11 +78,11 @@ class KeyFromValue:
     """Computes the keys of a layer from its values."""
 
     gain: nn.Parameter
-    """The weight of the key norm, one number per channel."""
+    """The weight of the key norm, one value per channel."""
     rotary: nn.Module
-    """The module that returns cosines and sines of positions."""
+    """The module that returns cosine and sine of each position."""
     angles: int
-    """The number of rotated channel pairs, the first of both halves of a head."""
+    """The number of rotated channel pairs: the first channels of each half of a head."""
 
     def apply_gain(self, values: Tensor, computed_in: torch.dtype) -> Tensor:
         """Return ``gamma * V`` with the model's rounding: multiplied in float32."""

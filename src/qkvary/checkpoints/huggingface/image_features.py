@@ -27,10 +27,10 @@ IMAGE_SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of the training images by channel, for pixels in [0, 1]."""
 DEPTHS = (3, 4, 6, 3)
-"""Blocks of the stages of ResNet-34."""
+"""Number of blocks in each stage of ResNet-34."""
 WEIGHTS = "model.safetensors"
 IMAGES_PER_PART = 500
-"""Images whose features are written at once."""
+"""Number of images whose features are written at once."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of completed images and their total."""

@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 _ACTIVATIONS = {"gelu-tanh": "gelu_new"}
-"""Names that differ in transformers."""
+"""Our names of activations that transformers calls differently."""
 
 
 class StockExport(NamedTuple):
     """A network expressed as a stock architecture."""
 
     config: PreTrainedConfig
-    """The configuration of GPT-2, Llama, DeepSeek V3 or another family."""
+    """The configuration of the stock architecture (GPT-2, Llama, DeepSeek V3, ...)."""
     weights: Weights
-    """The weights by the architecture's names, including a tied head."""
+    """The weights by the architecture's names; a tied head is included."""
     notes: tuple[str, ...]
-    """Losses, one sentence each."""
+    """What the export loses, one sentence each."""
 
     def build(self) -> Any:
         """Build the model of transformers."""
@@ -204,7 +204,7 @@ _CONFIGS: Mapping[
     "llama": ("LlamaConfig", _llama_fields),
     "deepseek": ("DeepseekV3Config", _deepseek_fields),
 }
-"""The class of transformers and its fields."""
+"""The configuration class in transformers, and the function that returns its fields."""
 
 
 def _import_transformers() -> Any:
