@@ -82,7 +82,7 @@ class ScaleConfig:
     """The scale of content scores, and of what is compared."""
 
     by: ScaleBy = "head"
-    """``head``: 1/sqrt(head_dim), the channels of decoupled positions included. ``model``:
+    """``head``: 1/sqrt(head_dim), the channels of decoupled positions included. ``width``:
     1/sqrt(d_model), as in the character and vision code of paper 2."""
     identity: IdentityScale = "derived"
     """The factor of an identity query or key. ``derived``: keeps the standard deviation of the
