@@ -20,11 +20,11 @@ class Device:
     name: str
     """The name on the command line."""
     title: str
-    """The vendor's name."""
+    """The name that the vendor uses."""
     memory_bytes: int
-    """Memory."""
+    """Bytes of memory."""
     bandwidth_bytes_per_second: float | None = None
-    """Peak rate of reading memory; ``None`` where it is not known."""
+    """Peak rate of reading memory; ``None`` if not known."""
     flops_per_second_16_bit: float | None = None
     """Peak rate of dense bf16 or fp16 matrix products with 32-bit sums; ``None`` if not known."""
     source: str = ""

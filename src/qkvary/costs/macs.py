@@ -26,14 +26,15 @@ from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.costs.terms import CORES, decode_term_macs, term_costs, term_macs
 
 Pairs = Literal["square", "visible"]
-"""The pairs of tokens that are counted: all, as the papers and an explicit kernel do, or those that
+"""Which pairs of tokens are counted: all (as the papers and an explicit kernel do), or those that
 causality and the window leave visible."""
 
 Logits = Literal["all", "last"]
-"""The tokens that get logits: all, as in training, or the last one, as when a prompt is read."""
+"""Which tokens get logits: all, as in training, or the last one, as when a prompt is read."""
 
 TRAINING_FACTOR = 3
-"""A training step is a forward pass and a backward pass of twice its products."""
+"""MACs of a training step relative to its forward pass: the backward pass has twice its
+products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +44,9 @@ class MacCount:
     projections: int
     """Input and output projections and query maps of all layers."""
     scores: int
-    """Scores with their terms, and weighted values, of all layers."""
+    """Scores with their terms and weighted sums of values, of all layers."""
     feed_forward: int
-    """The feed-forward networks of all layers, of experts the active ones."""
+    """The feed-forward networks of all layers; of experts only the active ones."""
     head: int
     """The output head."""
     other: int = 0

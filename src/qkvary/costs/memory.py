@@ -3,7 +3,7 @@
 from qkvary.arch.networks import TokenNetwork
 
 TOKEN_BYTES = 8
-"""Bytes of a token in a tensor of 64-bit integers."""
+"""Bytes of a token id as a 64-bit integer."""
 
 
 def forward_bytes(network: TokenNetwork, *, tokens: int, number_bytes: int) -> int:

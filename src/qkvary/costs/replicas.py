@@ -18,7 +18,7 @@ from qkvary.costs.cache import (
 from qkvary.costs.formats import Format
 
 NEEDED_WHOLE = (*INPUT_STORED, "latent", "keys")
-"""Storage that every head needs in full."""
+"""Storage of which every head needs all channels."""
 
 
 def device_cache_bytes(

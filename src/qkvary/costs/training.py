@@ -34,7 +34,7 @@ STATE_BYTES: dict[Precision, int] = {"mixed": 16, "fp32": 16}
 """Bytes per parameter. ``mixed``: 16-bit weights and gradients, 32-bit master weights and two AdamW
 moments (2 + 2 + 4 + 4 + 4). ``fp32``: weights, gradients and two moments (4 each)."""
 LOGIT_BYTES = 8
-"""Bytes of one logit and its gradient in 32 bits, where head and loss are not fused."""
+"""Bytes of a 32-bit logit and its gradient, if head and loss are not fused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +42,22 @@ class TrainingPlan:
     """The training of one model on one device."""
 
     tokens: int
-    """Tokens of a sequence."""
+    """Tokens per sequence."""
     state_bytes: int
-    """Weights, gradients and optimizer."""
+    """Bytes of weights, gradients and optimizer state."""
     sequence_bytes: int
-    """Activations of one sequence, its logits included."""
+    """Bytes of one sequence's activations, logits included."""
     checkpointing: bool
-    """Whether blocks are computed again instead of kept."""
+    """Whether activations inside blocks are recomputed instead of stored."""
     free_bytes: int
     """Memory of the device minus the state; negative if the state does not fit."""
     largest_batch: int
-    """Sequences that fit in the free memory; 0 where even one does not."""
+    """Maximum number of sequences that fit into the free memory; 0 if a single one does not."""
     macs_per_token: float
-    """Forward and backward, visible pairs only."""
+    """MACs per token of the forward and backward pass, with visible pairs only."""
     tokens_per_second: float | None
-    """Tokens a second at the requested utilisation; ``None`` where the rate is not known."""
+    """Tokens per second at the requested utilization; ``None`` if the device's rate is not
+    known."""
 
 
 def plan_training(

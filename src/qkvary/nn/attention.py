@@ -153,7 +153,7 @@ class Attention(nn.Module):
                 stacklevel=2,
             )
         self.annealing = 1.0
-        """The factor of the temperature at the current step (:func:`anneal`)."""
+        """The factor of the temperature at the current training step (:func:`anneal`)."""
         if draw:
             seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
             self.initialize(Initializer(seed, "attention"))

@@ -21,7 +21,7 @@ from qkvary.nn.decoding.choice import pinned
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 Claimed = Tensor | ClaimedCodes
-"""The destination of new entries: a buffer, or codes with scales."""
+"""Where new entries are written: a buffer, or codes with scales."""
 
 
 DEFAULT_OPTIONS = CacheOptions()
@@ -60,11 +60,11 @@ class LayerCache:
             )
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
-        """The state of a core that sums up all tokens; None for cores that read each token."""
+        """The state of a core that sums over all tokens; None for cores that read each token."""
         # Layouts and storage are about the entries of tokens.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
         self.kernel = pinned(options.kernel)
-        """The kernel for few new tokens, where a call names no other."""
+        """The kernel for few new tokens, unless a call names another."""
         self.max_tokens = max_tokens
         self._max_kept = None if reach is None else reach - 1
         self._length = 0

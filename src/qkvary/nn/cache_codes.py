@@ -20,7 +20,7 @@ Codes = UInt8[Tensor, "batch heads tokens bytes"]
 Scales = Float[Tensor, "batch heads _ _"]
 
 LIMIT = 2.0**120
-"""Entries have to stay below it, so that neither scales nor rotated entries leave 32 bits."""
+"""Entries must be smaller than this, so that scales and rotated entries stay finite in 32 bits."""
 
 
 CACHED = "entries in a quantised cache"

@@ -28,26 +28,26 @@ class ClaimedCodes(NamedTuple):
     """Stored codes, with room for new ones that the caller quantises itself."""
 
     codes: Codes
-    """The codes of all tokens, with room for those that are to be quantised."""
+    """The codes of all tokens, with room for the tokens that are yet to be quantised."""
     scales: Scales
-    """The scales of these tokens, with the same room."""
+    """The scales of all tokens, with the same room."""
     newest: Entries
-    """The tokens that are not quantized yet, with room for new ones at the end."""
+    """The tokens that are not quantised yet, with room for new ones at the end."""
     closing: int
-    """The first of the newest, to be quantised once the new ones are written."""
+    """How many of ``newest``, from the first, are to be quantised once the new ones are written."""
     bits: int
-    """The number of bits of a code."""
+    """Bits per code."""
     group: int
-    """Channels that share a scale."""
+    """Number of channels that share a scale."""
     block: int
-    """Tokens that share scales."""
+    """Number of tokens that share a scale."""
 
 
 Joined = Shaped[Tensor, "batch heads seen width"]
 Rows = Shaped[Tensor, "batch heads _ _"]
 
 LEAST_GROWTH = 16
-"""Rows by which a ring of unknown size grows at least; else by a quarter."""
+"""A ring of unknown size grows by a quarter, at least by this many rows."""
 
 
 class TokenRing:

@@ -171,7 +171,7 @@ class PlacedStore(PreallocatedStore):
 
 
 TokenStore = GrowingStore | QuantizedStore
-"""The store of one kind of entry; ``PreallocatedStore`` is one too."""
+"""The storage of one kind of entry. ``PreallocatedStore`` is a subclass."""
 
 
 class StateStore:

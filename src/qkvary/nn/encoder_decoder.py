@@ -36,9 +36,9 @@ class Memory:
     """The encoder's output and the layout of a decoder call over it."""
 
     states: Float[Tensor, "batch source d_model"]
-    """The input of keys and values in cross attention."""
+    """The output of the encoder, from which cross attention makes keys and values."""
     layout: Layout
-    """The decoder's queries over it."""
+    """Which of these states the decoder's queries see."""
 
 
 class AttentionMaps(NamedTuple):

@@ -17,16 +17,16 @@ from torch.autograd.function import once_differentiable
 from qkvary.nn.linear import goes_to_onednn, linear, multiply_transposed
 
 IGNORE_INDEX = -100
-"""The target of tokens that do not count, as in ``torch.nn.functional.cross_entropy``."""
+"""The target of tokens that the loss ignores, as in ``torch.nn.functional.cross_entropy``."""
 
 CHUNK_LOGITS = {"cpu": 3 * 2**22}
-"""Logits of one chunk by kind of device, as measured (docs/decisions/0011)."""
+"""Maximum number of logits per chunk, by kind of device, as measured (docs/decisions/0011)."""
 CHUNK_LOGITS_ELSEWHERE = 2**27
-"""The default for other devices: half a gigabyte in float32, so that a GPU has enough to do."""
+"""The same for other devices: half a gigabyte in float32, so that a GPU has enough to do."""
 CHUNK_MULTIPLE = 64
-"""Chunks are multiples of this many tokens, which matrix products like."""
+"""The number of tokens in a chunk is a multiple of this, which suits matrix products."""
 ROWS_TOGETHER = 8192
-"""Rows of the weight's gradient that are turned to another type at once."""
+"""Number of rows of the weight's gradient that are converted to another dtype at once."""
 
 
 def linear_cross_entropy(
@@ -92,7 +92,7 @@ def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
 
 
 _Wanted = tuple[bool, ...]
-"""Whether the gradients of features, weight and bias are computed with the loss."""
+"""For features, weight and bias: whether the gradient is computed together with the loss."""
 _NOTHING = (False, False, False)
 
 _Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]

@@ -34,14 +34,15 @@ Chosen = Literal["explicit", "sdpa"]
 
 
 LONGEST_EXPLICIT = 512
-"""Up to this many keys a whole map of scores is the faster way."""
+"""Up to this many keys, computing the whole map of scores is faster."""
 
 MOST_DECODED = 8
-"""New tokens up to which kernels for decoding are used, where a cache requests them."""
+"""Maximum number of new tokens for which kernels for decoding are used, if a cache requests
+them."""
 
 
 LEAST_SUM = 1e-6
-"""Weights whose sum is less are divided by this, so that gradients stay bounded."""
+"""Minimum divisor of weights, so that gradients stay bounded when their sum is small."""
 
 FEATURES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda channels: 1.0 + F.elu(channels),
@@ -56,7 +57,7 @@ class Core:
     """Mixes values by scores, with the weights of all pairs or without; one subclass per core."""
 
     has_memory: ClassVar[bool] = False
-    """Whether keys and values may be those of a memory."""
+    """Whether keys and values may come from an encoder's output."""
 
     def __init__(self, config: AttentionConfig) -> None:
         self.config = config

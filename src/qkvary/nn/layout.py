@@ -62,7 +62,7 @@ class Layout:
         self.attention_mask = attention_mask
         self.document_ids = document_ids
         self.document_before: Tensor | None = None
-        """The document of the last token before the first key, where a call goes on."""
+        """The document of the last token before the first key, when a sequence is continued."""
         for name, tensor in (
             ("attention_mask", attention_mask),
             ("positions", positions),
@@ -84,8 +84,8 @@ class Layout:
         self._ends: dict[int, Layout] = {}
         self._is_in_a_row = False
         self.padding_penalties: dict[torch.dtype, Tensor | None] = {}
-        """The additive mask of keys hidden from all queries, by dtype; shared by layouts of the
-        same keys."""
+        """The additive mask of keys that no query sees, by dtype; layouts of the same keys share
+        it."""
 
     @property
     def key_positions(self) -> Int[Tensor, "rows keys"]:

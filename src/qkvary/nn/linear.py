@@ -30,7 +30,8 @@ from torch.utils.flop_counter import register_flop_formula
 from qkvary.storage.environment import cpu_vendor
 
 LARGE = 2**23
-"""Multiply-adds from which a product goes to oneDNN: below, calling it takes what it saves."""
+"""Products with at least this many multiply-adds go to oneDNN; smaller ones save less than the call
+costs."""
 
 # torch's own compiler calls it; there is none in builds without oneDNN.
 _PRODUCT: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
@@ -38,19 +39,20 @@ _IS_ONEDNN_FASTER = (
     torch.backends.cpu.get_cpu_capability() == "AVX512" and cpu_vendor() != "GenuineIntel"
 )
 _PLAIN = {Tensor, nn.Parameter}
-"""Subclasses of tensors, as those that are spread over processes, know torch's operations only."""
+"""The exact types that are multiplied by oneDNN; other subclasses of tensors, such as sharded ones,
+support only torch's operations."""
 
 
 _GLOBAL_HOOKS = (
     *("_global_forward_hooks", "_global_forward_pre_hooks"),
     *("_global_backward_hooks", "_global_backward_pre_hooks"),
 )
-"""Attributes where torch keeps hooks of all modules."""
+"""Attributes in which torch keeps the hooks of all modules."""
 _OWN_HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks"),
     *("_backward_hooks", "_backward_pre_hooks"),
 )
-"""Attributes where a module keeps its own hooks."""
+"""Attributes in which a module keeps its own hooks."""
 
 
 def is_watched(layer: nn.Module) -> bool:

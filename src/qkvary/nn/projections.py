@@ -22,7 +22,7 @@ from qkvary.nn.layout import Rotation
 from qkvary.nn.linear import apply, is_plain, linear
 
 FEW_ROWS = 16
-"""Tokens of a batch up to which projections are not joined where no gradient is wanted."""
+"""Up to this number of tokens per batch, projections are not joined if no gradient is needed."""
 Sources = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 
 
@@ -256,9 +256,9 @@ class Roles(NamedTuple):
     """Key and value of the stored tokens, as the softmax reads them."""
 
     key: Float[Tensor, "batch kv_heads tokens head_dim"]
-    """The key, rotated where the layer rotates it."""
+    """The key; rotated if the layer rotates keys."""
     value: Float[Tensor, "batch kv_heads tokens head_dim"]
-    """The value; the key itself where one tensor serves both."""
+    """The value; the same tensor as ``key`` if it serves both roles."""
     rope: Float[Tensor, "batch 1 tokens rope_dim"] | None = None
     """The rotated key of decoupled positions."""
 
@@ -279,7 +279,8 @@ class Heads(NamedTuple):
     rotation: Rotation | None
     """The rotation at the positions of the queries."""
     is_latent: bool
-    """Whether key and value are the latent that they are made of, and the query meets it."""
+    """Whether key and value are the latent that they are made from; the query is then projected
+    onto the latent."""
 
 
 class Latent(nn.Module):
@@ -347,11 +348,12 @@ class RoleMaker:
     config: AttentionConfig
     """The layer."""
     projections: Mapping[Source, nn.Module]
-    """Its learned projections."""
+    """The learned projections of the layer."""
     norm: HeadNorm | None = None
-    """The norm of the tensor that the key reads, and the value if it shares that."""
+    """The norm of the tensor that the key reads; the value is normalised too if it reads the same
+    tensor."""
     latent: Latent | None = None
-    """The up-projections of a latent."""
+    """The up-projections of the latent, if there is one."""
 
     def make_stored(self, x: Float[Tensor, "batch tokens d_model"]) -> Sources:
         """Return the sources in the form in which a cache keeps them."""

@@ -34,21 +34,23 @@ class Scores:
     layout: Layout
     """Positions and masks of the call."""
     query_rope: Float[Tensor, "batch heads queries rope_dim"] | None = None
-    """The rotated queries of decoupled positions, whose products with the keys' are added."""
+    """The rotated queries of decoupled positions; their products with ``key_rope`` are added to the
+    scores."""
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None = None
     """The rotated key of decoupled positions, shared by all heads."""
     products: Float[Tensor, "batch heads queries keys"] | None = None
-    """``scale q k^T`` where a term has changed it entry by entry, else not computed."""
+    """``scale q k^T``, if a term has changed single entries; None if it is not computed."""
     gain: Float[Tensor, "sets 1 1"] | None = None
-    """A learned factor of the products."""
+    """A learned factor of all products."""
     key_bias: Float[Tensor, "rows keys sets"] | None = None
-    """A bias per key."""
+    """A bias for each key."""
     pair_bias: Float[Tensor, "rows heads queries keys"] | None = None
-    """A bias per pair of query and key."""
+    """A bias for each pair of query and key."""
     temperature: float = 1.0
-    """The divisor of everything."""
+    """The divisor of the scores, all terms included."""
     log_decay: Float[Tensor, " kv_heads"] | None = None
-    """The logarithm of the factor of the weights per token of distance, in linear attention."""
+    """In linear attention, the logarithm of the factor per token of distance by which weights
+    decay."""
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
         """Return query, key and scale whose products are the scores without the pair bias."""
@@ -139,12 +141,12 @@ class ScoreTerm(nn.Module):
     """One term of a layer's scores; a module, because some terms have learned parameters."""
 
     is_plain: ClassVar[bool] = False
-    """Whether scores stay ``scale q k^T``, which kernels for decoding compute."""
+    """Whether scores stay ``scale q k^T``, the form that kernels for decoding compute."""
     needs_products: ClassVar[bool] = False
-    """Whether the map of products is changed entry by entry; fused kernels do not give access to
-    it."""
+    """Whether the term changes single entries of the map of products, which fused kernels never
+    store."""
     is_learned_bias: ClassVar[bool] = False
-    """Whether something learned is added, for which CPUs have no fused kernel."""
+    """Whether the term adds a learned bias, for which CPUs have no fused kernel."""
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
@@ -163,7 +165,7 @@ class DiagonalNorm(ScoreTerm):
 
     needs_products = True
     own_scale: float | None = 1.0
-    """The factor of the normalised diagonal, ``None`` for the score scale."""
+    """The factor of the normalised diagonal; ``None`` for the score scale."""
 
     def forward(self, scores: Scores) -> Scores:
         """Normalise the products."""

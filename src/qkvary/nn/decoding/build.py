@@ -22,7 +22,7 @@ COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 600.0
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
 NATIVE = ("-march=native", "-mcpu=native", "")
-"""Options of compilers for the processor that they run on; not all of them know both."""
+"""Compiler options for the processor of this machine; not all compilers know both."""
 
 
 class BuildError(RuntimeError):

@@ -25,14 +25,14 @@ from qkvary.nn.decoding.kept import keep_text, kept_folder
 from qkvary.nn.decoding.problem import Decoding
 
 VARIABLE = "QKVARY_DECODE_KERNEL"
-"""The environment variable that says what ``auto`` means."""
+"""The environment variable that fixes what ``auto`` chooses."""
 
 FILE_NAME = "choices.json"
 FORMAT = 2
 ROUNDS = 3
 TURN_SECONDS = 2e-4
 HOPELESS = 4.0
-"""Times of the best first call beyond which a kernel is not timed again."""
+"""A kernel whose first call takes this many times as long as the best is not timed again."""
 
 KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
     **folded.FORMS,
@@ -43,10 +43,10 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
 """The kernels by name."""
 
 _IS_FINE = time.get_clock_info("thread_time").resolution < TURN_SECONDS / 20
-"""Whether the clock of a thread resolves a turn."""
+"""Whether the thread clock is precise enough to time a turn."""
 
 LAYER = "layer"
-"""The name of the layer's own kernel, which is not among these."""
+"""The name of the layer's own computation, which is not in ``KERNELS``."""
 
 Kind = tuple[object, ...]
 
@@ -201,7 +201,7 @@ NAMES = (
     "padding",
     "bias",
 )
-"""Names of the parts of a kind."""
+"""Names of the parts of a ``Kind``."""
 
 
 def describe(kind: Kind) -> str:

@@ -75,4 +75,4 @@ FORMS: Mapping[str, Callable[[Decoding], Tensor]] = {
     "folded": attend_folded,
     "matmul": attend_matmul,
 }
-"""The forms by name."""
+"""The forms of folded attention by name."""

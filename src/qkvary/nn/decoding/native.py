@@ -43,19 +43,19 @@ SOURCES = tuple(
     )
 )
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-"""The library's number of a dtype."""
+"""The library's number for each dtype."""
 CODES = {8: 3, 4: 4}
-"""The library's number of the codes of a quantised cache, by their bits."""
+"""The library's number for the codes of a quantised cache, by their bits."""
 LOG2_E = math.log2(math.e)
-"""The kernel computes powers of two."""
+"""Scales scores by log2(e), because the kernel computes powers of two."""
 WIDEST_VECTOR = 16
-"""Floats in the widest vector; rows of tables are padded to a multiple of it."""
+"""Number of floats in the widest vector register; rows of tables are padded to a multiple of it."""
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 _PLAIN = (0,) * 11
-"""The fields of ``Stored`` about codes, for a tensor without any."""
+"""The code fields of ``Stored``, for a tensor that is not quantised."""
 _UNROTATED = (0,) * 6
-"""The fields of ``Call`` about rotation, for keys that are read as they are stored."""
+"""The rotation fields of ``Call``, for keys that are read as stored."""
 
 
 class Stored(ctypes.Structure):

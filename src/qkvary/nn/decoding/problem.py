@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 Stored = Shaped[Tensor, "_ _ _ _"]
-"""[batch, kv_heads, keys, channels]; checked here, because key and value may differ in width."""
+"""[batch, kv_heads, keys, channels]; the width is checked here, because key and value may
+differ."""
 
 Bias = Float[Tensor, "_ _ _ _"]
 """[batch, heads, queries, keys]."""
@@ -23,11 +24,11 @@ class Decoding:
     query: Float[Tensor, "batch heads queries key_dim"]
     """The new queries."""
     key: Stored
-    """All stored keys, possibly of fewer heads than the query."""
+    """All stored keys; they may have fewer heads than the query."""
     value: Stored
-    """All stored values; the key itself where one tensor serves both roles."""
+    """All stored values; the same tensor as ``key`` if it serves both roles."""
     scale: float
-    """Factor of the products."""
+    """Factor of the products of query and key."""
     valid: Bool[Tensor, "batch keys"] | None = None
     """False for hidden keys."""
     bias: Bias | None = None

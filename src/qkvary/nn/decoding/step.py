@@ -39,10 +39,10 @@ LAYER_NORM, RMS_NORM = 1, 2
 PLACEMENTS = ("pre", "pre-only", "post", "post-final")
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
-"""The failures of ``step.cpp`` by number; any other number is a lack of memory."""
+"""Error codes of ``step.cpp``; any other means that memory ran out."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 FEATURES = {"linear": 1, "linear-relu": 2, "linear-softmax": 3, "linear-identity": 4}
-"""The feature maps of linear attention by the library's numbers."""
+"""The library's numbers for the feature maps of linear attention."""
 
 
 def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | EncoderDecoder]:
