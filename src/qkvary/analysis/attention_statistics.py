@@ -13,7 +13,7 @@ from qkvary.nn.attention import Attention
 
 _ASYMMETRIES = 4
 _BLOCK = 128
-"""Rows of a block whose transpose fits into a cache."""
+"""Number of rows per block, small enough that a transposed block fits into a processor cache."""
 
 
 class AttentionStatistics:

@@ -23,17 +23,17 @@ from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import UsageError
 
 LONGEST_CONTEXT = 1024
-"""The default context for networks with a longer maximum."""
+"""Default context for networks whose maximum is longer, in tokens."""
 MAP_TOKENS = 48
-"""The first tokens of the first window, whose attention is shown."""
+"""Number of tokens, from the first of the first window, whose attention is shown."""
 TOKENS_PER_HEAD_CHANNEL = 4
-"""The fewest tokens for each channel of a head: with fewer, keys and values of random weights seem
+"""Minimum tokens per channel of a head: with fewer, keys and values of random weights seem
 alike."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of done steps and their total; a step is a part of a layer's work."""
+"""Called with the number of finished steps and their total; a step is a part of a layer's work."""
 FEWEST_WINDOWS = 2
-"""The windows that a forecast needs: one half chooses a tensor, the other evaluates it."""
+"""Minimum number of windows for a forecast: one half chooses a tensor, the other evaluates it."""
 
 
 def analyze_network(

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 SAMPLES = 8
-"""Pairs of random weights that each sampled value is the mean of."""
+"""Number of pairs of random weights over which sampled values are averaged."""
 
 Matrix = Float[Tensor, "rows columns"]
 
@@ -31,9 +31,10 @@ class HeadMoments(NamedTuple):
     values: Float[Tensor, "rows head_dim"]
     """F W_V."""
     queries: Float[Tensor, "head_dim head_dim"]
-    """M_q: the second moment of the queries of the group, score scale included, added up."""
+    """M_q: the second moment of the queries, with the score scale, summed over the query heads of
+    the group."""
     outputs: Float[Tensor, "head_dim head_dim"]
-    """M_o: W_O W_O^T, added up over the query heads of the group."""
+    """M_o: W_O W_O^T, summed over the query heads of the group."""
 
 
 class Chance(NamedTuple):
@@ -42,7 +43,7 @@ class Chance(NamedTuple):
     overlap: float
     """The mean of ``mean_square`` of the principal cosines."""
     explained: float
-    """The mean of ``explained_share``, with M_o the unit matrix."""
+    """The mean of ``explained_share`` with the identity for M_o."""
 
 
 class ReadChance(NamedTuple):

@@ -11,14 +11,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 DAMPING = 1e-3
-"""The share that is added to a second moment for directions that the text does not show."""
+"""Added to a second moment, as a share of it, for directions that the text does not show."""
 
 
 class Tie(NamedTuple):
     """The best single tensor for key and value of one KV head."""
 
     forecast: float
-    """The rise of the loss, in nats per token, by the curvature that chose the tensor."""
+    """The rise of the loss, in nats per token, under the curvature that chose the tensor."""
     error: Float[Tensor, "joint joint"]
     """The second moment of the change of z = [k, v]."""
     reader: Float[Tensor, "head_dim joint"]

@@ -39,9 +39,9 @@ CAVEATS = (
     ),
 )
 FOLDED = 3
-"""The most findings of a claim that are all shown; of more, one of each record and a count."""
+"""Up to this number of findings of a claim, all are shown; of more, one per record and a count."""
 MANY = 5
-"""Up to so many findings, one of each record is shown; of more, one that does not hold."""
+"""Up to this number of findings, one per record is shown; of more, only one that does not hold."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",

@@ -20,9 +20,9 @@ from qkvary.studies.results.statistics import wilson
 LARGEST_TABLE = 2**26
 """Maximum bytes of a table of a report."""
 STEPS = "steps_to_solve"
-"""The quantity of the table of steps after which a task is solved."""
+"""The quantity in the table of steps to solve."""
 DIVERGED = "diverged"
-"""The quantity that is the share of runs that diverged or failed."""
+"""The quantity that is the share of diverged or failed runs."""
 
 Row = Mapping[str, str]
 

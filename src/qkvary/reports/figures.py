@@ -20,10 +20,10 @@ from qkvary.text import names
 FigureFormat = Literal["svg", "png", "pdf"]
 
 PNG_SCALE = 3
-"""Dots per pixel of a drawing."""
+"""Pixels of a PNG per pixel of the drawing."""
 _GAP, _CAPTION, _LINE = 14.0, 22.0, 15.0
 _LETTER = 5.6
-"""Pixels of an average letter of a note."""
+"""Average width of a letter in a note, in pixels."""
 _WIDEST = 1300.0
 """The maximum width of a row of drawings, in pixels."""
 

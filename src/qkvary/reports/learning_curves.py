@@ -20,13 +20,13 @@ from qkvary.text import names, numbers
 Axis = Literal["steps", "seconds"]
 
 POINTS = 36
-"""Points per curve of a panel; the CSV has all."""
+"""Maximum number of points per curve of a panel; the CSV file has all."""
 CHART_POINTS = 80
-"""Points per curve of a chart of several variants."""
+"""Maximum number of points per curve of a chart with several variants."""
 _DASHES = ("", "6 3", "2 3", "8 2 2 2")
-"""The dashes of the first, second, ... variant of a family."""
+"""The dash patterns of the first, second, ... variant of a family."""
 _LEFT, _TOP, _BOTTOM = 46.0, 26.0, 34.0
-"""The margins of a chart of several variants."""
+"""Margins in pixels of a chart with several variants."""
 _WIDTH, _HEIGHT = 212.0, 148.0
 _AREA = (36.0, 24.0, _WIDTH - 8, _HEIGHT - 20)
 

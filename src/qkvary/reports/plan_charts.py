@@ -21,13 +21,13 @@ from qkvary.text.names import clip, listed, short
 
 WIDTH = 400.0
 LINE = 13.0
-"""The height of a line of a name."""
+"""Height of a line of text, in pixels."""
 NAME_LENGTH = 16
-"""Maximum letters per line of a name."""
+"""Maximum number of letters per line of a name."""
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 4", "12 4", "4 2 1 2", "1 2", "10 2 1 2 1 2")
-"""A dash for each row of a plan, the first one solid; further rows repeat them."""
+"""The dash patterns of the rows of a plan; the first is solid, and more rows repeat them."""
 FAR = 10.0
-"""The change in percent above which a point is at the edge of the chart, not to scale."""
+"""Points with a larger change, in percent, are drawn at the edge of the chart, not to scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class EndName:
     lines: tuple[str, ...]
     """The lines of text."""
     y: float
-    """The middle of all lines."""
+    """The vertical middle of the lines, in pixels."""
 
     @property
     def first(self) -> float:

@@ -33,7 +33,7 @@ AXIS_TITLES: dict[CostAxis, str] = {
     "macs_per_token": "MACs per token",
     "training_seconds": "training seconds per run",
 }
-"""Short titles, in the order of the charts; the summary has the long ones."""
+"""Short axis titles, in the order of the charts; the summary has the long ones."""
 TICKS: dict[CostAxis, Callable[[float], str]] = {
     "cache_bytes_per_token": units.data_size,
     "parameters": numbers.tick,

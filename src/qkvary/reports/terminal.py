@@ -22,7 +22,7 @@ from qkvary.reports.tables import Cell, Table, shorten
 from qkvary.text.names import printable
 
 _WIDEST = 10_000
-"""Columns in which any table fits."""
+"""A width in columns that fits any table."""
 _STYLES = {"better": "bold green", "worse": "bold red", "quiet": "dim", "warn": "yellow", "": ""}
 
 

@@ -22,7 +22,7 @@ _COLUMNS: dict[Role, float] = {"query": 50.0, "key": 118.0, "value": 186.0}
 _Y_INPUT, _Y_SOURCE, _Y_ROLE, _Y_SCORES, _Y_SUM = 246.0, 190.0, 136.0, 82.0, 34.0
 _APART = 66.0
 _LINE = 24
-"""Characters of a line of the scores."""
+"""Maximum number of characters per line of the scores."""
 
 
 def diagram(label: str) -> Chart | None:

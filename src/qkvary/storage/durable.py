@@ -19,10 +19,10 @@ from qkvary.storage.errors import ResourceError, TargetError, UnsafeError
 from qkvary.storage.posix import fcntl, pwd
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Prefix of incomplete files and folders."""
+"""Prefix of unfinished files and folders."""
 
 QUARANTINE_PREFIX = "damaged-"
-"""Prefix of folders with damaged files."""
+"""Prefix of the folders to which damaged files are moved."""
 
 _counter = itertools.count()
 

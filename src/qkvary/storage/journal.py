@@ -15,7 +15,7 @@ from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import FileEntry
 
 JOURNAL_NAME = "metrics.jsonl"
-"""The journal of a run, in its folder."""
+"""The file of a run's journal inside the folder of the run."""
 _CHECK = b',"check":"'
 _DIGITS = 16
 
@@ -53,7 +53,7 @@ class JournalContents:
     problems: tuple[str, ...]
     """A description of each invalid line."""
     gaps: tuple[int, ...]
-    """For each invalid line, the number of events before it."""
+    """For each invalid line, the number of valid events before it."""
 
 
 def parse_journal(data: bytes, *, where: str) -> JournalContents:

@@ -111,7 +111,7 @@ class Manifest:
     files: Mapping[str, FileEntry]
     """Size and digest by file name."""
     about: Mapping[str, JsonValue]
-    """Metadata of the folder, such as the step of a checkpoint."""
+    """Further facts about the folder, such as the step of a checkpoint."""
 
     def read(self, directory: Path, name: str) -> bytes:
         """Return the checked bytes of a file.

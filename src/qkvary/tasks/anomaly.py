@@ -24,10 +24,10 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 2
-"""Sets that a run shows."""
+"""Number of sets that a run shows."""
 
 VALIDATION_SHARE = 10
-"""The last one in this many parts of the training images of each class is for validation."""
+"""Of the training images of each class, the last one in this many is held out for validation."""
 
 
 class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 ORDER = 4
-"""The longest n-grams that count."""
+"""Maximum length of the n-grams that count."""
 
 
 def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:

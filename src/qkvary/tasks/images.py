@@ -31,7 +31,7 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 10
-"""Images that a run shows."""
+"""Number of images that a run shows."""
 
 
 class ImageTask(ClassificationTask[ImageTaskConfig]):
@@ -207,11 +207,12 @@ class _Resizing(NamedTuple):
     """Weights of bilinear resizing along one side, for every possible crop."""
 
     pairs: Tensor
-    """The two pixels that a resized pixel lies between, ``[cuts * starts, size, 2]``."""
+    """The two pixels between which a resized pixel lies, ``[cuts * starts, size, 2]``."""
     shares: Tensor
-    """The weights of both."""
+    """The weights of the two pixels, ``[cuts * starts, size, 2]``."""
     weights: Tensor
-    """The weights of all pixels, ``[2 * cuts * starts, pixels, size]``, the second half flipped."""
+    """The weights of all pixels, ``[2 * cuts * starts, pixels, size]``; the second half is
+    flipped."""
 
 
 @functools.lru_cache(maxsize=16)

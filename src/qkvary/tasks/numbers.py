@@ -22,9 +22,10 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample
 
 TRAIN_SHARE = 0.8
-"""Share of the windows for training."""
+"""Share of the windows that are trained on."""
 PERIOD, VALIDATION_PLACE, TEST_PLACE = 10, 8, 9
-"""The places of validation and test windows in every ten windows of the clean protocol."""
+"""In the clean protocol, the positions of the validation and the test window among every ten
+windows."""
 
 
 class NumberTask(ClassificationTask[NumberTaskConfig]):

@@ -27,11 +27,11 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 PADDING = TEXT_VOCABULARY - 1
-"""The token after the end of a text that is shorter than a window."""
+"""The token that fills the end of a window after a shorter text."""
 SAMPLES = 10
-"""Windows that a run shows."""
+"""Number of windows that a run shows."""
 SHOWN_BYTES = 32
-"""Bytes whose attention a run shows."""
+"""Number of bytes whose attention a run shows."""
 
 
 class TextTask(ClassificationTask[TextTaskConfig]):

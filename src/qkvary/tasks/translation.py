@@ -31,7 +31,7 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 6
-"""Sentences that a run shows."""
+"""Number of sentences that a run shows."""
 
 
 @dataclass(frozen=True, slots=True)

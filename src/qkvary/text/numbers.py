@@ -8,7 +8,7 @@ MISSING = "–"
 """The text for a missing figure."""
 MINUS = "−"
 LARGEST_SEED = 2**63 - 1
-"""The largest seed that every generator of random numbers takes."""
+"""The largest seed that every random number generator accepts."""
 
 
 def ten_to_the(exponent: int) -> str:

@@ -25,7 +25,7 @@ EPOCHS: Mapping[ImageSetName, int] = {
     "cifar10": 40,
     "cifar100": 50,
 }
-"""The complete data sets of both papers, and the epochs for each."""
+"""The number of epochs on each complete data set, as in both papers."""
 
 PUBLISHED_TABLES = ("three-projections-table-3", "key-value-table-3")
 
