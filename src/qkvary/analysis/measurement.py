@@ -98,7 +98,8 @@ def analyze_windows(
     """
     layers: list[LayerStatistics] = []
     depth, done = network.config.num_layers, 0
-    # A window is read, its statistics are taken, and in the end figures are made of them.
+    # Windows are read one by one, their statistics are added up, and the figures are computed at
+    # the end.
     total = (2 * max(1, expected) + 1) * depth
 
     def step(steps: int = 1) -> None:
@@ -182,7 +183,8 @@ def _choose_context(network: LanguageModel, settings: AnalysisSettings) -> int:
         )
     heads = max(layer.num_heads for layer in config.layers)
     moments = 8 * config.d_model**2 * config.num_layers
-    # Scores, their softmax and what is compared with their transposes; logits and derivatives.
+    # Scores, their softmax and the maps that are compared with their transposes; logits and
+    # gradients.
     window = 4 * context * (6 * heads * context + 4 * config.vocabulary)
     require_memory(
         moments + window,

@@ -161,7 +161,7 @@ def _observe(network: LanguageModel) -> Generator[list[_Call]]:
     calls: list[_Call] = []
     try:
         for layer in layers:
-            # Hides the method of the class until the attribute is deleted.
+            # Shadows the method of the class until the attribute is deleted.
             layer.forward = partial(_attend, layer, calls)  # pyright: ignore[reportAttributeAccessIssue]
         yield calls
     finally:
@@ -182,7 +182,7 @@ def _attend(
     del cache, kernel
     heads = attention.read(x, layout)
     shifts = [torch.zeros_like(one, requires_grad=True) for one in (heads.key, heads.value)]
-    # Before the score terms, because a soft cap multiplies queries and keys.
+    # Added before the score terms, because a soft cap already multiplies queries and keys.
     scores = attention.score(heads._replace(key=heads.key + shifts[0]), layout)
     call = _Call(
         attention=attention,

@@ -116,7 +116,7 @@ def joint_spectrum(
     ]
     values = torch.linalg.svdvals(torch.cat(halves, dim=-1))
     values = values / torch.linalg.vector_norm(values, dim=-1, keepdim=True).clamp(min=least)
-    # Heads of more than d_model / 2 channels have fewer singular values than channels.
+    # Heads with more than d_model / 2 channels have fewer singular values than channels.
     return torch.nn.functional.pad(values, (0, 2 * seen.shape[-1] - values.shape[-1]))
 
 

@@ -52,13 +52,13 @@ def forecast_tie(
     inverses = (torch.linalg.pinv(moments[part, part], hermitian=True) for part in halves)
     damped = curvature + scale * torch.block_diag(*inverses)
     values, vectors = torch.linalg.eigh(damped)
-    # None are left out but those of a weight without full rank.
+    # Only directions in which the weight has no rank are dropped.
     kept = values > values.max() * torch.finfo(values.dtype).eps * joint
     roots = values.clamp(min=0).sqrt()
     root = (vectors * roots) @ vectors.mT
     inverse = (vectors[:, kept] / roots[kept]) @ vectors[:, kept].mT
     energies, directions = torch.linalg.eigh(root @ moments @ root)
-    # The error of z M^1/2 is its part in the lost directions.
+    # The error of z M^1/2 is its part in the dropped directions.
     error = inverse @ directions[:, :size] * energies[:size].clamp(min=0).sqrt()
     return Tie(
         forecast=float(energies[:size].clamp(min=0).sum()) / 2,

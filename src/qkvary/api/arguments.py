@@ -266,7 +266,7 @@ def choose_runs(
         if given:
             raise UsageError(f"expected a study with {option}, got the training {name!r}")
     found = find_training(store, name)
-    # Other options would mean runs that do not exist.
+    # Another device or dtype would select runs that do not exist.
     for option, given, default, noted in (
         ("--device", part.device, PART.device, found.study.device),
         ("--dtype", part.dtype, PART.dtype, found.study.dtype),
@@ -302,6 +302,6 @@ def _read_range(part: str, whole: str) -> range:
     found = range(int(first), int(last if dash else first) + 1)
     if not found:
         raise UsageError(f"expected the smaller seed first, got {whole!r}")
-    # Not its length, which has to fit a machine word.
+    # Not len(found), which must fit into a machine word.
     check_number_of_seeds(found[-1] - found[0] + 1)
     return found

@@ -327,7 +327,7 @@ def _shrink(
             announce_stop()
 
     def end(number: int) -> None:
-        # The checkpoints stay.
+        # The checkpoints are kept.
         raise StoppedError(number)
 
     with stop_in_order(stop, end) if plan.heal_tokens else nullcontext():

@@ -173,13 +173,13 @@ def evaluate(
     from qkvary.inference.evaluation.text_measurement import measure_text
     from qkvary.reports.evaluation import evaluation_report, task_data, text_data
 
-    # Read when lm-eval and its libraries are imported, which a command does for nothing else.
+    # Imports of lm-eval and its libraries read this; a command imports them for nothing else.
     if own_process and not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
     asked = None if questions is None else prepare_tasks(questions)
     if own_process and asked is not None and not asked.others:
         os.environ["HF_HUB_OFFLINE"] = "1"
-    # What a given network reads is checked with the text.
+    # For a network that is already loaded, the tokenizer is checked when the text is read.
     reads = (
         text is not None and isinstance(model, str | os.PathLike) and not is_prepared(text.data[0])
     )

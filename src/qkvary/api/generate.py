@@ -145,7 +145,7 @@ class Decoding(NetworkOptions):
         from qkvary.nn.decoding.choice import pinned
         from qkvary.nn.decoding.native import notice
 
-        # A state is no cache that a kernel reads.
+        # The kernels read caches of tokens, not states.
         reads_cache = any(not one.variant.keeps_state for one in loaded.network.config.layers)
         wanted = reads_cache and pinned(self.kernel) in ("auto", "fastest", "native")
         return notice() if wanted else None
@@ -255,7 +255,7 @@ def _sample(
     from qkvary.inference.decoding import stream
 
     new_cache, limit = decoding.cache_maker(loaded), loaded.network.config.max_tokens
-    # Requests that do not fit are refused here.
+    # Creating the streams refuses requests that do not fit.
     streams = [
         (
             group.start,

@@ -38,7 +38,7 @@ class Hardware:
     def choose(self) -> Device:
         """Return the device."""
         given = (self.gpu, self.memory, self.bandwidth, self.flops)
-        # A number without its unit is refused like text without one.
+        # A number without a unit is refused like text without one.
         gpu, memory, bandwidth, flops = (None if one is None else str(one) for one in given)
         return choose_device(gpu, memory=memory, bandwidth=bandwidth, flops=flops)
 

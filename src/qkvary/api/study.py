@@ -120,7 +120,7 @@ def study(
     )
     if runs.message or (runs.exit_code and runs.missing):
         if published:
-            # What ended the study may also keep the page from being written.
+            # The error that ended the study may also prevent writing the page.
             with suppress(QkvaryError, OSError):
                 publish(0)
         document = {"runs": runs, "summary": None, "files": ()}
@@ -182,7 +182,7 @@ def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counte
     Raises:
         DamagedError: if data of a task is damaged.
     """
-    # Other uses of the verb import torch in the workers only.
+    # In its other uses, the verb imports torch only in the workers.
     from qkvary.studies.timing import estimate_seconds, find_missing_data
 
     if not cells:

@@ -84,7 +84,7 @@ def train(
         StoppedError: after a signal; the runs have checkpoints.
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
-    # The help needs no torch.
+    # Imported here because the help needs no torch.
     from qkvary.training.memory import require_training_memory
 
     chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
@@ -120,12 +120,12 @@ def train(
             require_training_memory(cell.run, processes=distribution.size)
         if not dry_run:
             study = _train(study, store, planned, options, distribution, call, shown)
-    # What describes the runs is not needed to train them.
+    # Imported here because training does not need the descriptions of runs.
     from qkvary.api.training_plan import plan_report
     from qkvary.api.training_result import TrainingResult, describe_runs
 
     if distribution.rank or dry_run:
-        # Under torchrun one process reports.
+        # Under torchrun only one process reports.
         nothing = Report(subject="", question=study.question)
         report = nothing if distribution.rank else plan_report(study, store, planned)
         return TrainingResult(None, report, study=study, store=store)
@@ -163,7 +163,7 @@ def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distrib
 
     if "WORLD_SIZE" not in os.environ:
         return nullcontext(SingleProcess())
-    # Takes as long to import as torch itself.
+    # This import takes as long as torch itself.
     from qkvary.training.parallel import join_process_group
 
     return join_process_group(options.strategy, options.device)
@@ -239,7 +239,7 @@ def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal
     """Show steps and passes over the text of the runs that are not done."""
     runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
     tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
-    # A text shorter than a row is refused when it is read.
+    # A text shorter than a row is refused later, when it is read.
     if runs and tokens > runs[0].sequence_length:
         shown.say(describe_effort(runs[0], tokens))
 
@@ -310,7 +310,7 @@ def _train_cells(
         while left:
             busy: list[Cell] = []
             for cell in left:
-                # All processes stop together, also between two runs.
+                # All processes stop together, even between two runs.
                 if distribution.all_reduce([float(stopping.is_set())])[0]:
                     raise StoppedError(received[0] if received else signal.SIGTERM)
                 end = execute_cell(

@@ -30,7 +30,7 @@ def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
     """Return the seconds that steps and evaluations take here, or None on another device."""
     if run.device != "cpu":
         return None
-    # It needs torch, which a training has not imported yet.
+    # This import needs torch, which training has not imported yet.
     from qkvary.studies import timing
 
     return timing.estimate_language_seconds(replace(run, seed=0), count_scored(run, planned))

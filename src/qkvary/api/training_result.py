@@ -102,6 +102,6 @@ def write_texts(study: Study, store: Store) -> dict[str, str]:
                     TextSampler(tokenizer, tokens=TEXT_TOKENS, seed=seed)(network)
                     for seed in range(TRIES)
                 )
-                # A document may end before it begins.
+                # The first token may already end the document, so empty texts are skipped.
                 texts[cell.variant] = next((text for text in samples if text.strip()), "")
     return texts

@@ -40,7 +40,7 @@ def variants(
     Raises:
         ValueError: for an unknown label, or a variant that does not fit the layer.
     """
-    # What differs by layer is no variant of one layer, which is counted here.
+    # This counts one layer; a variant that differs by layer is refused.
     chosen = tuple(map(as_variant, read_labels(labels)))
     layer = choose_layer(
         None if model is None else find_model(model),

@@ -60,7 +60,7 @@ class Initialization:
     def __post_init__(self) -> None:
         check_choices(self)
         for std in (self.std, self.output_std, self.embedding_std):
-            # Not "outside", which would accept NaN.
+            # Written so that NaN is refused.
             if std is not None and not 0 < std <= LARGEST_STD:
                 raise ValueError(f"expected a std above 0 and up to {LARGEST_STD:,}, got {std}")
 

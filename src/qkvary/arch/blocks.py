@@ -60,7 +60,8 @@ class ProjectedAttention:
                 "expected a separate query in a layer that reads another layer's keys and "
                 f"values, got a query that reads {given.sharing.query}"
             )
-        # A missing bias belongs to the layer's own projections; shared ones have theirs.
+        # Only the layer's own projections may lack a bias; projections of another sharing have
+        # theirs.
         unbiased = self.unbiased if given.sharing == own.sharing else ()
         config = dataclasses.replace(self.config, variant=given)
         return dataclasses.replace(self, config=config, unbiased=unbiased, storage="needed")
@@ -122,7 +123,7 @@ class LatentAttention:
         check_sizes(self, "window")
         if self.own_indexer and self.q_rank is None:
             raise ValueError("expected a latent of the query, which the indexer reads, got none")
-        # Widths of several heads have to be sizes too.
+        # The width of all heads together has to be a valid size too.
         tuple(self.linears)
 
     @property
@@ -285,7 +286,7 @@ class CompressedAttention:
                 f"{self.compressor and self.compressor.rate} and "
                 f"{self.indexer and self.indexer.rate}"
             )
-        # Widths of several heads have to be sizes too.
+        # The width of all heads together has to be a valid size too.
         tuple(self.linears)
 
     @property
@@ -463,7 +464,7 @@ def share_layer(layer: Layer, variant: Variant) -> Layer:
         if isinstance(layer.attention, RecurrentLayer):
             return layer
         kind = "latent" if isinstance(layer.attention, LatentAttention) else "compressed"
-        # A choice that does not fit, not a type that is wrong.
+        # A ValueError, because the choice does not fit; its type is right.
         raise ValueError(
             f"expected layers with their own projections to share, got {kind} attention, which "
             "already stores one tensor for keys and values"

@@ -131,7 +131,7 @@ def _share_layers(layers: tuple[Layer, ...], variant: AnyVariant) -> tuple[Layer
     if isinstance(variant, Variant):
         return tuple(map_layers(layers, lambda layer: share_layer(layer, variant)))
     variant.check_layers(len(layers))
-    # One object for layers that are alike, by which they are counted.
+    # Equal layers are one object, which counting relies on.
     made: dict[tuple[int, Variant], Layer] = {}
     pairs = [*zip(layers, variant.layers, strict=True)]
     for layer, own in pairs:
@@ -228,7 +228,7 @@ def _describe_encoder(network: EncoderConfig) -> Model:
         tables=() if vectors else (table,),
         others=(matrix,) if vectors else (),
         positions=_position_tables(network, network.positions),
-        # The head has its own LayerNorm, whatever the blocks have.
+        # The head has its own LayerNorm, whatever norm the blocks have.
         norms=(*final_norms(network), Norm(width=d_model, bias=True)),
         head=(
             Linear(inputs=d_model, outputs=d_model, bias=True, is_pooled=pooled),

@@ -183,7 +183,7 @@ class Lazy(Mapping[str, T]):
 
 
 _identity = partial(gpt_124m, "I-K-V")
-# Makes a function that makes the network.
+# Returns a function that makes the network.
 _modern = partial(partial, modern_network)
 
 _MODERN = {
@@ -199,7 +199,8 @@ _MODERN = {
 _PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
 PORTABLE_NETWORKS: Mapping[str, tuple[str, str]] = {
     **{f"{name}-portable": (name, PORTABLE) for name in _PORTABLE_SIZES},
-    # 512 numbers and 64 rotary ones, as DeepSeek: every kernel for latents has this size.
+    # 512 latent channels and 64 rotary ones, like DeepSeek: every kernel for latents supports this
+    # size.
     "lm-60m-mla": ("lm-60m", "Q-K=V@decoupled-64@kv-norm"),
 }
 """For each portable network, the modern network with the same training, and the variant."""

@@ -126,7 +126,7 @@ def _divide(scaling: RotaryScaling, channels: int, base: float, tokens: int) -> 
     if scaling.form == "dynamic":
         longer = scaling.factor * tokens / scaling.original_tokens - (scaling.factor - 1)
         return tuple(longer ** (2 * k / (channels - 2)) for k in pairs)
-    # Both others keep a share of each frequency, and divide the rest of it.
+    # ``yarn`` and ``llama3`` keep a share of each frequency, and divide the rest.
     shares = _yarn_shares if scaling.form == "yarn" else _llama3_shares
     return tuple(
         1 / (share + (1 - share) / scaling.factor) for share in shares(scaling, channels, base)

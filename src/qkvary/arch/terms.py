@@ -416,7 +416,7 @@ CORES: Mapping[str, CoreEntry] = {
             "channel-softmax({bare_role})",
             "normaliser",
         ),
-        # Sums of products of any sign may be zero, so that nothing divides by them.
+        # Sums of products of any sign may be zero, so nothing is divided by them.
         _linear("linear-identity", "query and key, not normalised", "{role}"),
     )
 }

@@ -300,7 +300,8 @@ class Variant(ScoreTerms):
         """
         heads = num_heads if self.num_kv_heads is None else self.num_kv_heads
         if num_heads % heads:
-            # Sizes come from files: a number of heads may be absurd, and the list must stay short.
+            # Sizes come from files: the number of heads may be absurdly large, but the list must
+            # stay short.
             few = range(1, min(num_heads, MOST_HEADS) + 1)
             divisors = ", ".join(str(n) for n in few if num_heads % n == 0)
             raise ValueError(
@@ -349,7 +350,7 @@ class LayerVariants:
         Raises:
             ValueError: with both numbers.
         """
-        # Sizes come from text: the layers may be too many to list.
+        # Sizes come from text: there may be too many layers to list.
         given = sum(count for _, count in self.runs)
         if given != num_layers:
             raise ValueError(

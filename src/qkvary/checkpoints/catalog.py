@@ -121,7 +121,7 @@ def require_tokenizer(
 
 def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
     if reference == "bytes":
-        # A network of 256 tokens has no separator.
+        # A network with a vocabulary of 256 has no separator.
         return ByteTokenizer(has_separator=vocabulary > BYTES)
     path = Path(reference).expanduser()
     if path.suffix not in (".bin", ".model"):

@@ -102,7 +102,7 @@ def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> f
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
-    # An exponent that single precision has.
+    # Limited to exponents of single precision.
     return 2.0 ** max(-60, math.floor(math.log2((STILL * epsilon / max(largest, 1e-30)) ** 0.5)))
 
 

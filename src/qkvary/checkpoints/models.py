@@ -195,7 +195,7 @@ def build_model(
     except ValueError as error:
         raise DamagedError(f"{where} has an invalid configuration: {error}") from None
     found = sum(tensor.numel() for tensor in weights.values())
-    # Of parts of a user's file the number is not known before they are built.
+    # The size of parts from a user's file is not known before they are built.
     if expected != found and not not_counted(config):
         raise DamagedError(
             f"{where} has {found:,} weights, but its configuration requires {expected:,}"
@@ -237,7 +237,7 @@ def _check_numbers(weights: Mapping[str, Tensor], where: str) -> torch.dtype:
 
 
 def _check_vocabulary(config: LanguageModelConfig, tokenizer: Tokenizer | None, where: str) -> None:
-    # A table may be padded: rows after the last token are never used.
+    # A table may be padded: rows after the last token are never read.
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise DamagedError(
             f"{where} has a vocabulary of {config.vocabulary}, but its tokenizer one of "

@@ -41,7 +41,7 @@ def joins_spaces(data: bytes, where: str) -> bool:
 
 
 def _joins_spaces(normalizer: Mapping[int, int | bytes]) -> bool:
-    # The default, which is not stored, is to collapse.
+    # Collapsing is the default, which files omit.
     return bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1))
 
 

@@ -74,7 +74,7 @@ def print_error(message: str) -> None:
         stream.write("qkvary: " + printable(text) + "\n")
         stream.flush()
     except OSError:
-        # Standard error is closed; the exit code remains.
+        # Standard error is closed; only the exit code remains.
         return
 
 
@@ -202,7 +202,7 @@ def _report(error: Exception) -> int:
     from cyclopts import CycloptsError, UnusedCliTokensError
 
     if isinstance(error, ImportError) and isinstance(error.__cause__, ImportError):
-        # A command that cannot be imported: report the missing module.
+        # If the command cannot be imported, report the missing module.
         return _report(error.__cause__)
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):

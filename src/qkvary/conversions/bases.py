@@ -120,7 +120,7 @@ def _last_basis(config: LanguageModelConfig, bases: Sequence[Basis]) -> tuple[Ba
     if first is None:
         return None, True
     if not is_uniform(config):
-        # The logits y B_last (E B_1)^T are y E^T.
+        # Logits become y B_last (E B_1)^T = y E^T, unchanged.
         return torch.linalg.inv(first).mT.contiguous(), True
     return first, _is_orthogonal(first)
 

@@ -148,7 +148,7 @@ def measure_condition(matrix: Float[Tensor, "rows columns"], name: str) -> Condi
         UsageError: if it is singular, or worse conditioned than what leaves logits equal to 1e-9.
     """
     number = float(torch.linalg.cond(matrix))
-    # Not "greater", which would accept NaN.
+    # Written so that NaN is refused.
     if not number <= MOST_CONDITION:
         raise UsageError(
             f"expected {name} with a condition number of at most {MOST_CONDITION:.0e}, which keeps "

@@ -73,7 +73,8 @@ def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
     value = gauge.value.repeat_interleave(group, 0)
     weights = dict(layer.weights)
     matrices: dict[Source, Tensor] = {sharing.query: query}
-    # After the query, whose source the others may share: then it is one matrix, or has a map.
+    # Set after the query: if the query shares this source, the source is one matrix, or the query
+    # has a map.
     matrices |= {sharing.value: gauge.value, sharing.key: gauge.key}
     for source in sharing.projections:
         _turn(weights, source, matrices[source])

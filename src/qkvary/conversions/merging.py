@@ -60,7 +60,7 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
             weights["k_proj.bias"] = torch.zeros(size, dtype=query.dtype)
     elif sharing.value == sharing.key:
         conditioning = (measure_condition(query, f"W_Q of {layer.name}"),)
-        # Values are v W_Q^T from here on.
+        # From here on, values are v W_Q^T.
         out = weights["o_proj.weight"]
         weights["o_proj.weight"] = torch.linalg.solve(query.mT, out, left=False)
     for name in ("k_proj.weight", "k_proj.bias"):
@@ -96,7 +96,7 @@ def merge_value(layer: LayerDraft) -> LayerDraft:
 
 
 def _share(config: AttentionConfig, sharing: Sharing) -> AttentionConfig:
-    # One KV head of one head is no sharing.
+    # With one head there are no KV heads to share.
     variant = dataclasses.replace(config.variant, sharing=sharing, num_kv_heads=None)
     return dataclasses.replace(config, variant=variant)
 

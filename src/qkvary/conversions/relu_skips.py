@@ -78,6 +78,6 @@ def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> 
     if "up.bias" in weights:
         bias = weights["up.bias"]
         found["up.bias"] = sign * bias
-        # W_2 relu(-z) has W_2 P b less than W_2 relu(z) - W_2 P W_1 x.
+        # W_2 relu(-z) equals W_2 relu(z) - W_2 P W_1 x minus W_2 P b, which the bias adds back.
         found["down.bias"] = weights["down.bias"] + weights["down.weight"] @ (channels * bias)
     return found

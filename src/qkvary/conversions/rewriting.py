@@ -76,7 +76,7 @@ def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOption
     with torch.device("meta"):
         shapes = LanguageModel(config).state_dict()
     weights = {name: shape.double() for name, shape in shapes.items()}
-    # From here on it takes numbers, which tensors without storage refuse.
+    # The rewrite checks its conditions first, then computes with values, which meta tensors refuse.
     with suppress(NotImplementedError, RuntimeError):
         rewrite(Draft(config, weights), options)
 
@@ -102,7 +102,7 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
     tokens = _draw_tokens(network)
     expected = _read(double, tokens)
     difference = measure_difference(expected, _read(exact, tokens), torch.float64)
-    # Not "greater", which would accept NaN.
+    # Written so that NaN is refused.
     if not difference.relative <= MOST_DIFFERENCE:
         raise UsageError(
             f"expected logits equal to {MOST_DIFFERENCE:.0e} in float64 after {name}, got a "

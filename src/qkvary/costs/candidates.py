@@ -137,7 +137,7 @@ def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
     own = min(config.num_kv_heads for config in configs)
     tied = parse_variant("Q-K=V")
     for sharing in (QKV, *(map(parse_variant, SHARINGS) if all_sharings else (tied,))):
-        # A query that is the key has as many heads as the key: no such row with fewer KV heads.
+        # A query that is the key has as many heads as the key, so it allows no fewer KV heads.
         with suppress(ValueError):
             yield dataclasses.replace(sharing, num_kv_heads=None if own == queries else own)
     halves = (own // 2, own // 4, own // 8) if all_sharings else (queries // PUBLISHED_GROUP,)

@@ -107,11 +107,11 @@ def decode_step(
     if batch < 1:
         raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")
     macs = decode_macs(model, context=context, encoder_tokens=encoder_tokens).total
-    # No step is over before the device that holds most is done.
+    # A step ends when the device with the most cache has read it.
     read = devices * device_read_bytes(
         model, context=context, stored_as=cache, devices=devices, encoder_tokens=encoder_tokens
     )
-    # The keys and values of the encoder were written before the first step.
+    # The keys and values of the encoder are written before the first step.
     written = sum(
         count * layer_cache_bytes(layer.attention, context=1, stored_as=cache)
         for layer, count in count_kinds(model.layers)

@@ -160,7 +160,7 @@ def allocate_vllm(
     largest = max(map(page, specs))
 
     def tokens(spec: _Spec) -> int:
-        # A page that does not divide the largest is padded.
+        # A page size that does not divide the largest one is padded.
         return block * (largest // page(spec)) if largest % page(spec) == 0 else block
 
     kinds = Counter(specs)
@@ -199,7 +199,7 @@ def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
         yield from _vllm_latents(kept, form)
     elif kept is not None:
         heads, channels = _heads(kept)
-        # Quantised entries have a scale for each head of keys and of values.
+        # Quantised entries have one scale per head, for keys and for values.
         scale = 0 if form.group is None else SCALE_BYTES
         of_head = sum(width * form.bits // 8 + scale for width in channels)
         held = max(1, heads // devices) * of_head

@@ -263,7 +263,7 @@ def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
     """Return what a layer stores under a method, or ``None`` if the method does not apply."""
     config = attention.config
     variant = config.variant
-    # A rotary key that all heads share is no reason to store the whole input.
+    # A rotary key that all heads share does not count: it is no reason to store the input instead.
     stored = sum(config.width(source) for source in variant.sharing.cached)
     if method == "layer input":
         mixed = IDENTITY in variant.cached and len(variant.sharing.cached) == 2

@@ -100,7 +100,7 @@ _PLAIN = {
     "fp32": Format(name="fp32", bits=32),
     "bf16": Format(name="bf16", bits=16),
     "fp16": Format(name="fp16", bits=16),
-    # One scale a tensor, which is not counted.
+    # One scale per tensor, which is not counted.
     "fp8": Format(name="fp8", bits=8),
 }
 _ALIASES = {

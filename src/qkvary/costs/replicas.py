@@ -90,7 +90,7 @@ def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
     if not isinstance(attention, ProjectedAttention) or attention.storage in NEEDED_WHOLE:
         return size
     config = attention.config
-    # A source of one head, such as a rotary key that all heads share, is on every device.
+    # A source with one head, such as a rotary key that all heads share, is on every device.
     cached = config.variant.cached
     held = sum(-(-config.heads(one) // devices) * config.channels(one) for one in cached)
     return -(-size * held // sum(map(config.width, cached)))

@@ -157,7 +157,7 @@ def activation_bytes(
     blocks = map_layers(model.layers, count)
     inputs = tokens * d_model * len(model.layers)
     largest = max(blocks) - tokens * d_model
-    # The last norm keeps its input and the head its own.
+    # The last norm and the head each store their input.
     outside = 2 * tokens * d_model
     if model.encoder is not None:
         encoding = map_layers(
@@ -174,7 +174,7 @@ def activation_bytes(
 def activation_numbers(layer: Layer, d_model: int) -> int:
     """Numbers that one block keeps per token: what each operation needs for its backward pass."""
     sublayers = 2 if layer.cross is None else 3
-    # Every norm keeps its input, and what follows one that is given to a sublayer its output.
+    # Every norm stores its input; a sublayer after a norm stores the norm's output.
     norms = len(layer.norms) or sublayers
     numbers = (norms + min(norms, sublayers)) * d_model + _attention_numbers(layer.attention)
     if layer.cross is not None:
@@ -197,7 +197,7 @@ def _attention_numbers(attention: AttentionLayer) -> int:
         return _projected_numbers(attention)
     if isinstance(attention, LatentAttention):
         read = 2 * attention.key_dim + attention.value_dim
-        # The norms of the latents keep their inputs, the projections after them theirs.
+        # The norms of the latents store their inputs, and the projections after them theirs.
         latents = 2 * ((attention.q_rank or 0) + attention.kv_rank)
         return latents + attention.num_heads * (read + attention.value_dim)
     if isinstance(attention, RecurrentLayer):
@@ -220,8 +220,8 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
     made = 0 if variant.latent is None else config.width(sharing.key)
     before = config.width(sharing.key) if variant.kv_norm else 0
     if variant.decoupled is not None:
-        # Query and key are copied next to their rotated parts, and the value is filled up with as
-        # many zeros, which mixed values have too until they are cut off.
+        # Query and key are copied next to their rotated parts. The value is padded with as many
+        # zeros, which stay in the mixed values until they are cut off.
         wide = config.num_heads + config.num_kv_heads
         return 2 * wide * config.compared_channels + queries + made + before
     tensors: dict[tuple[str, bool], int] = {
@@ -231,7 +231,7 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
     }
     if variant.query_form in ("map", "residual-gelu"):
         tensors[sharing.query, False] = config.width(sharing.query)
-    # The layer input is kept already, as what the projections read.
+    # The layer input is stored anyway, because the projections read it.
     tensors.pop((IDENTITY, False), None)
     if made:
         tensors |= {("key", False): config.kv_width, ("value", False): config.kv_width}

@@ -60,7 +60,7 @@ def _draw_block(count: int, size: int, seed: int, block: int) -> Crops:
     """Draw the crops of the steps of a block, one after the other."""
     steps = range(block * STEPS_AT_ONCE, (block + 1) * STEPS_AT_ONCE)
     words = np.stack([random_words(count * _NUMBERS, "crops", seed, step) for step in steps])
-    # The upper 53 bits, as a float below 1.
+    # The upper 53 bits as a float below 1.
     uniform = ((words >> np.uint64(11)) * 2.0**-53).reshape(-1, _NUMBERS)
     low, high = (math.log(ratio) for ratio in RATIO)
     area = size * size * (SCALE[0] + (SCALE[1] - SCALE[0]) * uniform[:, :TRIES])

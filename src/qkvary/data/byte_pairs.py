@@ -88,7 +88,7 @@ class BytePairTokenizer:
             UsageError: if tiktoken is not installed.
         """
         require("tiktoken")
-        # Decoding needs no tiktoken, and the command line must answer without it.
+        # Decoding needs no tiktoken, and the command line must start without it.
         import tiktoken  # noqa: PLC0415
 
         return tiktoken.Encoding(
@@ -111,7 +111,7 @@ class BytePairTokenizer:
         text_bytes(text)
         return self.encoding.encode_ordinary(text)
 
-    # The protocol Tokenizer has ``after``, which changes nothing here.
+    # The protocol Tokenizer has ``after``, which makes no difference here.
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002
         """Return the bytes of a token; the separator has none."""
         return b"" if token == self.separator else self.pieces[token]

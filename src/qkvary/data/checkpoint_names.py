@@ -59,14 +59,14 @@ def find_checkpoint(reference: StrPath) -> Path:
     name = read_name(reference, "the name or path of a checkpoint")
     path = read_path(name)
     if path.exists():
-        # A pipe or a device might never end.
+        # Reading a pipe or a device might never end.
         if not (path.is_file() or path.is_dir()):
             raise UsageError(f"expected a file or folder, got {path}, which is neither")
         return _network_of(path) if _RUN_KEY.fullmatch(path.name) else path
     packaged, root = find_packaged(name), data_root()
     if packaged is not None:
         return packaged
-    # A name from elsewhere may be on this machine.
+    # The checkpoint may be on this machine even if it is not packaged.
     names = tuple(dict.fromkeys((*checkpoint_names(), *_ELSEWHERE)))
     known = find_name(name, names)
     if root is not None and known in checkpoint_names():

@@ -180,7 +180,8 @@ class _Bytes:
 def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
     """Yield the documents of a text file; separated ones are stripped."""
     section = max(1, SECTION_BYTES // cuts)
-    # Consumed bytes are deleted at the front, which is free, and few are searched twice.
+    # Consumed bytes are deleted at the front, which costs nothing, and few bytes are searched
+    # twice.
     waiting = bytearray(file.chunk().removeprefix(_BOM))
     line, marked, looked, ended = 1, False, 0, not waiting
     limit, is_long = SECTION_BYTES, False
@@ -189,7 +190,7 @@ def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
         if place >= 0:
             end, used, marked, is_long = place, place + len(_MARK), True, False
         elif len(waiting) > limit + len(_MARK):
-            # Only a text that fills the buffer is known to be long and is split.
+            # Only a text that fills the buffer is known to be long, and is split.
             if not is_long:
                 limit, is_long = section, True
             used = end = waiting.rfind(b"\n", 0, limit) + 1

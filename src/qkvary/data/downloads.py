@@ -20,7 +20,7 @@ HUB = "https://huggingface.co"
 HUB_SECONDS = 5.0
 """Maximum seconds until the hub answers, before its libraries are used."""
 
-# Without other handlers, only https is opened or redirected to.
+# Without the other default handlers, only https can be opened or redirected to.
 HANDLERS: tuple[type[urllib.request.BaseHandler], ...] = (
     urllib.request.ProxyHandler,
     urllib.request.HTTPSHandler,
@@ -47,7 +47,7 @@ class DownloadError(RuntimeError):
 
 def keep_in_cache(path: Path, data: bytes) -> None:
     """Store valid data in the cache to speed up later starts."""
-    # An unwritable cache only costs time: the data can be downloaded again.
+    # An unwritable cache only costs time, because the data can be downloaded again.
     with suppress(ResourceError):
         make_directory(path.parent)
         atomic_write_file(path, data)
@@ -67,7 +67,7 @@ def find_hub_problem() -> str | None:
         return "HF_HUB_OFFLINE is set"
     address = os.environ.get("HF_ENDPOINT") or HUB
     try:
-        # HANDLERS open nothing but https; another endpoint is left to the libraries.
+        # HANDLERS open only https; other endpoints are left to the libraries.
         request = urllib.request.Request(address, method="HEAD")  # noqa: S310
         response = _make_opener().open(request, timeout=HUB_SECONDS)
         if response is not None:

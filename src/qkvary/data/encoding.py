@@ -94,7 +94,7 @@ class Encoder:
                 parts += self._tokens(document.text), self._end
             except ValueError as error:
                 raise UsageError(f"{document.where}: {error}") from None
-        # One array for all: an array costs more than the tokens of a short document.
+        # One array for all documents: for short documents, an array costs more than the tokens.
         together = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         if together.size and int(together.max()) >= self._vocabulary:
             self._refuse(documents, parts)

@@ -63,7 +63,7 @@ FEATURE_SETS: dict[str, FeatureSet] = {
         test_images=20,
         width=64,
         images="cifar100-10k",
-        # The small network learned the even ones.
+        # The small network was trained on the even classes.
         labels=slice(1, None, 2),
         origin=CIFAR100_FEATURES_SHA256,
     ),

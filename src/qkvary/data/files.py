@@ -49,7 +49,7 @@ def decompress(data: bytes, where: str, *, limit: int) -> bytes:
         return data
     is_gzip = where.endswith(".gz")
     try:
-        # One byte more than is allowed shows that there is more.
+        # One byte more than allowed shows whether the file is too large.
         unpack = zlib.decompressobj(_GZIP) if is_gzip else lzma.LZMADecompressor()
         plain, is_whole = unpack.decompress(data, limit + 1), unpack.eof
     except (zlib.error, lzma.LZMAError, EOFError) as error:

@@ -121,7 +121,7 @@ def find_commit(repository: str, revision: str | None) -> str:
     problem = find_hub_problem()
     if problem is not None:
         raise _unreachable(repository, problem)
-    # It comes with datasets, and takes as long to import.
+    # huggingface_hub comes with datasets, and takes as long to import.
     import huggingface_hub  # noqa: PLC0415
     from huggingface_hub import errors  # noqa: PLC0415
 

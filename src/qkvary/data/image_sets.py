@@ -275,11 +275,11 @@ _TINY_IMAGENET = ImageSet(
     train={
         "tiny-imagenet-200": "be15b6fdfd9eca3705560de8b5d6398ef56c9b83d117d37588d19131e90d21e0",
     },
-    # The labels of the official test are not public: validation images are what is tested.
+    # The labels of the official test set are not public, so validation images are tested.
     test={},
     pixels=Pixels(
         size=64,
-        # Those of ImageNet, our choice: the papers name none.
+        # ImageNet's values, our choice: the papers give none.
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
     ),

@@ -123,7 +123,7 @@ def _find(reference: str) -> Path | None:
     except OSError as error:
         if isinstance(error, PermissionError):
             raise _unreadable(reference, error) from error
-        # A name that is too long, or circular links.
+        # The name is too long, or links are circular.
         return None
     return path if reference else None
 
@@ -131,7 +131,7 @@ def _find(reference: str) -> Path | None:
 def _read(path: Path) -> bytes:
     target = path / CONFIG_NAME if path.is_dir() else path
     try:
-        # A pipe or a device would never end.
+        # Reading a pipe or a device would never end.
         if not stat.S_ISREG(target.stat().st_mode):
             raise ValueError(f"expected a file, got {target}, which is not a regular file")
         with target.open("rb") as file:

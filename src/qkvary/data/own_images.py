@@ -56,7 +56,7 @@ def describe_images(folder: StrPath) -> OwnImages:
         data_sha256=_fingerprint(train, test, classes),
         classes=classes,
         size=train.pixels.shape[-1],
-        # Of a constant channel nothing is to be scaled.
+        # A constant channel is not scaled.
         mean=tuple(round(float(one), 4) for one in mean),
         std=tuple(round(float(one), 4) or 1.0 for one in std),
         train_images=len(train.labels),
@@ -180,7 +180,7 @@ def _read_pictures(root: Path) -> OwnSplits | None:
                 is_test = files is not apart and _is_for_test(data)
                 splits["test" if is_test else split].append((data, classes.index(name), path))
     decoded = {path: _decode(data, path) for some in splits.values() for data, _, path in some}
-    # Colours of one picture make all pictures coloured.
+    # If one picture has colours, all pictures get three channels.
     channels = max(len(pixels) for pixels in decoded.values())
     sides = {pixels.shape[1:] for pixels in decoded.values()}
     if len(sides) > 1:
@@ -216,12 +216,12 @@ def _is_for_test(data: bytes) -> bool:
 
 def _decode(data: bytes, path: Path) -> NDArray[np.uint8]:
     """Return a picture as ``[1 or 3, size, size]``."""
-    # An extra, which is required only where pictures are read.
+    # An optional dependency, required only for reading pictures.
     from PIL import Image  # noqa: PLC0415
 
     try:
         with warnings.catch_warnings():
-            # A header that claims a huge picture is refused below.
+            # A header that claims a huge picture is rejected below.
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as picture:
                 width, height = picture.size

@@ -126,7 +126,7 @@ def prepare(
         directory.clear()
     finally:
         directory.release()
-    # Groups of earlier starts were verified when loaded; those of this start are intact.
+    # Groups of earlier starts were verified when they were loaded; those of this start are intact.
     return open_prepared(folder, verify=finished is not None, tokenizer=tokenizer)
 
 
@@ -144,7 +144,7 @@ def pin_source(source: Source, folder: Path) -> Source:
     plan = unfinished_plan(folder) if finished is None else finished
     files = None if plan is None else plan["source"]["files"]
     commit = cast("dict[str, Any]", files).get("commit") if isinstance(files, dict) else None
-    # A complete set from before commits were recorded is kept.
+    # A complete set from a version that did not record commits is kept.
     return source if commit is None and finished is not None else source.pin(commit)
 
 

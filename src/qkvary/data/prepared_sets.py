@@ -144,7 +144,7 @@ def prepare_corpus(
         QkvaryError: as :func:`prepare`.
     """
     source = open_source(name, choices)
-    # Two files of one name are two sets.
+    # Two files with the same name are two sets.
     is_own = name not in CORPORA and source.pin is None
     by_content = by_content or (is_own and _is_taken(source, tokenizer))
     folder = out or _choose_folder(source, tokenizer, by_content=by_content)
@@ -356,7 +356,7 @@ def _find(
     name, _, own = reference.partition("/")
     if own and not reference.startswith("hf:") and not Path(reference).expanduser().exists():
         folder = None
-        # A reference that names neither a set nor a corpus is that of a text.
+        # A reference that names neither a set nor a corpus means a text.
         with suppress(UsageError):
             folder = find_prepared(reference)
         if folder is not None or (name in CORPORA and "/" not in own):
@@ -395,7 +395,7 @@ def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
     try:
         own = default_folder(name, name_tokenizer(tokenizer))
     except UsageError:
-        # There is no cache, or the name is not valid for a folder.
+        # There is no cache, or the name is not a valid folder name.
         return None
     any_digits = f"{escape(plain_name(name))}-{'[0-9a-f]' * DIGITS}-{name_tokenizer(tokenizer)}"
     for folder in (own, *sorted(own.parent.glob(any_digits))):

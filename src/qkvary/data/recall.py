@@ -104,7 +104,8 @@ def _draw_distinct(words: NDArray[np.uint64], below: int) -> NDArray[np.int32]:
     """Return distinct numbers in ``[0, below)`` for each row of words, uniform over all choices."""
     found = np.zeros((len(words), 0), dtype=np.int64)
     for column in range(words.shape[1]):
-        # The number-th of those that are left: every smaller one that is taken moves it up by one.
+        # ``number`` counts the columns that are left; each smaller column that is taken moves it up
+        # by one.
         number = (words[:, column] % np.uint64(below - column)).astype(np.int64)
         for taken in _columns(np.sort(found, axis=1)):
             number += number >= taken

@@ -79,7 +79,7 @@ class ShardGroup:
             ValueError: if it was changed.
         """
         fields = from_line(data.removesuffix(b"\n"))
-        # Older versions stored digests of blocks too.
+        # Older versions stored digests of blocks as well.
         fields.pop("blocks", None)
         fields["shards"] = {name: tuple(counts) for name, counts in fields["shards"].items()}
         fields["files"] = {

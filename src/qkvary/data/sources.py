@@ -135,7 +135,7 @@ def find_source(path: Path, choices: SourceOptions | None = None) -> Source:
             cut = _cut_by_position(name, texts, share, listed, total, chosen.max_tokens)
             return replace(cut, streams=[*cut.streams, *_streams(parts, chosen)])
     if cuts > 1:
-        # A resumed preparation must cut in the same places.
+        # A resumed preparation must cut in the same positions.
         listed["cuts"] = cuts
     streams = _streams(parts, chosen, cuts)
     return Source(name=name, streams=streams, rule=rule, total_bytes=total, files=listed)

@@ -36,7 +36,7 @@ DIGESTED_CLASSES = 20
 """Number of classes, from the first, whose files are verified by their sha256."""
 _NOT_WHOLE = (
     *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError),
-    # A password, an unknown compression, invalid numbers or names.
+    # A password, an unknown compression, or invalid numbers or names.
     *(RuntimeError, ValueError, IndexError),
 )
 """The exceptions that readers of damaged archives raise."""
@@ -168,7 +168,7 @@ def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
             if data is not None:
                 yield inside, data
     except (*_NOT_WHOLE, OSError) as error:
-        # An impossible offset is an invalid argument; errors of gzip have no number.
+        # An impossible offset gives EINVAL; errors of gzip have no number.
         if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
             raise
         raise DamagedError(f"expected a whole archive in {path}, got another: {error}") from None
@@ -203,7 +203,7 @@ def _tar_members(path: Path) -> Iterator[_Member]:
             is_allowed = member.isfile() or member.isdir()
             read = (file or io.BytesIO()).read
             yield _Member(member.name, member.size, is_allowed, read)
-            # It would keep the headers of all; its stub does not know the list.
+            # The archive would keep the headers of all members; its type stub lacks this attribute.
             cast("Any", archive).members.clear()
             reader.left = _BoundedReader.left
 
@@ -250,7 +250,7 @@ def _decode_all(
         )
     pixels = np.empty((len(named), 3, size, size), dtype=np.uint8)
     with warnings.catch_warnings():
-        # A header that claims a huge image is refused below.
+        # A header that claims a huge image is rejected below.
         warnings.simplefilter("ignore")
         for index, name in enumerate(named):
             pixels[index] = _decode(files[name], size, f"{place}: {name}")
@@ -258,7 +258,7 @@ def _decode_all(
 
 
 def _decode(data: bytes, size: int, where: str) -> NDArray[np.uint8]:
-    # An extra, which is required only where such images are read.
+    # An optional dependency, required only for reading such images.
     from PIL import Image  # noqa: PLC0415
 
     try:

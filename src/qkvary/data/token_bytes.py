@@ -70,7 +70,7 @@ def list_token_bytes(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> list[byt
         tokenizer: The tokenizer.
         marks: The result of ``find_boundary_tokens``.
     """
-    # After an ordinary token no other token loses a space.
+    # After an ordinary token, no token loses its leading space.
     ordinary = (token for token in np.flatnonzero(~marks).tolist() if tokenizer.piece(token))
     return _token_bytes_after(tokenizer, marks, next(ordinary, None))
 

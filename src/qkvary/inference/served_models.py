@@ -48,7 +48,7 @@ def name_export(source: Path, *choices: object) -> str:
         for one in files
         if one.is_file()
     ]
-    # A later version may export otherwise.
+    # Another version may export differently.
     version = package_version("qkvary")
     told = json.dumps([version, EXPORTS, str(source.resolve()), found, *map(str, choices)])
     return f"{source.stem}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"

@@ -104,10 +104,10 @@ class Stepper:
                 return "step"
             if "graph" in self._functions:
                 return "graph"
-            # Without its own kernel, attention is not ahead of the layers.
+            # Without a kernel of its own, attention alone is not faster than the layers.
             return "attention" if tokens.is_cuda or library() is not None else "layer"
         if not all(layer.can_undo(1) for layer in self.cache.layers):
-            # A timed step could not be undone.
+            # The cache could not be restored after a timed step.
             return next(iter(self._functions))
         kind = f"step, {self._describe()}, rows {tokens.shape[0]}, tokens {most}"
         return choose_once(kind, tuple(self._functions), lambda: self._time(tokens, mask))

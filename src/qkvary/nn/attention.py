@@ -322,7 +322,7 @@ class Attention(nn.Module):
         maker = RoleMaker(config, self.projections, self.kv_norm or self.key_norm, self.latent)
         # Sources.
         x, memory = (layout.blank(x), None) if memory is None else (x, layout.blank(memory))
-        # A text is as long as its cache may become.
+        # A text may become as long as its cache.
         tokens = None if cache is None else cache.max_tokens
         rotation = make_rotation(config, layout.query_positions, x.dtype, tokens)
         stored = config.variant.cached if memory is None else ()
@@ -353,7 +353,7 @@ class Attention(nn.Module):
         is_latent = self._absorbs(cache, kernel, x.shape[1])
         if not (is_expanded or is_latent):
             roles = maker.expand(roles)
-        # The last of the roles: gradients of a shared source are added up in this order.
+        # The query comes last: gradients of a shared source are added up in this order.
         if rotation is not None:
             if roles.rope is None:
                 query = rotation.grow(rotation.rotate(query))

@@ -221,7 +221,7 @@ class Stack(nn.Module):
     def _apply_block(
         self, block: Block, x: Tensor, *, cache: LayerCache | None, **others: Any
     ) -> Tensor:
-        # What a block appended to a cache would be appended twice.
+        # Recomputing a block would append its tokens to the cache twice.
         if self.recompute_blocks and torch.is_grad_enabled() and cache is None:
             return cast("Tensor", checkpoint(block, x, use_reentrant=False, **others))
         return block(x, cache=cache, **others)

@@ -231,7 +231,7 @@ class QuantizedStore:
             self._decode(old, old_scales, self._runs, whole[:, :, :coded])
         whole[:, :, coded + closing :] = waiting[:, :, closing:]
         dropped = 0 if max_kept is None else max(0, coded + count - max_kept)
-        # First out, then in: so the rings never hold more than what is kept in the end.
+        # Remove first, then add, so that the rings never hold more than what is kept in the end.
         oldest = min(dropped, coded)
         self._codes.drop_first(oldest)
         self._scales.drop_first(self._cut(self._runs, oldest))
@@ -241,7 +241,7 @@ class QuantizedStore:
             self._decode(codes, scales, runs, whole[:, :, coded : coded + closing])
             self._add(codes, scales, runs, skipped=min(dropped, closing))
         rest = waiting[:, :, closing + max(0, dropped - closing) :]
-        # A copy: what is kept must not hold on to the projections' whole output.
+        # A copy, so that it does not keep the whole output of the projections alive.
         self._newest = rest.clone() if rest.shape[2] else None
         return whole
 
@@ -341,7 +341,7 @@ class QuantizedStore:
         mixed = rotate(entries) if self.options.rotate else entries
         if self.options.scales == "token":
             return (*quantize_tokens(mixed, self.bits, self.options.group), [])
-        # Only a crop leaves a block that is not begun by these tokens.
+        # A block can begin before these tokens only after a crop.
         begun = min(-first % self.block, entries.shape[2])
         whole = (entries.shape[2] - begun) // self.block
         parts = [
@@ -353,7 +353,7 @@ class QuantizedStore:
         return codes, scales, [begun] * (begun > 0) + [self.block] * whole
 
     def _decode(self, codes: Codes, scales: Scales, runs: list[int], target: Entries) -> None:
-        # Codes times scales have 24 bits: narrower formats are rounded to in the end.
+        # Codes times scales have 24 bits, so narrower formats are rounded at the end.
         fits = target.dtype in (torch.float32, torch.float64) and not self.options.rotate
         wide = torch.promote_types(target.dtype, torch.float32)
         found = target if fits else torch.empty_like(target, dtype=wide)

@@ -192,8 +192,8 @@ class _Chunks:
         losses = (total.log() + highest - of_right)[:, 0].masked_fill_(~counted, 0.0)
         if self._by_features is None and self._by_weight is None and self._by_bias is None:
             return losses
-        # Softmax minus one-hot is (terms - total one-hot) / total. The division is by row, so that
-        # it can wait for something narrower than the vocabulary.
+        # Softmax minus one-hot is (terms - total one-hot) / total. The division is per row, so it
+        # can be applied later to a narrower tensor than the logits.
         terms.scatter_add_(1, right, -total)
         share = total.reciprocal_().masked_fill_(~counted[:, None], 0.0)
         if narrow is not terms:
@@ -230,13 +230,13 @@ class _Chunks:
             total += multiply_transposed(terms, features)
             return
         if terms.dtype == total.dtype:
-            # Not addmm_, which torch's flop counter does not know.
+            # Not addmm_, because torch's flop counter does not know it.
             torch.addmm(total, terms.t(), features, out=total)
             return
         if self._part is None:
             self._part = torch.empty_like(total, dtype=terms.dtype)
         part = torch.mm(terms.t(), features, out=self._part)
-        # Numbers of two types are added slowly, and whole copies in the other one are large.
+        # Adding two dtypes is slow, and converting the whole tensor takes memory.
         for start in range(0, len(total), ROWS_TOGETHER):
             rows = slice(start, start + ROWS_TOGETHER)
             total[rows] += part[rows].to(total.dtype)

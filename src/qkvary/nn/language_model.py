@@ -236,7 +236,7 @@ class LanguageModel(nn.Module):
         if positions is None or self.position_embedding is None:
             return
         if positions.is_cuda and torch.cuda.is_current_stream_capturing():
-            # A captured graph cannot wait for the host; its length was checked.
+            # A captured graph cannot wait for the host; the length was checked before the capture.
             return
         if positions.min() < 0 or positions.max() >= self.config.max_tokens:
             raise ValueError(
@@ -263,8 +263,8 @@ class LanguageModel(nn.Module):
         if init.embedding_std is not None:
             initializer.normal("embedding", self.embedding, init.embedding_std)
         elif self.head_weight is None:
-            # A table that is also the head starts as a head: N(0, 1) would start with logits of
-            # deviation sqrt(d_model).
+            # A table that is also the head is initialised as a head: N(0, 1) would give initial
+            # logits with a standard deviation of sqrt(d_model).
             initializer.weight("embedding", self.embedding, init, head_std)
         else:
             initializer.table("embedding", self.embedding, init)

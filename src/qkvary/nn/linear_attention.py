@@ -206,7 +206,7 @@ def _attend(
     keep: bool,
 ) -> tuple[Mixture, State | None]:
     """Return the sums for tokens that fill chunks of one size, and the state after them."""
-    # Queries [batch, kv_heads, chunks, group, tokens, channels]: a group reads one KV head.
+    # Queries are [batch, kv_heads, chunks, group, tokens, channels]: a group shares one KV head.
     key, value = (one.unflatten(2, (-1, size)).contiguous() for one in (key, value))
     query = query.unflatten(2, (-1, size)).unflatten(1, (key.shape[1], -1)).transpose(2, 3)
     query = query.contiguous()

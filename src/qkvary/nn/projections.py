@@ -126,7 +126,7 @@ def project_together(
     """
     few = not torch.is_grad_enabled() and x.numel() <= FEW_ROWS * x.shape[-1]
     plain = [] if few else [projection for projection in projections if is_plain(projection)]
-    # torch declares a bias as always there.
+    # torch declares that a bias always exists.
     all_biases: list[Tensor | None] = [projection.bias for projection in plain]
     biases = [bias for bias in all_biases if bias is not None]
     if len(plain) < 2 or len(biases) not in (0, len(plain)):
@@ -233,7 +233,7 @@ class HeadNorm(nn.Module):
 def _norm(x: Tensor, weight: Tensor, eps: float, *, adds_one: bool) -> Tensor:
     if not adds_one:
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
-    # The sum keeps what is learned in single precision at least.
+    # Adding one needs at least single precision, or small learned gains would be lost.
     wide = torch.promote_types(x.dtype, torch.float32)
     return F.rms_norm(x.to(wide), weight.shape, 1.0 + weight.to(wide), eps).to(x.dtype)
 

@@ -88,7 +88,7 @@ def quantize_weights(model: LanguageModel) -> LanguageModel:
     for module, name in found:
         weight = getattr(module, name)
         weight.requires_grad_(requires_grad=False)
-        # Unsafe because codes have another type than the numbers.
+        # Unsafe, because codes have another dtype than the weights.
         parametrize.register_parametrization(module, name, Dequantized(weight.dtype), unsafe=True)
     return model
 

@@ -37,7 +37,7 @@ def smoothed_loss_sum(
     Returns:
         The sum in nats; with a smoothing of 0 the cross entropy.
     """
-    # As places, which a GPU makes the host wait for, and only once.
+    # Indices instead of masks: the host waits for a GPU only once.
     (counted,) = (targets != IGNORE_INDEX).nonzero(as_tuple=True)
     features, targets = features[counted], targets[counted]
     loss = linear_cross_entropy(features, weight, bias, targets)

@@ -200,7 +200,7 @@ class SoftCap(ScoreTerm):
     def forward(self, scores: Scores) -> Scores:
         """Apply the cap to the products."""
         cap = self.config.variant.soft_cap or 1.0
-        # What divides everything divides the bent scores.
+        # The temperature divides the capped scores, so it is set to 1 here.
         found = replace(scores, temperature=1.0).multiply()
         return replace(scores, products=cap * torch.tanh(found / cap))
 
@@ -245,8 +245,8 @@ class PlusBias(ScoreTerm):
         """Return the bias g(j) of every key."""
         width = self.weight.shape[1] - self.row_features
         features = interleave_sinusoids(key_positions, self.row_features)[..., :width]
-        # The published bias b shifts a whole row: it is kept as a parameter, and adding it here
-        # costs nothing and gives it the zero gradient that it has in the published form.
+        # The published bias b shifts a whole row. It is kept as a parameter, and adding it here
+        # costs nothing and gives it the zero gradient of the published form.
         weight = self.weight[:, self.row_features :]
         return F.linear(features.to(weight.dtype), weight, self.bias)
 
@@ -411,14 +411,14 @@ def normalise_diagonal(
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """
     by_norm = config.variant.diagonal.startswith("norm")
-    # Squares of squares leave the range of float16, and sums of many the precision of bfloat16.
+    # Fourth powers leave the range of float16, and sums of many exceed the precision of bfloat16.
     squares = squares.to(torch.promote_types(squares.dtype, torch.float32))
     present = torch.ones_like(squares) if valid is None else valid[:, None].to(squares.dtype)
     terms = (squares.square() if by_norm else squares) * present
     members = _find_members(squares, documents, config)
     total = _sum_diagonal(terms, members, causal=config.causal)
     count = _sum_diagonal(present, members, causal=config.causal)
-    # Where no real token was seen yet there is nothing to divide by, and the pair is blocked.
+    # If no real token was seen yet there is nothing to divide by, and the pair is masked.
     total = torch.where(count > 0, total, 1.0).clamp(min=torch.finfo(squares.dtype).tiny)
     ratio = squares / (total.sqrt() if by_norm else total / count.clamp(min=1.0))
     queries, keys = scores.shape[-2:]

@@ -180,7 +180,7 @@ def _join(*sentences: str) -> str:
 
 def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> str:
     """Write the sizes of the networks that a verdict rests on, and their studies."""
-    # What is not distinguished next to a failure is no reason for the verdict.
+    # For these verdicts, only the findings that agree with them are reasons.
     alone = verdict in ("does not hold", "not distinguished")
     reasons = [one for one in findings if one.verdict == verdict] if alone else findings
     named = list(dict.fromkeys(one.study for one in reasons if one.study))

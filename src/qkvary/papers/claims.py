@@ -94,7 +94,7 @@ def _find(studies: StrPath | None) -> FindKept:
     folder = read_path(studies, "a folder of reports for --studies")
     if not folder.is_dir():
         raise UsageError(f"expected a folder of reports for --studies, got {folder}")
-    # Reading tables takes numpy, which most uses do not need.
+    # Reading tables needs numpy, which most uses do not import.
     from qkvary.papers.kept_tables import find_tables, read_kept
 
     judges = (

@@ -186,7 +186,7 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
         group = [o for o in one.findings if (o.record, o.check) == (record, check)]
         first = against if found > MANY else _telling(group)
         figures = map(_figure, group) if found <= FOLDED else _folded(group, first)
-        # The page of a study names its command.
+        # The page of a study shows its command.
         page = record if group[0].study else ""
         where = "; ".join([page] if page and found > FOLDED else filter(None, (page, check)))
         yield f"{'; '.join(figures)}. {where}"

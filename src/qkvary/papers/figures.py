@@ -35,7 +35,7 @@ def figures(
         to: Folder of the report; by default OUT/reports/figures.
         formats: Format to write; repeat it for more.
     """
-    # Reading runs and drawing take numpy, which the help does not need.
+    # Reading runs and drawing need numpy, which the help does not.
     from qkvary.papers.figure_records import StudyRecords, read_records
     from qkvary.papers.figures_report import paper_report
     from qkvary.reports.files import write_report

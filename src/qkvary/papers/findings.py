@@ -172,7 +172,7 @@ def _published(judge: ByFigure) -> tuple[PublishedTable, Recomputed]:
 
 
 def _title(table: PublishedTable, judge: ByFigure) -> str:
-    # The column of a table of single figures has no meaning.
+    # In a table of single figures, the column's title has no meaning.
     title = next(one.title for one in table.columns if one.key == judge.column)
     return judge.row if title == "figure" else f"{judge.row}, {title}"
 
@@ -226,7 +226,7 @@ def _by_comparison(judge: ByComparison) -> Finding:
         second = _published(judge.second)[1].figure
         least, most = printed_interval(second)
         value = value - (second.value or 0.0)
-        # Deviations stand next to figures; where none does, the column has one.
+        # Standard deviations stand next to the figures; otherwise the column has a common one.
         deviation = math.hypot(first.figure.std or 0.0, second.std or 0.0)
         spread = deviation or spread
         low, high = low - most - spread, high - least + spread
@@ -271,7 +271,7 @@ def _by_test(judge: ByTest) -> Finding:
 
 def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
     pair = f"{judge.variant} against {judge.reference}" if judge.reference else judge.variant
-    # Differences to the baseline are named by their variant alone.
+    # A difference to the baseline is named by its variant alone.
     alone = judge.reference.partition("@")[0] == BASELINE
     short = (judge.variant if alone else pair).removesuffix(f" ({judge.table})")
     quantity = f", {judge.quantity.replace('_', ' ')}" if judge.quantity else ""
@@ -314,7 +314,7 @@ def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
         return f"{fixed(kept.value, 3, sign=signed)}{unit}, without an interval"
     decimals = decimals_of((kept.high - kept.low) / 2)
     text = f"{fixed(kept.value, decimals, sign=signed)} {interval(kept.low, kept.high, decimals)}"
-    # A share of runs and a median of ratios have no smallest difference.
+    # A share of runs or a median of ratios has no smallest difference.
     if verdict != "not distinguished" or (kept.detectable is None and not kept.paired):
         return f"{text}{unit}"
     if kept.detectable is None:

@@ -122,7 +122,7 @@ def _count_diverged(tables: Path, judge: ByStudy, folder: str) -> KeptFigure | N
     path = find_table(tables, "runs")
     if path is None:
         return None
-    # A run of two settings has two rows.
+    # A run that covers two settings has two rows.
     states = {row["run_key"]: row["state"] for row in read_rows(path, {"state", "run_key"})}
     ended = [state for state in states.values() if state in ("done", "diverged", "failed")]
     bad = sum(state != "done" for state in ended)

@@ -117,7 +117,7 @@ _SYNTHETIC_LOSSES = PaperFigure(
     kind="curves",
     variants=_FIRST_THREE,
     panels=_SYNTHETIC,
-    # Paper 1 prints the same experiments, and these numbers stand in more of our reports.
+    # Paper 1 prints the same experiments, and more of our reports have its numbers.
     published=("key-value-table-2", "key-value-notebook-synthetic", "three-projections-table-2"),
 )
 _SYNTHETIC_MAPS = PaperFigure(
@@ -365,7 +365,7 @@ _FIGURES = (
         paper=KARBEVSKI,
         title="Errors of a learned change of basis",
         kind="transfer",
-        # The readings of the lost formula whose linear map has the printed error.
+        # Possible readings of the missing formula, whose linear map has the printed error.
         variants=("skip without biases", "torch without biases"),
     ),
 )

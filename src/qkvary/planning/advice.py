@@ -97,7 +97,7 @@ def serve_variants(
         for candidate, plan, quality in points[: len(candidates)]:
             state_bytes = model_state_bytes(candidate.model, cache)
             if number and state_bytes and state_bytes == plan.user_bytes:
-                # A state is stored in single precision, whatever the format of a cache.
+                # States are stored in single precision, whatever the format of the cache.
                 continue
             above = [
                 (other.label, better)
@@ -208,7 +208,7 @@ def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]
         for layer, _ in count_kinds(original.model.layers)
     ):
         return
-    # As many bytes as with half the bits.
+    # The converted cache takes as many bytes as one with half the bits.
     held = _held(plan_serving(original.model, demand, HALVED))
     yield (
         f"With a conversion (qkvary convert --to latent --cache 50%): {held}; {CONVERSION_PRICE}."

@@ -163,7 +163,7 @@ def answer_serving(
     """
     model = candidates.original.model
     size = nearest_size(model_parameters(model).total)
-    # Variants that were not requested can dominate requested ones.
+    # Variants that were not requested may dominate requested ones.
     hidden_candidates = choose_candidates(model).rows
     rows = serve_variants(
         candidates.rows, demand, formats, size=size, hidden_candidates=hidden_candidates

@@ -59,7 +59,7 @@ def _convert(drawing: str, kind: FigureFormat) -> bytes:
     if kind == "svg":
         return drawing.encode("utf-8", "replace")
     require("vl_convert")
-    # Only PNG and PDF need it.
+    # Needed only for PNG and PDF.
     import vl_convert  # noqa: PLC0415
 
     if kind == "png":
@@ -90,7 +90,7 @@ def sheet(group: Group) -> str:
         top += _LINE
     return svg.element(
         "svg",
-        # The rules are those of this package; nothing in them comes from a report.
+        # The style rules are from this package; reports cannot add to them.
         svg.element("style", Markup(print_style())),  # noqa: S704
         svg.element("rect", width=width, height=top, fill="white"),
         *parts,

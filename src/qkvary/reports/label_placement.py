@@ -154,7 +154,7 @@ def _first_free(spot: Spot, taken: list[Box], area: Box) -> Label | None:
     for x, y in beside:
         if _free(_box(x, y, spot.text), taken, area):
             return Label(text=spot.text, x=x, y=y, leader=None)
-    # Better a leader that crosses something than a point without a name.
+    # A leader that crosses something is better than a point without a name.
     return _further(spot, width, taken, area, crossing=False) or _further(
         spot, width, taken, area, crossing=True
     )

@@ -83,7 +83,8 @@ def _scales(curves: Sequence[LearningCurve], axis: Axis) -> tuple[svg.Scale, svg
     ends = [value for curve in curves for value in (*curve.low, *curve.high)]
     usable = sorted(value for value in ends if math.isfinite(value))
     if len(usable) > 50:
-        # One exploding run must not flatten all others: the lowest and highest percent may be cut.
+        # One exploding run must not flatten the others, so the lowest and highest percent may be
+        # cut.
         usable = usable[len(usable) // 200 : len(usable) - len(usable) // 100]
     low, high = svg.padded(usable, 0.05)
     far = max((float(place) for place in places if math.isfinite(place)), default=1.0) or 1.0
@@ -195,7 +196,7 @@ def curves_chart(
         *(svg.path(points(curve, curve.mean), "behind") for curve in behind),
     ]
     families = [family_of(curve.variant, baseline).key for curve in curves]
-    # Bands lie below all lines.
+    # Bands are drawn below all lines.
     for curve, family in zip(curves, families, strict=True):
         upper = points(curve, curve.high)
         if len(upper) > 1:

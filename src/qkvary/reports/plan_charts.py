@@ -289,14 +289,14 @@ def _memory_line(
         f"{short(data.device, 26)}: {size(data.memory_bytes)}",
         f"{free} left for the cache",
     )
-    # Estimated for bold letters; these are not.
+    # The estimate is for bold letters; these are regular.
     width = 0.92 * max(label_placement.text_width(line) for line in words)
     points = [(across(x), up(value)) for curve in data.curves for x, value in curve.points]
 
     def crossed(box: label_placement.Box) -> int:
         return sum(box[0] <= x <= box[2] and box[1] <= y <= box[3] for x, y in points)
 
-    # Above the line at the left, or in the corner, which no rising line reaches.
+    # At the left above the line, or in the corner, which no rising line reaches.
     left, tall = area[0] + 5, 2 * LINE + 2
     boxes = [(left, max(y - tall - 2, area[1]), left + width, max(y - 2, area[1] + tall))]
     boxes.append((left, area[1] + 2, left + width, area[1] + tall + 2))

@@ -223,7 +223,7 @@ def _difference_row(row: VariantRow, baseline: str, across: svg.Scale, y: float)
             svg.line((across(gap.low), y), (across(gap.high), y), f"whisker f-{family.key}")
         )
         for end in (gap.low, gap.high):
-            # An interval that leaves the chart has no cap at that end.
+            # An interval that extends beyond the chart has no cap at that end.
             if across.low <= end <= across.high:
                 x = across(end)
                 parts.append(svg.line((x, y - 3.5), (x, y + 3.5), f"whisker f-{family.key}"))

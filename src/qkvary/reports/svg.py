@@ -44,7 +44,7 @@ def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Marku
     inner = Markup("").join(
         child if isinstance(child, Markup) else escape(clean(child)) for child in children
     )
-    # Tags and names of attributes are ours; every value was escaped above.
+    # Tags and attribute names are from this package; every value was escaped above.
     start = Markup("<{0}{1}").format(Markup(tag), Markup(written))  # noqa: S704
     return Markup("{0}>{1}</{2}>").format(start, inner, tag) if children else start + Markup("/>")
 

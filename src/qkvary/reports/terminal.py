@@ -99,7 +99,7 @@ def _print_block(screen: Console, block: Block) -> None:
             for line in block.lines:
                 screen.print(_text(f"  {line}"), soft_wrap=True)
         case _:
-            # Drawings and folded blocks are not brief.
+            # The brief view omits drawings and folded blocks.
             return
 
 

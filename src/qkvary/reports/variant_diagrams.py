@@ -74,7 +74,7 @@ def _centres(variant: Variant) -> dict[Source, float]:
             places[index - 1] -= lack / 2
             places[index] += lack / 2
     if variant.sharing.key == IDENTITY:
-        # The layer input goes straight up to the key, so nothing may be in between.
+        # The layer input goes straight up to the key, so nothing may be in the way.
         places = [place - 46 if abs(place - 118) < 30 else place for place in places]
     return dict(zip(order, places, strict=True))
 

@@ -77,7 +77,7 @@ def find_file_system(path: Path) -> FileSystem | None:
         return None
     resolved = path.resolve()
     mounts = [one for one in _parse(lines) if resolved.is_relative_to(one.mount)]
-    # Of two mounts in one place the later hides the earlier.
+    # If two file systems are mounted at one place, the later one hides the earlier.
     return max(reversed(mounts), key=lambda one: len(one.mount), default=None)
 
 

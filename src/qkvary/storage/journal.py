@@ -38,7 +38,7 @@ def from_line(line: bytes) -> dict[str, Any]:
     head, _, tail = line.rpartition(_CHECK)
     body = head + b"}"
     if tail != hashlib.sha256(body).hexdigest()[:_DIGITS].encode() + b'"}':
-        # Zero bytes come from a disk or file system, not from a crashed writer or an editor.
+        # Zero bytes come from the disk or file system, not from a crashed writer or an editor.
         zeroed = b"\0" in line
         raise ValueError(f"the line {'holds zeroed bytes' if zeroed else 'is torn or was changed'}")
     return cast("dict[str, Any]", decode(body))

@@ -131,7 +131,7 @@ def is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        # A shared lock, so that concurrent checks do not see each other.
+        # A shared lock, so that concurrent checks do not block each other.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -146,7 +146,7 @@ def read_note(path: Path) -> Note:
         fields = cast("dict[str, Any]", decode(path.read_bytes()))
         names = ("pid", "host", "since")
         owner = Owner(**{name: fields[name] for name in names}) if "pid" in fields else None
-        # Lock files of earlier versions count no deaths.
+        # Lock files of earlier versions do not count deaths.
         deaths, progress = int(fields.get("deaths", 0)), str(fields.get("progress", ""))
         return Note(owner=owner, deaths=deaths, progress=progress)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

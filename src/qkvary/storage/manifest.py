@@ -146,7 +146,7 @@ class Manifest:
         """
         path, entry = self._find(directory, name)
         try:
-            # Unbuffered: reads are large and avoid a copy.
+            # Unbuffered, because reads are large and this avoids a copy.
             file = path.open("rb", buffering=0)
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None

@@ -388,7 +388,7 @@ class Study:
                 raise ValueError(
                     f"study {self.name!r}{where}: expected at least one of variants, got none"
                 )
-            # A setting without its own table has all variants.
+            # Settings of one table need the same variants; those without a name share one.
             first = tables.setdefault(setting.table or "", setting)
             if self.variants_of(first) != self.variants_of(setting):
                 raise ValueError(
@@ -441,7 +441,7 @@ class Study:
         Raises:
             ValueError: if a variant is invalid for one of the networks.
         """
-        # A network does not depend on the seed, and takes longer to build than the rest.
+        # The network does not depend on the seed, and takes longest to build.
         first = self.seeds[0]
         cells = [cell for setting in self.settings for cell in self._row(setting, first)]
         return tuple(

@@ -70,7 +70,7 @@ def list_trainings(store: Store) -> tuple[Training, ...]:
         DamagedError: if a note is damaged.
         NewerFormatError: if a newer qkvary wrote it.
     """
-    # Notes store whole seconds; within one second the modification times decide.
+    # Notes store whole seconds; within one second, modification times decide.
     paths = sorted((store.path / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     found = [_read_note(path) for path in paths]
     trainings: list[Training] = []
@@ -101,7 +101,7 @@ def find_training(store: Store, name: str) -> Training:
         if name in training.notes:
             return training
     named = [training for training in trainings if training.study.name == name]
-    # A training without a single step hides no older one.
+    # A training that has not made a step does not hide an older one.
     found = [training for training in named if _has_begun(store, training)] or named
     if found:
         return found[-1]

@@ -160,7 +160,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         if self.config.order == "last":
             places = torch.full_like(places, size - 1)
         columns = torch.arange(size)
-        # Columns after the anomaly take the image before them.
+        # Columns after the anomaly take the image of the column before.
         taken = (columns - (columns > places[:, None]).long()).clamp_(max=size - 2)
         sets = torch.where(columns == places[:, None], anomalies[:, None], usual.gather(1, taken))
         return sets, places

@@ -13,7 +13,7 @@ def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str]) -> flo
 
     Its signature is ``nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp``.
     """
-    # An extra, which this package's other tasks do without.
+    # An optional dependency that the other tasks do not need.
     from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415
 
     return BLEU().corpus_score(list(hypotheses), [list(references)]).score

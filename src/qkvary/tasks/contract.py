@@ -79,7 +79,7 @@ class Batch(NamedTuple):
 
 
 def _move(part: Tensor, device: torch.device) -> Tensor:
-    # Of other memory a GPU copies only once it has done everything before.
+    # From pageable memory, a GPU copies only after finishing all earlier work.
     ready = part.pin_memory() if device.type == "cuda" and part.device.type == "cpu" else part
     return ready.to(device, non_blocking=True)
 

@@ -77,7 +77,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the logits and targets of the predicted characters, computing no others."""
-        # As places, which a GPU makes the host wait for, and only once.
+        # Indices instead of masks: the host waits for a GPU only once.
         chosen = (batch.targets != IGNORE_INDEX).nonzero(as_tuple=True)
         encoder = cast("Encoder", model)
         return encoder.head(encoder.features(batch.inputs)[chosen]), batch.targets[chosen]

@@ -93,7 +93,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the beginning of the first validation window."""
         windows, _ = self._scored_windows("validation")
-        # Maps are made without a mask: the padding after a short text is left out.
+        # Attention maps are computed without a mask, so the padding of a short text is cut off.
         shown = windows[0][windows[0] != PADDING][:SHOWN_BYTES]
         return AttentionExample(
             maps=example_maps(model, torch.from_numpy(shown)[None]),

@@ -151,7 +151,7 @@ class TranslationTask:
         }
         if self.config.protocol == "clean":
             return {"loss": total / words, **scores}
-        # The published code averages the means of its batches.
+        # The published code averages the mean losses of its batches.
         return {"loss": statistics.fmean(means), "token_loss": total / words, **scores}
 
     def translate(
@@ -253,7 +253,7 @@ class TranslationTask:
                 (self.target_words, sentences[config.target]),
             )
         )
-        # The last token of a target is no input.
+        # The last token of a target is not an input.
         longest = max(*map(len, sources), *(len(target) - 1 for target in targets))
         if longest > config.max_tokens:
             raise UsageError(

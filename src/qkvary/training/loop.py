@@ -180,7 +180,7 @@ class _Trainer:
         anneal(self.model, run.training.temperature_factor(self.state.step))
         self.guards = Guards(run.training.guards, self.state.guards)
         self.check_free_space()
-        # Gathering the network is collective, even if only one rank samples.
+        # Gathering the network is collective, even if only one rank generates samples.
         self.is_sampled = self.any_rank(callbacks.sample is not None)
 
     # ---- state and checkpoints
@@ -269,7 +269,8 @@ class _Trainer:
     def checkpoint(self) -> None:
         self.stopwatch.lap("training")
         if self.state.step == self.stored_step:
-            # Writing it again would remove the first before the second is in place.
+            # This step is stored. Writing it again would remove the first copy before the second is
+            # in place.
             return
         mark = self.journal.mark()
         about: dict[str, JsonValue] = {
@@ -377,7 +378,7 @@ class _Trainer:
     def log_loss(self) -> None:
         state = self.state
         if not state.loss_count:
-            # All steps since the last entry were skipped and logged as such.
+            # All steps since the last entry were skipped, and logged as skipped.
             return
         state.train_loss = state.loss_sum / state.loss_count
         state.loss_sum, state.loss_count = 0.0, 0
@@ -469,7 +470,7 @@ class _Trainer:
         return self.distribution.gather_network(self.model, self.build)
 
     def diverge(self, message: str) -> Outcome:
-        # The network before the diverged step.
+        # Stores the network as it was before the diverged step.
         self.checkpoint()
         return self.outcome("diverged", message=message)
 

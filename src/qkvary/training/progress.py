@@ -180,7 +180,7 @@ class RunState:
         nested = {"guards", "best"}
         state = cls(**{name: value for name, value in values.items() if name not in nested})
         state.guards = GuardState(**values["guards"])
-        # States that were written before had no best step.
+        # States written by older versions have no best step.
         best = values.get("best")
         state.best = None if best is None else BestStep(**best)
         return state

@@ -64,7 +64,7 @@ class Heads:
             window=window,
             positions=positions,
         )
-        # One spelling for the usual size, whether or not a file names it.
+        # The usual size has one spelling, whether or not a file names it.
         usual = self.dim is None or self.dim * self.count == self.d_model
         return AttentionConfig(
             d_model=self.d_model,

@@ -76,7 +76,7 @@ def _read_japanese_neox(fields: Fields, name: str) -> Model:
         bias=False,
     )
     model = _build(fields, name, layer, tied=True)
-    # Attention of the last layer alone adds a bias.
+    # Only the attention of the last layer adds a bias.
     last = replace(layer, entries=heads.d_model)
     return replace(model, layers=(*model.layers[:-1], last))
 
@@ -116,7 +116,7 @@ def _read_bloom(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields, ("n_embed", "hidden_size"), ("n_head", "num_attention_heads"))
     config = heads.attend(positions="alibi", bias=True, out_bias=True)
     layer = _build_layer(config, d_ff=4 * heads.d_model)
-    # The second norm follows the embedding.
+    # The second norm comes after the embedding.
     return _build(fields, name, layer, tied=True, norms=2)
 
 

@@ -190,11 +190,11 @@ def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
         return _cut(fields, "layer_types", layers, LAYER_TYPES)
     ratios = fields.items("compress_ratios")
     if ratios is None:
-        # Two layers with many tokens to a summary, then few and many in alternation.
+        # Two layers with many tokens per summary, then alternately few and many.
         return [HEAVY if index < 2 or index % 2 == 0 else SPARSE for index in range(layers)]
     if len(ratios) < layers:
         raise fields.refuse("compress_ratios", f"at least {layers} entries")
-    # Published files have an entry more, for the layer that predicts a further token.
+    # Published files have one more entry, for the layer that predicts a further token.
     kinds = [TYPE_OF_RATIO.get(ratio) for ratio in ratios[:layers] if isinstance(ratio, int)]
     known = [kind for kind in kinds if kind is not None]
     if len(known) < layers:

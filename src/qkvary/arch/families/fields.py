@@ -12,7 +12,7 @@ from qkvary.arch.labels import MOST_LAYERS
 from qkvary.arch.models import Model
 from qkvary.arch.parts import LARGEST_SIZE
 
-# Values may be long, deep, or both; a message is neither.
+# Values may be long and deep, but messages must stay short.
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 40
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 3

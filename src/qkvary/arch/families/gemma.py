@@ -163,7 +163,7 @@ def _override_heads(
 ) -> tuple[Heads, ...]:
     heads, name, known = [usual] * layers, "per_layer_config", ("head_dim", "num_key_value_heads")
     for key, value in overrides.content.items():
-        # Whole numbers outside of JSON, where every key is a text.
+        # Keys are integers in Python, but strings in JSON.
         index = str(key)
         if not index.isdecimal() or len(index) > 9 or int(index) >= layers:
             raise fields.refuse(name, f"numbers of layers below {layers}")
@@ -199,7 +199,7 @@ def _read_experts(fields: Fields) -> Experts:
         count=count,
         active=fields.size("top_k_experts"),
         router=Linear(inputs=d_model, outputs=count),
-        # A gain on what enters the router, and one on what each expert answers.
+        # A gain on the router's input, and one for each expert's output.
         entries=d_model + count,
     )
 

@@ -69,7 +69,7 @@ def _read_gemma3n(fields: Fields, name: str) -> Model:
             norms=(*(Norm(width=d_model),) * 4, *norms),
             others=others,
             entries=d_model,
-            # A matrix between the streams of each token; the router of streams runs twice.
+            # A matrix mixes the streams of each token; the router of the streams runs twice.
             products=streams**2 * d_model + streams * d_model,
         )
 

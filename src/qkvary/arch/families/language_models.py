@@ -231,7 +231,7 @@ def _read_block(recipe: Recipe, block: Block, fields: Fields) -> BlockConfig:
     dense = read_dense(recipe, fields)
     name = fields.text(block.activation, default="")
     if fields.family == "gemma" and name == "gelu":
-        # Older files say so, and transformers takes the approximation.
+        # Older files say "gelu", and transformers uses the approximation.
         name = "gelu_pytorch_tanh"
     known = GATED if dense.gated else PLAIN
     if name not in known:

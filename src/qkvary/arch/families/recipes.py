@@ -333,7 +333,7 @@ def _window(recipe: Recipe, fields: Fields, mixing: str) -> int | None:
             raise fields.refuse("layer_types", "full_attention everywhere without a sliding window")
         return window
     if mixing == CHUNKED:
-        # A chunk of tokens is kept like a window of as many.
+        # A chunk of tokens is cached like a window of the same length.
         return fields.size("attention_chunk_size")
     return None
 
@@ -432,7 +432,7 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
         return fields
     found: dict[str, object] = {} if own is None else dict(own.content)
     if recipe.rotary.local_base is not None and not is_local:
-        # Scaled positions are those of the layers that see everything.
+        # Only layers that see everything have scaled positions.
         found |= (fields.section("rope_scaling") or Fields({}, fields.family)).content
     theta = fields.number(name if is_local else "rope_theta", default=base)
     return Fields(

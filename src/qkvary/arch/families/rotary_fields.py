@@ -50,7 +50,7 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
     section = rotary_section(fields)
     form = section.text("rope_type", "type", default=PLAIN)
     if fields.family == "phi3" and form in ("su", "yarn"):
-        # Names of older files.
+        # The names in older files.
         form = "longrope"
     if form not in _SETTINGS:
         raise section.refuse(

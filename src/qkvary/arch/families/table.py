@@ -77,7 +77,7 @@ def find_text(config: Mapping[str, object]) -> tuple[str, Fields]:
     if not isinstance(family, str) or family not in FAMILIES:
         raise _unknown(model_type)
     tied = config.get("tie_word_embeddings")
-    # The head belongs to the whole.
+    # Whether the head is tied stands outside the section.
     whole = {} if tied is None else {"tie_word_embeddings": tied}
     return family, Fields({**part.content, **whole}, family)
 

@@ -169,7 +169,7 @@ def _are_frequencies(found: Tensor, config: LanguageModelConfig) -> bool:
     expected = position.rotary_base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / max(dim, 1))
     if position.scaling is not None:
         expected /= expected.new_tensor(position.scaling.divisors(dim, position.rotary_base, 0))
-    # They may be stored in 16 bits.
+    # The stored frequencies may be in 16 bits.
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=0.01)
 
 
@@ -191,7 +191,7 @@ def _rename(tensors: Weights, table: str, config: LanguageModelConfig, where: st
     for row in list_tensors(table, config.num_layers):
         tensor = tensors.pop(row.theirs, None)
         if config.tied_head and row.ours == "head_weight":
-            # A copy of the embedding, which files may lack.
+            # A copy of the embedding; files may omit it.
             continue
         if tensor is not None:
             parts = split_parts(row, tensor, layer, is_transposed=True)
@@ -209,7 +209,7 @@ def _needed_names(config: LanguageModelConfig) -> set[str]:
         with torch.device("meta"):
             return {*make_language_model(config).state_dict()}
     except RuntimeError:
-        # Of sizes that no file has, which are refused with the weights.
+        # No file has such sizes; the weights are refused later.
         return set()
 
 

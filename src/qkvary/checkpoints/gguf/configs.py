@@ -150,7 +150,7 @@ def _make_network(sizes: Sizes) -> LanguageModelConfig:
     attention = tuple(_fit_layer(sizes, layer) for layer in config.layers)
     block = config.block
     if sizes.architecture in _GEMMAS:
-        # One was added to the gains when the file was made.
+        # The gains in the file already include the one that Gemma adds.
         block = dataclasses.replace(block, norm="rmsnorm")
     one = isinstance(config.attention, AttentionConfig)
     return dataclasses.replace(config, attention=attention[0] if one else attention, block=block)
@@ -198,7 +198,7 @@ def _describe(sizes: Sizes, family: str) -> Iterator[tuple[str, object]]:
         ("final_logit_softcapping", block.logit_cap, 30.0),
     ):
         if field is not None:
-            # Gemma 2 has both where a file does not say.
+            # If a file omits them, Gemma 2 has both caps.
             usual = default if sizes.architecture == "gemma2" else 0.0
             yield field, sizes.number(name, usual) or None
     if block.scale is not None:
@@ -220,14 +220,14 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
             raise UsageError(f"{sizes.where} has rope_freqs other than those of a partial rotation")
         rotated = counted
     elif plain is not None:
-        # Those of a scaling that was worked out when the file was made.
+        # The divisors of a scaling that was computed when the file was made.
         own = {"rope_type": "longrope", "factor": 1.0, "short_factor": plain, "long_factor": plain}
     elif short is not None and long is not None:
         own = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
         own |= {"attention_factor": factor}
     if "attention_factor" not in own:
         sizes.require("rope.scaling.attn_factor", factor, 1)
-    # A share may be rounded down to one channel less.
+    # A share may be rounded down by one channel.
     shares = (rotated / head_dim, (rotated + 0.5) / head_dim)
     share = next((one for one in shares if int(head_dim * one) == rotated), 2.0)
     return {"rope_theta": base, "partial_rotary_factor": share, **own}
@@ -241,7 +241,7 @@ def _describe_scaling(sizes: Sizes) -> dict[str, object]:
             f"{sizes.where} has rope.scaling.type {form!r:.40}, which this program does not compute"
         )
     if form in ("none", "longrope") and factor in (0.0, 1.0):
-        # Lists of divisors are tensors.
+        # In GGUF, lists of divisors are tensors.
         return {}
     own: dict[str, object] = {"rope_type": "linear" if form == "none" else form, "factor": factor}
     if form == "yarn":

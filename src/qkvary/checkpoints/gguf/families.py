@@ -136,7 +136,7 @@ def _describe(config: LanguageModelConfig, name: str) -> Iterator[tuple[str, Any
     yield from (("attention.sliding_window", window) for window in windows)
     if block.parallel or "use_parallel_residual" in block.fixed:
         yield "use_parallel_residual", config.block.parallel
-    # llama.cpp always divides by both caps of Gemma 2, and a file may lack either.
+    # llama.cpp always applies both caps of Gemma 2, even if the file omits one.
     if layer.variant.soft_cap is not None:
         yield "attn_logit_softcapping", layer.variant.soft_cap
     if config.logit_cap is not None:

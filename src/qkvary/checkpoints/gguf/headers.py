@@ -323,7 +323,7 @@ def _read_part(path: Path) -> GgufHeader:
         raise DamagedError(f"{path} is empty")
     try:
         with path.open("rb") as file:
-            # The pages of the header alone are read.
+            # Only the pages of the header are read.
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -88,7 +88,7 @@ def _read_weights(
 ) -> dict[str, TorchTensor]:
     """Return the weights by our names, in float32, which holds every stored type exactly."""
     weights = dict[str, TorchTensor]()
-    # Divisors of rotary frequencies are part of the configuration.
+    # Divisors of rotary frequencies belong to the configuration.
     left = {name for name in file.tensors if not name.startswith(("rope_freqs", "rope_factors"))}
     family, layer = FAMILIES.get(architecture, architecture), config.layers[0]
     size, rotated = layer.size_per_head, layer.position.rotary_dim(layer.size_per_head)
@@ -99,7 +99,7 @@ def _read_weights(
             continue
         left.remove(row.gguf)
         values = torch.tensor(file.tensors[row.gguf].values)
-        # Query, key and value are joined without change.
+        # Query, key and value are concatenated without change.
         for name, part in split_parts(row._replace(change=""), values, layer).items():
             if is_turned(name) and len(part) % size:
                 raise DamagedError(f"{where} has {len(part)} rows in heads of {size} channels")

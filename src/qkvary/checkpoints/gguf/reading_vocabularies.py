@@ -173,7 +173,7 @@ def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> To
         "model": {
             "type": "BPE",
             "ignore_merges": pre in WHOLE_WORDS,
-            # The library numbers special tokens itself if they are not listed here.
+            # The library gives special tokens other ids if they are not listed here.
             "vocab": {name: token for token, name in enumerate(names)},
             "merges": merges,
         },
@@ -210,7 +210,7 @@ def _check_pieces(vocabulary: _Vocabulary) -> list[bool]:
         if found != expected:
             raise UsageError(f"{where} has {_KEY}{name} {found!r:.40}, expected {expected}")
     first = len(PIECE_NAMES)
-    # The others are made by no merge: llama.cpp finds them in a text before it merges.
+    # No merge makes tokens of other types: llama.cpp finds them in a text before it merges.
     for token, kind in enumerate(vocabulary.types[first:], start=first):
         if kind not in _PIECE_TYPES:
             types = ", ".join(f"{one} ({one.name})" for one in _PIECE_TYPES)

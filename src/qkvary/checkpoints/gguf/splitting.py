@@ -29,7 +29,7 @@ SPLITTINGS: Mapping[str, Mapping[str, Any]] = {
     "dbrx": _LLAMA3,
     "qwen2": _ONE_DIGIT,
     "starcoder": _APART,
-    # Other names of the same.
+    # Other names of the same pre-tokenizers.
     **dict.fromkeys(("olmo", "phi-2", "mpt"), _GPT2),
     **dict.fromkeys(("llama3", "llama-v3", "pixtral", "lfm2", "falcon3"), _LLAMA3),
     **dict.fromkeys(("stablelm2", "deepseek-r1-qwen"), _ONE_DIGIT),

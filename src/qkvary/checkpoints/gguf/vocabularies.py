@@ -182,7 +182,7 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> Vocabulary:
         if len(tokenizer.piece(token)) == 1 and len(piece) == 6:
             types[token] = TokenType.BYTE
         if name in seen or not name:
-            # Of equal pieces only the first is used.
+            # If pieces are equal, only the first is used.
             name, types[token] = b"[unused %d]" % token, TokenType.UNUSED
         seen.add(name)
         tokens.append(name)

@@ -33,7 +33,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         self.index = index
         self.rows = 0
         self.device = torch.device("cpu")
-        # A window drops tokens that a rollback would need, and a state is the sum of all of them.
+        # A window drops tokens that a rollback would need, and a state sums all tokens.
         self.is_croppable = self.stored.config.variant.reach is None
 
     @property

@@ -128,9 +128,9 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
         own = to != "hf" and write_language_model(network.config) is not None
         able = next(others, "hf" if own else "transformers")
         raise UsageError(f"{error}; --to {able} can") from None
-    # Copies, because the roles of one projection share memory.
+    # Copies, because roles that share a projection share its memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
-    # vLLM gives every DeepSeek a separate head, which stays zero unless the file has one.
+    # vLLM gives every DeepSeek model a separate head, which stays zero unless the file has one.
     name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[stock.config.model_type]
     if stock.config.tie_word_embeddings and name != _CLASSES["deepseek"]:
         # Stored once; transformers ties it again.

@@ -146,7 +146,7 @@ class RotateWhenReadLayer(DynamicLayer):
         if self.first:
             rows, _, tokens, _ = key_states.shape
             self.positions.append(rows, tokens, key_states.device)
-        # Keys without channels, so that all operations of transformers on keys still work.
+        # Keys without channels, so that everything that transformers does to keys still works.
         _, values = super().update(key_states[..., :0], value_states, *args, **kwargs)
         still = self.make_key.apply_gain(values, value_states.dtype).to(key_states.dtype)
         return self.make_key.rotate(still, cast("Tensor", self.positions.stored)), values

@@ -100,7 +100,7 @@ def _load_network(weights: Path) -> ResNetModel:
             f"{weights}: {reason}"
         ) from error
     network, found = cast("tuple[ResNetModel, dict[str, set[str]]]", loaded)
-    # Those would be drawn at random.
+    # Missing weights would be drawn at random.
     if found["missing_keys"]:
         raise DamagedError(
             f"expected all weights of ResNet-34 in {weights / WEIGHTS}, got none for "

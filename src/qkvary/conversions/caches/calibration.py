@@ -69,7 +69,7 @@ def read_texts(
             )
         trained, others = every[~chosen], every[chosen][: max(1, held_out_tokens // context)]
     count = min(len(trained), max(1, tokens // context))
-    # Spread over all documents.
+    # Windows are spread over all documents.
     numbers = torch.arange(count) * len(trained) // count
     return Texts(trained[numbers], trained, others)
 
@@ -86,7 +86,7 @@ def _read_windows(
         except ValueError as error:
             raise UsageError(f"{document.where} cannot be encoded: {error}") from error
         parts.append(list(found))
-    # What short documents lack is taken from longer ones.
+    # Tokens that short documents lack are taken from longer ones.
     missing = tokens
     kept: list[list[int]] = []
     for index, part in enumerate(sorted(parts, key=len)):

@@ -71,7 +71,7 @@ def join(
         parts.append(part / size)
         backs.append(down * size)
     left, values, right = torch.linalg.svd(torch.cat(parts, dim=1), full_matrices=False)
-    # Channels beyond those that keys and values need are zeros.
+    # Channels beyond those that keys and values need are filled with zeros.
     unused = max(0, rank - len(values))
     halves = F.pad(right[:rank], (0, 0, 0, unused)).unflatten(1, (2, key.shape[1], -1)).unbind(1)
     made = [

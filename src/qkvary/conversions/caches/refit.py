@@ -44,7 +44,7 @@ class Regression:
         """Return W."""
         damped = self._square.clone()
         damped.diagonal().add_(RIDGE * damped.diagonal().mean())
-        # Inputs that are always zero have no weight to find.
+        # Inputs that are always zero determine no weight.
         damped.diagonal().clamp_(min=torch.finfo(damped.dtype).tiny)
         return self.prior + torch.linalg.solve(damped, self._product - self._square @ self.prior)
 

@@ -59,7 +59,7 @@ def cut_slice(
     key = _pair(maps.key[:, heads], rotated)
     groups = key.shape[1]
     query = _pair(maps.query, rotated).unflatten(1, (maps.key.shape[1], -1))[:, heads]
-    # [inputs, frequencies, numbers]: those of all heads that are rotated alike.
+    # [inputs, frequencies, numbers]: of all heads, the channels that rotate at the same frequency.
     numbers = key.unflatten(2, (frequencies, folded)).transpose(1, 2).flatten(2)
     moment = maps.moment.to(key.dtype)
     energy = torch.einsum("dghf,de,eghf->gf", query.conj(), moment, query).real
@@ -70,10 +70,10 @@ def cut_slice(
     values, vectors = torch.linalg.eigh(shared)
     first = vectors[..., -1]
     own = torch.einsum("dfn,fn->df", weighted, first)
-    # The part of each number that the slice has, and what the slice is to its query.
+    # Projects each channel onto the slice; the rest of the channel is ``left``.
     back = first.conj() / weights
     left = numbers - own[..., None] * back
-    # Rounding is no rest, which a tensor of keys and values would have to carry.
+    # Set rounding errors to zero, or the tensor of keys and values would have to store them.
     left = torch.where(left.abs() > ROUNDING * numbers.abs().max(), left, 0)
     turned = query.unflatten(3, (frequencies, folded)).permute(0, 2, 3, 1, 4).flatten(3)
     kept = torch.einsum("dhfn,fn->dhfn", turned, back.conj())

@@ -183,7 +183,7 @@ def run_stages(
         found, config = forecast_sizes(network, plan, config, texts, show_progress)
     with show_progress("converting", "layers") as on_progress:
         made = convert_network(network, config, method, texts.fitted, on_progress=on_progress)
-    # Both are made in one pass.
+    # One pass makes both networks.
     seconds = time.process_time() - begun
     measure("one shot", made.one_shot, 0.0)
     measure("refitted", made.refitted, seconds)

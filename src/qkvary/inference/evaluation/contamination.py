@@ -88,7 +88,7 @@ class TrainingText:
         tokenizer = self.data.tokenizer
         pieces = list_token_bytes(tokenizer, find_boundary_tokens(tokenizer, self.data.separator))
         parts = _read_words(_decode(self.split, pieces, on_progress))
-        # The last words, as far as all of them occur in questions.
+        # The words at the end, as long as all of them occur in questions.
         recent: list[str] = []
         for word in chain.from_iterable(parts):
             if word not in known:

@@ -172,7 +172,7 @@ class NetworkLM(HFLM):
         Raises:
             UsageError: if an answer alone does not fit, or is empty.
         """
-        # The windows of a rolling text have no task, and lose nothing.
+        # Windows of a rolling text belong to no task, and are not cut.
         names = self._names or [""] * len(requests)
         for name, (_, context, answer) in zip(names, requests, strict=True):
             if not 0 < len(answer) <= self._limit:
@@ -272,7 +272,7 @@ def question_text(task: Any, document: Mapping[str, Any]) -> str:
         document, task.fewshot_context(document, 0), metadata=(task.config.task, 0, 1)
     )
     if task.OUTPUT_TYPE == "multiple_choice":
-        # With choices inside the question, doc_to_text gives the index of the right one.
+        # If the choices are in the question, doc_to_text returns the index of the right one.
         right = task.doc_to_text if task.multiple_input else task.doc_to_target
         requests = requests[right(document)]
     return _LABELS.sub("", "".join(requests.args))
@@ -314,7 +314,8 @@ def _configure(config: str, rows: LocalRows, shots: int, overrides: Mapping[str,
         found = {name: datasets.Dataset.from_list(part) for name, part in splits.items()}
         return datasets.DatasetDict(cast("Any", found))
 
-    # lm-eval leaves the question out of the examples where both have one test split.
+    # If questions and examples come from the same test split, lm-eval excludes the question from
+    # its examples.
     found = load_yaml(str(files("lm_eval") / config)) | {
         "custom_dataset": make_dataset,
         "training_split": None,

@@ -111,7 +111,7 @@ def evaluate_stock_tasks(
         with _explain(names):
             for task in tasks["tasks"].values():
                 _set_shots(task, fewshot)
-            # Its standard errors by resampling would start a process per core.
+            # lm-eval's bootstrapped standard errors would start one process per core.
             results = evaluate(lm, tasks, limit=limit, bootstrap_iters=0, log_samples=True)
     found = cast("Mapping[str, Any]", results)
     return {name: _read_score(found, name, lm.truncated_share(name)) for name in found["results"]}
@@ -133,7 +133,7 @@ def _local_rows(folder: Path | None) -> Generator[None]:
             download(task, *arguments, **options)
             return
         task.dataset = cast("Any", rows)
-        # A split without a file is one that the task does not have.
+        # A missing file means that the task does not have this split.
         for name in ("training_split", "validation_split", "test_split", "fewshot_split"):
             if getattr(config, name) not in rows:
                 setattr(config, name, None)

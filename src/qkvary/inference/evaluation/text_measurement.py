@@ -74,14 +74,14 @@ def measure_text(
     longest = lengthen(network, requested)
     lengthen(network, max(reading.lengths, default=1))
     text = _load_text(loaded, reading)
-    # More than the text has would only pad it.
+    # A context longer than the text would only add padding.
     spans = text.spans(joined=reading.joined)
     most = int((spans[:, 1] - spans[:, 0]).max(initial=0)) - 1
     context = min(requested, max(network.config.max_tokens, most))
     stride = reading.stride or requested
     protocol = Protocol(
         context=context,
-        # One beyond the requested context is refused.
+        # A stride above the requested context is passed on, and refused.
         stride=stride if stride > requested else min(stride, context),
         joined=reading.joined,
         batch_size=batch_size,

@@ -101,7 +101,7 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     """
     name = pinned(kernel)
     if name == LAYER:
-        # The layer itself is not among these kernels.
+        # The layer's own computation is not among these kernels.
         name = "auto"
     if name == "auto":
         return _prefer(problem)
@@ -123,7 +123,7 @@ def _prefer(problem: Decoding) -> str:
         return "folded"
     kind = kind_of(problem)
     if kind not in _started:
-        # A kernel that cannot be built is told once, and left out.
+        # A kernel that cannot be built is reported once, and skipped from then on.
         _started[kind] = _starts(problem, "triton")
     return "triton" if _started[kind] else "folded"
 
@@ -160,7 +160,8 @@ def choose_once(kind: str, names: Sequence[str], measure: Callable[[], str]) -> 
 def _choose_once(problem: Decoding, kind: str) -> str:
     names = [name for name in available(problem) if _is_usable(name, problem)]
     if "native" in names and "compiled" in names:
-        # Compiling takes longer than most runs decode; it is for machines that lack the kernel.
+        # Compiling takes longer than most runs decode; it is for machines without the native
+        # kernel.
         names.remove("compiled")
     return choose_once(kind, names, lambda: fastest(problem, names))
 
@@ -299,7 +300,7 @@ def _remember() -> None:
     folder = kept_folder()
     if folder is None:
         return
-    # Other processes may have written meanwhile; what is overwritten is timed again.
+    # Other processes may have written choices meanwhile; overwritten ones are timed again.
     choices = {**_kept(folder), **_chosen}
     found = {"format": FORMAT, "machine": _machine(), "choices": choices}
     keep_text(FILE_NAME, json.dumps(found, indent=1, sort_keys=True) + "\n")

@@ -132,7 +132,7 @@ def cut(problem: Decoding, tile_bytes: int) -> Cut:
     runs = min(tiles, MOST_RUNS, max(1, wanted))
     return Cut(
         tile=tile,
-        # Runs of equal length, none of them empty.
+        # Runs have equal lengths, and none is empty.
         runs=-(-tiles // -(-tiles // runs)),
         block=block,
         blocks=blocks,
@@ -149,7 +149,7 @@ def _bytes_of_row(problem: Decoding) -> int:
 def _attend(problem: Decoding, pieces: Cut) -> Float[Tensor, "batch kv_heads rows value_dim"]:
     query, key, value, valid = problem.query, problem.key, problem.value, problem.valid
     shape = (*key.shape[:2], problem.rows, pieces.runs)
-    # The part of a single run is the result, and has its type.
+    # If there is a single run, its part is the result and has the result's dtype.
     dtype = query.dtype if pieces.runs == 1 else torch.float32
     parts = query.new_empty(*shape, value.shape[3], dtype=dtype)
     sizes = query.new_empty(shape, dtype=torch.float32)

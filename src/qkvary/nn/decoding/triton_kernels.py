@@ -67,7 +67,8 @@ class Valid(NamedTuple):
     """The strides of both dimensions."""
 
 
-# Parameters have no types here: inside a kernel they are Triton's pointers, blocks and constants.
+# Parameters have no annotations here: inside a kernel they are Triton's pointers, blocks and
+# constants.
 @triton.jit
 @no_type_check
 def read_tile(stored, batch, group, first, tokens, TILE: tl.constexpr):
@@ -187,7 +188,7 @@ def attend_run(
         mixed *= kept[:, None]
         mixed = mix(weights, values, mixed, FEW)
         most = highest
-    # A row that sees some key gives its highest score the weight 1.
+    # A row that sees a key gives its highest score the weight 1.
     total = tl.maximum(total, 1.0)
     part = row * runs + run
     channel = tl.arange(0, mixture.width)[None, :]

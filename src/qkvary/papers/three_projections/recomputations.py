@@ -280,7 +280,7 @@ def _large_parameters(figure: PublishedFigure) -> Derivation:
 def _large_attention(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
     own, shared = (costs.parameters(one, "1.2B").attention / _MILLION for one in (label, "Q-K=V"))
-    # Half-way between four matrices a layer and the three of the next row.
+    # Half-way between the four matrices per layer and the three of the next row.
     half = Alternative(value=(own + shared) / 2, convention="three and a half matrices a layer")
     slips = (half,) if label == "QKV" else ()
     return Derivation(

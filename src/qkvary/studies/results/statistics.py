@@ -362,7 +362,7 @@ def _check_confidence(confidence: float) -> None:
 def _detectable_ratio(units: int, degrees: float, confidence: float, power: float) -> float:
     """Return the detectable difference divided by the standard deviation."""
     critical = _critical(confidence, degrees)
-    # Ratio of the estimated to the true spread, at the middle of equally likely slices.
+    # Ratio of the estimated to the true spread, at the midpoints of slices of equal probability.
     slices = (np.arange(_POWER_SLICES) + 0.5) / _POWER_SLICES
     spread = np.sqrt(2 * scipy.special.gammaincinv(degrees / 2, slices) / degrees)
 

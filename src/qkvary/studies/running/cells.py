@@ -186,7 +186,7 @@ def _record(
         claim.finish(made.record, attention=made.attention, samples=made.samples)
         return CellEnd(outcome="made", seconds=time.perf_counter() - started)
     finally:
-        # After the record: a tracker that hangs loses no run.
+        # After the record is written, so that a hanging tracker loses no run.
         if copy is not None:
             copy.finish()
 

@@ -217,7 +217,7 @@ class Publisher:
         self._published = results
         try:
             said = self._function()
-        # No page is worth a study.
+        # No page of partial results is worth a study.
         except Exception as error:  # noqa: BLE001
             self._function = None
             return f"the page is not written before the end: {error}"

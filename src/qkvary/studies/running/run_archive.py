@@ -272,7 +272,7 @@ def _read_run(fields: Mapping[str, Any], where: str) -> FinishedRun:
             record=record,
             journal=None if journal is None else journal.encode(),
             attention=_from_text(fields["attention"]),
-            # Files of earlier versions have none.
+            # Archives of earlier versions have none.
             samples=_from_text(fields.get("samples")),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:

@@ -201,7 +201,7 @@ class Store:
         make_directory(directory)
         lock = OwnerLock(directory / LOCK_NAME, progress=lambda: _newest_checkpoint(directory))
         try:
-            # After locking: another process may have finished the run just before.
+            # Checked after locking, because another process may have just finished the run.
             problem = self.find_damage(key)
             done = (directory / RECORD_NAME).exists() and problem is None
             if done and (again is None or again != self.version(key)):
@@ -286,7 +286,7 @@ def _restore(
     """Make a folder that was just locked that of an open run again; return warnings."""
     clean_leftovers(directory)
     warnings: list[str] = []
-    # Remove the record first: without it the run is open, whatever happens next.
+    # Remove the record first: without it the run is open, even if the next lines fail.
     files = (RECORD_NAME, MANIFEST_NAME, ATTENTION_NAME, SAMPLES_NAME)
     if problem is not None:
         # A diverged run resumes from its checkpoints, and needs its log.
@@ -349,7 +349,7 @@ class Claim:
         Raises:
             ResourceError: if they cannot be moved.
         """
-        # The log first: if this is interrupted, the checkpoints are found damaged again.
+        # The log first: if this is interrupted, the damaged checkpoints are found again.
         return quarantine(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
 
     def finish(

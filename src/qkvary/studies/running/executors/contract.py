@@ -220,7 +220,7 @@ class PollingExecutor(Executor):
             try:
                 for handle in self.find_ended(list(self.pending)):
                     self._settle(handle)
-            # Whatever is wrong with the scheduler, the runner has to know.
+            # The runner has to know whatever goes wrong in the scheduler.
             except Exception as error:  # noqa: BLE001
                 for future in [self.pending.pop(handle) for handle in list(self.pending)]:
                     future.set_exception(ConnectionError(str(error)))

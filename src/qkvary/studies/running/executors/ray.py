@@ -70,7 +70,7 @@ class RayExecutor(PollingExecutor):
     def _connect(self, address: str) -> None:
         try:
             if address == "auto":
-                # A cluster that was killed leaves its address behind.
+                # A cluster that was killed leaves its address file.
                 services: Any = importlib.import_module("ray._private.services")
                 address = services.canonicalize_bootstrap_address_or_die(address)
             _check_port(address)
@@ -106,7 +106,7 @@ class RayExecutor(PollingExecutor):
                 )
         return None
 
-    # An executor of tasks takes no other calls.
+    # This executor accepts tasks only.
     def submit(  # type: ignore[override]
         self, fn: Callable[[Task], TaskEnd], task: Task, /
     ) -> Future[TaskEnd]:
