@@ -127,7 +127,7 @@ def test_a_network_is_trained_on_images_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"no picture", "expected a whole PNG or JPEG in .*0.png"),
+        (b"no picture", "expected a complete PNG or JPEG in .*0.png"),
         (picture(draw(5, 6, 3, seed=1)), "expected a square picture of at most .*, got 6 x 5"),
     ],
 )

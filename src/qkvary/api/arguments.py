@@ -264,7 +264,7 @@ def choose_runs(
         ("--variant", part.variants),
     ):
         if given:
-            raise UsageError(f"expected a study with {option}, got the training {name!r}")
+            raise UsageError(f"expected a study for {option}, got the training {name!r}")
     found = find_training(store, name)
     # Another device or dtype would select runs that do not exist.
     for option, given, default, noted in (

@@ -190,7 +190,7 @@ def convert(
         _refuse_others(smaller, calibration, healing)
         return _rewrite(model, path, rewrite, choices, out)
     if choices.layer is not None:
-        raise UsageError("expected --layer with --rewrite, got it with --to")
+        raise UsageError("expected --layer only with --rewrite, got --to")
     plan = _make_plan(smaller, healing, choices.seed)
     if path is not None:
         _check_config(path, plan)
@@ -207,7 +207,7 @@ def _refuse_others(
         for field in dataclasses.fields(given):
             if getattr(given, field.name) != getattr(default, field.name):
                 name = field.name.replace("_", "-")
-                raise UsageError(f"expected --{name} with --to, got it with --rewrite")
+                raise UsageError(f"expected --{name} only with --to, got --rewrite")
 
 
 def _rewrite(

@@ -41,7 +41,7 @@ def export(
         DamagedError: if the checkpoint is damaged.
     """
     if weights is not None and to != "gguf":
-        raise UsageError(f"expected --weights with --to gguf, got --to {to}")
+        raise UsageError(f"expected --weights only with --to gguf, got --to {to}")
     target = read_path(out, "the path of the files to write")
     if to == "gguf":
         check_file(target)

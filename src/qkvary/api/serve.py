@@ -188,7 +188,7 @@ def _prepare(
                 raise UsageError(f"expected no {option}, since {source} is served unchanged")
         return source, ()
     if weights is not None and engine != "llama.cpp":
-        raise UsageError("expected --weights with --engine llama.cpp alone")
+        raise UsageError("expected --weights only with --engine llama.cpp")
     if engine == "vllm":
         require("transformers")
 
@@ -223,7 +223,7 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
             return to
         reasons.append(f"as {to}: {obstacle}")
     lacks = "), (".join(reasons)
-    raise UsageError(f"expected a network that vLLM can compute, got parts that it lacks ({lacks})")
+    raise UsageError(f"expected a network that vLLM supports, got parts that it lacks ({lacks})")
 
 
 def _choose_context(given: Count | None, model: Model) -> int:

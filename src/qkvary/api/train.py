@@ -251,8 +251,8 @@ def _begun_execution(
     similar = None if options.anew else find_similar_run(store, study)
     if similar is not None and not options.allow_change:
         raise UsageError(
-            f"{similar.cell.title} was begun with {similar.differences}, and has come to step "
-            f"{similar.step:,}: resume it with the new settings (--allow-change), or begin another "
+            f"{similar.cell.title} began with {similar.differences}, and has reached step "
+            f"{similar.step:,}: resume it with the new settings (--allow-change), or start another "
             "run (--anew)"
         )
     if similar is None and options.allow_change:

@@ -88,8 +88,8 @@ def choose_steps(
         seconds = estimate_seconds(run, planned)
         if seconds is None:
             raise UsageError(
-                f"expected --steps on {run.device}, got --minutes, which is estimated for a "
-                "processor"
+                f"expected --steps on {run.device}, got --minutes, which can only be "
+                "estimated for the CPU"
             )
         steps = max(1, int(steps * 60 * minutes / seconds))
     digits = max(0, len(str(steps)) - 2)

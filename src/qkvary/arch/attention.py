@@ -222,8 +222,8 @@ class AttentionConfig:
             )
         if self.variant.decay != "none" and not self.causal:
             raise ValueError(
-                "expected a causal layer for a decay, got a bidirectional one: the decay goes by "
-                "the tokens that have passed"
+                "expected a causal layer for a decay, got a bidirectional one: weights decay "
+                "with the number of tokens passed"
             )
         self.variant.kv_heads(self.num_heads)
         if self.variant.identity_roles and self.size_per_head * self.num_heads != self.d_model:
@@ -250,13 +250,13 @@ class AttentionConfig:
         ]
         if changed:
             raise ValueError(
-                f"expected kernel auto or explicit for {changed[0]}, got sdpa, which keeps its "
-                "scores to itself"
+                f"expected kernel auto or explicit for {changed[0]}, got sdpa, which does "
+                "not expose its scores"
             )
         if self.variant.core != "softmax":
             raise ValueError(
                 f"expected kernel auto or explicit for the core {self.variant.core}, got sdpa, "
-                "which has a softmax"
+                "which always takes a softmax"
             )
 
     @property

@@ -79,7 +79,7 @@ class RotaryScaling:
             raise ValueError(f"expected a factor of at least 1 for dynamic, got {self.factor}")
         if (self.form == "longrope") != bool(self.short) or len(self.short) != len(self.long):
             raise ValueError(
-                "expected as many short as long divisors for longrope alone, got "
+                "expected as many short as long divisors, only for longrope, got "
                 f"{len(self.short)} and {len(self.long)} for {self.form}"
             )
 

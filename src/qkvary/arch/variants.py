@@ -331,8 +331,8 @@ class LayerVariants:
             raise ValueError("expected at least 1 layer of each variant, got 0")
         if len(self.runs) < 2:
             raise ValueError(
-                "expected at least two variants for layers, such as QKV*3,Q-K=V*3; one variant of "
-                "all layers has no number"
+                "expected at least two variants for layers, such as QKV*3,Q-K=V*3; one variant for "
+                "all layers takes no number"
             )
         if any(one[0] == other[0] for one, other in itertools.pairwise(self.runs)):
             raise ValueError(

@@ -158,8 +158,8 @@ def check_output(reference: StrPath, out: StrPath) -> None:
     path, target = find_checkpoint(reference).resolve(), read_path(out, "the path of a folder")
     if target.exists() and any(target.samefile(one) for one in (path, *path.parents)):
         raise UsageError(
-            f"expected another folder to write than that of the checkpoint, got {target}; its "
-            "weights would be lost"
+            f"expected a folder other than the checkpoint's own, got {target}: its weights would "
+            "be lost"
         )
 
 

@@ -74,7 +74,7 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
     }
     found = next((name for name, is_there in obstacles.items() if is_there), None)
     if found is not None:
-        raise UsageError(f"{where} has {found}, which this program does not tokenize with")
+        raise UsageError(f"{where} has {found}, which this program does not support")
     try:
         return PieceTokenizer(
             [text.replace(SPACE, b" ") for text, _, _ in pieces],

@@ -228,8 +228,8 @@ def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
         scale_sources(weights, (QUERY_ROPE,), factor)
         return LayerDraft(layer.config, weights, layer.name)
     raise UsageError(
-        f"expected a score scale of identity none in {layer.name}, or a projection that scores "
-        f"alone read, got {format_label(layer.config.variant)}"
+        f"expected the score scale identity='none' in {layer.name}, or a projection that only "
+        f"scores read, got {format_label(layer.config.variant)}"
     )
 
 

@@ -46,7 +46,7 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
     if config.variant.core_name != "softmax":
         raise UsageError(
             f"expected the core softmax in {layer.name}, got {config.variant.core_name}, which "
-            "reads query and key apart"
+            "reads query and key separately"
         )
     check_bias(layer, sharing.query)
     weights, size = dict(layer.weights), config.d_model

@@ -54,7 +54,9 @@ def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[A
     """
     sizes = np.bincount(labels)
     if len(set(sizes)) != 1:
-        raise ValueError(f"expected classes of one size, got {sizes.min()} to {sizes.max()} images")
+        raise ValueError(
+            f"expected equally large classes, got {sizes.min()} to {sizes.max()} images"
+        )
     order = np.argsort(labels, kind="stable")
     return images[order].reshape(len(sizes), sizes[0], *images.shape[1:])
 

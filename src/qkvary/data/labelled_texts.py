@@ -97,7 +97,8 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
         for text, path in zip(texts, paths, strict=True):
             if names.setdefault(text.sha256, path) != path:
                 raise UsageError(
-                    f"expected texts that differ, got {names[text.sha256]} and {path}: remove one"
+                    f"expected different texts, got {names[text.sha256]} equal to {path}: "
+                    "remove one"
                 )
         groups.append(split_texts(texts))
     splits: Splits = {split: tuple(one[split] for one in groups) for split in groups[0]}

@@ -186,7 +186,7 @@ def _read_pictures(root: Path) -> OwnSplits | None:
     if len(sides) > 1:
         odd = next(path for path, pixels in decoded.items() if pixels.shape[1:] != min(sides))
         raise DamagedError(
-            f"expected pictures of one size in {root}, got {len(sides)}, among them that of {odd}"
+            f"expected pictures of one size in {root}, got {len(sides)}, one of them in {odd}"
         )
     parts = [
         Images(
@@ -236,4 +236,4 @@ def _decode(data: bytes, path: Path) -> NDArray[np.uint8]:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         if isinstance(error, DamagedError):
             raise
-        raise DamagedError(f"expected a whole PNG or JPEG in {path}, got {error}") from None
+        raise DamagedError(f"expected a complete PNG or JPEG in {path}: {error}") from None

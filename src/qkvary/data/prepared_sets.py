@@ -222,8 +222,8 @@ def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -
     except UsageError:
         if corpus is not None and find_local(corpus) is None:
             raise UsageError(
-                f"expected the data set {sha256[:12]} of {reference}, got neither it nor its "
-                f"text: put the text at {corpus.local} below QKVARY_DATA"
+                f"expected the data set {sha256[:12]} of {reference} or its text, got "
+                f"neither: put the text at {corpus.local} below QKVARY_DATA"
             ) from None
         report(f"preparing {reference}")
         folder = ensure_prepared(reference)

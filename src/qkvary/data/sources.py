@@ -211,7 +211,7 @@ def _cut_by_position(
         raise UsageError(f"expected a text, got an empty one in {', '.join(map(str, files[:3]))}")
     if len(texts) != 1 or kind_of(texts[0]) not in {None, "text"}:
         raise UsageError(
-            f"expected different documents to hold some out, got {len(texts)} files in {name}; "
+            f"expected documents that differ, to hold some out, got {len(texts)} files in {name}; "
             "name those for validation with `qkvary data prepare ... --validation PATH`"
         )
 

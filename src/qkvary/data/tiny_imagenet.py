@@ -171,7 +171,7 @@ def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
         # An impossible offset gives EINVAL; errors of gzip have no number.
         if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
             raise
-        raise DamagedError(f"expected a whole archive in {path}, got another: {error}") from None
+        raise DamagedError(f"expected a complete archive in {path}: {error}") from None
 
 
 def _members(path: Path) -> Iterator[_Member]:
@@ -271,4 +271,4 @@ def _decode(data: bytes, size: int, where: str) -> NDArray[np.uint8]:
                 )
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DamagedError(f"expected a whole JPEG in {where}, got another file: {error}") from None
+        raise DamagedError(f"expected a complete JPEG in {where}: {error}") from None

@@ -40,7 +40,7 @@ class Sampling:
             if value is not None:
                 check_number(name, value, low=0.0, high=1.0)
         if self.top_p == 0:
-            raise ValueError("expected top_p above 0, got 0; temperature 0 takes the most probable")
+            raise ValueError("expected top_p above 0, got 0; for the top token use temperature 0")
 
     @property
     def is_greedy(self) -> bool:

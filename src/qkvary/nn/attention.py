@@ -255,7 +255,7 @@ class Attention(nn.Module):
         state = None
         if memory is not None:
             if positions is not None or document_ids is not None:
-                raise ValueError("expected no positions and document_ids with a memory")
+                raise ValueError("expected neither positions nor document_ids with a memory")
             layout = self._lay_over(memory, layout, x.shape[1], attention_mask)
         elif cache is not None and not self.config.causal:
             raise ValueError("expected a causal layer with a cache, got a bidirectional one")

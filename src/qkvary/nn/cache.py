@@ -176,7 +176,7 @@ class LayerCache:
             ValueError: if tokens have no fixed place in memory, or there are fewer places.
         """
         if not self.has_fixed_memory:
-            raise ValueError("expected a preallocated cache of all tokens that has seen one")
+            raise ValueError("expected a preallocated cache without a window that has seen a token")
         other = LayerCache(self.config, options=self.options, max_tokens=tokens)
         for name, store in self._claimable().items():
             if isinstance(store, PreallocatedStore):

@@ -258,7 +258,7 @@ class QuantizedStore:
             raise ValueError("expected a store that has seen a token, got an empty one")
         coded = self._codes.num_tokens
         if self.options.rotate or (self._runs and len(self._runs) * self.block != coded):
-            raise ValueError("expected channels as they are and whole blocks, got others")
+            raise ValueError("expected channels that are not rotated and whole blocks, got others")
         rows, heads, _, width = self._none.shape
         by_token = self.options.scales == "token"
         group = min(self.options.group, width) if by_token else 1

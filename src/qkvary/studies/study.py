@@ -80,7 +80,7 @@ class Setting:
         wrong = [step for step in self.keep_steps if not 0 <= step < self.training.steps]
         if wrong or len({*self.keep_steps}) < len(self.keep_steps):
             raise ValueError(
-                f"setting {self.name!r}: expected different keep_steps from 0 to below the "
+                f"setting {self.name!r}: expected distinct keep_steps of at least 0, below the "
                 f"{self.training.steps} steps of the training, got {self.keep_steps}"
             )
         special = [
@@ -189,7 +189,7 @@ def _remains(
 
 def _unique(study: str, what: str, values: Sequence[object]) -> None:
     if not values:
-        raise ValueError(f"study {study!r}: expected at least one of {what}, got none")
+        raise ValueError(f"study {study!r}: expected {what}, got none")
     twice = sorted({str(value) for value in values if values.count(value) > 1})
     if twice:
         more = f" and {len(twice) - MOST_NAMED} others" if len(twice) > MOST_NAMED else ""
@@ -385,9 +385,7 @@ class Study:
             for label in setting.variants or ():
                 self._check_label("variants of the study", label, self.labels, where)
             if setting.variants == ():
-                raise ValueError(
-                    f"study {self.name!r}{where}: expected at least one of variants, got none"
-                )
+                raise ValueError(f"study {self.name!r}{where}: expected variants, got none")
             # Settings of one table need the same variants; those without a name share one.
             first = tables.setdefault(setting.table or "", setting)
             if self.variants_of(first) != self.variants_of(setting):

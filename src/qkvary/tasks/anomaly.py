@@ -64,8 +64,8 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         smallest = min(split.shape[1] for split in self.splits.values())
         if smallest < config.set_size - 1:
             raise ValueError(
-                f"expected sets of at most {smallest + 1} images, as many as the smallest split "
-                f"has of a class and one, got {config.set_size}"
+                f"expected sets of at most {smallest + 1} images, one more than the smallest "
+                f"split has of a class, got {config.set_size}"
             )
 
     def build(self, network: Network, seed: int) -> Encoder:

@@ -218,8 +218,8 @@ class HashedData:
         """
         if self.data_sha256 is None:
             raise ValueError(
-                f"expected data_sha256, the fingerprint of {self.data}, got None; pinned() takes "
-                "that of the data that is there"
+                f"expected data_sha256, the fingerprint of {self.data}, got None; pinned() "
+                "computes it from the data"
             )
         return self.data_sha256
 

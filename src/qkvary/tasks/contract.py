@@ -325,13 +325,13 @@ def require_network(
     for name, value in exact.items():
         if getattr(network, name) != value:
             raise ValueError(
-                f"expected the {name} {value} of a network for task {task}, got "
+                f"expected a network with {name} {value} for task {task}, got "
                 f"{getattr(network, name)}"
             )
     for name, value in (least or {}).items():
         if getattr(network, name) < value:
             raise ValueError(
-                f"expected {name} of at least {value:,} of a network for task {task}, got "
+                f"expected a network with {name} of at least {value:,} for task {task}, got "
                 f"{getattr(network, name):,}"
             )
     return network

@@ -290,7 +290,7 @@ class TrainingConfig:
         if self.stop_when_solved or (self.temperature.steps or 0) > self.steps:
             raise ValueError(
                 "expected a run that ends at the variant's own temperature, got one that may stop "
-                f"before its annealing does (after {self.temperature.steps or self.steps} steps)"
+                f"before the annealing ends (after {self.temperature.steps or self.steps} steps)"
             )
 
     def temperature_factor(self, step: int) -> float:

@@ -133,7 +133,7 @@ class Sizes:
         """Blocks; each has a tensor."""
         layers = self.get("block_count")
         if layers > len(self.file.shapes):
-            raise DamagedError(f"{self.where} has {layers:,} layers and fewer tensors")
+            raise DamagedError(f"{self.where} has {layers:,} layers but fewer tensors")
         return layers
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -260,7 +260,7 @@ def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
         return None
     found = sizes.file.numbers_of(f"{stem}.weight")
     if len(found) != rotated // 2:
-        raise DamagedError(f"{sizes.where} has {len(found)} {stem} for {rotated}")
+        raise DamagedError(f"{sizes.where} has {len(found)} {stem} for {rotated} channels")
     return found
 
 

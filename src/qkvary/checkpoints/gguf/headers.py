@@ -174,7 +174,7 @@ class SplitHeader:
             name: shape for part in parts for name, shape in part.shapes.items()
         }
         if len(self.shapes) < sum(len(part.shapes) for part in parts):
-            raise DamagedError(f"{where} has two tensors of one name in its parts")
+            raise DamagedError(f"{where} has two tensors with one name in its parts")
 
     def numbers_of(self, name: str) -> list[float]:
         """Return the numbers of a small tensor of float32; none for another type."""
@@ -222,7 +222,7 @@ class _Reader:
             "utf-8", "replace"
         )
         if not text.isprintable() or "\ufffd" in text:
-            raise DamagedError(f"{self.where} has a name of other characters than printable ones")
+            raise DamagedError(f"{self.where} has a name with characters that are not printable")
         return text
 
     def value(self) -> Any:
@@ -358,7 +358,7 @@ def parse_header(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = F
         metadata[key] = reader.value()
     entries = tuple(_read_entry(reader) for _ in range(tensors))
     if len({entry.name for entry in entries}) != tensors:
-        raise DamagedError(f"{where} has two tensors of one name")
+        raise DamagedError(f"{where} has two tensors with one name")
     if sum(entry.size for entry in entries) > len(data):
         raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors")
     alignment = metadata.get("general.alignment", ALIGNMENT)

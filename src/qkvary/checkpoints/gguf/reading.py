@@ -71,7 +71,7 @@ def _join_latent(file: GgufFile, sizes: Sizes) -> dict[str, TorchTensor]:
     for layer in range(sizes.layers):
         key, value = (f"blk.{layer}.attn_{kind}_b.weight" for kind in "kv")
         if not len(sizes.shape(key)) == len(sizes.shape(value)) == 3:
-            raise DamagedError(f"{sizes.where} has {key} that is not one matrix a head")
+            raise DamagedError(f"{sizes.where} has {key} that is not one matrix per head")
         if tensors[key].mT.shape != tensors[value].shape:
             raise DamagedError(f"{sizes.where} has {key} and {value} whose heads differ")
         both = torch.cat((tensors.pop(key).mT, tensors.pop(value)), dim=1)
@@ -102,7 +102,7 @@ def _read_weights(
         # Query, key and value are concatenated without change.
         for name, part in split_parts(row._replace(change=""), values, layer).items():
             if is_turned(name) and len(part) % size:
-                raise DamagedError(f"{where} has {len(part)} rows in heads of {size} channels")
+                raise DamagedError(f"{where} has {len(part)} rows for heads of {size} channels")
             weights[name] = order_channels(part, size, order) if is_turned(name) else part
     if left:
         raise UsageError(f"{where} has {min(left)[:80]}, which this program does not compute")

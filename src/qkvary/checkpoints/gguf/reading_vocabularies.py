@@ -144,7 +144,8 @@ def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> To
     end = vocabulary.metadata.get(f"{_KEY}eos_token_id")
     if splitting is None:
         raise UsageError(
-            f"{vocabulary.where} cuts texts as {str(pre)[:40]!r}; choices: {', '.join(SPLITTINGS)}"
+            f"{vocabulary.where} splits texts like {str(pre)[:40]!r}; "
+            f"choices: {', '.join(SPLITTINGS)}"
         )
     names = [token.decode("utf-8", "replace") for token in vocabulary.tokens]
     if not isinstance(end, int) or not 0 <= end < len(names):

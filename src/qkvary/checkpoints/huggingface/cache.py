@@ -88,7 +88,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         stored = self.stored
         if stored.state is not None:
             raise ValueError(
-                "expected layers that keep tokens for generation that takes tokens back, got the "
+                "expected layers that keep tokens for generation that removes tokens, got the "
                 "state of linear attention"
             )
         if not (self.is_croppable or stored.length):

@@ -380,7 +380,7 @@ def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
             )
         if layout == "value and slice" and 2 * angles >= attention.head_dim:
             raise ValueError(
-                f"expected keys that are rotated in part for layout {layout}, got "
+                f"expected partially rotated keys for layout {layout}, got "
                 f"{2 * angles} of {attention.head_dim} channels; choices: rotate when read"
             )
         makers[index] = KeyFromValue(gain=attention.k_norm.weight, rotary=rotary, angles=angles)

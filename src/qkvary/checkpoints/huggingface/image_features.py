@@ -81,7 +81,7 @@ def _read_part(path: Path) -> NDArray[np.float32]:
     try:
         return load(path.read_bytes())["features"]
     except (SafetensorError, KeyError) as error:
-        raise DamagedError(f"{path} is not a part of features, remove it: {error}") from None
+        raise DamagedError(f"{path} is not a file of features, remove it: {error}") from None
 
 
 def _load_network(weights: Path) -> ResNetModel:
@@ -91,7 +91,7 @@ def _load_network(weights: Path) -> ResNetModel:
         )
     except SafetensorError as error:
         raise DamagedError(
-            f"expected a whole file of weights in {weights / WEIGHTS}, got another: {error}"
+            f"expected a complete file of weights in {weights / WEIGHTS}: {error}"
         ) from None
     except (OSError, ValueError, TypeError, RuntimeError, StrictDataclassError) as error:
         reason = str(error).splitlines()[0]

@@ -31,8 +31,8 @@ def check_layers(config: LanguageModelConfig) -> None:
     """
     if config.shared_blocks:
         raise UsageError(
-            "expected blocks with weights of their own, got one block for all layers, which read "
-            "different inputs"
+            "expected separate weights for each block, got one block for all layers, whose inputs "
+            "differ"
         )
     for index, layer in enumerate(config.layers, start=1):
         reason = _find_reason(layer)

@@ -59,9 +59,9 @@ class TaskReading:
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
-            raise ValueError(f"expected limit of at least 1, got {self.limit}")
+            raise ValueError(f"expected a limit of at least 1, got {self.limit}")
         if self.fewshot is not None and self.fewshot < 0:
             raise ValueError(f"expected fewshot of at least 0, got {self.fewshot}")
         if not self.tasks:
             given = "a set to compare with" if self.against else "none"
-            raise ValueError(f"expected tasks to ask, got {given}")
+            raise ValueError(f"expected tasks, got {given}")

@@ -152,10 +152,8 @@ def _read_rows(path: Path) -> Dataset:
         if rows and all(isinstance(row, dict) for row in rows):
             return Dataset.from_list(rows)
     except (ValueError, TypeError, RecursionError) as error:
-        raise DamagedError(
-            f"expected an object of JSON on each line of {path}, got {error}"
-        ) from None
-    raise DamagedError(f"expected objects of JSON in {path}, got none or other values")
+        raise DamagedError(f"expected a JSON object on each line of {path}, got {error}") from None
+    raise DamagedError(f"expected JSON objects in {path}, got none or other values")
 
 
 @contextmanager

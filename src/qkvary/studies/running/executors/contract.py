@@ -67,7 +67,7 @@ class ClusterOptions:
         if not 0.0 < self.gpu_share <= 8.0:
             raise ValueError(f"gpu_share must be above 0 and at most 8, got {self.gpu_share}")
         if self.gpu_share > 1.0 and not float(self.gpu_share).is_integer():
-            raise ValueError(f"gpu_share must be whole above 1, got {self.gpu_share}")
+            raise ValueError(f"gpu_share above 1 must be a whole number, got {self.gpu_share}")
         _ = self.sbatch
 
 
@@ -199,7 +199,7 @@ class PollingExecutor(Executor):
             RuntimeError: after ``shutdown``, as from the executors of the standard library.
         """
         if self._closed.is_set():
-            raise RuntimeError("expected an executor that is open, got one after its shutdown")
+            raise RuntimeError("expected an open executor, got one that was shut down")
         future = self.pending[handle] = Future[TaskEnd]()
         future.set_running_or_notify_cancel()
         if self._asking is None:
