@@ -187,14 +187,14 @@ class Part(Where):
     protocol: str | None = None
     """Another protocol of the study, such as clean."""
     tasks: Annotated[tuple[str, ...], Parameter(name="--task")] = ()
-    """Run only this task (can be repeated)."""
+    """Only this task (can be repeated)."""
     settings: Annotated[tuple[str, ...], Parameter(name="--setting")] = ()
-    """Run only this setting (can be repeated)."""
+    """Only this setting (can be repeated)."""
     variants: Annotated[
         tuple[str, ...],
         Parameter(name=("--variant", "--variants"), completer=complete_variant),
     ] = ()
-    """Run only this variant and the baseline (can be repeated)."""
+    """Only this variant and the baseline (can be repeated)."""
 
     def typed(self, reference: str, study: "Study") -> str:
         """Return the study and the options that select its part, as one types them.

@@ -1,4 +1,4 @@
-"""Make a language model another: exactly, with other matrices, or with a smaller cache."""
+"""Convert a language model: exactly, to other matrices, or to a smaller cache."""
 
 import copy
 import dataclasses
@@ -152,7 +152,7 @@ def convert(
     show_progress: ShowProgress = no_progress,
     say: Callable[[str], None] = say_nothing,
 ) -> "Result[Any]":
-    """Make a language model another: exactly, with other matrices, or with a smaller cache.
+    """Convert a language model: exactly, to other matrices, or to a smaller cache.
 
     A rewrite computes the same: conditions are checked, and differences of logits are measured,
     before anything is written. A smaller cache changes what the network says: the loss on a
@@ -162,10 +162,10 @@ def convert(
         model: The checkpoint, or what ``qk.load`` returned.
         rewrite: An exact rewrite, such as gauge or identity-query; an unknown name lists all.
         smaller: The form and the size of a smaller cache.
-        calibration: The texts that it is fitted to and measured on.
-        healing: Distillation after it.
+        calibration: The texts that the new cache is fitted to and measured on.
+        healing: A distillation after the conversion.
         choices: The choices of a rewrite, and the numbers of the network.
-        out: Folder to write, another than that of the checkpoint; figures alone if not given.
+        out: Folder to write, not the checkpoint's own; only figures are printed if not given.
         show_progress: Opens a display of the progress.
         say: Called with a sentence for each stage.
 

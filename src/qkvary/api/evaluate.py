@@ -146,8 +146,8 @@ def evaluate(
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         data: Text: files or folders of .txt and .jsonl, or a prepared set.
-        tasks: arc_easy, arc_challenge, hellaswag, piqa, winogrande (five: these) and lambada from
-            local files; any other task of lm-eval from its files or the hub. Separated by commas.
+        tasks: Tasks, separated by commas: arc_easy, arc_challenge, hellaswag, piqa, winogrande (or
+            five, for these) and lambada from local files; other tasks as lm-eval finds them.
         reading: The windows of the text.
         asking: The prompts of the tasks.
         batching: The device and batching.

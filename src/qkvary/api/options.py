@@ -195,7 +195,8 @@ Checkpoint = Annotated[
 CheckpointTokenizer = Annotated[
     StrPath | None,
     Parameter(
-        help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, tok512.bin or .model."
+        help="For a checkpoint without a tokenizer: gpt2, bytes, a tokenizer.json, tok512.bin or "
+        ".model."
     ),
 ]
 """The tokenizer of a checkpoint."""

@@ -1,4 +1,4 @@
-"""Serve a language model with an engine, llama.cpp or vLLM, behind the API of OpenAI."""
+"""Serve a language model with an engine, llama.cpp or vLLM, with the API of OpenAI."""
 
 import json
 import os
@@ -105,18 +105,18 @@ def serve(
     starting: Starting = STARTING,
     say: Callable[[str], None] = say_nothing,
 ) -> Result[dict[str, Any]]:
-    """Serve a language model with an engine, llama.cpp or vLLM, behind the API of OpenAI.
+    """Serve a language model with an engine, llama.cpp or vLLM, with the API of OpenAI.
 
     Exports the network once into the cache directory, starts the engine, and prints the address
     when it answers. Ctrl-C ends it. The engine refuses prompts that do not fit into the context.
 
     Args:
-        model: A checkpoint; a .gguf for llama.cpp, and a stock folder for vLLM, are not exported.
-        engine: The engine.
-        context: Tokens of prompt and answer for each user; what the network was made for, at most
-            4,096, if not given.
-        users: Requests at a time.
-        weights: For llama.cpp: type of the matrices in the export, f32 if not given.
+        model: A checkpoint. A .gguf (for llama.cpp) or a stock folder (for vLLM) is served as is.
+        engine: The engine that serves.
+        context: Tokens of prompt and answer together, per user. If not given, the network's
+            maximum, at most 4,096.
+        users: Number of concurrent requests.
+        weights: For llama.cpp: type of the matrices in the export; f32 if not given.
         tokenizer: The tokenizer of a checkpoint without one.
         listening: The address.
         starting: The program of the engine.

@@ -50,7 +50,7 @@ def status(
             study.
         part: The part of the study.
         out: Folder of runs and reports.
-        problems: List only failed, diverged and damaged.
+        problems: List only failed, diverged and damaged runs.
 
     Raises:
         ValueError: if there is no such study.

@@ -70,13 +70,13 @@ def train(
 
     Args:
         preset: A network and its training: lm-10m, lm-300m, gpt2-124m; an unknown name lists all.
-        data: A text file, a folder, a corpus by name, hf:owner/name, or a prepared set. What is not
-            prepared is prepared. The preset's own corpus if not given.
+        data: A text file, a folder, a corpus by name, hf:owner/name, or a prepared set; texts are
+            prepared first if necessary. If not given, the preset's own corpus.
         variants: Labels in any spelling; several are trained one after the other and compared.
         seeds: Seeds of the runs: 7 or 0,1,2 or 0-4.
         options: Changes to the preset, and how its runs are executed.
         out: Folder of runs and reports.
-        dry_run: Print the planned runs, and end.
+        dry_run: Print the planned runs, and run nothing.
         terminal: Shows what happens.
 
     Raises:

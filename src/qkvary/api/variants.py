@@ -30,7 +30,7 @@ def variants(
     token with every pair of tokens counted, and cache bytes per token.
 
     Args:
-        labels: Only this variant, in any spelling (Q-K=V, q,k=v); repeat it for more.
+        labels: Only this variant, in any spelling (Q-K=V, q,k=v) (can be repeated).
         model: The model whose layer is counted.
         d_model: Width of the counted layer; 512 if not given.
         num_heads: Query heads of the layer; 8 if not given.

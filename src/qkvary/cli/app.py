@@ -172,7 +172,7 @@ def _added(
         json_output: Print one JSON document and nothing else.
         full: Print the whole report.
         out: Folder of the report, or a file: .html, .md or .json.
-        formats: Format to write to --out; repeat it for more.
+        formats: Format to write to --out (can be repeated).
     """
 
 
