@@ -100,7 +100,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         lambda: LAYER(X, cache=qk.KVCache([LAYER.config])),
         r"such as cache\.layers\[0\] of a KVCache",
     ),
-    (lambda: LAYER([1]), r"expected numbers x of \[batch, tokens, 8\], got list"),
+    (lambda: LAYER([1]), r"expected x as floats of \[batch, tokens, 8\], got list"),
     (lambda: LAYER(X[..., :7]), r"expected x of \[batch, tokens, 8\], got \[1, 3, 7\]"),
     (lambda: MODEL([1]), r"expected whole numbers of \[batch, tokens\], got list"),
     (lambda: MODEL(IDS, cache=3), r"such as KVCache\(model\.config\.layers\), got int"),

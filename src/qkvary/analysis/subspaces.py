@@ -21,9 +21,9 @@ Matrix = Float[Tensor, "rows columns"]
 class HeadMoments(NamedTuple):
     """One KV head, with the statistics of its tokens, queries and output.
 
-    ``keys`` stands for X W_K: it is F W_K with F^T F the covariance of the layer input, so that its
-    products are those of the keys of all tokens. For normalised keys it is the key half of a square
-    root of the joint covariance of keys and values.
+    ``keys`` replaces X W_K by F W_K, where F^T F is the covariance of the layer input: both have the
+    same second moments. For normalised keys it is the key half of a square root of the joint
+    covariance of keys and values.
     """
 
     keys: Float[Tensor, "rows head_dim"]

@@ -164,7 +164,7 @@ def as_model(network: Network, name: str = "network") -> Model:
     """Return a network of this package as a ``Model``, from which all costs are derived.
 
     Args:
-        network: A network of a kind in ``DESCRIPTIONS``, or of a subclass, of which the rest is
+        network: A network of a kind in ``DESCRIPTIONS``, or of a subclass; what a subclass adds is
             not counted.
         name: Its name in tables.
 

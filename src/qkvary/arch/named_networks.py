@@ -266,7 +266,7 @@ def choose_network(
     sizes: Mapping[str, int | None],
     variant: AnyVariant | str | None = None,
 ) -> LanguageModelConfig:
-    """Return a given network, that of a name, or a modern one of given sizes.
+    """Return a network: the given one, the one with the given name, or a modern one by sizes.
 
     Args:
         given: The network or its name; or ``None``.

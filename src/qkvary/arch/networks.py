@@ -160,7 +160,7 @@ class Network:
         """Return the same network with another attention variant in every layer.
 
         Raises:
-            ValueError: if it does not fit the network, or is that of another number of layers.
+            ValueError: if it does not fit the network, or has another number of layers.
         """
         if not isinstance(variant, Variant):
             variant.check_layers(self.num_layers)

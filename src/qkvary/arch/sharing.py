@@ -59,7 +59,7 @@ class Sharing:
 
     @property
     def cached(self) -> tuple[Source, ...]:
-        """The sources that autoregressive decoding has to keep: those of key and value."""
+        """The sources that autoregressive decoding has to keep: what key and value read."""
         return (self.key,) if self.key == self.value else (self.key, self.value)
 
     @property

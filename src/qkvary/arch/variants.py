@@ -251,7 +251,7 @@ class Variant(ScoreTerms):
 
     @property
     def projections(self) -> tuple[Source, ...]:
-        """The learned input projections: those of the roles, and of decoupled positions."""
+        """The learned input projections of the roles and of decoupled positions."""
         rope = () if self.decoupled is None else (QUERY_ROPE, KEY_ROPE)
         return (*self.sharing.projections, *rope)
 

@@ -75,7 +75,7 @@ class Header:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return a ``.bin`` file, or those of a folder that are not tokenizers."""
+    """Return a ``.bin`` file, or all ``.bin`` files of a folder except tokenizers."""
     if path.is_file():
         return [path] if path.suffix == ".bin" else []
     found = sorted(path.glob("*.bin")) if path.is_dir() else []

@@ -147,7 +147,7 @@ def _unreadable(name: str, error: OSError) -> ValueError:
 
 
 def _name_of(path: Path) -> str:
-    """Return the name of the model: that of the folder, or of a file with its own name."""
+    """Return the name of the model: the file's, or the folder's for a ``config.json``."""
     full = path.absolute()
     folder = full if path.is_dir() else full.parent
     own = full.stem if path.is_file() and full.name != CONFIG_NAME else folder.resolve().name

@@ -124,8 +124,8 @@ class TokenSplit:
         places = np.asarray(starts, dtype=np.int64)
         if places.size and (places.min() < 0 or places.max() + count > self.tokens):
             raise ValueError(
-                f"expected rows of {count:,} among the {self.tokens:,} tokens of {self._where}, "
-                f"got some from {places.min():,} to {places.max():,}"
+                f"expected rows of {count:,} within the {self.tokens:,} tokens of {self._where}, "
+                f"got rows that begin at {places.min():,} to {places.max():,}"
             )
         found = np.empty((places.size, count), dtype=np.int64)
         for row, start in zip(found, places.tolist(), strict=True):

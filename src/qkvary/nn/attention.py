@@ -237,10 +237,10 @@ class Attention(nn.Module):
             x: The layer's input, for the tokens after those in the cache.
             memory: The input of keys and values in place of ``x`` (cross attention), the same in
                 all calls with one cache.
-            cache: The layer's cache; the new tokens, or those of the memory, are appended.
-            layout: Positions and masks of the call, where a network computed them already; with a
-                memory, that of ``Layout.over``.
-            kernel: The kernel for few new tokens over a cache; by default that of its options.
+            cache: The layer's cache, to which the new tokens, or the memory's, are appended.
+            layout: Positions and masks of the call, if a network has computed them already; with a
+                memory, from ``Layout.over``.
+            kernel: The kernel for few new tokens over a cache; the one of its options by default.
             attention_mask: Instead of a layout: True for real tokens, of all seen and new ones, or
                 of the memory. The layer reads zeros in place of the others.
             positions: Instead of a layout: positions of all seen and new tokens.
@@ -295,11 +295,11 @@ class Attention(nn.Module):
         layout.check_documents_in_a_row()
 
     def _check_call(self, x: object, cache: object) -> None:
-        """Check the input, and that the cache is that of one layer."""
+        """Check the input, and that the cache belongs to one layer."""
         width = self.config.d_model
         if not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point():
             given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"expected numbers x of [batch, tokens, {width}], got {given}")
+            raise ValueError(f"expected x as floats of [batch, tokens, {width}], got {given}")
         if x.shape[2] != width:
             raise ValueError(f"expected x of [batch, tokens, {width}], got {list(x.shape)}")
         if cache is not None and not isinstance(cache, LayerCache):

@@ -157,11 +157,11 @@ def rotation(width: int, dtype: torch.dtype, device: torch.device) -> Float[Tens
     """Rotate entries before they are quantised, by a fixed ``y = x R``; undone by ``y R^T``.
 
     ``R = D (H (x) C) / sqrt(width)`` with width = 2^a m, m odd. ``H`` is Sylvester's Hadamard
-    matrix of 2^a rows, ``H_ij = (-1)^(ones of i & j)``; ``C_jk = cos t + sin t`` with
-    t = 2 pi jk / m is Hartley's of m rows, which is 1 where the width is a power of two; both are
-    symmetric and have orthogonal rows, so every width has its rotation. ``D`` has the signs of
-    Rudin and Shapiro, ``D_ii = (-1)^(pairs of neighbouring ones in i)``: without them equal
-    channels, a common offset of keys, would all be moved into one channel.
+    matrix with 2^a rows, ``H_ij = (-1)^(ones of i & j)``. ``C`` is the Hartley matrix with m rows,
+    ``C_jk = cos t + sin t`` with t = 2 pi jk / m; it is 1 if the width is a power of two. Both are
+    symmetric with orthogonal rows, so there is a rotation for every width. ``D`` has the signs of
+    Rudin and Shapiro, ``D_ii = (-1)^(pairs of neighbouring ones in i)``. Without ``D``, a common
+    offset of all channels, as keys often have, would end up in one channel.
     """
     odd = width // (width & -width)
     hadamard = torch.ones(1, 1, dtype=torch.float64)

@@ -316,7 +316,7 @@ class EncoderDecoder(nn.Module):
             tokens: Ids of the target's tokens after those in the cache.
             source: Ids of the source, padding included; not with a cache, which has its memory.
             cache: An :class:`EncoderDecoderCache`; the new tokens are appended.
-            kernel: The kernel for few new tokens over a cache; by default that of its options.
+            kernel: The kernel for few new tokens over a cache; the one of its options by default.
             attention_mask: True for real tokens of the target, over all that the cache has seen and
                 new ones.
 

@@ -148,7 +148,7 @@ class LanguageModel(nn.Module):
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
-            kernel: The kernel for few new tokens over a cache; by default that of its options.
+            kernel: The kernel for few new tokens over a cache; the one of its options by default.
             attention_mask: True for real tokens, over all that the cache has seen and new ones.
             positions: Positions of seen and new tokens, where they are not counted from the first
                 real token of each document.
@@ -276,7 +276,7 @@ class LanguageModel(nn.Module):
 
 
 def _check_call(tokens: object, cache: object) -> None:
-    """Check the tokens, and that the cache is that of a network."""
+    """Check the tokens, and that the cache belongs to a whole network."""
     if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
         given = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else None
         raise ValueError(

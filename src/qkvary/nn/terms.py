@@ -49,8 +49,7 @@ class Scores:
     temperature: float = 1.0
     """The divisor of the scores, all terms included."""
     log_decay: Float[Tensor, " kv_heads"] | None = None
-    """In linear attention, the logarithm of the factor per token of distance by which weights
-    decay."""
+    """For linear attention: the logarithm of the decay of weights per token of distance."""
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
         """Return query, key and scale whose products are the scores without the pair bias."""

@@ -69,7 +69,7 @@ class PaperFigure:
 
 
 def _panel(title: str, task: str, *quick: Records, studies: str = "vision", **where: str) -> Panel:
-    """Return a panel of a task: the published size first, then that of the paper's code."""
+    """Return a panel of a task, from runs of the published size or else of the paper's text."""
     sizes = (Records(f"{studies}-{size}", task, where=where) for size in ("published", "paper"))
     return Panel(title=title, records=(*sizes, *quick))
 

@@ -166,12 +166,12 @@ def qualities(size: Size = "300M") -> tuple[Quality, ...]:
 def change_per_real_token(change_percent: float, real_fraction: float) -> float:
     """Convert a change of perplexity, in percent, to one per real token.
 
-    A mean loss L over positions, a share f of them real and padding free, is L/f per real
-    token, so perplexities are raised to the power 1/f.
+    If a share f of the positions is real and the loss of padding is 0, a mean loss L over all
+    positions is L/f per real token, so perplexities are raised to the power 1/f.
 
     Args:
         change_percent: The change of the published perplexity.
-        real_fraction: f.
+        real_fraction: The share f.
 
     Raises:
         ValueError: for a share outside (0, 1], or a change that leaves no perplexity.
@@ -198,9 +198,9 @@ def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQ
 
     Args:
         label: The variant, in any spelling.
-        num_heads: Query heads of the layer next to which the change is shown: language models with
-            as many come first. Where the variant has a number of KV heads, networks with other
-            query heads share other parts of the cache and are skipped.
+        num_heads: Query heads of the layer that the change is shown for; networks with as many
+            query heads come first. For a variant with fewer KV heads, other networks are skipped,
+            because they share another part of the cache.
     """
     parsed = parse_variant(label)
     variant, shares_heads = format_label(parsed), parsed.num_kv_heads is not None

@@ -1,6 +1,6 @@
 """The drawings of a report as files for a paper: SVG, PNG and PDF; equal reports give equal bytes.
 
-The drawing is that of the page, on white and with its colours written out.
+The drawing is the same as on the page, but on white and with its colours written out.
 """
 
 import re

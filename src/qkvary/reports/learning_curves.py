@@ -1,4 +1,4 @@
-"""Learning curves: those of several variants in one chart, or one panel for each variant.
+"""Learning curves: several variants in one chart, or one panel for each variant.
 
 Twelve bands in one chart hide each other; twelve panels on one scale do not, and need no colours.
 """
@@ -169,7 +169,7 @@ def curves_chart(
     Args:
         curves: The curves.
         baseline: The baseline of the study.
-        behind: Curves to draw in grey below the others, as far as they are on the same scale.
+        behind: Further curves to draw in grey below the others, where they fit on the same scale.
         size: Width and height.
     """
     labels = [names.short(curve.variant) for curve in curves]

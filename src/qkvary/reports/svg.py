@@ -169,7 +169,7 @@ class Drawing:
 
         Args:
             name: The prefix of the ids; unique in the page.
-            names: The ids of the shared parts that the page holds; those of this one are added.
+            names: The ids of the shared parts that the page holds; the drawing adds its own.
                 None for a drawing that stands alone.
         """
         parts = (

@@ -90,7 +90,7 @@ class Setting:
         ]
         if special and self.table is None:
             raise ValueError(
-                f"setting {self.name!r}: expected its own table with {', '.join(special)}, got none"
+                f"setting {self.name!r}: expected a table with {', '.join(special)}, got none"
             )
 
     def _check_kinds(self) -> None:

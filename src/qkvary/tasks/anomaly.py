@@ -31,7 +31,7 @@ VALIDATION_SHARE = 10
 
 
 class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
-    """Point at the image whose class differs from that of the others.
+    """Point at the image whose class differs from the others'.
 
     Loss: mean cross entropy of a softmax over the images of a set. Metric: accuracy. In an epoch
     each training image is the anomaly once; the other images of its set are distinct, and drawn

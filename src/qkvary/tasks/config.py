@@ -327,7 +327,7 @@ class LanguageTaskConfig(HashedData, NextToken):
         )
 
     def check_data(self, report: Callable[[str], None]) -> None:
-        """Check the prepared set; prepare that of a named corpus if it is missing."""
+        """Check the prepared set; prepare a named corpus if its set is missing."""
         data_module("prepared_sets").check_prepared(self.data, self.data_fingerprint, report)
 
 
@@ -464,7 +464,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs: those of an average sentence of Multi30k."""
+        """Tokens in one sequence, for the costs: an average sentence of Multi30k."""
         return min(MULTI30K_TOKENS, self.max_tokens)
 
     @property

@@ -135,7 +135,7 @@ class TaskConfig:
         return None
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint: its own, or that of the data on this machine."""
+        """Return the task with a fingerprint, if necessary computed from the data on this machine."""
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
@@ -202,7 +202,7 @@ class NextToken(TaskConfig):
 class HashedData:
     """A task whose data is a file or folder, ``data``, identified by its sha256, ``data_sha256``.
 
-    If no sha256 is given, loading the study fills in that of the data on this machine.
+    If no sha256 is given, loading the study computes it from the data on this machine.
     """
 
     __slots__ = ()
@@ -228,7 +228,7 @@ class HashedData:
         raise NotImplementedError
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint: its own, or that of the data on this machine."""
+        """Return the task with a fingerprint, if necessary computed from the data on this machine."""
         if self.data_sha256 is not None:
             return self
         config = cast("Any", self)

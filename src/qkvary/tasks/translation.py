@@ -50,7 +50,7 @@ class TranslationTask:
     also reports the loss per word (``token_loss``).
 
     Translations are greedy. ``bleu`` is sacreBLEU of sentences, from 0 to 100, against the
-    references as they are distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to
+    references as distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to
     1: it compares words, treats all rare words as equal, and keeps the marks of beginning and end,
     which inflates it.
 

@@ -46,7 +46,7 @@ _EXPECTED: dict[str, object] = {
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is such a folder, or its weights."""
+    """Return whether a path is a folder of this format, or the file of its weights."""
     return holds(path, b'"deepseek_v3"')
 
 

@@ -51,7 +51,7 @@ _OF_OTHERS = ("vision_tower", "multi_modal_projector")
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is such a folder, or its weights."""
+    """Return whether a path is a folder of this format, or the file of its weights."""
     folder = path.parent if path.name == WEIGHTS else path
     if not (folder / CONFIG).is_file():
         return False

@@ -195,7 +195,9 @@ class _Reader:
         """Return the next bytes."""
         left = len(self.data) - self.place
         if size > left:
-            raise DamagedError(f"{self.where} ends inside its header: {size:,} bytes of {left:,}")
+            raise DamagedError(
+                f"{self.where} ends inside its header: expected {size:,} bytes, got {left:,}"
+            )
         self.place += size
         return self.data[self.place - size : self.place]
 
@@ -291,9 +293,9 @@ def list_parts(path: Path) -> list[Path]:
 
 
 def read_header(path: Path) -> "GgufHeader | SplitHeader":
-    """Return the header of a file, however large the file is, or those of all of its parts.
+    """Return the header of a file of any size, or the headers of all of its parts.
 
-    Lists of texts are left out.
+    Lists of strings are skipped.
 
     Raises:
         UsageError: for a version or a type of tensors that is not supported, or if the file cannot

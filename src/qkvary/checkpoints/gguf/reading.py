@@ -27,8 +27,8 @@ def read_network(file: GgufFile, where: str) -> ReadNetwork:
         where: Its name in messages.
 
     Raises:
-        UsageError: for a network that this program does not compute.
-        DamagedError: for sizes that are missing, implausible, or not those of the tensors.
+        UsageError: for a network that this program does not support.
+        DamagedError: for sizes that are missing, implausible, or do not match the tensors.
     """
     sizes = read_sizes(file, where)
     config = make_config(sizes)

@@ -51,11 +51,11 @@ class Vocabulary(NamedTuple):
 
 
 def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
-    """Return the vocabulary of a tokenizer; without one, that of a network that reads numbers.
+    """Return the vocabulary of a tokenizer; without a tokenizer, tokens are plain numbers.
 
     Args:
         tokenizer: The tokenizer.
-        size: Tokens of the network. Those that the tokenizer does not have are marked as unused.
+        size: Vocabulary of the network. Tokens beyond the tokenizer's are marked as unused.
 
     Raises:
         UsageError: if llama.cpp cannot make the same tokens.

@@ -1,8 +1,8 @@
 """Converts a network layer by layer, on the activations of the layers already converted.
 
-Two sets of hidden states pass through the layers in parallel: those of the given network, whose
-layers are the targets, and those of the new network, whose layers are fitted to them. Nothing else
-of a text is kept.
+Two sets of hidden states pass through the layers in parallel: one of the given network, whose
+layers are the targets, and one of the new network, whose layers are fitted to them. Nothing else of
+a text is kept.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """One tensor in place of keys and values: the best of its rank for scores and outputs.
 
-With C the second moment of the layer's input x, M_q that of the queries and M_o = W_O W_O^T, errors
-of keys are weighted by their effect on scores, and errors of values by their effect on outputs. The
+C is the second moment of the layer's input x, M_q the second moment of the queries, and
+M_o = W_O W_O^T. Errors of keys are weighted by their effect on scores, and errors of values by their effect on outputs. The
 tensor is the best approximation of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its norm,
 and values multiplied by a weight.
 """
@@ -55,10 +55,10 @@ def join(
 
     Args:
         key: Keys as maps of the layer's input.
-        value: Values likewise.
+        value: Values as maps of the layer's input.
         rank: Channels of the tensor.
         moment: The second moment of the input.
-        queries: That of the queries of each KV head.
+        queries: The second moment of the queries of each KV head.
         outputs: W_O W_O^T of each KV head.
     """
     root, inverse = take_root(moment)

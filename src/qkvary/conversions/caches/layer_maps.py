@@ -84,7 +84,7 @@ def write_layer(config: AttentionConfig, **maps: Float[Tensor, "inputs *_ channe
 
     Args:
         config: The layer.
-        **maps: The matrix of each projection, the heads of its source side by side or apart.
+        **maps: The matrix of each projection; its heads may be one dimension or part of the last.
     """
     weights: Weights = {}
     for name, matrix in maps.items():

@@ -5,8 +5,8 @@ phase. So any unitary matrix over the numbers that the KV heads have at that fre
 scores unchanged, and can move most of what the queries read into the first number. The first
 numbers of all frequencies are the slice; the rest of the keys is read without rotation.
 
-Source: the decoupled positions are those of DeepSeek-AI 2024, "DeepSeek-V2"; the rotation between
-heads follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
+Source: decoupled positions are from DeepSeek-AI 2024, "DeepSeek-V2"; the rotation between heads
+ follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
 """
 
 from typing import NamedTuple

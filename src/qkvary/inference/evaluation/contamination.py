@@ -104,7 +104,7 @@ class TrainingText:
         return shared
 
     def describe(self) -> dict[str, JsonValue]:
-        """Return the identity of the text and the length of a run, for the results."""
+        """Return what identifies the text, and how many words in a row are compared."""
         return {
             "data": str(self.data.path),
             "name": self.data.name,

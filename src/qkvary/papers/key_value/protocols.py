@@ -39,7 +39,7 @@ NUMBER_STEPS_PER_EPOCH = {16: 49, 32: 24, 64: 12, 128: 6}
 """Number of whole batches of training windows, by words per window; the same for both protocols."""
 
 SOLVED = 0.99
-"""A synthetic task counts as solved from this token accuracy on the validation split on."""
+"""The token accuracy on the validation split at which a synthetic task counts as solved."""
 
 
 def synthetic_network(

@@ -1,8 +1,8 @@
 """The answer of a study in a few plain sentences, by rule. Never imports torch.
 
-Each sentence follows from corrected intervals, those of all comparisons with the baseline, or those
-of all planned contrasts, holding at once: a variant costs something where its interval excludes
-zero, and "at most" is the end of an interval. A cost counts as none if the interval excludes costs
+Each sentence follows from intervals that are corrected for all comparisons with the baseline, or for
+all planned contrasts: a variant costs something if its interval excludes zero, and "at most" gives
+the end of an interval. A cost counts as none if the interval excludes costs
 of ``MARGIN`` of what the baseline learnt; otherwise it is not decided. ``answers`` states every
 comparison in full.
 """

@@ -100,7 +100,7 @@ def _to_line(run: FinishedRun) -> bytes:
 def unpack_runs(path: Path, store: Store) -> Unpacked:
     """Add the runs in a file to a store, which keeps what it holds already.
 
-    A run that the store holds without its maps or samples gets those of the file.
+    If the store holds a run without its maps or samples, they are added from the file.
 
     Args:
         path: A file that ``pack_runs`` wrote.

@@ -283,7 +283,7 @@ def config_bytes(config: Mapping[str, Any]) -> bytes:
 def _restore(
     directory: Path, config: Mapping[str, Any], problem: str | None, done: bool
 ) -> tuple[str, ...]:
-    """Make a folder that was just locked that of an open run again; return warnings."""
+    """Turn a folder that was just locked into an open run again; return warnings."""
     clean_leftovers(directory)
     warnings: list[str] = []
     # Remove the record first: without it the run is open, even if the next lines fail.
