@@ -21,8 +21,8 @@ Matrix = Float[Tensor, "rows columns"]
 class HeadMoments(NamedTuple):
     """One KV head, with the statistics of its tokens, queries and output.
 
-    ``keys`` replaces X W_K by F W_K, where F^T F is the covariance of the layer input: both have the
-    same second moments. For normalised keys it is the key half of a square root of the joint
+    ``keys`` replaces X W_K by F W_K, where F^T F is the covariance of the layer input: both have
+    the same second moments. For normalised keys it is the key half of a square root of the joint
     covariance of keys and values.
     """
 

@@ -135,7 +135,7 @@ class TaskConfig:
         return None
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint, if necessary computed from the data on this machine."""
+        """Return the task with a fingerprint, computed from the data here if necessary."""
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
@@ -228,7 +228,7 @@ class HashedData:
         raise NotImplementedError
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint, if necessary computed from the data on this machine."""
+        """Return the task with a fingerprint, computed from the data here if necessary."""
         if self.data_sha256 is not None:
             return self
         config = cast("Any", self)

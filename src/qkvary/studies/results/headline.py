@@ -1,10 +1,9 @@
 """The answer of a study in a few plain sentences, by rule. Never imports torch.
 
-Each sentence follows from intervals that are corrected for all comparisons with the baseline, or for
-all planned contrasts: a variant costs something if its interval excludes zero, and "at most" gives
-the end of an interval. A cost counts as none if the interval excludes costs
-of ``MARGIN`` of what the baseline learnt; otherwise it is not decided. ``answers`` states every
-comparison in full.
+Each sentence follows from intervals that are corrected for all comparisons with the baseline, or
+for all planned contrasts: a variant costs something if its interval excludes zero, and "at most"
+gives the end of an interval. A cost counts as none if the interval excludes costs of ``MARGIN`` of
+what the baseline learnt; otherwise it is not decided. ``answers`` states every comparison in full.
 """
 
 import math
