@@ -120,7 +120,7 @@ def test_a_network_is_trained_on_images_of_ones_own(tmp_path: Path) -> None:
         name="pets", own=describe_images(tmp_path / "moved"), validation_images=7
     )
     assert RunConfig(task=other, network=network, training=training, seed=0).run_key() != key
-    with pytest.raises(UsageError, match=r"expected the images .* other images are another run"):
+    with pytest.raises(UsageError, match=r"expected the images .* other images need another run"):
         load_task(moved)
 
 

@@ -76,7 +76,7 @@ def load_own_images(expected: OwnImages) -> OwnSplits:
     if sha256 != expected.data_sha256:
         raise UsageError(
             f"expected the images {expected.data_sha256[:12]} in {expected.data}, got "
-            f"{sha256[:12]}: other images are another run"
+            f"{sha256[:12]}: other images need another run"
         )
     return found
 

@@ -299,9 +299,9 @@ class Attention(nn.Module):
         width = self.config.d_model
         if not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point():
             given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"expected x as floats of [batch, tokens, {width}], got {given}")
+            raise ValueError(f"expected x of floats [batch, tokens, {width}], got {given}")
         if x.shape[2] != width:
-            raise ValueError(f"expected x of [batch, tokens, {width}], got {list(x.shape)}")
+            raise ValueError(f"expected x of shape [batch, tokens, {width}], got {list(x.shape)}")
         if cache is not None and not isinstance(cache, LayerCache):
             raise ValueError(
                 "expected the layer's part of a cache, such as cache.layers[0] of a KVCache, got "

@@ -279,9 +279,7 @@ def _check_call(tokens: object, cache: object) -> None:
     """Check the tokens, and that the cache belongs to a whole network."""
     if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
         given = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else None
-        raise ValueError(
-            f"expected whole numbers of [batch, tokens], got {given or type(tokens).__name__}"
-        )
+        raise ValueError(f"expected integers [batch, tokens], got {given or type(tokens).__name__}")
     if cache is not None and not isinstance(cache, KVCache):
         raise ValueError(
             f"expected a cache such as KVCache(model.config.layers), got {type(cache).__name__}"

@@ -70,7 +70,7 @@ class Layout:
         ):
             if tensor is not None and (tensor.ndim != 2 or tensor.shape[-1] != self.num_keys):
                 raise ValueError(
-                    f"expected {name} of [rows, {self.num_keys}] ({cached_tokens} cached and "
+                    f"expected {name} of shape [rows, {self.num_keys}] ({cached_tokens} cached and "
                     f"{new_tokens} new tokens), got {list(tensor.shape)}"
                 )
         self._key_positions = positions

@@ -325,7 +325,7 @@ class Latent(nn.Module):
     def absorb(
         self, query: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries rank"]:
-        """Return queries whose products with the latent are those with the keys: ``q B_k^T``."""
+        """Return ``q B_k^T``, whose products with the latent equal those of q with the keys."""
         return _multiply_groups(query, self._split(self.key))
 
     def restore(

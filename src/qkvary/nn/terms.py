@@ -346,7 +346,7 @@ class Decay(ScoreTerm):
                 self.weight.copy_(self.fixed_logits(self.weight.device))
 
     def forward(self, scores: Scores) -> Scores:
-        """Add the logarithm of the factors."""
+        """Add the logarithm of the decay to the scores."""
         device = scores.query.device
         logits = self.fixed_logits(device) if self.weight is None else self.weight
         wide = torch.promote_types(scores.query.dtype, torch.float32)

@@ -39,8 +39,8 @@ class Setting:
     task: TaskConfig
     """The task."""
     network: Network
-    """The network, or the name of one such as ``lm-10m``. Each variant of the study replaces its
-    variant."""
+    """The network, or its name such as ``lm-10m``; each variant of the study replaces the network's
+    own variant."""
     training: TrainingConfig
     """The training configuration."""
     keep_networks: bool = False

@@ -47,7 +47,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
             config: Features and sets.
 
         Raises:
-            UsageError: if the features are not on this machine, or are others.
+            UsageError: if the features are not on this machine, or differ from the task's.
             DamagedError: if their file is not the expected one.
             ValueError: if a class has fewer images than a set takes of it.
         """

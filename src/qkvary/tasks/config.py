@@ -242,7 +242,7 @@ class MaskedTaskConfig(TaskConfig):
     context: int
     """Characters per window."""
     share: float = 0.15
-    """Share of a window's characters to predict, at least one."""
+    """Share of a window's characters to predict; at least one character is."""
     scored_characters: int | None = None
     """Number of held-out characters whose windows are scored, counted from the first; None for
     all."""

@@ -73,7 +73,7 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
 
 
 def write_rotation(position: PositionConfig) -> dict[str, object]:
-    """Return the settings of rotary positions of all channels, as transformers reads them."""
+    """Return transformers' settings for rotary positions that rotate all channels."""
     scaling = position.scaling
     written: dict[str, object] = {"rope_type": PLAIN, "rope_theta": position.rotary_base}
     if scaling is None:

@@ -375,8 +375,8 @@ def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
         attention = cast("Any", module)
         if attention.k_norm.eps != attention.v_norm.eps:
             raise ValueError(
-                f"expected norms of one epsilon for keys and values, got {attention.k_norm.eps} "
-                f"and {attention.v_norm.eps}"
+                "expected the same epsilon in the norms of keys and values, got "
+                f"{attention.k_norm.eps} and {attention.v_norm.eps}"
             )
         if layout == "value and slice" and 2 * angles >= attention.head_dim:
             raise ValueError(

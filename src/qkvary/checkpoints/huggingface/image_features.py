@@ -43,7 +43,7 @@ def describe_cifar100(
 
     Args:
         weights: A folder of ResNet-34 with ``config.json`` and ``model.safetensors``.
-        parts: The folder of finished parts, which are kept apart by the weights.
+        parts: The folder of finished parts; other weights have other parts.
         on_progress: Called after each part.
 
     Raises:

@@ -6,7 +6,7 @@ scores unchanged, and can move most of what the queries read into the first numb
 numbers of all frequencies are the slice; the rest of the keys is read without rotation.
 
 Source: decoupled positions are from DeepSeek-AI 2024, "DeepSeek-V2"; the rotation between heads
- follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
+follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
 """
 
 from typing import NamedTuple

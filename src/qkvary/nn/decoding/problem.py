@@ -46,7 +46,7 @@ class Decoding:
         for name, stored in stored_parts.items():
             if stored.shape[:3] != (batch, groups, keys):
                 raise ValueError(
-                    f"expected a {name} of [{batch}, {groups}, {keys}, channels], "
+                    f"expected a {name} of shape [{batch}, {groups}, {keys}, channels], "
                     f"got {list(stored.shape)}"
                 )
             if stored.dtype != dtype:
@@ -57,7 +57,9 @@ class Decoding:
             raise ValueError(f"expected KV heads that divide {heads} heads, got {groups}")
         expected = (*self.query.shape[:3], keys)
         if self.bias is not None and self.bias.shape != expected:
-            raise ValueError(f"expected a bias of {list(expected)}, got {list(self.bias.shape)}")
+            raise ValueError(
+                f"expected a bias of shape {list(expected)}, got {list(self.bias.shape)}"
+            )
         parts = (self.query, key, value)
         if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
             raise ValueError("expected tensors without gradients, got one that requires them")

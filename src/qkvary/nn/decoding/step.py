@@ -441,7 +441,7 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
     if mask is None:
         return None
     if mask.shape != (rows, tokens):
-        raise ValueError(f"expected attention_mask of [{rows}, {tokens}], got {list(mask.shape)}")
+        raise ValueError(f"expected attention_mask [{rows}, {tokens}], got {list(mask.shape)}")
     mask = mask.bool()
     return mask if mask.stride(-1) == 1 else mask.contiguous()
 
