@@ -97,8 +97,9 @@ def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> f
 
     Args:
         shared: The rows of the tensor.
-        norm: The gain of the norm before it, whose output divided by it has a mean square of 1.
-        epsilon: That of the norm after it.
+        norm: The gain of the norm before the tensor; without the gain, its output has a mean square
+            of 1.
+        epsilon: Epsilon of the norm after the tensor.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)

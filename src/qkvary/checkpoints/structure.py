@@ -17,7 +17,7 @@ def check_structure(network: LanguageModel) -> None:
     """Refuse a network whose layers were replaced: loading would rebuild the configured ones.
 
     Raises:
-        UsageError: for a module of another kind, one too many or too few.
+        UsageError: if a module is of another kind, additional, or missing.
     """
     with torch.device("meta"):
         built = make_language_model(network.config)

@@ -57,9 +57,9 @@ def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
 
 
 def read_tiny_imagenet(place: Path, *, classes: int, size: int, digest: str) -> LoadedImages:
-    """Return the training and the validation images; those of the test have no labels.
+    """Return the training and the validation images; the test images have no labels.
 
-    A label is the place of its class in ``wnids.txt``. Grey images become three equal channels.
+    A label is the index of its class in ``wnids.txt``. Grey images become three equal channels.
 
     Args:
         place: The folder or archive.

@@ -181,7 +181,7 @@ class Stack(nn.Module):
 
         Args:
             config: The network.
-            blocks: Its blocks, where they are of another kind.
+            blocks: The blocks, if they are not plain ones.
         """
         super().__init__()
         own = config.layers[:1] if config.shared_blocks else config.layers

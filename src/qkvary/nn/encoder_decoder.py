@@ -265,7 +265,7 @@ class EncoderDecoder(nn.Module):
         Args:
             tokens: As in ``features``.
             source: As in ``features``.
-            targets: The right next token of each, -100 where it does not count. With them the
+            targets: The right next token at each position; -100 for none. With them the
                 answer is the sum of the losses in nats.
             smoothing: Probability that the targets leave to other tokens
                 (:func:`smoothed_loss_sum`).

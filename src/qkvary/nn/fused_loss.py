@@ -47,7 +47,7 @@ def linear_cross_entropy(
         features: Hidden states.
         weight: The head, or the embedding that is also the head.
         bias: The bias of the head.
-        targets: The right token of each, -100 where it does not count.
+        targets: The right token for each row of features; -100 for none.
         chunk_tokens: Tokens whose logits exist at once; by default as many as were measured to be
             fast.
 

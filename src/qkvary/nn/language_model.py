@@ -115,7 +115,7 @@ class LanguageModel(nn.Module):
 
         Args:
             tokens: Ids of the tokens after those in the cache.
-            targets: The right next token of each, -100 where it does not count. With them the
+            targets: The right next token at each position; -100 for none. With them the
                 answer is the sum of the losses in nats.
             cache: As in ``features``, like the arguments that follow.
             kernel: As in ``features``.
@@ -187,7 +187,7 @@ class LanguageModel(nn.Module):
 
         Args:
             features: Hidden states.
-            targets: The right next token of each, -100 where it does not count.
+            targets: The right next token at each position; -100 for none.
         """
         if self.config.logit_cap is not None:
             return self._bent_losses(features.flatten(0, 1), targets.flatten()).sum()

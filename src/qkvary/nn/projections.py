@@ -365,8 +365,8 @@ class RoleMaker:
         """Return the sources, with the one that the key reads normalised.
 
         Args:
-            sources: As they were projected.
-            names: Those that were not normalised yet; by default all.
+            sources: The outputs of the projections.
+            names: The sources that are not normalised yet; all by default.
         """
         shared = self.config.variant.sharing.key
         if self.norm is None or shared not in (sources if names is None else names):

@@ -30,7 +30,7 @@ def smoothed_loss_sum(
         features: Hidden states.
         weight: The head.
         bias: The bias of the head.
-        targets: The right token of each, -100 where it does not count.
+        targets: The right token for each row of features; -100 for none.
         smoothing: s, below 1.
         excluded: The token that gets no probability, and is no target: padding.
 

@@ -1,4 +1,4 @@
-"""Checks stored verdicts on claims against those that follow now. Never imports torch."""
+"""Compares stored verdicts on claims with the present ones. Never imports torch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

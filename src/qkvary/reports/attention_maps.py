@@ -78,7 +78,7 @@ def best(example: AttentionExample) -> Mass | None:
 def chance(example: AttentionExample) -> float:
     """Return the mass that uniform attention would put on the right cells.
 
-    It is spread over all columns, or in causal maps over those that the row sees.
+    It is spread over all columns, or in causal maps over the columns that the row sees.
     """
     height, width = example.maps.shape[-2:]
     if height != width or np.triu(example.maps, 1).any():

@@ -63,7 +63,7 @@ def study_report(
     Args:
         summary: The results of the study.
         attention: One example per setting, variant and kind of layer, if any.
-        samples: Those of one run per setting and variant, if any.
+        samples: Samples of one run per setting and variant, if any.
     """
     shown, shared = drop_shared_terms(summary)
     tables = study_tables.main_tables(shown)

@@ -341,10 +341,10 @@ class RunConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs; of an image those that the network cuts it into.
+        """Tokens in one sequence, for the costs; for an image, the tokens that it is cut into.
 
         Raises:
-            ValueError: if the network of an image task is none over patches.
+            ValueError: if the network of an image task does not read patches.
         """
         return self.task.count_tokens(self.network)
 

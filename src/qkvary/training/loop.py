@@ -116,8 +116,8 @@ def train(
         checkpoint_seconds: Seconds between checkpoints.
         keep: Number of newest checkpoints to keep; at least 1.
         distribution: The processes that train together; one by default.
-        execution: Execution settings from now on, by default those of ``run``; the log records
-            the differences.
+        execution: Execution settings from now on; the settings of ``run`` by default. The log
+            records the differences.
         generate: Passed to the task when it scores the network.
 
     Raises:

@@ -73,7 +73,7 @@ def read_config(path: Path, *, tensors: int = MOST_LAYERS) -> LanguageModelConfi
 
 
 def holds(path: Path, text: bytes) -> bool:
-    """Return whether ``config.json`` in a folder, or next to these weights, contains a text.
+    """Return whether the ``config.json`` of a folder contains a text.
 
     Args:
         path: The folder, or ``model.safetensors`` in it.

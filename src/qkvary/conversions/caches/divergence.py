@@ -23,9 +23,9 @@ def divergence_sum(
 
     Args:
         original: The network whose distribution is the reference.
-        network: The other, whose states may need gradients.
-        wanted: The last hidden states of the reference.
-        found: Those of the other.
+        network: The other network.
+        wanted: The last hidden states of ``original``.
+        found: The last hidden states of ``network``; they may need gradients.
     """
     total = found.new_zeros(())
     pairs = zip(wanted.flatten(0, 1).split(CHUNK), found.flatten(0, 1).split(CHUNK), strict=True)

@@ -162,7 +162,7 @@ def quick_recall(
 def published_recall() -> tuple[Setting, ...]:
     """Return the published settings: (length, pairs) x widths, with one head and with four.
 
-    Those with one head have the sharings of projections alone, in their own table.
+    Settings with one head have only sharings of projections, in their own table.
 
     Source: code of Arora et al. 2023, figure 2: one head, dropout 0.1 after the embedding and on
     attention probabilities, weights from N(0, 0.02), tied head, 64 epochs of AdamW with weight

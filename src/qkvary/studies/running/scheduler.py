@@ -225,7 +225,7 @@ class Scheduler:
 
         Args:
             keys: The runs.
-            ends: What became of them where they were executed, as far as they were.
+            ends: How the runs ended, for those that were executed.
         """
         missing, left = list[str](), list[str]()
         for key in [key for key in keys if key in self.left]:

@@ -241,7 +241,7 @@ class Store:
     def is_clean(self, key: str) -> bool:
         """Return whether the checkpoints of a finished run have been removed.
 
-        Those of a diverged run are kept for inspection.
+        A diverged run keeps its checkpoints, for inspection.
         """
         record = self.record(key)
         is_kept = record is not None and record.status == "diverged"
