@@ -384,10 +384,11 @@ class AttentionConfig:
     def identity_correction(self) -> float:
         """The factor that undoes the larger scores of an identity query or key.
 
-        A learned role has s sqrt(d) times the deviation of the layer input, s being the deviation
-        of its weights; an identity role has one times. So an identity role multiplies by s sqrt(d),
-        the inverse of the paper's 1/(s sqrt d). Where the initialisation draws the other role
-        larger than in the baseline (packed Xavier), that is undone as well.
+        A learned role has s sqrt(d) times the standard deviation of the layer input, where s is the
+        standard deviation of its weights; an identity role has the layer input's own. So an
+        identity role is multiplied by s sqrt(d), the inverse of the paper's 1/(s sqrt d). If the
+        initialisation draws the other role larger than in the baseline (packed Xavier), this is
+        undone as well.
 
         Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 5.
         """

@@ -133,8 +133,8 @@ def parse_label(text: str) -> AnyVariant:
     counts = [int(run["count"]) for run in runs]
     if min(counts) < 1 or sum(counts) > MOST_LAYERS:
         raise ValueError(
-            f"expected from 1 to {MOST_LAYERS:,} layers in {text!r}, got {min(counts)} and "
-            f"{sum(counts):,} in all"
+            f"expected numbers of layers of at least 1, and at most {MOST_LAYERS:,} layers in all, "
+            f"got {text!r}"
         )
     variants = [parse_variant(run["label"]) for run in runs]
     layers = [one for one, count in zip(variants, counts, strict=True) for _ in range(count)]

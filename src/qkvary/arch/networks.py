@@ -397,9 +397,9 @@ class EncoderDecoderConfig(TokenNetwork):
     def cross(self) -> tuple[AttentionConfig, ...]:
         """The cross attention of each decoder layer.
 
-        ``published-code`` has all three projections and the ``+`` of self-attention. If the query of
-        self-attention reads the key, cross attention also uses the key as its query whenever padded
-        source and target are equally long, and then does not see the target.
+        ``published-code`` has all three projections and the ``+`` of self-attention. If the query
+        of self-attention reads the key, cross attention also uses the key as its query whenever
+        padded source and target are equally long, and then does not see the target.
         """
         return tuple(
             dataclasses.replace(

@@ -90,8 +90,8 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
         options: The options of the user.
 
     Raises:
-        UsageError: for an unknown rewrite, one whose conditions do not hold, or a network whose
-            logits differ by more than rounding after it.
+        UsageError: if the rewrite is unknown, its conditions do not hold, or it changes logits by
+            more than rounding.
     """
     check_structure(network)
     dtype = network.embedding.dtype

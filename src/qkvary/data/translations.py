@@ -96,7 +96,7 @@ def load_translations(
 def _check_counts(lines: Sentences, places: Mapping[str, str]) -> None:
     if len({len(some) for some in lines.values()}) > 1:
         found = " and ".join(f"{len(lines[name]):,} in {where}" for name, where in places.items())
-        raise DamagedError(f"expected as many lines in each language, got {found}")
+        raise DamagedError(f"expected equally many lines in each language, got {found}")
 
 
 def _load_pair(data: str, languages: tuple[str, ...]) -> Translations:
