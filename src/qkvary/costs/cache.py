@@ -316,8 +316,8 @@ def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
 def _check_uniform(form: Format) -> None:
     if not form.is_uniform:
         raise ValueError(
-            "expected a format without blocks or a residual for compressed attention, whose "
-            f"entries are not those of tokens, got {form.name}"
+            "expected a format without blocks or a residual for compressed attention, which "
+            f"caches no entry per token, got {form.name}"
         )
 
 

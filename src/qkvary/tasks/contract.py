@@ -320,7 +320,7 @@ def require_network(
     if not isinstance(network, kind):
         # All bad input is a ValueError.
         raise ValueError(  # noqa: TRY004
-            f"expected a network of {kind.__name__} for task {task}, got {type(network).__name__}"
+            f"expected a {kind.__name__} for task {task}, got {type(network).__name__}"
         )
     for name, value in exact.items():
         if getattr(network, name) != value:

@@ -58,7 +58,7 @@ def _find_reason(layer: AttentionConfig) -> str | None:
 
 
 def count_numbers(layer: AttentionConfig) -> int:
-    """Return how many numbers a layer keeps per token."""
+    """Return how many values a layer caches per token."""
     return sum(layer.width(source) for source in layer.variant.cached)
 
 
@@ -89,11 +89,11 @@ def resize(layer: AttentionConfig, variant: Variant, head_dim: int) -> Attention
 
 
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
-    """Return the channels of the rotated key: all, or at most three quarters of the numbers.
+    """Return the channels of the rotated key: all, or at most three quarters of the values.
 
     Args:
         layer: The layer before.
-        numbers: Numbers of a token.
+        numbers: Values to cache per token.
     """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:
@@ -115,6 +115,6 @@ def refuse_budget(
     kept = count_numbers(layer)
     some = ", ".join(f"{one} ({one / kept:.0%})" for one in choices)
     return UsageError(
-        f"expected a cache that {method} can have, got {numbers} of {kept} numbers a token and "
+        f"expected a cache that {method} can have, got {numbers} of {kept} values per token and "
         f"layer; choices: {some}"
     )

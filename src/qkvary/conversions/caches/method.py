@@ -29,7 +29,7 @@ class Method(Protocol):
     """The new form, as a clause of a sentence."""
 
     def choose(self, layer: AttentionConfig, numbers: int, /) -> AttentionConfig:
-        """Return the form of the layer with at most this many numbers per token in its cache.
+        """Return the form of the layer with at most this many values per token in its cache.
 
         Raises:
             UsageError: if there is no such form; the message lists the choices.
