@@ -118,7 +118,7 @@ class Core:
         return near and few and alone
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
-        """Return whether to compute the weights of all pairs, as needed or because it is cheaper."""
+        """Return whether to compute the weights of all pairs: if needed, or if it is cheaper."""
         raise NotImplementedError
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
