@@ -53,7 +53,7 @@ def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterato
 
     Args:
         config: The network.
-        positions: Their positions, in a word.
+        positions: The kind of positions that they have.
     """
     block = config.block
     if config.positions != "none":

@@ -67,6 +67,6 @@ def order_channels(tensor: Tensor, size: int, order: Sequence[int]) -> Tensor:
 
 
 def rotated_last(layer: AttentionConfig) -> list[int]:
-    """Return the order that moves rotated channels from the front to the back, as ours are."""
+    """Return the order that moves rotated channels from the front of a head to its end."""
     size, rotated = layer.size_per_head, layer.rotated_channels
     return [*range(rotated, size), *range(rotated)]

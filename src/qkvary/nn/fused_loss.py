@@ -249,7 +249,7 @@ def _choose_types(features: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.
         product = torch.get_autocast_dtype(device)
     elif product != weight.dtype:
         raise ValueError(
-            f"expected features and weight of one type, got {product} and {weight.dtype}"
+            f"expected features and weight of one dtype, got {product} and {weight.dtype}"
         )
     if product == torch.float16:
         product = torch.float32

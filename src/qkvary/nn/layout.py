@@ -146,7 +146,7 @@ class Layout:
     def end(self, num_keys: int) -> "Layout":
         """Return the layout of the last ``num_keys`` keys, for layers that store no others.
 
-        It is made once for all layers with this number; positions remain those of the whole
+        All layers with the same number share it; positions still count from the start of the
         sequence.
         """
         first = self.num_keys - num_keys
