@@ -94,7 +94,7 @@ class LayerKinds:
     """Which layers of a family have a window, a state, or see everything."""
 
     windows: Literal["types", "all", "upper", "none"] = "types"
-    """Which layers have a window. ``none``: no layer; else those that ``layer_types`` marks. Without
+    """Which layers have a window. ``none``: none; else those that ``layer_types`` marks. Without
     ``layer_types``: ``all``, or with ``upper`` those from ``max_window_layers`` on."""
     switched: bool = False
     """Whether the field ``use_sliding_window`` switches windows on."""
