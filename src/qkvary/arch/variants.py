@@ -104,8 +104,8 @@ class Variant(ScoreTerms):
             )
         if form == "map" and self._key_absorbs_map:
             raise ValueError(
-                "expected a key that cannot absorb the map, got a key with a projection and heads "
-                "of its own, where q M k = q (k M'); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
+                "expected a key that cannot absorb the map, got a key with its own projection and "
+                "heads, where q M k = q (k M'); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
             )
 
     @property
@@ -123,7 +123,7 @@ class Variant(ScoreTerms):
         tied = self.sharing.query in (self.sharing.key, self.sharing.value)
         if tied and self.sharing.query != IDENTITY and self.query_form != "map":
             raise ValueError(
-                f"expected a query of its own with {heads} KV heads, got a query that reads the "
+                f"expected a separate query with {heads} KV heads, got a query that reads the "
                 "same projection as a key or value with fewer heads; "
                 "choices: Q-K=V with heads shared (Q-GQA-g, Q-MQA), or a map (Q[map]=K-V/g)"
             )

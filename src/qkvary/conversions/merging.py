@@ -113,6 +113,6 @@ def _check_head(layer: LayerDraft, role: Role) -> None:
     alone = config.variant.sharing.readers(source) == (role,)
     if source == IDENTITY or not alone or config.variant.query_form == "map":
         raise UsageError(
-            f"expected a {role} with a projection of its own in {layer.name}, got "
+            f"expected a {role} with its own projection in {layer.name}, got "
             f"{format_label(config.variant)}"
         )

@@ -61,8 +61,8 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
         longest = (len(codes) - 1) // PERIOD
         if context > longest:
             raise ValueError(
-                f"expected a context of at most {longest:,} words, of which there are {PERIOD} "
-                f"windows, got {context:,}"
+                f"expected a context of at most {longest:,} words, which leaves {PERIOD} windows, "
+                f"got {context:,}"
             )
         windows = codes.unfold(0, context + 1, context)
         self._splits = _split_clean(windows) if config.protocol == "clean" else _split(windows)

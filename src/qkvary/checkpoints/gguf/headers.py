@@ -314,9 +314,7 @@ def check_parts(parts: list[Path]) -> list[Path]:
     """
     for part in parts if len(parts) > 1 else ():
         if not part.is_file():
-            raise DamagedError(
-                f"{parts[0]} has {len(parts)} parts, of which {part.name} is missing"
-            )
+            raise DamagedError(f"{parts[0]} has {len(parts)} parts, but {part.name} is missing")
     return parts
 
 

@@ -64,8 +64,8 @@ def read_texts(
         chosen = torch.arange(len(every)) % HELD_OUT == HELD_OUT - 1
         if not chosen.any():
             raise UsageError(
-                f"expected a text of at least {HELD_OUT} windows of {context} tokens, of which one "
-                f"is held out, got {len(every)}; choices: --held-out TEXT, a smaller --context"
+                f"expected a text of at least {HELD_OUT} windows of {context} tokens, one of them "
+                f"held out, got {len(every)}; choices: --held-out TEXT, a smaller --context"
             )
         trained, others = every[~chosen], every[chosen][: max(1, held_out_tokens // context)]
     count = min(len(trained), max(1, tokens // context))
