@@ -50,7 +50,7 @@ VIRTUAL_ENV=$(VENV) $(UV) pip install $(if $(TORCH_BACKEND),--torch-backend=$(TO
 endef
 else
 define install
-$(BIN)/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt $(1)
+$(BIN)/python -m pip install --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt $(1)
 endef
 endif
 

@@ -110,36 +110,29 @@ def test_tasks_are_asked(places: dict[str, str], capsys: pytest.CaptureFixture[s
     assert found["tasks"]["winogrande"]["normalised"] is None
 
 
-TRAINED = (
-    "Roof shingle removal! a man is sitting on a roof: he starts pulling up roofing on a roof",
-    "how to brown sausages in a pan, and what else",
-    "Sarah was a better surgeon than Maria. So Sarah",
-)
-
-
-@pytest.fixture
-def trained(tmp_path: Path) -> str:
-    """A set with one question of HellaSwag and one of PIQA."""
-    return str(make_set(tmp_path / "trained", TRAINED).path)
-
-
 def test_questions_that_were_trained_on_are_counted(
-    places: dict[str, str], trained: str, capsys: pytest.CaptureFixture[str]
+    places: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    """One question of HellaSwag and one of PIQA are in the set."""
+    trained = (
+        "Roof shingle removal! a man is sitting on a roof: he starts pulling up roofing on a roof",
+        "how to brown sausages in a pan, and what else",
+        "Sarah was a better surgeon than Maria. So Sarah",
+    )
     call = [places["bytes"], "--tasks", "hellaswag,piqa,winogrande", "--fewshot", "0"]
-    call += ["--task-data", places["tasks"]]
-    found = evaluate(capsys, *call, "--against", trained)
+    call += ["--task-data", places["tasks"], "--against", str(make_set(tmp_path, trained).path)]
+    found = evaluate(capsys, *call)
     counted = {name: task["contamination"] for name, task in found["tasks"].items()}
-    assert {name: (one["questions"], one["shared"]) for name, one in counted.items()} == {
-        "hellaswag": (3, 1),
-        "piqa": (3, 1),
-        "winogrande": (3, 0),
-    }
+    assert [(one["questions"], one["shared"]) for one in counted.values()] == [
+        (3, 1),
+        (3, 1),
+        (3, 0),
+    ]
     assert counted["winogrande"]["accuracy"] == found["tasks"]["winogrande"]["accuracy"]
     assert counted["winogrande"]["normalised"] is None
     assert counted["piqa"]["accuracy"]["chance"] == 0.5
-    assert found["against"]["documents"] == len(TRAINED)
-    assert found["against"]["words_in_a_row"] == 13
+    assert (found["against"]["documents"], found["against"]["words_in_a_row"]) == (3, 13)
+    assert found["other_tasks"] == {}
 
 
 def test_tasks_need_a_folder(

@@ -19,7 +19,7 @@ from qkvary.arch.networks import (
 )
 from qkvary.checkpoints.models import load_model, save_model
 from qkvary.conversions.caches import healing
-from qkvary.conversions.caches.divergence import measure_divergence, measure_loss
+from qkvary.conversions.caches.divergence import Comparison
 from qkvary.conversions.caches.forecast import forecast
 from qkvary.conversions.catalog import load_method, method_names, rewrite_names
 from qkvary.conversions.draft import RewriteOptions
@@ -149,9 +149,11 @@ def test_a_smaller_cache(method: str) -> None:
         made = convertible_caches.convert(model, method, 16)
         expected = forecast(model, made.refitted.config, load_method(method), WINDOWS, probed=1)
         figures = [
-            round(expected.divergence, 9),
-            round(measure_divergence(model, made.refitted, WINDOWS), 9),
-            round(measure_loss(made.refitted, WINDOWS), 9),
+            round(figure, 9)
+            for figure in (
+                expected.divergence,
+                *Comparison(model, WINDOWS).measure(made.refitted),
+            )
         ]
         with torch.no_grad():
             return figures, [one(WINDOWS.to(device)) for one in (made.one_shot, made.refitted)]

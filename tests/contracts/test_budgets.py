@@ -29,12 +29,11 @@ CATALOGS = {
         "studies/running/executors",
     )
 } | {
-    "src/qkvary/inference/evaluation/task_measurement.py",
     "src/qkvary/studies/running/executors/task.py",
     "src/qkvary/arch/own.py",
 }
-"""They find files by name; the last three import what needs lm-eval, what trains, and what a user
-names, when it is used."""
+"""They find files by name; the last two import what trains, and what a user names, when it is
+used."""
 VERB_ROOMS = {ROOT / "src/qkvary" / room for room in ("api", "cli", "papers")}
 ROOT_NAMES = ROOT / "src/qkvary/__init__.py"
 """The public names, each of which is imported when it is first used."""

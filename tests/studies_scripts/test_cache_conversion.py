@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from qkvary.conversions.caches.divergence import measure_loss
+from qkvary.conversions.caches.divergence import Comparison
 from tests.conversions.caches.networks import make_config, make_network
 from tests.studies_scripts.loading import folder_of, load_script
 
@@ -44,7 +44,8 @@ def test_losses_are_those_of_the_network() -> None:
     windows = torch.randint(37, (3, 20), generator=torch.Generator().manual_seed(0))
     losses = measure._losses(network, windows)
     assert losses.shape == (3, 19)
-    assert float(losses.mean()) == pytest.approx(measure_loss(network, windows), rel=1e-6)
+    expected, _ = Comparison(network, windows).measure(network)
+    assert float(losses.mean()) == pytest.approx(expected, rel=1e-6)
 
 
 def test_healed_networks_have_a_table_without_caches_of_fewer_bits() -> None:

@@ -23,11 +23,12 @@ from qkvary.api.results import Result
 from qkvary.data.splits import DataSplit
 from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.errors import UsageError
+from qkvary.storage.packages import require
 from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.units import read_count
 
 if TYPE_CHECKING:
-    from qkvary.inference.evaluation.task_measurement import TaskMeasurement
+    from qkvary.inference.evaluation.task_scores import TaskMeasurement
     from qkvary.inference.evaluation.text_measurement import TextMeasurement
 
 
@@ -169,17 +170,21 @@ def evaluate(
 
     from qkvary.data.prepared import is_prepared
     from qkvary.inference.evaluation.identity import identify
-    from qkvary.inference.evaluation.task_measurement import measure_tasks, prepare_tasks
     from qkvary.inference.evaluation.text_measurement import measure_text
     from qkvary.reports.evaluation import evaluation_report, task_data, text_data
 
     # Imports of lm-eval and its libraries read this; a command imports them for nothing else.
     if own_process and not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
-    asked = None if questions is None else prepare_tasks(questions)
-    if own_process and asked is not None and not asked.others:
+    if own_process and questions is not None and not questions.others:
         os.environ["HF_HUB_OFFLINE"] = "1"
-    # For a network that is already loaded, the tokenizer is checked when the text is read.
+    asked = None
+    if questions is not None:
+        require("lm_eval")
+        from qkvary.inference.evaluation.task_measurement import prepare_tasks
+
+        asked = prepare_tasks(questions)
+    # What a given network reads is checked with the text.
     reads = (
         text is not None and isinstance(model, str | os.PathLike) and not is_prepared(text.data[0])
     )
@@ -194,6 +199,8 @@ def evaluate(
         found += [measure_text(loaded, text, batch_size=batch_size, show_progress=show_progress)]
         document |= text_data(found[-1])
     if asked is not None:
+        from qkvary.inference.evaluation.task_measurement import measure_tasks
+
         found += [measure_tasks(loaded, asked, batch_size=batch_size, show_progress=show_progress)]
         document |= task_data(found[-1])
     value = found[0] if len(found) == 1 else tuple(found)

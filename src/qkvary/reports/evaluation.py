@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from qkvary.inference.evaluation.answers import Accuracy, Contamination, MeanScore, TaskScore
+from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS
 from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
-from qkvary.inference.evaluation.task_measurement import TaskMeasurement
+from qkvary.inference.evaluation.task_scores import Metric, Metrics, TaskMeasurement, TaskScore
 from qkvary.inference.evaluation.text_measurement import TextMeasurement
 from qkvary.reports.report import Block, Prose, Report, Section
 from qkvary.reports.tables import Cell, Table, number, pick, plain, tabulate, word
@@ -29,11 +29,8 @@ def evaluation_report(document: Mapping[str, Any]) -> Report:
         sections.append(
             _section("lengths", "Lengths", _show_lengths(document["lengths"], document["made_for"]))
         )
-    if "tasks" in document:
+    if "lm_eval" in document:
         sections.append(_section("tasks", "Tasks", _show_tasks(document)))
-    if "other_tasks" in document:
-        blocks = _show_other_tasks(document)
-        sections.append(_section("other_tasks", "Tasks as lm-eval scores them", blocks))
     return Report(
         subject=f"evaluation: {document['checkpoint']}",
         question=f"How well does {document['checkpoint']} predict?",
@@ -67,44 +64,41 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
 
 def task_data(measured: TaskMeasurement) -> dict[str, Any]:
     """Return all figures of tasks by name."""
-    asked = measured.asked
-    found: dict[str, Any] = {"lm_eval": measured.lm_eval, "limit": asked.reading.limit}
-    if asked.local:
-        found["against"] = None if asked.against is None else asked.against.describe()
-        found["tasks"] = {
-            name: {
-                **dataclasses.asdict(score),
-                **_describe_shares(score),
-                "contamination": score.contamination
-                and {
-                    **dataclasses.asdict(score.contamination),
-                    **_describe_shares(score.contamination),
-                },
-            }
-            for name, score in measured.scores.items()
-        }
-        found["mean_of_five"] = measured.mean and _describe_shares(measured.mean)
-    if asked.others:
-        found["other_tasks"] = {
-            name: {
-                **dataclasses.asdict(score),
-                "metrics": {
-                    metric: {"value": value, "error": error}
-                    for metric, (value, error) in score.metrics.items()
-                },
-            }
-            for name, score in measured.others.items()
-        }
-    return found
-
-
-def _describe_shares(score: TaskScore | MeanScore | Contamination) -> dict[str, Any]:
-    """Return the accuracies of a score, each with its distance from guessing."""
-    shares: dict[str, Accuracy | None] = pick(score, "accuracy normalised")
+    scores = {name: _describe_score(score) for name, score in measured.scores.items()}
+    local = {name: score for name, score in scores.items() if name in LOCAL_TASKS}
+    others = {name: score for name, score in scores.items() if name not in LOCAL_TASKS}
     return {
-        name: share and {**dataclasses.asdict(share), "distance": share.distance}
-        for name, share in shares.items()
+        "lm_eval": measured.lm_eval,
+        "limit": measured.reading.limit,
+        "against": measured.against,
+        "tasks": local,
+        "mean_of_five": measured.mean and _describe_metrics(measured.mean),
+        "other_tasks": others,
     }
+
+
+def _describe_score(score: TaskScore) -> dict[str, Any]:
+    """Return a score with its accuracies by their own names."""
+    overlap, perplexity = score.contamination, score.metrics.get("perplexity")
+    return {
+        **dataclasses.asdict(score),
+        **_describe_metrics(score),
+        "perplexity": perplexity and perplexity.value,
+        "metrics": {name: _describe_metric(metric) for name, metric in score.metrics.items()},
+        "contamination": overlap
+        and {**pick(overlap, "questions shared"), **_describe_metrics(overlap)},
+    }
+
+
+def _describe_metrics(score: Metrics) -> dict[str, Any]:
+    return {
+        "accuracy": score.accuracy and _describe_metric(score.accuracy),
+        "normalised": score.normalised and _describe_metric(score.normalised),
+    }
+
+
+def _describe_metric(metric: Metric) -> dict[str, Any]:
+    return {**dataclasses.asdict(metric), "distance": metric.distance}
 
 
 def _describe(score: TextScore | PaperScore, derived: str) -> dict[str, Any]:
@@ -137,11 +131,6 @@ def _percent(share: float | None) -> str:
     return MISSING if share is None else f"{100 * share:.1f}"
 
 
-_TASK = (
-    word("task=name"),
-    number("shots=fewshot", write=whole),
-    number("questions=documents", write=whole),
-)
 _SHARES = (
     number("accuracy %=accuracy", write=_share),
     number("chance=accuracy.chance", write=_percent),
@@ -237,52 +226,39 @@ def _bucket(row: Mapping[str, Any], index: int) -> Cell:
 
 
 def _show_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
-    tasks: Mapping[str, Mapping[str, Any]] = document["tasks"]
-    rows: list[Mapping[str, Any]] = [{"name": name, **task} for name, task in tasks.items()]
+    tasks: Mapping[str, Mapping[str, Any]] = document["tasks"] | document["other_tasks"]
+    rows: list[Mapping[str, Any]] = [
+        {"name": name, "others": _list_others(task), **task} for name, task in tasks.items()
+    ]
+    has_others = any(row["others"].text for row in rows)
     if document["mean_of_five"] is not None:
-        no_counts = {"fewshot": plain(None, ""), "documents": plain(None, "")}
+        no_counts = dict.fromkeys(("fewshot", "documents", "others"), plain(None, ""))
         rows.append({"name": "mean of five", **no_counts, **document["mean_of_five"]})
     yield tabulate(
         "tasks",
-        "Accuracies",
+        "Scores",
         rows,
-        *_TASK,
+        word("task=name"),
+        number("shots=fewshot", write=whole),
+        number("questions=documents", write=whole),
         *_SHARES,
         number("cut=cut_prompts", write=lambda cut: "" if cut is None else f"{100 * cut:.0f} %"),
+        *([number("other metrics=others")] if has_others else []),
         main=True,
     )
     if document["against"] is not None:
         yield _show_contamination(tasks)
-    for name, task in tasks.items():
-        if task["perplexity"] is not None:
-            yield Prose(f"{name}: perplexity of the last word {_number(task['perplexity'])}")
-    yield from (Prose(sentence, small=True) for sentence in _explain(document))
+    yield from (Prose(sentence, small=True) for sentence in _explain(document, tasks))
 
 
-def _show_other_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
-    rows = [
-        {"name": name, **task, "metric": metric, **found}
-        for name, task in document["other_tasks"].items()
-        for metric, found in task["metrics"].items()
+def _list_others(task: Mapping[str, Any]) -> Cell:
+    """Return the metrics of a task that are no accuracies of choices."""
+    lines = [
+        f"{name} {_number(metric['value'], 4)}{_error(metric['error'])}"
+        for name, metric in task["metrics"].items()
+        if name not in {"acc", "acc_norm"}
     ]
-    yield tabulate(
-        "other_tasks",
-        "Metrics of lm-eval",
-        rows,
-        *_TASK,
-        word("metric"),
-        number("value=", write=_metric),
-        main=True,
-    )
-    note = f"lm-eval {document['lm_eval']}; ± one standard error over questions"
-    for name, task in document["other_tasks"].items():
-        if task["cut_prompts"]:
-            note += f"; {100 * task['cut_prompts']:.0f} % of prompts of {name} lose their beginning"
-    yield Prose(note, small=True)
-
-
-def _metric(row: Mapping[str, Any]) -> str:
-    return _loss(row["value"]) + _error(math.nan if row["error"] is None else row["error"])
+    return Cell(raw=", ".join(lines), text=lines[0] if lines else "", below=tuple(lines[1:]))
 
 
 def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -304,13 +280,16 @@ def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
     )
 
 
-def _explain(document: Mapping[str, Any]) -> Iterator[str]:
-    tasks: Mapping[str, Mapping[str, Any]] = document["tasks"]
+def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield (
         f"lm-eval {document['lm_eval']}; ± one standard error (SE) over questions; "
         "chance: guessing; by length: the choice of the highest log-probability per character"
     )
-    same = [name for name, task in tasks.items() if task["shots_from"] == task["evaluated"]]
+    same = [
+        name
+        for name, task in tasks.items()
+        if task["shots_from"] and task["shots_from"] == task["evaluated"]
+    ]
     if same:
         yield (
             f"solved examples of {', '.join(same)} are other questions of the file that is "
@@ -332,5 +311,5 @@ def _loss(loss: float) -> str:
     return f"{loss:.4f}"
 
 
-def _number(perplexity: float) -> str:
-    return fixed(perplexity, 0 if perplexity >= 10_000 else 2 if perplexity >= 100 else 3)
+def _number(figure: float, digits: int = 3) -> str:
+    return fixed(figure, 0 if figure >= 10_000 else 2 if figure >= 100 else digits)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from qkvary.conversions.caches.divergence import measure_divergence, measure_loss
+from qkvary.conversions.caches.divergence import Comparison
 from qkvary.conversions.caches.healing import (
     LEARNING_RATE,
     Distillation,
@@ -21,6 +21,7 @@ from tests.conversions.caches.networks import TOKENS, convert, make_config, make
 
 NETWORK = make_network(make_config()).float()
 MADE = convert(NETWORK, "latent", 16).refitted
+COMPARED = Comparison(NETWORK, TOKENS)
 STEPS = 8 * 19 * 120
 
 
@@ -32,10 +33,12 @@ def test_divergence_and_loss_are_those_of_probabilities() -> None:
     with torch.no_grad():
         old, new = (one(TOKENS).double().log_softmax(-1) for one in (NETWORK, MADE))
     expected = (old.exp() * (old - new)).sum(-1).mean()
-    assert measure_divergence(NETWORK, MADE, TOKENS) == pytest.approx(float(expected), rel=1e-4)
-    assert measure_divergence(NETWORK, NETWORK, TOKENS) == pytest.approx(0, abs=1e-7)
-    loss = F.nll_loss(new[:, :-1].mT, TOKENS[:, 1:])
-    assert measure_loss(MADE, TOKENS) == pytest.approx(float(loss), rel=1e-5)
+    loss, divergence = COMPARED.measure(MADE)
+    assert divergence == pytest.approx(float(expected), rel=1e-4)
+    assert loss == pytest.approx(float(F.nll_loss(new[:, :-1].mT, TOKENS[:, 1:])), rel=1e-5)
+    loss, divergence = COMPARED.measure(NETWORK)
+    assert divergence == 0
+    assert loss == pytest.approx(float(F.nll_loss(old[:, :-1].mT, TOKENS[:, 1:])), rel=1e-5)
 
 
 def stop_after(asked: int) -> Callable[[], bool]:
@@ -50,10 +53,10 @@ def same(one: LanguageModel, other: LanguageModel) -> bool:
 
 
 def test_attention_alone_learns_and_a_stopped_run_resumes_bit_for_bit(tmp_path: Path) -> None:
-    before = measure_divergence(NETWORK, MADE, TOKENS)
+    _, before = COMPARED.measure(MADE)
     kept = {name: value.clone() for name, value in MADE.state_dict().items()}
     whole = heal(task(), tmp_path / "whole", tokens=STEPS, learning_rate=2e-3)
-    assert measure_divergence(NETWORK, whole, TOKENS) < 0.7 * before
+    assert COMPARED.measure(whole)[1] < 0.7 * before
     for name, value in whole.state_dict().items():
         assert torch.equal(MADE.state_dict()[name], kept[name])
         assert torch.equal(value, kept[name]) == (".attention." not in name)

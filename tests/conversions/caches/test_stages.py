@@ -14,7 +14,7 @@ from qkvary.conversions.caches.budget import (
     spend_evenly,
 )
 from qkvary.conversions.caches.calibration import Texts, read_texts
-from qkvary.conversions.caches.divergence import measure_divergence, measure_loss
+from qkvary.conversions.caches.divergence import Comparison
 from qkvary.conversions.caches.forecast import forecast
 from qkvary.conversions.caches.forms import count_numbers
 from qkvary.conversions.caches.refit import RIDGE, Regression
@@ -105,7 +105,7 @@ def test_a_forecast_measures_layers_alone_and_scales_the_others() -> None:
     for layer in range(2):
         sizes = [16 if index == layer else None for index in range(2)]
         alone = convert(network, "latent", *sizes).one_shot
-        expected = measure_divergence(network, alone, TOKENS)
+        _, expected = Comparison(network, TOKENS).measure(alone)
         assert found.layers[layer] == pytest.approx(expected, rel=1e-6)
     one = forecast(network, config, method, TOKENS, probed=1)
     assert one.measured == (True, False)
@@ -126,9 +126,9 @@ def test_stages_say_what_was_measured(tmp_path: Path) -> None:
     assert told == ["as it is", "one shot", "refitted", "healed"]
     assert [stage.name for stage in made.stages] == told
     assert made.share == 0.5
-    assert made.stages[0].loss == measure_loss(network, TEXTS.held_out)
-    assert made.stages[-1].loss == measure_loss(made.network, TEXTS.held_out)
-    assert made.stages[0].divergence == 0 < made.stages[-1].divergence
+    compared = Comparison(network, TEXTS.held_out)
+    for stage, measured in ((made.stages[0], network), (made.stages[-1], made.network)):
+        assert (stage.loss, stage.divergence) == compared.measure(measured)
     plain = convert_again(network)
     assert made.stages[2].loss == pytest.approx(plain, rel=1e-6)
 

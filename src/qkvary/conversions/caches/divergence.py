@@ -37,23 +37,32 @@ def divergence_sum(
     return total
 
 
-@torch.no_grad()
-def measure_divergence(
-    original: LanguageModel, network: LanguageModel, tokens: Int[Tensor, "windows tokens"]
-) -> float:
-    """Return the mean of KL(original || network) over the tokens of windows."""
-    total = 0.0
-    for rows in tokens.to(network.embedding.device).split(ROWS):
-        states = original.features(rows), network.features(rows)
-        total += float(divergence_sum(original, network, *states))
-    return total / tokens.numel()
+class Comparison:
+    """Networks scored on a text and compared with the original, whose states are kept."""
 
+    def __init__(self, original: LanguageModel, tokens: Int[Tensor, "windows tokens"]) -> None:
+        """Read the text with the original network.
 
-def measure_loss(network: LanguageModel, tokens: Int[Tensor, "windows tokens"]) -> float:
-    """Return the loss of a network in nats a token."""
-    with torch.inference_mode():
-        sums = [
-            float(network(rows[:, :-1], targets=rows[:, 1:].contiguous()))
-            for rows in tokens.to(network.embedding.device).split(ROWS)
-        ]
-    return sum(sums) / tokens[:, 1:].numel()
+        Args:
+            original: The network whose predictions are the reference.
+            tokens: The text.
+        """
+        self.original = original
+        self.tokens = tokens.to(original.embedding.device)
+        self._wanted = self._read(original)
+
+    @torch.no_grad()
+    def measure(self, network: LanguageModel) -> tuple[float, float]:
+        """Return the loss of a network and its divergence from the original, in nats a token."""
+        is_other = network is not self.original
+        states = self._read(network) if is_other else self._wanted
+        loss = divergence = 0.0
+        for rows, wanted, found in zip(self.tokens.split(ROWS), self._wanted, states, strict=True):
+            loss += float(network.loss_sum(found[:, :-1], rows[:, 1:]))
+            if is_other:
+                divergence += float(divergence_sum(self.original, network, wanted, found))
+        return loss / self.tokens[:, 1:].numel(), divergence / self.tokens.numel()
+
+    @torch.no_grad()
+    def _read(self, network: LanguageModel) -> list[Float[Tensor, "rows tokens d_model"]]:
+        return [network.features(rows) for rows in self.tokens.split(ROWS)]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from qkvary.arch.canonical import stored
 from qkvary.arch.networks import Network
 from qkvary.checkpoints.structure import make_language_model
-from qkvary.conversions.caches.divergence import divergence_sum, measure_divergence, measure_loss
+from qkvary.conversions.caches.divergence import Comparison, divergence_sum
 from qkvary.data.rows import rows_of_step
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.durable import make_directory
@@ -153,11 +153,9 @@ class Distillation:
     ) -> dict[str, float]:
         """Score the held-out text."""
         del split, context
-        network = _as_language_model(model)
-        return {
-            "divergence": measure_divergence(self.original, network, self.held_out),
-            "loss": measure_loss(network, self.held_out),
-        }
+        compared = Comparison(self.original, self.held_out)
+        loss, divergence = compared.measure(_as_language_model(model))
+        return {"divergence": divergence, "loss": loss}
 
     def attention_example(self, model: nn.Module) -> None:
         """Return no attention maps."""

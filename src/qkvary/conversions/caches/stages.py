@@ -14,7 +14,7 @@ from qkvary.conversions.caches.conversion import (
     choose_network,
     convert_network,
 )
-from qkvary.conversions.caches.divergence import measure_divergence, measure_loss
+from qkvary.conversions.caches.divergence import Comparison
 from qkvary.conversions.caches.forecast import Forecast, forecast
 from qkvary.conversions.caches.forms import check_layers, count_numbers
 from qkvary.conversions.caches.healing import Distillation, heal
@@ -131,7 +131,7 @@ def forecast_stages(
         config=config,
         statement=load_method(plan.method).STATEMENT,
         forecast=found,
-        stages=(_measure("as it is", network, network, texts, 0.0),),
+        stages=(_measure("as it is", Comparison(network, texts.held_out), network, 0.0),),
         layers=(),
         fitted_tokens=texts.fitted.numel(),
         held_out_tokens=texts.held_out.numel(),
@@ -172,9 +172,10 @@ def run_stages(
             "expected a folder for the checkpoints of healing, got none; choices: --out"
         )
     stages: list[Stage] = []
+    compared = Comparison(network, texts.held_out)
 
     def measure(name: str, made: LanguageModel, seconds: float) -> None:
-        stages.append(_measure(name, network, made, texts, seconds))
+        stages.append(_measure(name, compared, made, seconds))
         on_stage(stages[-1])
 
     measure("as it is", network, 0.0)
@@ -268,14 +269,6 @@ def forecast_sizes(
     return found, choose_network(network.config, method, sizes)
 
 
-def _measure(
-    name: str, original: LanguageModel, network: LanguageModel, texts: Texts, seconds: float
-) -> Stage:
-    return Stage(
-        name=name,
-        loss=measure_loss(network, texts.held_out),
-        divergence=0.0
-        if network is original
-        else measure_divergence(original, network, texts.held_out),
-        cpu_seconds=seconds,
-    )
+def _measure(name: str, compared: Comparison, network: LanguageModel, seconds: float) -> Stage:
+    loss, divergence = compared.measure(network)
+    return Stage(name=name, loss=loss, divergence=divergence, cpu_seconds=seconds)

@@ -1,102 +1,67 @@
-"""Local copies of evaluation sets, with the fields that lm-eval's task files expect.
-
-Solved examples come from the training file if it exists, else from the validation file, else from
-the evaluated file without the question itself.
-"""
+"""Local copies of evaluation sets, with the fields that lm-eval's task files expect."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import DamagedError
 from qkvary.storage.untrusted_files import parse_json, read_file
 
 Row = dict[str, Any]
 
+FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
+"""The tasks whose mean papers report."""
 LARGEST_FILE = 2**28
 _UNFINISHED = re.compile(r"(?<=[.!?]) ([^.!?]+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTask:
-    """A task of lm-eval and its local files."""
+    """A task of lm-eval and its local files, whose fields differ from those of the hub."""
 
+    task: str
+    """Its name in lm-eval."""
     config: str
-    """The task's configuration file inside lm-eval."""
+    """Its configuration file in lm-eval's folder of tasks."""
     evaluated: str
     """The file of the questions."""
-    shots: tuple[str, ...]
-    """Possible files of solved examples: the first that exists is used, otherwise the file of the
-    questions."""
+    shots: tuple[str, ...] = ()
+    """Possible files of solved examples; the first that exists is used, else the evaluated file."""
     convert: Callable[[Row], Row]
-    """Converts a row of the local file to the fields that the prompts read."""
+    """Converts a row of the local copy to the fields that the prompts read."""
     usual_shots: int = 5
     """The default number of solved examples."""
-    overrides: Mapping[str, Any] | None = None
-    """Further changes to the task's configuration for the local files."""
+    is_processed: bool = False
+    """Whether ``convert`` returns what ``process_docs`` of the configuration would."""
+
+    def find_shots(self, folder: Path) -> str:
+        """Return the file of the solved examples."""
+        return next((file for file in self.shots if (folder / file).is_file()), self.evaluated)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalRows:
-    """The documents of a task."""
-
-    evaluated: list[Row]
-    """The questions."""
-    evaluated_file: str
-    """The file of the questions."""
-    shots: list[Row] | None
-    """Solved examples; ``None`` if they are the other questions."""
-    shots_file: str
-    """The file of the solved examples."""
-
-
-def read_rows(name: str, folder: Path) -> LocalRows:
+def read_rows(path: Path, convert: Callable[[Row], Row] | None = None) -> list[Row]:
     """Read the documents of a task.
 
     Args:
-        name: A name from ``LOCAL_TASKS``.
-        folder: The folder of the local copies.
+        path: A file with a JSON object on each line.
+        convert: Converts an object to the fields of the task.
 
     Raises:
-        UsageError: if the evaluated file does not exist.
-        DamagedError: if a file is damaged.
+        DamagedError: if the file is damaged or empty.
     """
-    task = LOCAL_TASKS[name]
-    check_questions(name, folder)
-    shots = next((file for file in task.shots if (folder / file).is_file()), None)
-    return LocalRows(
-        evaluated=_read(folder / task.evaluated, task),
-        evaluated_file=task.evaluated,
-        shots=None if shots is None else _read(folder / shots, task),
-        shots_file=task.evaluated if shots is None else shots,
-    )
-
-
-def check_questions(name: str, folder: Path) -> None:
-    """Check that the questions of a task are on this machine.
-
-    Raises:
-        UsageError: if they are not.
-    """
-    file = LOCAL_TASKS[name].evaluated
-    if not (folder / file).is_file():
-        raise UsageError(
-            f"expected {file} in {folder} for {name}, got no such file; nothing is downloaded"
-        )
-
-
-def _read(path: Path, task: LocalTask) -> list[Row]:
     lines = read_file(path, limit=LARGEST_FILE).split(b"\n")
     found: list[Row] = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                found.append(task.convert(cast("Row", parse_json(line))))
+                row = dict(cast("Row", parse_json(line)).items())
+                found.append(convert(row) if convert else row)
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise DamagedError(
-                    f"{path}:{number} is not a question of this task: a field is missing or wrong"
+                    f"{path}:{number} is not a question of this task: expected an object of JSON "
+                    "with its fields"
                 ) from None
     if not found:
         raise DamagedError(f"{path} has no questions")
@@ -152,7 +117,8 @@ def _lambada(row: Row) -> Row:
 
 def _name_arc(name: str) -> LocalTask:
     return LocalTask(
-        config=f"tasks/arc/{name}.yaml",
+        task=name,
+        config=f"arc/{name}.yaml",
         evaluated=f"{name}_test.jsonl",
         shots=(f"{name}_train.jsonl", f"{name}_validation.jsonl"),
         convert=_arc,
@@ -163,30 +129,33 @@ LOCAL_TASKS: dict[str, LocalTask] = {
     "arc_easy": _name_arc("arc_easy"),
     "arc_challenge": _name_arc("arc_challenge"),
     "hellaswag": LocalTask(
-        config="tasks/hellaswag/hellaswag.yaml",
+        task="hellaswag",
+        config="hellaswag/hellaswag.yaml",
         evaluated="hellaswag_validation.jsonl",
         shots=("hellaswag_train.jsonl",),
         convert=_hellaswag,
-        overrides={"process_docs": None},
+        is_processed=True,
     ),
     "piqa": LocalTask(
-        config="tasks/piqa/piqa.yaml",
+        task="piqa",
+        config="piqa/piqa.yaml",
         evaluated="piqa_validation.jsonl",
         shots=("piqa_train.jsonl",),
         convert=_piqa,
     ),
     "winogrande": LocalTask(
-        config="tasks/winogrande/default.yaml",
+        task="winogrande",
+        config="winogrande/default.yaml",
         evaluated="winogrande_xl_validation.jsonl",
         shots=("winogrande_xl_train.jsonl",),
         convert=_winogrande,
     ),
     "lambada": LocalTask(
-        config="tasks/lambada/lambada_openai.yaml",
+        task="lambada_openai",
+        config="lambada/lambada_openai.yaml",
         evaluated="lambada_openai_test.jsonl",
-        shots=(),
         convert=_lambada,
         usual_shots=0,
     ),
 }
-"""The tasks with local copies."""
+"""The tasks that are evaluated on local files alone."""

@@ -1,26 +1,50 @@
-"""The scores of a language model on tasks of lm-eval."""
+"""Tasks with lm-eval: its prompts and scoring, our networks, and local copies of data sets.
 
+All code that knows lm-eval is here and in ``network_lm`` (docs/decisions/0014). Needs the extra
+``eval``.
+"""
+
+import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import version
+from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+import torch
+from datasets import Dataset
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.evaluator import evaluate
+from lm_eval.tasks import TaskManager
 
 from qkvary.checkpoints.models import LoadedModel
-from qkvary.data.tokenizers import Tokenizer
-from qkvary.inference.evaluation.answers import FIVE, MeanScore, TaskScore, average
+from qkvary.data.downloads import cache_only, find_hub_problem
+from qkvary.data.tokenizers import CharacterTokenizer, Tokenizer
 from qkvary.inference.evaluation.contamination import TrainingText, open_training_text
-from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, check_questions
+from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, read_rows
+from qkvary.inference.evaluation.network_lm import NetworkLM, be_quiet
 from qkvary.inference.evaluation.reading import TaskReading
+from qkvary.inference.evaluation.task_scores import (
+    Contamination,
+    Metric,
+    TaskMeasurement,
+    TaskScore,
+    measure_mean,
+)
 from qkvary.inference.evaluation.text_measurement import ShowProgress, no_progress
-from qkvary.storage.errors import UsageError
-from qkvary.storage.packages import require
+from qkvary.storage.errors import QkvaryError, UsageError
+from qkvary.text.names import near_names
 
-if TYPE_CHECKING:
-    from qkvary.inference.evaluation.stock_tasks import StockScore
+SHOT_SEED = 1234
+"""lm-eval's own seed, which selects the solved examples of each question."""
+_ACCURACIES = ("acc", "acc_norm")
+_LABELS = re.compile(r"^Question: |\nAnswer:(?= )")
+"""The labels that prompts put around a question, which a training text need not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,63 +52,84 @@ class PreparedTasks:
     """Tasks that exist, with everything that scoring them needs."""
 
     reading: TaskReading
-    local: tuple[str, ...]
-    """The tasks whose questions are local files."""
+    """The settings."""
     folder: Path | None
-    """The folder of these files; ``None`` if ``local`` is empty."""
-    others: tuple[str, ...]
-    """The tasks that lm-eval itself loads."""
+    """The folder of local files, if any."""
     against: TrainingText | None
-    """The training text that is searched for the questions of local tasks."""
-    manager: Any
-    """The index of lm-eval's own tasks; ``None`` if ``others`` is empty."""
+    """The text in which the questions are searched for."""
+    manager: TaskManager
+    """lm-eval's index of tasks."""
 
+    def load(self) -> dict[str, Any]:
+        """Load the tasks as lm-eval does, with their local rows and their number of examples.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskMeasurement:
-    """The scores of a language model on tasks."""
+        Returns:
+            The tasks and groups, for lm-eval's ``evaluate``.
 
-    asked: PreparedTasks
-    """The tasks and their settings."""
-    scores: Mapping[str, TaskScore]
-    """The scores on local tasks, by the name of the task."""
-    mean: MeanScore | None
-    """The mean over the five tasks; ``None`` unless all five were measured."""
-    others: "Mapping[str, StockScore]"
-    """The scores on tasks and groups that lm-eval itself loads."""
-    lm_eval: str
-    """The version of lm-eval."""
+        Raises:
+            UsageError: if data cannot be loaded, lm-eval refuses a task, or there are too few
+                examples.
+            DamagedError: if a local file is damaged.
+        """
+        reading, advice, problem = self.reading, "", None
+        local = {one.task: one for one in reading.local.values()}
+        paths = [str(files("lm_eval") / "tasks" / one.config) for one in local.values()]
+        if reading.others:
+            problem = find_hub_problem()
+            advice = "; data sets are downloaded from the hub unless they are in its cache"
+            advice += f", and it cannot be reached ({problem})" if problem else ""
+        with (
+            _explain(reading.names, advice),
+            cache_only() if problem else nullcontext(),
+            nullcontext() if self.folder is None else _local_rows(self.folder),
+        ):
+            found = self.manager.load([*paths, *reading.others])
+        for name, task in found["tasks"].items():
+            shots = local[name].usual_shots if name in local else None
+            shots = shots if reading.fewshot is None else reading.fewshot
+            # A task without any keeps none, as in lm-eval.
+            if shots is not None and task.get_config("num_fewshot") != 0:
+                task.set_config(key="num_fewshot", value=shots)
+            _check_shots(task)
+            task.set_fewshot_seed(seed=SHOT_SEED)
+        return cast("dict[str, Any]", found)
 
 
 def prepare_tasks(reading: TaskReading) -> PreparedTasks:
     """Check that the tasks and their files exist, before a network is loaded.
 
     Raises:
-        UsageError: if lm-eval is not installed, or there is no such task, file or text.
+        UsageError: if there is no such task, file or text.
         DamagedError: if the text is damaged.
     """
-    require("lm_eval")
-    expanded = (FIVE if name == "five" else (name,) for name in reading.tasks)
-    names = dict.fromkeys(chain.from_iterable(expanded))
-    others = tuple(name for name in names if name not in LOCAL_TASKS)
+    others, folder = reading.others, reading.task_data
     if others and reading.against is not None:
         raise UsageError(
             f"expected tasks with local files to compare with a set, got {', '.join(others)}; "
             f"choices: {', '.join(LOCAL_TASKS)}"
         )
     against = None if reading.against is None else open_training_text(reading.against)
-    local = tuple(name for name in names if name in LOCAL_TASKS)
-    folder = _find_folder(reading) if local else None
-    for name in local:
-        check_questions(name, cast("Path", folder))
-    return PreparedTasks(
-        reading=reading,
-        local=local,
-        folder=folder,
-        others=others,
-        against=against,
-        manager=_load("stock_tasks").find_stock_tasks(others) if others else None,
-    )
+    if folder is None and (root := os.environ.get("QKVARY_DATA")):
+        folder = Path(root) / "lm_eval"
+    for name, task in reading.local.items():
+        if folder is None:
+            raise UsageError(
+                "expected a folder with the files of the tasks: give --task-data, or set "
+                "QKVARY_DATA to a folder with lm_eval in it"
+            )
+        if not (folder / task.evaluated).is_file():
+            raise UsageError(
+                f"expected {task.evaluated} in {folder} for {name}, got no such file; nothing is "
+                "downloaded"
+            )
+    # The index of all tasks takes seconds.
+    manager = TaskManager(include_defaults=bool(others))
+    for name in others:
+        if not manager.match_tasks([name]):
+            near = near_names(name, manager.all_tasks)
+            advice = f"did you mean {near[0]}?" if near else "`lm-eval ls tasks` lists all"
+            raise UsageError(f"expected a task, got {name!r}; {advice}")
+    return PreparedTasks(reading=reading, folder=folder, against=against, manager=manager)
 
 
 def measure_tasks(
@@ -103,63 +148,199 @@ def measure_tasks(
         show_progress: Opens a display of the progress.
 
     Raises:
-        UsageError: for a missing file, a tokenizer that cannot encode every text, too few examples,
-            or a task that lm-eval refuses.
+        UsageError: for a tokenizer that cannot encode every text, and see ``PreparedTasks.load``.
         DamagedError: if a file is damaged.
     """
-    reading, against = asked.reading, asked.against
-
-    def find_shared(questions: Sequence[str]) -> Sequence[bool]:
-        with show_progress("reading training text") as on_progress:
-            return cast("TrainingText", against).find(questions, on_progress=on_progress)
-
-    network, tokenizer = loaded.network, cast("Tokenizer", loaded.tokenizer)
-    options: dict[str, Any] = {
-        "fewshot": reading.fewshot,
-        "limit": reading.limit,
-        "batch_size": batch_size,
-    }
-    scores: dict[str, TaskScore] = {}
-    if asked.local:
-        scores = _load("harness").evaluate_tasks(
-            network,
-            tokenizer,
-            asked.local,
-            folder=asked.folder,
-            find_shared=None if against is None else find_shared,
-            **options,
+    reading, tokenizer = asked.reading, cast("Tokenizer", loaded.tokenizer)
+    if isinstance(tokenizer, CharacterTokenizer):
+        raise UsageError(
+            f"expected a tokenizer for any text, got one of {tokenizer.vocabulary} characters; "
+            "tasks need a byte-level or BPE tokenizer"
         )
-    others: dict[str, StockScore] = {}
-    if asked.others:
-        others = _load("stock_tasks").evaluate_stock_tasks(
-            network,
-            tokenizer,
-            asked.others,
-            asked.manager,
-            folder=reading.task_data,
-            **options,
-        )
+    with be_quiet():
+        lm = cast("Any", NetworkLM)(loaded.network, tokenizer, batch_size=batch_size)
+        found = asked.load()
+        tasks = found["tasks"]
+        shared: Mapping[str, Sequence[bool]] = {}
+        if asked.against is not None:
+            with show_progress("reading training text") as on_progress:
+                texts = {
+                    name: [question_text(task, one) for one in [*task.eval_docs][: reading.limit]]
+                    for name, task in tasks.items()
+                }
+                questions = [*chain.from_iterable(texts.values())]
+                answers = iter(asked.against.find(questions, on_progress=on_progress))
+                shared = {name: [next(answers) for _ in one] for name, one in texts.items()}
+        with _explain(reading.names):
+            # Its standard errors by resampling would start a process per core.
+            results: Any = evaluate(
+                lm, found, limit=reading.limit, bootstrap_iters=0, log_samples=True
+            )
+    names = {one.task: name for name, one in reading.local.items()}
     return TaskMeasurement(
-        asked=asked,
-        scores=scores,
-        mean=average(scores),
-        others=others,
+        reading=reading,
+        against=asked.against and asked.against.describe(),
+        scores={
+            str(names.get(name, name)): _read_score(
+                results, name, tasks.get(name), shared.get(name), lm.truncated_share(name)
+            )
+            for name in results["results"]
+        },
         lm_eval=version("lm_eval"),
     )
 
 
-def _load(name: str) -> Any:
-    """Import a module that needs lm-eval, which need not be installed."""
-    return import_module(f"qkvary.inference.evaluation.{name}")
+def question_text(task: Any, document: Mapping[str, Any]) -> str:
+    """Return a question with its correct answer in lm-eval's words, without its labels.
+
+    Args:
+        task: The task of lm-eval.
+        document: One of its documents.
+    """
+    requests: Any = task.construct_requests(
+        document, task.fewshot_context(document, 0), metadata=(task.config.task, 0, 1)
+    )
+    if task.OUTPUT_TYPE == "multiple_choice":
+        # With choices inside the question, doc_to_text gives the index of the right one.
+        right = task.doc_to_text if task.multiple_input else task.doc_to_target
+        requests = requests[right(document)]
+    return _LABELS.sub("", "".join(requests.args))
 
 
-def _find_folder(reading: TaskReading) -> Path:
-    if reading.task_data is not None:
-        return reading.task_data
-    root = os.environ.get("QKVARY_DATA")
-    if not root:
+class LocalRows(dict[str, Dataset]):
+    """The rows of a task by the names of their files, which are its splits."""
+
+
+@contextmanager
+def _local_rows(folder: Path) -> Generator[None]:
+    """Load tasks with the rows of local files, if they have any; nothing is cached on disk."""
+    download = ConfigurableTask.download
+
+    def load(task: ConfigurableTask, *arguments: Any, **options: Any) -> None:
+        config, shots = task.config, cast("Any", task.fewshot_cfg)
+        local = next((one for one in LOCAL_TASKS.values() if one.task == config.task), None)
+        if local and (folder / local.evaluated).is_file():
+            # lm-eval leaves a question out of its examples where both have one test split.
+            found = {"test": local.evaluated, "shots": local.find_shots(folder)}
+            if local.is_processed:
+                config.process_docs = shots.process_docs = None
+        else:
+            splits = {
+                "training": config.training_split,
+                "validation": config.validation_split,
+                "test": config.test_split,
+                "shots": shots.split,
+            }
+            paths = {use: folder / f"{config.task}_{split}.jsonl" for use, split in splits.items()}
+            found = {use: path.name for use, path in paths.items() if path.is_file()}
+        if not found:
+            download(task, *arguments, **options)
+            return
+        convert = local and local.convert
+        rows = {
+            file: Dataset.from_list(read_rows(folder / file, convert)) for file in {*found.values()}
+        }
+        task.dataset = cast("Any", LocalRows(rows))
+        # A split without a file is one that the task does not have.
+        config.training_split = found.get("training")
+        config.validation_split = found.get("validation")
+        config.test_split, shots.split = found.get("test"), found.get("shots")
+
+    setattr(ConfigurableTask, "download", load)  # noqa: B010 -- restored below
+    try:
+        yield
+    finally:
+        setattr(ConfigurableTask, "download", download)  # noqa: B010
+
+
+def _check_shots(task: Any) -> None:
+    """Check that a task with local rows has as many solved examples as are wanted."""
+    split, wanted = _name_files(task)[1], task.get_config("num_fewshot") or 0
+    if split:
+        available = len(task.dataset[split]) - (split == task.config.test_split)
+        if wanted > available:
+            raise UsageError(
+                f"expected 0 to {available} solved examples for {task.config.task} ({split}), "
+                f"got {wanted}"
+            )
+
+
+def _name_files(task: Any) -> tuple[str | None, str | None]:
+    """Return the local files of the questions and of the solved examples."""
+    if not isinstance(getattr(task, "dataset", None), LocalRows):
+        return None, None
+    return task.config.test_split or task.config.validation_split, task.fewshot_cfg.split
+
+
+@contextmanager
+def _explain(names: Sequence[str], advice: str = "") -> Generator[None]:
+    """Turn errors of lm-eval into one sentence; our errors and a full memory pass unchanged."""
+    try:
+        yield
+    except (QkvaryError, torch.OutOfMemoryError):
+        raise
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
         raise UsageError(
-            "expected a folder with the files of the tasks: give --task-data, or set QKVARY_DATA "
-            "to a folder with lm_eval in it"
+            f"lm-eval cannot evaluate {', '.join(names)}: {said[0]}{advice}"
+        ) from error
+
+
+def _read_score(
+    results: Mapping[str, Any],
+    name: str,
+    task: Any,
+    shared: Sequence[bool] | None,
+    cut_prompts: float | None,
+) -> TaskScore:
+    samples: Sequence[Mapping[str, Any]] = results["samples"].get(name, ())
+    metrics: dict[str, Metric] = {}
+    for key, value in results["results"][name].items():
+        metric, _, rule = key.partition(",")
+        if metric.endswith("_stderr") or not isinstance(value, int | float) or not rule:
+            continue
+        label = metric if rule == "none" else f"{metric} ({rule})"
+        found = _measure(task, metric, [one for one in samples if one["filter"] == rule])
+        is_mean = found and math.isclose(found.value, value, rel_tol=1e-9, abs_tol=1e-12)
+        metrics[label] = found if found and is_mean else Metric(value=float(value))
+    contamination = None
+    if shared is not None:
+        clean = [one for one in samples if not shared[one["doc_id"]]]
+        found = {metric: _measure(task, metric, clean) for metric in _ACCURACIES}
+        contamination = Contamination(
+            questions=len(samples),
+            shared=len(samples) - len(clean),
+            metrics={metric: one for metric, one in found.items() if one},
         )
-    return Path(root) / "lm_eval"
+    evaluated, shots_from = _name_files(task)
+    fewshot = results["n-shot"].get(name)
+    counts = results["n-samples"].get(name)
+    return TaskScore(
+        task=name,
+        documents=None if counts is None else int(counts["effective"]),
+        evaluated=evaluated,
+        fewshot=fewshot,
+        shots_from=shots_from if fewshot else None,
+        metrics=metrics,
+        cut_prompts=cut_prompts,
+        version=str(results["versions"].get(name, "")),
+        contamination=contamination,
+    )
+
+
+def _measure(task: Any, metric: str, samples: Sequence[Mapping[str, Any]]) -> Metric | None:
+    """Return the mean of a metric over questions; None unless it is a number for each."""
+    samples = [one for one in samples if metric in one]
+    answers = [one[metric] for one in samples]
+    if not answers or not all(isinstance(one, int | float) for one in answers):
+        return None
+    choices = None
+    if (
+        metric in _ACCURACIES
+        and task.OUTPUT_TYPE == "multiple_choice"
+        and isinstance(task, ConfigurableTask)
+        and not task.config.process_results
+        and not task.multiple_target
+    ):
+        choices = [len(task.doc_to_choice(one["doc"])) for one in samples]
+    return measure_mean([float(one) for one in answers], choices)

@@ -1,0 +1,190 @@
+"""A network as lm-eval asks it: encoded texts, answers, and how many prompts were truncated.
+
+Knows no task. Needs the extra ``eval``.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, cast
+
+from lm_eval.api import model as models
+from lm_eval.api import task as tasks
+from lm_eval.models import huggingface
+from lm_eval.models.huggingface import HFLM
+from tokenizers import Tokenizer as LibraryModel
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+
+from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.inference.decoding import stream
+from qkvary.inference.requests import GREEDY, MAX_STOPS, Request, Sampling
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+
+_REMEMBERED = 64
+"""Texts whose tokens are cached: all choices of a question share a prompt."""
+_LONGEST_ANSWER = 256
+"""Tokens of a written answer where a task says nothing; lm-eval's own number."""
+_UNKNOWN = "<unk>"
+
+
+class NetworkLM(HFLM):
+    """lm-eval's class for models of transformers, with the tokenizer of the checkpoint."""
+
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer, *, batch_size: int) -> None:
+        """Wrap a network; its weights are shared.
+
+        Args:
+            model: The network, in evaluation mode.
+            tokenizer: The tokenizer of the network.
+            batch_size: Requests per batch.
+        """
+        self._network, self._words = model, tokenizer
+        self._encode: Callable[[str], list[int]] = lru_cache(_REMEMBERED)(tokenizer.encode)
+        self._begin = tokenizer.beginning
+        begin = tokenizer.separator if self._begin is None else self._begin
+        self._prefix = 0 if begin is None else begin
+        self._limit = model.config.max_tokens
+        self._names: list[str] = []
+        """The tasks of the current requests."""
+        self._cut: dict[str, list[bool]] = {}
+        """Whether each prompt of a task lost its beginning."""
+        options: dict[str, Any] = {
+            "pretrained": QKVForCausalLM.wrap(model),
+            "tokenizer": _make_stand_in(),
+            "max_length": self._limit,
+            "batch_size": batch_size,
+            "prefix_token_id": self._prefix,
+        }
+        super().__init__(**options)
+
+    def tok_encode(
+        self,
+        string: str,
+        add_special_tokens: bool | None = None,
+        left_truncate_len: int | None = None,
+        **_kwargs: Any,
+    ) -> list[int]:
+        """Return the tokens of a text, encoded as for training."""
+        found = self._encode(string)
+        if add_special_tokens is False and found[:1] == [self._begin]:
+            found = found[1:]
+        return found[-left_truncate_len:] if left_truncate_len else list(found)
+
+    def generate_until(self, requests: list[Any], **_options: Any) -> list[str]:
+        """Continue prompts one by one; a prompt that does not fit loses its beginning.
+
+        Raises:
+            UsageError: for a task whose answers leave the prompt no room.
+        """
+        answers: list[str] = []
+        for request in requests:
+            context, options = request.args
+            until = options.get("until") or []
+            stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
+            if len(stops) > MAX_STOPS:
+                raise UsageError(
+                    f"expected at most {MAX_STOPS} texts that end an answer, got {len(stops)} in "
+                    f"{request.task_name}"
+                )
+            longest = int(options.get("max_gen_toks", _LONGEST_ANSWER))
+            room = self._limit - longest
+            if room < 1:
+                raise UsageError(
+                    f"expected answers of less than {self._limit:,} tokens for this network, got "
+                    f"up to {longest:,} in {request.task_name}"
+                )
+            prompt = self.tok_encode(context)
+            self._count(request.task_name, is_cut=len(prompt) > room)
+            asked = Request(
+                prompt=tuple(prompt[-room:] or [self._prefix]),
+                max_new_tokens=longest,
+                sampling=_sampling(options),
+                stop=tuple(stops),
+                stop_tokens=tuple(self._words.ends),
+            )
+            events = stream(self._network, [asked], tokenizer=self._words)
+            answers.append("".join(event.text for event in events))
+        return answers
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> Any:
+        """Answer requests, whose tasks are remembered for the count of truncated prompts."""
+        self._names = [request.task_name for request in requests]
+        try:
+            return cast("Any", super()).loglikelihood(requests, disable_tqdm=disable_tqdm)
+        finally:
+            self._names = []
+
+    def truncated_share(self, task: str) -> float | None:
+        """Return the share of a task's prompts that lost their beginning; None for no prompts."""
+        cut = self._cut.get(task)
+        return None if not cut else sum(cut) / len(cut)
+
+    def _count(self, task: str, *, is_cut: bool) -> None:
+        self._cut.setdefault(task, []).append(is_cut)
+
+    def _loglikelihood_tokens(
+        self,
+        requests: list[tuple[tuple[str, str], list[int], list[int]]],
+        disable_tqdm: bool = False,
+        override_bs: int | None = None,
+    ) -> Any:
+        """Count the prompts that do not fit before lm-eval truncates them on the left.
+
+        Raises:
+            UsageError: if an answer alone does not fit, or is empty.
+        """
+        # The windows of a rolling text have no task, and lose nothing.
+        names = self._names or [""] * len(requests)
+        for name, (_, context, answer) in zip(names, requests, strict=True):
+            if not 0 < len(answer) <= self._limit:
+                raise UsageError(
+                    f"expected answers of 1 to {self._limit:,} tokens for this network, got "
+                    f"{len(answer):,} in {name or 'a task'}: leave it out of --tasks, or evaluate "
+                    "a network with more positions"
+                )
+            self._count(name, is_cut=len(context) + len(answer) > self._limit + 1)
+        # Decorators of lm-eval hide the method from type checkers.
+        return super()._loglikelihood_tokens(  # pyright: ignore[reportAttributeAccessIssue]
+            requests, disable_tqdm=disable_tqdm, override_bs=override_bs
+        )
+
+
+def _sampling(options: Mapping[str, Any]) -> Sampling:
+    if not options.get("do_sample") or not options.get("temperature"):
+        return GREEDY
+    return Sampling(
+        temperature=float(options["temperature"]),
+        **{name: options[name] for name in ("top_k", "top_p", "min_p") if options.get(name)},
+    )
+
+
+def _make_stand_in() -> PreTrainedTokenizerFast:
+    """Return the tokenizer that lm-eval requires but never calls: ``NetworkLM`` encodes itself."""
+    library = LibraryModel(WordLevel({_UNKNOWN: 0}, unk_token=_UNKNOWN))
+    names = dict.fromkeys(("unk_token", "pad_token", "eos_token"), _UNKNOWN)
+    return PreTrainedTokenizerFast(tokenizer_object=library, **names)
+
+
+@contextmanager
+def be_quiet() -> Generator[None]:
+    """Restrict lm-eval to logging errors, and to progress bars on a terminal."""
+    logger, modules = logging.getLogger("lm_eval"), cast("Any", (tasks, models, huggingface))
+    before, bar = logger.level, modules[0].tqdm
+
+    def show(*given: Any, **options: Any) -> Any:
+        return bar(*given, **options | ({} if sys.stderr.isatty() else {"disable": True}))
+
+    logger.setLevel(logging.ERROR)
+    for module in modules:
+        module.tqdm = show
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        for module in modules:
+            module.tqdm = bar

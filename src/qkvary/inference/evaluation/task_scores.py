@@ -1,0 +1,137 @@
+"""Scores on tasks: metrics with standard errors and chance, and the mean of five tasks.
+
+Knows numbers only.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qkvary.inference.evaluation.local_tasks import FIVE
+from qkvary.inference.evaluation.reading import TaskReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A figure of a task, such as the share of correct answers."""
+
+    value: float
+    """The figure."""
+    error: float = math.nan
+    """The standard error over questions; NaN for fewer than two, or if the figure is no mean."""
+    chance: float | None = None
+    """The accuracy of guessing; ``None`` without choices."""
+
+    @property
+    def distance(self) -> float | None:
+        """The distance from guessing in standard errors; ``None`` where it is undefined."""
+        if self.chance is None or not self.error > 0:
+            return None
+        return (self.value - self.chance) / self.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The metrics of some questions."""
+
+    metrics: Mapping[str, Metric]
+    """By the name that lm-eval gives them, with the filter if there is one."""
+
+    @property
+    def accuracy(self) -> Metric | None:
+        """The accuracy of the most probable choice; for LAMBADA, of the most probable word."""
+        return self.metrics.get("acc")
+
+    @property
+    def normalised(self) -> Metric | None:
+        """The accuracy of the most probable choice per character, if the task has it."""
+        return self.metrics.get("acc_norm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contamination(Metrics):
+    """The overlap of a task's questions with a training text, and accuracies on the others."""
+
+    questions: int
+    """Questions searched for."""
+    shared: int
+    """Questions that share a run of words with the text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore(Metrics):
+    """The score of a network on a task, or on a group of tasks."""
+
+    task: str
+    """The name in lm-eval."""
+    documents: int | None
+    """The number of questions; ``None`` for a group."""
+    evaluated: str | None
+    """The local file of the questions, if any."""
+    fewshot: int | None
+    """Solved examples before each question; ``None`` for a group."""
+    shots_from: str | None
+    """The local file of the solved examples, if any."""
+    cut_prompts: float | None
+    """The share of prompts truncated on the left to fit the network; ``None`` for a group, and for
+    whole texts."""
+    version: str
+    """The version of the task in lm-eval."""
+    contamination: Contamination | None = None
+    """The overlap with a training text, if it was searched for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMeasurement:
+    """The scores of a language model on tasks."""
+
+    reading: TaskReading
+    """The tasks and their settings."""
+    against: Mapping[str, Any] | None
+    """The text in which the questions were searched for."""
+    scores: Mapping[str, TaskScore]
+    """The scores by the names of the tasks, and of groups as lm-eval lists them."""
+    lm_eval: str
+    """The version of lm-eval."""
+
+    @property
+    def mean(self) -> Metrics | None:
+        """The mean of the five tasks of equal weight; ``None`` unless all five were asked.
+
+        A task without an accuracy by length counts with its accuracy there too.
+        """
+        if not set(FIVE) <= self.scores.keys():
+            return None
+        found = [self.scores[name].metrics for name in FIVE]
+        return Metrics(
+            metrics={
+                name: _mean([one.get(name, one["acc"]) for one in found])
+                for name in ("acc", "acc_norm")
+            }
+        )
+
+
+def measure_mean(answers: Sequence[float], choices: Sequence[int] | None = None) -> Metric:
+    """Average the answers to questions.
+
+    Args:
+        answers: A figure for each question, such as 1 for a correct answer and 0 for a wrong one.
+        choices: The number of choices of each question.
+    """
+    count = len(answers)
+    value = sum(answers) / count
+    spread = sum((one - value) ** 2 for one in answers)
+    error = math.sqrt(spread / (count - 1) / count) if count > 1 else math.nan
+    chance = None if choices is None else sum(1 / one for one in choices) / count
+    return Metric(value=value, error=error, chance=chance)
+
+
+def _mean(shares: Sequence[Metric]) -> Metric:
+    count = len(shares)
+    chances = [one.chance for one in shares if one.chance is not None]
+    return Metric(
+        value=sum(one.value for one in shares) / count,
+        error=math.sqrt(sum(one.error**2 for one in shares)) / count,
+        chance=sum(chances) / count if len(chances) == count else None,
+    )
