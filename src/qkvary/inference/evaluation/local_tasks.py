@@ -61,7 +61,7 @@ def read_rows(path: Path, convert: Callable[[Row], Row] | None = None) -> list[R
                 found.append(convert(row) if convert else row)
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise DamagedError(
-                    f"{path}:{number} is not a question of this task: expected an object of JSON "
+                    f"{path}:{number} is not a question of this task: expected a JSON object "
                     "with its fields"
                 ) from None
     if not found:
