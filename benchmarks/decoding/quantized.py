@@ -54,13 +54,13 @@ def quantized(
     Args:
         checkpoint: The checkpoint.
         text: A file of text that the network was not trained on.
-        context: Tokens of a window, such as 128,1k. If not given 128, 512 and the maximum, as far
-            as the text has them and decoding them takes minutes.
+        context: Tokens per window, such as 128,1k. If not given, those of 128, 512 and the maximum
+            for which the text suffices and decoding takes minutes.
         storage: Bits and scales: int8-g64 (by token and 64 channels), int4-b32 (by channel over 32
-            tokens); -r16 keeps the newest 16 tokens as they are, -rot rotates first.
-        layout: Contents of the cache.
+            tokens); -r16 leaves the newest 16 tokens unquantised, -rot rotates first.
+        layout: What the cache stores.
         tokens: Maximum number of tokens to decode with each storage and context; 4k if not given,
-            fewer of a large network.
+            fewer for a large network.
         tokenizer: The tokenizer of a checkpoint without one.
     """
     from decoding.cache_quality import measure_text

@@ -57,11 +57,11 @@ class Cases:
     batch: str = "1"
     """Batch sizes, such as 1,8."""
     dtype: str | None = None
-    """Number formats, such as float32,bfloat16. As stored, or float32."""
+    """Number formats, such as float32,bfloat16. If not given: as stored, or float32."""
     layout: str | None = None
-    """Contents of the cache: sources, rotated, split, input, latent."""
+    """What the cache stores: sources, rotated, split, input, latent."""
     storage: str | None = None
-    """Its storage: preallocated, growing, int8-g64, int4-b32."""
+    """Storage of the cache: preallocated, growing, int8-g64, int4-b32."""
     kernel: str | None = None
     """The kernel: layer, auto, fastest, folded, matmul, compiled, native, triton."""
 
@@ -71,9 +71,9 @@ class Network:
     """The network with random weights."""
 
     d_model: int = 256
-    """Width."""
+    """Width of the network."""
     num_layers: int = 4
-    """Blocks."""
+    """Number of blocks."""
     num_heads: int = 4
     """Query heads."""
     vocabulary: int = 512

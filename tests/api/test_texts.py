@@ -74,8 +74,8 @@ def test_a_text_and_tasks_are_scored(folder: Path, capsys: pytest.CaptureFixture
     ("given", "message"),
     [
         ({}, "got neither"),
-        ({"tasks": ()}, "expected tasks to ask, got none"),
-        ({"tasks": "piqa", "limit": 0}, "expected limit of at least 1, got 0"),
+        ({"tasks": ()}, "expected tasks, got none"),
+        ({"tasks": "piqa", "limit": 0}, "expected a limit of at least 1, got 0"),
         ({"tasks": "piqa", "task_data": 3}, "expected a folder of task files, got 3"),
     ],
 )

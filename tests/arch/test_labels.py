@@ -185,7 +185,7 @@ def test_layers_have_one_canonical_label(spelling: str, label: str) -> None:
     [
         ("QKV*3,Q-K=V", "expected a number of layers after each variant, as in QKV\\*3"),
         ("QKV*x,Q-K=V*2", "expected a number of layers after each variant"),
-        ("QKV*0,Q-K=V*2", "expected from 1 to 10,000 layers"),
+        ("QKV*0,Q-K=V*2", "expected numbers of layers of at least 1"),
         ("QKV*3", "the one variant of all layers is QKV"),
         ("QKV*3,Q-L=V*3", "did you mean Q-K=V"),
     ],

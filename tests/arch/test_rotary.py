@@ -20,8 +20,8 @@ LISTS: dict[str, Any] = {"short": (1.0, 2.0), "long": (3.0, 4.0)}
         ({"form": "yarn", "original_tokens": 0}, "expected at least 1 original token, got 0"),
         ({"form": "yarn", "slow": 32.0}, "expected slow below fast for the rotary scaling yarn"),
         ({"form": "dynamic", "factor": 0.5}, "a factor of at least 1 for dynamic, got 0.5"),
-        ({"form": "longrope"}, "as many short as long divisors for longrope alone, got 0 and 0"),
-        ({"form": "linear", **LISTS}, "divisors for longrope alone, got 2 and 2 for linear"),
+        ({"form": "longrope"}, "as many short as long divisors, only for longrope, got 0 and 0"),
+        ({"form": "linear", **LISTS}, "divisors, only for longrope, got 2 and 2 for linear"),
     ],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:

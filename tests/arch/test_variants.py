@@ -22,7 +22,7 @@ QUERY_IS_VALUE = share("v", "k", "v")
         ({"sharing": QKV_SHARING, "query_form": "map"}, "reads q alone"),
         ({"sharing": QUERY_IS_VALUE, "query_form": "map"}, "a key that cannot absorb the map"),
         ({"sharing": QKV_SHARING, "num_kv_heads": 0}, "at least 1 KV head, got 0"),
-        ({"sharing": TIED, "num_kv_heads": 2}, "a query of its own with 2 KV heads"),
+        ({"sharing": TIED, "num_kv_heads": 2}, "a separate query with 2 KV heads"),
         ({"sharing": IDENTITY_KEY, "num_kv_heads": 1}, "a learned key and value with 1 KV heads"),
         ({"sharing": IDENTITY_KEY, "k_rank": Rank(3)}, "got a key that is the layer input"),
         ({"sharing": share("q", "k", "k"), "v_rank": Rank(3)}, "got a value that reads k"),

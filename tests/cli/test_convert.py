@@ -98,7 +98,7 @@ def test_the_checkpoint_itself_is_not_replaced(
     out = f"{tmp_path}/{spelled}"
     assert main(["convert", str(checkpoint), "--rewrite", "gauge", "--out", out]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "expected another folder to write than that of the checkpoint" in line
+    assert "expected a folder other than the checkpoint's own" in line
     with pytest.raises(ValueError, match="its weights would be lost"):
         qk.convert(checkpoint, "gauge", out=out)
     assert {path.name: path.read_bytes() for path in checkpoint.iterdir()} == before

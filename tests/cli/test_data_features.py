@@ -61,8 +61,8 @@ def test_damaged_weights_are_refused(
     del tensors["embedder.embedder.convolution.weight"]
     path.write_bytes({"cut": data[:-5], "empty": b"", "missing": save(tensors)}[damage])
     assert main(["data", "features", "--weights", str(weights)]) == 3
-    what = "all weights of ResNet-34" if damage == "missing" else "a whole file of weights"
-    assert f"expected {what} in {path}, got" in capsys.readouterr().err
+    what = "all weights of ResNet-34" if damage == "missing" else "a complete file of weights"
+    assert f"expected {what} in {path}" in capsys.readouterr().err
     assert not (weights.parent / "cache").exists()
 
 

@@ -61,7 +61,7 @@ REFUSED = {
     "convert": {
         "own": "expected --rewrite or --to, got neither",
         "own --to latent --rewrite gauge": "expected --rewrite or --to, got both",
-        "own --rewrite gauge --data text": "expected --data with --to, got it with --rewrite",
+        "own --rewrite gauge --data text": "expected --data only with --to, got --rewrite",
         "own --rewrite identity-quer": "did you mean identity-query",
         "bare --rewrite identity-value --layer 3": "expected a layer from 1 to 2",
         "tiny --rewrite identity-query": "expected a network without norms, got rmsnorm",
@@ -101,13 +101,13 @@ REFUSED = {
         "bytes --tasks mmlu --against x": "tasks with local files to compare with a set",
         "bytes --tasks piqa --task-data text": "expected piqa_validation.jsonl",
         "bytes --tasks piqa --against x": "expected a prepared set, got x",
-        "bytes --data text --against x": "expected tasks to ask, got a set to compare with",
+        "bytes --data text --against x": "expected tasks, got a set to compare with",
         "bytes --tasks piqa --fewshot -1": "expected fewshot of at least 0, got -1",
     },
     "export": {
         "learned --out new --to gguf": "that llama.cpp's GPT-2 can express, got the norm placement",
         "rotary --out learned --to gguf": "expected a file at",
-        "rotary --out new --weights f16": "expected --weights with --to gguf",
+        "rotary --out new --weights f16": "expected --weights only with --to gguf",
         "rotary --out new --to gguf --tokenizer bytes": "which has its own",
         "rotary --out new --to gpt2": "that GPT-2 can express, got rotary positions; choices: ",
         "rotary --out learned": "it is not overwritten",
@@ -162,7 +162,7 @@ REFUSED = {
         "--executor slurm --slurm account": "slurm: expected NAME=VALUE, such as account=name",
         "--executor slurm --minutes 0": "minutes must be at least 1, got 0",
         "--executor ray --gpu-share 0": "gpu_share must be above 0 and at most 8, got 0",
-        "--executor ray --gpu-share 1.5": "gpu_share must be whole above 1, got 1.5",
+        "--executor ray --gpu-share 1.5": "gpu_share above 1 must be a whole number, got 1.5",
     },
     "train": {
         "lm-10m --data text --tokenizer bytes --steps 1 --out text/x": "/text, got a file",

@@ -89,7 +89,7 @@ def test_a_run_that_was_begun_in_another_way_is_gone_on_with(
     another = ("--micro-batch-size", "2", "--threads", "2")
     assert train(places, *another) == 2
     shown = capsys.readouterr().err
-    assert "was begun with --micro-batch-size 4, --threads 1, and has come to step " in shown
+    assert "began with --micro-batch-size 4, --threads 1, and has reached step " in shown
     assert len(shown.splitlines()) == 1
     assert train(places, *another, "--allow-change") == 0
     assert "threads 2 (was 1)" in capsys.readouterr().err

@@ -176,7 +176,7 @@ def test_masks_must_cover_what_is_cached(name: str) -> None:
     tokens = torch.zeros(2, 3, dtype=torch.long)
     model(tokens, cache=cache)
     given = torch.ones(2, 3, dtype=torch.bool if name == "attention_mask" else torch.long)
-    message = rf"expected {name} of \[rows, 6\] \(3 cached and 3 new tokens\), got \[2, 3\]"
+    message = rf"expected {name} of shape \[rows, 6\] \(3 cached and 3 new tokens\), got \[2, 3\]"
     with pytest.raises(ValueError, match=message):
         model(tokens, cache=cache, **{name: given})
 

@@ -21,7 +21,7 @@ def test_a_mask_of_floats_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["attention_mask", "positions", "document_ids"])
 def test_a_vector_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"expected {name} of \[rows, 3\] .*, got \[3\]"):
+    with pytest.raises(ValueError, match=rf"expected {name} of shape \[rows, 3\] .*, got \[3\]"):
         Layout(new_tokens=3, **{name: torch.ones(3, dtype=torch.long)})
 
 

@@ -120,14 +120,14 @@ def test_a_network_is_trained_on_images_of_ones_own(tmp_path: Path) -> None:
         name="pets", own=describe_images(tmp_path / "moved"), validation_images=7
     )
     assert RunConfig(task=other, network=network, training=training, seed=0).run_key() != key
-    with pytest.raises(UsageError, match=r"expected the images .* other images are another run"):
+    with pytest.raises(UsageError, match=r"expected the images .* other images need another run"):
         load_task(moved)
 
 
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"no picture", "expected a whole PNG or JPEG in .*0.png"),
+        (b"no picture", "expected a complete PNG or JPEG in .*0.png"),
         (
             picture(draw(5, 6, 3, seed=1)),
             "expected a square picture of 1 to 1024 pixels .*, got 6 x 5",

@@ -156,9 +156,9 @@ def test_another_data_set_is_refused(place: Path, files: Files, message: str) ->
             jpeg(1, size=(9, 8)),
             "expected a square picture of 8 pixels a side in .*n01_0.JPEG, got 9 x 8",
         ),
-        (jpeg(1)[:-60], "expected a whole JPEG in .*n01_0.JPEG"),
-        (b"GIF89a", "expected a whole JPEG in .*n01_0.JPEG"),
-        (b"", "expected a whole JPEG in .*n01_0.JPEG"),
+        (jpeg(1)[:-60], "expected a complete JPEG in .*n01_0.JPEG"),
+        (b"GIF89a", "expected a complete JPEG in .*n01_0.JPEG"),
+        (b"", "expected a complete JPEG in .*n01_0.JPEG"),
     ],
 )
 def test_an_image_that_is_none_is_refused(
@@ -241,7 +241,7 @@ def test_archives_that_are_too_large_or_broken_are_refused(
     whole = path.read_bytes()
     for data in (whole[:-100], b"no archive"):
         path.write_bytes(data)
-        with pytest.raises(DamagedError, match=r"expected a whole archive in .*small.tar.xz"):
+        with pytest.raises(DamagedError, match=r"expected a complete archive in .*small.tar.xz"):
             load_images("small")
     path.write_bytes(whole)
     monkeypatch.setattr(tiny_imagenet, "LARGEST_TOTAL", 2_000)

@@ -88,7 +88,10 @@ LINES = gzip.compress(b"one\ntwo\nthree\n", mtime=0)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (gzip.compress(b"one\ntwo\n", mtime=0), r"as many lines in each .*, got 3 in .*de.gz and"),
+        (
+            gzip.compress(b"one\ntwo\n", mtime=0),
+            r"equally many lines in each .*, got 3 in .*de.gz and",
+        ),
         (gzip.compress(b"one\n\nthree", mtime=0), r"on every line of .*val.en.gz, got none on"),
         (gzip.compress(b"one\n\xff\n", mtime=0), r"expected UTF-8 text in .*en.gz, got 'utf-8"),
         (b"one\ntwo\nthree\n", r"expected gzip data in .*val.en.gz, got other data: Error -3"),
@@ -125,7 +128,12 @@ def test_two_files_are_read_line_by_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "other", "error", "says"),
     [
-        (40, {"fr": "un\n"}, DamagedError, "as many lines in each language, got 40 in .* and 1 in"),
+        (
+            40,
+            {"fr": "un\n"},
+            DamagedError,
+            "equally many lines in each language, got 40 in .* and 1 in",
+        ),
         (19, {}, UsageError, "expected at least 20 lines in .*mine, got 19"),
         (40, {"fr": "un\n\n" * 20}, DamagedError, "a sentence on every line of .*, got none on"),
     ],

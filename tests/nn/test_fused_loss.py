@@ -182,7 +182,7 @@ def test_shapes_and_types_that_do_not_fit() -> None:
         unchecked(features[:-1], weight, bias, targets)
     with pytest.raises(ValueError, match="positive chunk_tokens, got -1"):
         linear_cross_entropy(features, weight, bias, targets, chunk_tokens=-1)
-    with pytest.raises(ValueError, match="expected features and weight of one type"):
+    with pytest.raises(ValueError, match="expected features and weight of one dtype"):
         linear_cross_entropy(features.float(), weight, bias, targets)
 
 

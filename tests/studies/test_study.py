@@ -86,7 +86,7 @@ def test_each_learning_rate_is_a_run() -> None:
     ("fields", "message"),
     [
         ({"name": ""}, "expected a name for the study"),
-        ({"seeds": ()}, "study 'toy': expected at least one of seeds"),
+        ({"seeds": ()}, "study 'toy': expected seeds, got none"),
         ({"seeds": (0, -1)}, "expected a whole number of at least 0 for seed, got -1"),
         ({"seeds": (1, 2, 1)}, "study 'toy': expected distinct seeds, got 1 twice"),
         ({"variants": ("QKV", "q,k,v")}, "expected distinct variants, got QKV twice"),

@@ -13,7 +13,7 @@ from qkvary.nn.attention import Attention
 
 _ASYMMETRIES = 4
 _BLOCK = 128
-"""Rows of a block whose transpose fits into a cache."""
+"""Number of rows per block, small enough that a transposed block fits into a processor cache."""
 
 
 class AttentionStatistics:
@@ -23,7 +23,7 @@ class AttentionStatistics:
         self.attention = attention
         heads = attention.config.num_heads
         self.queries = 0
-        # Entropy, distance and weight of the own token; of the weights and of equal ones.
+        # Entropy, distance and weight on the own token, for the actual weights and for equal ones.
         zeros = partial(torch.zeros, dtype=torch.float64, device=attention.o_proj.weight.device)
         self.sums, self.uniform_sums = zeros(3, heads), zeros(3)
         # Squared norms of the antisymmetric and the symmetric part.
@@ -86,7 +86,7 @@ class AttentionStatistics:
 def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2 heads"]:
     """Return |A - A^T|^2 and |A + A^T|^2 of each head; together they are 4 |A|^2."""
     antisymmetric = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)
-    # Each pair once, in blocks of rows: a transposed copy of the whole would be read by columns.
+    # Each pair once, in blocks of rows: a transposed copy of everything would be read by columns.
     for start in range(0, matrix.shape[-1], _BLOCK):
         own, rest = slice(start, start + _BLOCK), slice(start + _BLOCK, None)
         square = matrix[:, own, own]

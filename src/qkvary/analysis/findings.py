@@ -11,19 +11,20 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import fixed, percent, real
 
 ALIKE_MARGIN = 0.1
-"""Key and value count as no more alike than random ones up to this difference."""
+"""Key and value count as no more alike than random ones if their measure exceeds theirs by at most
+this."""
 LARGE_SCORE_CHANGE = 1.0
-"""The change of scores above which a second-order forecast is not trusted."""
+"""A second-order forecast is not trusted if scores change by more than this."""
 LARGE_FORECAST = 0.5
-"""The forecast in nats per token above which it is not trusted either."""
+"""A second-order forecast is not trusted if it exceeds this, in nats per token."""
 ENERGY = 0.99
 MOST_NAMED = 6
-"""The most layers that are named one by one."""
+"""Maximum number of layers that a sentence names one by one."""
 MOST_NOISE = 2.0
-"""Above this ratio of a forecast to the one by the text that chose the tensors, the text is called
-too short."""
+"""The text is called too short if the forecast exceeds, by more than this factor, the forecast for
+the text that chose the tensors."""
 TOKENS_PER_INPUT_CHANNEL = 10
-"""With fewer tokens than this for each channel, the covariance of the input is called uncertain."""
+"""The input's covariance is called uncertain with fewer tokens per channel than this."""
 
 
 def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ class LayerStatistics:
         config = self.attention.config
         size, kv_heads = config.size_per_head, config.num_kv_heads
         moments, group = self.moments, config.num_heads // kv_heads
-        # Upper triangular, with F^T F the covariance.
+        # F is upper triangular, and F^T F is the covariance.
         factor = torch.linalg.cholesky(moments.covariance()).mT.cpu()
         generator = torch.Generator().manual_seed(self.seed + self.number)
         weights = subspaces.draw_weights(len(factor), size, generator)

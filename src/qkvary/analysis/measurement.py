@@ -23,17 +23,17 @@ from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import UsageError
 
 LONGEST_CONTEXT = 1024
-"""The default context for networks with a longer maximum."""
+"""Default context for networks whose maximum is longer, in tokens."""
 MAP_TOKENS = 48
-"""The first tokens of the first window, whose attention is shown."""
+"""Number of tokens, from the first of the first window, whose attention is shown."""
 TOKENS_PER_HEAD_CHANNEL = 4
-"""The fewest tokens for each channel of a head: with fewer, keys and values of random weights seem
+"""Minimum tokens per channel of a head: with fewer, keys and values of random weights seem
 alike."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of done steps and their total; a step is a part of a layer's work."""
+"""Called with the number of finished steps and their total; a step is a part of a layer's work."""
 FEWEST_WINDOWS = 2
-"""The windows that a forecast needs: one half chooses a tensor, the other evaluates it."""
+"""Minimum number of windows for a forecast: one half chooses a tensor, the other evaluates it."""
 
 
 def analyze_network(
@@ -98,7 +98,8 @@ def analyze_windows(
     """
     layers: list[LayerStatistics] = []
     depth, done = network.config.num_layers, 0
-    # A window is read, its statistics are taken, and in the end figures are made of them.
+    # Windows are read one by one, their statistics are added up, and the figures are computed at
+    # the end.
     total = (2 * max(1, expected) + 1) * depth
 
     def step(steps: int = 1) -> None:
@@ -182,7 +183,8 @@ def _choose_context(network: LanguageModel, settings: AnalysisSettings) -> int:
         )
     heads = max(layer.num_heads for layer in config.layers)
     moments = 8 * config.d_model**2 * config.num_layers
-    # Scores, their softmax and what is compared with their transposes; logits and derivatives.
+    # Scores, their softmax and the maps that are compared with their transposes; logits and
+    # gradients.
     window = 4 * context * (6 * heads * context + 4 * config.vocabulary)
     require_memory(
         moments + window,

@@ -28,11 +28,11 @@ class LayerMoments:
         self.input_sum = zeros(config.d_model)
         self.input_products = zeros(config.d_model, config.d_model)
         self.query_products = zeros(config.num_heads, size, size)
-        # Of every other window, from the first and from the second.
+        # Two halves of the text: the odd and the even windows.
         self.windows = 0
         self.half_tokens = [0, 0]
         self.gradient_products = zeros(2, config.num_kv_heads, 2 * size, 2 * size)
-        # Of normalised keys, which do not follow from moments of the input, next to values.
+        # Normalised keys next to values; these do not follow from the moments of the input.
         normed = config.num_kv_heads if config.variant.head_norm != "none" else 0
         self.pair_sum = zeros(normed, 2 * size)
         self.pair_products = zeros(normed, 2 * size, 2 * size)

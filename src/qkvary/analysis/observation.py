@@ -35,13 +35,13 @@ class LayerReading(NamedTuple):
     rotation: Rotation | None
     """The rotation of query and key."""
     key: Float[Tensor, "kv_heads tokens head_dim"]
-    """The key before its rotation, normalised where the layer has a norm of keys."""
+    """The key before rotation; normalised if the layer has a norm of keys."""
     value: Float[Tensor, "kv_heads tokens head_dim"]
-    """The value before its rotation."""
+    """The value before rotation."""
     key_gradient: Float[Tensor, "kv_heads tokens head_dim"]
-    """The derivative of the sampled loss by ``key``."""
+    """The derivative of the sampled loss with respect to ``key``."""
     value_gradient: Float[Tensor, "kv_heads tokens head_dim"]
-    """The derivative of the sampled loss by ``value``."""
+    """The derivative of the sampled loss with respect to ``value``."""
 
 
 class WindowReading(NamedTuple):
@@ -50,7 +50,7 @@ class WindowReading(NamedTuple):
     layers: list[LayerReading]
     """The layers in the order in which they ran."""
     loss: float
-    """The sum of the losses of the text's own next tokens, in nats."""
+    """The sum of the losses of the text's actual next tokens, in nats."""
     targets: int
     """The number of these tokens."""
 
@@ -161,7 +161,7 @@ def _observe(network: LanguageModel) -> Generator[list[_Call]]:
     calls: list[_Call] = []
     try:
         for layer in layers:
-            # Hides the method of the class until the attribute is deleted.
+            # Shadows the method of the class until the attribute is deleted.
             layer.forward = partial(_attend, layer, calls)  # pyright: ignore[reportAttributeAccessIssue]
         yield calls
     finally:
@@ -182,7 +182,7 @@ def _attend(
     del cache, kernel
     heads = attention.read(x, layout)
     shifts = [torch.zeros_like(one, requires_grad=True) for one in (heads.key, heads.value)]
-    # Before the score terms, because a soft cap multiplies queries and keys.
+    # Added before the score terms, because a soft cap already multiplies queries and keys.
     scores = attention.score(heads._replace(key=heads.key + shifts[0]), layout)
     call = _Call(
         attention=attention,

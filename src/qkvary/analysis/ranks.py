@@ -13,7 +13,8 @@ from qkvary.nn.role_maps import RoleMaps
 
 SAMPLED_NUMBERS = 2**20
 MOST_SAMPLES = 64
-"""Random matrices per shape: as many as have ``SAMPLED_NUMBERS`` entries, at most these."""
+"""Maximum number of random matrices per shape; large ones stop at ``SAMPLED_NUMBERS`` entries in
+all."""
 
 
 def read_ranks(maps: RoleMaps, *, seed: int) -> tuple[RankReading, ...]:

@@ -22,11 +22,11 @@ class EffectiveRank:
     participation: float
     """sum(sigma^2)^2 / sum(sigma^4)."""
     energy_90: int
-    """The fewest singular values that hold 90 % of sum(sigma^2)."""
+    """The smallest number of singular values that hold 90 % of sum(sigma^2)."""
     energy_95: int
-    """The fewest that hold 95 %."""
+    """The smallest number that holds 95 %."""
     energy_99: int
-    """The fewest that hold 99 %."""
+    """The smallest number that holds 99 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +38,13 @@ class RankReading:
     head: int | None
     """The head, counted from 1; None for all heads side by side."""
     rows: int
-    """Rows: the channels of the layer input."""
+    """Number of rows: the channels of the layer input."""
     columns: int
-    """Columns."""
+    """Number of columns."""
     found: EffectiveRank
     """The effective rank of the weight."""
     chance: EffectiveRank
-    """The mean of random matrices with independent normal entries, sampled."""
+    """The mean effective rank of sampled random matrices with independent normal entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,14 @@ class CosineReading:
     first: RoleName
     second: RoleName
     flattened: float | None
-    """The cosine of the two matrices as vectors; None where one is zero."""
+    """The cosine of the two matrices as vectors; None if one is zero."""
     columns: float | None
-    """The mean of the cosines of equal channels, each a vector of the layer's width."""
+    """The mean cosine of corresponding channels, each a vector over the layer's width."""
     heads: tuple[float | None, ...]
-    """The cosines head by head, each head's part as a vector; one per head of the larger weight."""
+    """The cosine of each head's part as a vector; one per head of the larger weight."""
     deviation: float
-    """The standard deviation of the first two for independent random matrices; their mean is 0."""
+    """The standard deviation of ``flattened`` and ``columns`` for independent random matrices,
+    whose mean is 0."""
     head_deviation: float
     """The standard deviation of a head's cosine for independent random matrices."""
 
@@ -95,25 +96,25 @@ class KeyValueReading:
     plain_similarity: float
     """CKA of unchanged keys and values, which depends on their basis."""
     explained: float
-    """The share of the value's output that a linear map of the key gives (least squares)."""
+    """The share of the value's output that a linear map of the key predicts (least squares)."""
     explained_chance: float
     """``explained`` of two random weights and the same tokens, sampled."""
     spectrum: tuple[float, ...]
-    """Singular values of the whitened joint matrix, whose two halves have equal energy; squares add
-    up to 1."""
+    """Singular values of the joint matrix, whitened so that both halves have equal energy; their
+    squares add up to 1."""
     lost: float
-    """The share of its energy beyond the channels of one tensor: 0 if key and value are one, near
-    1/2 if they have nothing in common."""
+    """The share of this spectrum's energy that one tensor of ``head_dim`` channels drops: 0 if key
+    and value are equal, near 1/2 if they have nothing in common."""
     lost_chance: float
     """``lost`` of random directions with the head's own singular values, sampled."""
     forecast: float
-    """The rise of the loss, in nats per token, if one tensor serves key and value, chosen on one
-    half of the text and evaluated on the other."""
+    """The rise of the loss, in nats per token, if one tensor replaces key and value. One half of
+    the text chooses the tensor, the other evaluates it."""
     fitted_forecast: float
-    """The same for the tensor and the curvature of the whole text: too low, because the same text
-    chooses and evaluates the tensor. It approaches ``forecast`` if the text is long enough."""
+    """The same if the whole text both chooses and evaluates the tensor, which makes it too low. It
+    approaches ``forecast`` if the text is long enough."""
     score_change: float
-    """The root mean square by which the forecast's tensor moves a score."""
+    """The root mean square by which the forecast's tensor changes scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,22 +128,23 @@ class AttentionReading:
     uniform_entropy: float
     """The entropy of equal weights on all visible keys."""
     distance: float
-    """The mean distance of the attended key, in tokens."""
+    """The mean distance from a query to the keys that it attends to, in tokens."""
     uniform_distance: float
     """The mean distance with equal weights."""
     diagonal: float
     """The mean weight of a query on its own token."""
     uniform_diagonal: float
-    """The mean of equal weights."""
+    """The mean weight of a query on its own token with equal weights."""
     score_asymmetry: float
-    """|S - S^T| / |S + S^T| of the scores before mask and softmax: 0 symmetric, near 1 neither."""
+    """|S - S^T| / |S + S^T| of the scores before mask and softmax: 0 if symmetric, near 1 if
+    neither symmetric nor antisymmetric."""
     unmasked_asymmetry: float
     """The asymmetry of the softmax of all scores, without the causal mask."""
     asymmetry: float
     """The asymmetry of the attention weights, with the mask."""
     mask_asymmetry: float
-    """The asymmetry of the attention weights of (S + S^T) / 2, which mask and normalisation
-    cause."""
+    """The asymmetry of the attention weights of the symmetric scores (S + S^T) / 2; mask and
+    normalisation alone cause it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,7 @@ class LayerAnalysis:
     number: int
     """The layer, counted from 1."""
     label: str
-    """Its variant."""
+    """The label of the layer's variant."""
     is_shared: bool
     """Whether key and value read one source."""
     cosines: tuple[CosineReading, ...]
@@ -192,18 +194,18 @@ class NetworkAnalysis:
 
     layers: tuple[LayerAnalysis, ...]
     tokens: int
-    """Tokens read."""
+    """Number of tokens read."""
     windows: int
-    """Windows read."""
+    """Number of windows read."""
     context: int
-    """The maximum tokens of a window."""
+    """Maximum tokens per window."""
     loss: float
-    """The loss of the text's tokens, in nats per token."""
+    """The loss on the text, in nats per token."""
     d_model: int
     """The width of the layer input."""
     vocabulary: int
-    """The tokens of the network."""
+    """Number of tokens in the network's vocabulary."""
     seed: int
-    """The seed of everything sampled."""
+    """The seed of all random draws."""
     maps: NDArray[np.float64] = field(repr=False, compare=False)
     """Attention weights of the first tokens of the first window: [layers, heads, rows, columns]."""

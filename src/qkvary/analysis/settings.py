@@ -7,7 +7,7 @@ from qkvary.text.numbers import check_seed
 
 DEFAULT_TOKENS = 10_240
 FEWEST_TOKENS = 2
-"""The fewest tokens of a window: one to read and one to predict."""
+"""Minimum tokens per window: one to read and one to predict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +19,8 @@ class AnalysisSettings:
     tokens: int = DEFAULT_TOKENS
     """The maximum number of tokens to read."""
     context: int | None = None
-    """The maximum tokens of a window; ``None`` for that of the network, at most 1,024 and at most
-    half of ``tokens``."""
+    """Maximum tokens per window; ``None`` for the network's maximum, but at most 1,024 and half of
+    ``tokens``."""
     seed: int = 0
     """The seed of random weights, drawn tokens and drawn keys."""
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 SAMPLES = 8
-"""Pairs of random weights that each sampled value is the mean of."""
+"""Number of pairs of random weights over which sampled values are averaged."""
 
 Matrix = Float[Tensor, "rows columns"]
 
@@ -21,9 +21,9 @@ Matrix = Float[Tensor, "rows columns"]
 class HeadMoments(NamedTuple):
     """One KV head, with the statistics of its tokens, queries and output.
 
-    ``keys`` stands for X W_K: it is F W_K with F^T F the covariance of the layer input, so that its
-    products are those of the keys of all tokens. For normalised keys it is the key half of a square
-    root of the joint covariance of keys and values.
+    ``keys`` replaces X W_K by F W_K, where F^T F is the covariance of the layer input: both have
+    the same second moments. For normalised keys it is the key half of a square root of the joint
+    covariance of keys and values.
     """
 
     keys: Float[Tensor, "rows head_dim"]
@@ -31,9 +31,10 @@ class HeadMoments(NamedTuple):
     values: Float[Tensor, "rows head_dim"]
     """F W_V."""
     queries: Float[Tensor, "head_dim head_dim"]
-    """M_q: the second moment of the queries of the group, score scale included, added up."""
+    """M_q: the second moment of the queries, with the score scale, summed over the query heads of
+    the group."""
     outputs: Float[Tensor, "head_dim head_dim"]
-    """M_o: W_O W_O^T, added up over the query heads of the group."""
+    """M_o: W_O W_O^T, summed over the query heads of the group."""
 
 
 class Chance(NamedTuple):
@@ -42,7 +43,7 @@ class Chance(NamedTuple):
     overlap: float
     """The mean of ``mean_square`` of the principal cosines."""
     explained: float
-    """The mean of ``explained_share``, with M_o the unit matrix."""
+    """The mean of ``explained_share`` with the identity for M_o."""
 
 
 class ReadChance(NamedTuple):
@@ -115,7 +116,7 @@ def joint_spectrum(
     ]
     values = torch.linalg.svdvals(torch.cat(halves, dim=-1))
     values = values / torch.linalg.vector_norm(values, dim=-1, keepdim=True).clamp(min=least)
-    # Heads of more than d_model / 2 channels have fewer singular values than channels.
+    # Heads with more than d_model / 2 channels have fewer singular values than channels.
     return torch.nn.functional.pad(values, (0, 2 * seen.shape[-1] - values.shape[-1]))
 
 

@@ -12,7 +12,7 @@ from qkvary.data.tokenizers import Tokenizer, encode_document
 from qkvary.storage.errors import UsageError
 
 LETTERS_PER_TOKEN = 32
-"""Letters that are encoded for each wanted token; a text whose tokens are longer is cut sooner."""
+"""Number of letters to encode per requested token; a text whose tokens are longer gives fewer."""
 
 
 def read_windows(

@@ -11,14 +11,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 DAMPING = 1e-3
-"""The share that is added to a second moment for directions that the text does not show."""
+"""Added to a second moment, as a share of it, for directions that the text does not show."""
 
 
 class Tie(NamedTuple):
     """The best single tensor for key and value of one KV head."""
 
     forecast: float
-    """The rise of the loss, in nats per token, by the curvature that chose the tensor."""
+    """The rise of the loss, in nats per token, under the curvature that chose the tensor."""
     error: Float[Tensor, "joint joint"]
     """The second moment of the change of z = [k, v]."""
     reader: Float[Tensor, "head_dim joint"]
@@ -52,13 +52,13 @@ def forecast_tie(
     inverses = (torch.linalg.pinv(moments[part, part], hermitian=True) for part in halves)
     damped = curvature + scale * torch.block_diag(*inverses)
     values, vectors = torch.linalg.eigh(damped)
-    # None are left out but those of a weight without full rank.
+    # Only directions in which the weight has no rank are dropped.
     kept = values > values.max() * torch.finfo(values.dtype).eps * joint
     roots = values.clamp(min=0).sqrt()
     root = (vectors * roots) @ vectors.mT
     inverse = (vectors[:, kept] / roots[kept]) @ vectors[:, kept].mT
     energies, directions = torch.linalg.eigh(root @ moments @ root)
-    # The error of z M^1/2 is its part in the lost directions.
+    # The error of z M^1/2 is its part in the dropped directions.
     error = inverse @ directions[:, :size] * energies[:size].clamp(min=0).sqrt()
     return Tie(
         forecast=float(energies[:size].clamp(min=0).sum()) / 2,

@@ -43,10 +43,10 @@ def analyze(
         model: The checkpoint, or what ``qk.load`` returned.
         text: Text to read: files or folders of .txt and .jsonl.
         tokens: Maximum number of tokens.
-        context: Maximum tokens of a window; that of the network, at most 1k, if not given.
+        context: Maximum tokens per window. If not given, the network's maximum, at most 1k.
         seed: Seed of random weights and of drawn tokens.
         tokenizer: The tokenizer of a checkpoint without one.
-        device: Device: cpu, cuda, cuda:1, mps. The CPU for a checkpoint if not given.
+        device: Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU.
         show_progress: Opens a display of the progress.
 
     Raises:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 MOST_THREADS = 1024
-"""Threads or processes that any machine can be expected to start."""
+"""The largest accepted number of threads or processes; more is a typing error."""
 TRAINED = ("train ", "train-")
-"""The prefixes of the names of trainings and of their notes."""
+"""Prefixes of the names of trainings and of their notes."""
 
 
 def find_model(given: object) -> Model:
@@ -187,14 +187,14 @@ class Part(Where):
     protocol: str | None = None
     """Another protocol of the study, such as clean."""
     tasks: Annotated[tuple[str, ...], Parameter(name="--task")] = ()
-    """Only this task; repeat it for more."""
+    """Only this task (can be repeated)."""
     settings: Annotated[tuple[str, ...], Parameter(name="--setting")] = ()
-    """Only this setting; repeat it for more."""
+    """Only this setting (can be repeated)."""
     variants: Annotated[
         tuple[str, ...],
         Parameter(name=("--variant", "--variants"), completer=complete_variant),
     ] = ()
-    """Only this variant and the baseline; repeat it for more."""
+    """Only this variant and the baseline (can be repeated)."""
 
     def typed(self, reference: str, study: "Study") -> str:
         """Return the study and the options that select its part, as one types them.
@@ -264,9 +264,9 @@ def choose_runs(
         ("--variant", part.variants),
     ):
         if given:
-            raise UsageError(f"expected a study with {option}, got the training {name!r}")
+            raise UsageError(f"expected a study for {option}, got the training {name!r}")
     found = find_training(store, name)
-    # Other options would mean runs that do not exist.
+    # Another device or dtype would select runs that do not exist.
     for option, given, default, noted in (
         ("--device", part.device, PART.device, found.study.device),
         ("--dtype", part.dtype, PART.dtype, found.study.dtype),
@@ -302,6 +302,6 @@ def _read_range(part: str, whole: str) -> range:
     found = range(int(first), int(last if dash else first) + 1)
     if not found:
         raise UsageError(f"expected the smaller seed first, got {whole!r}")
-    # Not its length, which has to fit a machine word.
+    # Not len(found), which must fit into a machine word.
     check_number_of_seeds(found[-1] - found[0] + 1)
     return found

@@ -1,4 +1,4 @@
-"""Make a language model another: exactly, with other matrices, or with a smaller cache."""
+"""Convert a language model: exactly, to other matrices, or to a smaller cache."""
 
 import copy
 import dataclasses
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from qkvary.conversions.rewriting import Rewriting
 
 HEALING = ".healing"
-"""The end of the name of the folder in which a distillation keeps its checkpoints."""
+"""Suffix of the folder in which a distillation keeps its checkpoints."""
 
 
 @options
@@ -57,19 +57,20 @@ class SmallerCacheOptions:
     """The form and the size of a smaller cache."""
 
     to: Annotated[str | None, Parameter(completer=lambda _: method_names())] = None
-    """A smaller cache: latent, shared (key and value are one tensor) or grouped (fewer KV heads),
-    or a baseline: mean-pooled, key-as-value, least-squares."""
+    """Form of the smaller cache: latent, shared (key and value are one tensor), grouped (fewer KV
+    heads), or one of the baselines mean-pooled, key-as-value, least-squares."""
     cache: Share | None = None
-    """With --to: the share of the cache's bytes that is left, such as 50%."""
+    """With --to: size of the new cache as a share of the present one, such as 50%."""
     bytes_per_token: Count | None = None
-    """With --to: the bytes of a token over all layers, instead of --cache."""
+    """With --to: size of the new cache in bytes per token over all layers, instead of --cache."""
     cache_format: str = "fp16"
     """Number format in which the bytes are counted: fp16, bf16, fp32, int8, int4-g32."""
     layers: Literal["even", "auto"] = "even"
-    """Whether all layers get the same share, or those whose conversion costs more get more (latent
-    and shared; stock engines have one size for all layers, so such a network has no export)."""
+    """even: every layer keeps the same share. auto: layers that lose more by the conversion keep
+    more (latent and shared; such a network cannot be exported, because engines need one size for
+    all layers)."""
     dry_run: bool = False
-    """Forecast what it costs, and the time; convert nothing."""
+    """Forecast the rise of the loss and the time; convert nothing."""
 
     def resolve(self) -> Budget:
         """Return the budget."""
@@ -84,15 +85,15 @@ class Calibration:
     """The texts that a smaller cache is fitted to and measured on."""
 
     data: Texts | None = None
-    """With --to: text that the network is fitted to, files or folders of .txt and .jsonl."""
+    """With --to: text to fit the new cache to, files or folders of .txt and .jsonl."""
     tokens: Count = "32k"
-    """Tokens of it."""
+    """Number of tokens to take from --data."""
     context: Count = 256
-    """Tokens of a window."""
+    """Tokens per window."""
     held_out: Texts | None = None
-    """Text on which losses are measured; every tenth window of --data if not given."""
+    """Text to measure losses on; every tenth window of --data if not given."""
     held_out_tokens: Count = "8k"
-    """Tokens of it."""
+    """Number of tokens to take from the held-out text."""
     tokenizer: CheckpointTokenizer = None
     """The tokenizer of a checkpoint without one."""
 
@@ -102,11 +103,13 @@ class Healing:
     """Distillation: the network with the smaller cache learns from the original network."""
 
     heal_tokens: Count | None = None
-    """Tokens of distillation, attention alone; none if not given. A stopped one resumes."""
+    """Tokens of a distillation after the conversion, which trains attention only; none if not
+    given. A stopped distillation resumes."""
     learning_rate: float | None = None
-    """Peak of its learning rate: 5e-4 for 1M tokens and more if not given, less for fewer."""
+    """Peak learning rate of the distillation. If not given: 5e-4 for 1M tokens and more, less for
+    fewer."""
     precision: Literal["full", "bf16"] = "full"
-    """Precision of its matrix products."""
+    """Precision of the matrix products in the distillation."""
 
 
 @options
@@ -114,13 +117,14 @@ class RewriteChoices:
     """The choices of an exact rewrite, and the numbers of the network."""
 
     layer: int | None = None
-    """With --rewrite: only this layer, the first being 1."""
+    """With --rewrite: change only this layer, counted from 1."""
     seed: int = 0
     """Seed of random choices."""
     device: str | None = None
-    """Device: cpu, cuda, cuda:1, mps. The CPU for a checkpoint if not given."""
+    """Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU."""
     dtype: NetworkDtype | None = None
-    """Number format; as stored if not given, but float32 for half precision with --to."""
+    """Number format of the weights. If not given: as stored, but float32 instead of half precision
+    with --to."""
 
 
 SMALLER, CALIBRATION, HEAL = SmallerCacheOptions(), Calibration(), Healing()
@@ -148,7 +152,7 @@ def convert(
     show_progress: ShowProgress = no_progress,
     say: Callable[[str], None] = say_nothing,
 ) -> "Result[Any]":
-    """Make a language model another: exactly, with other matrices, or with a smaller cache.
+    """Convert a language model: exactly, to other matrices, or to a smaller cache.
 
     A rewrite computes the same: conditions are checked, and differences of logits are measured,
     before anything is written. A smaller cache changes what the network says: the loss on a
@@ -158,10 +162,10 @@ def convert(
         model: The checkpoint, or what ``qk.load`` returned.
         rewrite: An exact rewrite, such as gauge or identity-query; an unknown name lists all.
         smaller: The form and the size of a smaller cache.
-        calibration: The texts that it is fitted to and measured on.
-        healing: Distillation after it.
+        calibration: The texts that the new cache is fitted to and measured on.
+        healing: A distillation after the conversion.
         choices: The choices of a rewrite, and the numbers of the network.
-        out: Folder to write, another than that of the checkpoint; figures alone if not given.
+        out: Folder to write, not the checkpoint's own; only figures are printed if not given.
         show_progress: Opens a display of the progress.
         say: Called with a sentence for each stage.
 
@@ -186,7 +190,7 @@ def convert(
         _refuse_others(smaller, calibration, healing)
         return _rewrite(model, path, rewrite, choices, out)
     if choices.layer is not None:
-        raise UsageError("expected --layer with --rewrite, got it with --to")
+        raise UsageError("expected --layer only with --rewrite, got --to")
     plan = _make_plan(smaller, healing, choices.seed)
     if path is not None:
         _check_config(path, plan)
@@ -203,7 +207,7 @@ def _refuse_others(
         for field in dataclasses.fields(given):
             if getattr(given, field.name) != getattr(default, field.name):
                 name = field.name.replace("_", "-")
-                raise UsageError(f"expected --{name} with --to, got it with --rewrite")
+                raise UsageError(f"expected --{name} only with --to, got --rewrite")
 
 
 def _rewrite(
@@ -323,7 +327,7 @@ def _shrink(
             announce_stop()
 
     def end(number: int) -> None:
-        # The checkpoints stay.
+        # The checkpoints are kept.
         raise StoppedError(number)
 
     with stop_in_order(stop, end) if plan.heal_tokens else nullcontext():

@@ -31,14 +31,14 @@ def cost(
 
     Args:
         model: The model, by its name or as a value.
-        variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA); those worth comparing
-            if not given.
-        context: Tokens per sequence: 2048, 32k (32,768), 1M. The model's maximum, at most 8k, if
-            not given.
-        batch: Sequences in a batch.
+        variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA). If not given, those
+            worth comparing.
+        context: Tokens per sequence: 2048, 32k (32,768), 1M. If not given, the model's maximum, at
+            most 8k.
+        batch: Number of sequences in a batch.
         dtype: Format of the cache: fp32, bf16, fp16, fp8, int8, int4, int4-g32 (groups of 32).
         weights: Format of the weights: fp32, bf16, fp8, int8, int4.
-        encoder_tokens: Tokens that an encoder reads; as many as the context if not given.
+        encoder_tokens: Tokens that an encoder reads; the context if not given.
         decimal: Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.
 
     Raises:

@@ -35,10 +35,10 @@ def prepare_data(
             english-novels, tinystories, wikitext-2, tiny-shakespeare, slimpajama, openwebtext,
             fineweb.
         tokenizer: gpt2, bytes, characters, or the path of a tokenizer.json or its folder.
-        separator: The token after every document, for a tokenizer.json.
-        out: Folder of the set; by default data/NAME-TOKENIZER of the cache.
+        separator: For a tokenizer.json: the token that ends a document.
+        out: Folder of the set; data/NAME-TOKENIZER in the cache if not given.
         documents: The selection of documents.
-        workers: Threads; by default one for each processor.
+        workers: Number of threads; one per processor if not given.
         show_progress: Opens a display of the progress.
 
     Raises:

@@ -37,21 +37,21 @@ class Reading:
     """The windows of a text."""
 
     split: DataSplit = "validation"
-    """Split of a prepared set."""
+    """The split to read of a prepared set."""
     tokens: Count | None = None
     """Maximum number of tokens to read."""
     context: Count | None = None
-    """Maximum tokens before a target. The maximum of the network if not given."""
+    """Maximum number of tokens before a target; the network's maximum if not given."""
     stride: Count | None = None
-    """Tokens between starts of windows, such as half the context: every target has at least context
-    - stride tokens before it. As many as the context if not given."""
+    """Tokens between the starts of two windows; the context if not given. After the first window,
+    every target has at least context - stride tokens before it."""
     joined: bool = False
-    """Read documents one after the other, not separately."""
+    """Concatenate the documents instead of reading each by itself."""
     lengths: str | Sequence[Count] = ()
-    """Perplexity by position from windows of these lengths, such as 512,1k,4k; also beyond the
-    maximum of the network, unless it learned its positions."""
+    """Also measure perplexity by position in windows of these lengths, such as 512,1k,4k. They may
+    exceed the network's maximum, unless it has learned positions."""
     paper: Annotated[bool, Parameter(negative="--no-paper")] = False
-    """Also count as the papers did: a document per row, padded with separators."""
+    """Also score as the papers did: one document per row, padded with separators."""
 
     def resolve(self, data: Texts) -> TextReading:
         """Return the text and its windows."""
@@ -80,14 +80,15 @@ class Asking:
     """The prompts of the tasks."""
 
     task_data: StrPath | None = None
-    """Folder of the task files; lm_eval in $QKVARY_DATA if not given."""
+    """Folder of the task files; $QKVARY_DATA/lm_eval if not given."""
     fewshot: int | None = None
-    """Solved examples before each question; 5 by default, 0 for lambada, as given for hub tasks."""
+    """Solved examples before each question. If not given: 5, but 0 for lambada, and the task's own
+    number for tasks that lm-eval downloads."""
     limit: int | None = None
-    """Number of questions per task, from the first."""
+    """Number of questions per task, counted from the first; all if not given."""
     against: StrPath | None = None
-    """A prepared set, its folder or name/tokenizer: count questions that share 13 words in a row
-    with its training split, and score the others separately."""
+    """Prepared set to check for overlap (its folder, or name/tokenizer): counts the questions that
+    share 13 consecutive words with its training split, and scores the others separately."""
 
     def resolve(self, tasks: str | Sequence[str]) -> TaskReading:
         """Return the tasks and how their prompts are made."""
@@ -107,7 +108,7 @@ class Batching(NetworkOptions):
     """The device and batching of the network."""
 
     batch_size: Count = 8
-    """Windows or requests per batch; changes rounding only."""
+    """Windows or requests per batch; affects only rounding."""
 
 
 READING, ASKING, BATCHING = Reading(), Asking(), Batching()
@@ -146,8 +147,8 @@ def evaluate(
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         data: Text: files or folders of .txt and .jsonl, or a prepared set.
-        tasks: arc_easy, arc_challenge, hellaswag, piqa, winogrande (five: these) and lambada from
-            local files; any other task of lm-eval from its files or the hub. Separated by commas.
+        tasks: Tasks, separated by commas: arc_easy, arc_challenge, hellaswag, piqa, winogrande (or
+            five, for these) and lambada from local files; other tasks as lm-eval finds them.
         reading: The windows of the text.
         asking: The prompts of the tasks.
         batching: The device and batching.
@@ -172,7 +173,7 @@ def evaluate(
     from qkvary.inference.evaluation.text_measurement import measure_text
     from qkvary.reports.evaluation import evaluation_report, task_data, text_data
 
-    # Read when lm-eval and its libraries are imported, which a command does for nothing else.
+    # Imports of lm-eval and its libraries read this; a command imports them for nothing else.
     if own_process and not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
     if own_process and questions is not None and not questions.others:

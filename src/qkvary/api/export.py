@@ -30,10 +30,10 @@ def export(
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         out: Folder to write; for gguf, a file.
-        to: transformers keeps the sharing; hf is the class of transformers that fits (GPT-2, Llama,
-            Qwen 3, Gemma, ...), which engines know; gpt2, llama and deepseek name it; gguf is a
-            file for llama.cpp.
-        weights: For gguf: type of the matrices, f32 if not given.
+        to: transformers keeps the sharing; hf writes the fitting class of transformers (GPT-2,
+            Llama, Qwen 3, Gemma, ...), which engines support; gpt2, llama and deepseek choose one;
+            gguf writes a file for llama.cpp.
+        weights: For gguf: type of the matrices; f32 if not given.
         tokenizer: The tokenizer of a checkpoint without one.
 
     Raises:
@@ -41,7 +41,7 @@ def export(
         DamagedError: if the checkpoint is damaged.
     """
     if weights is not None and to != "gguf":
-        raise UsageError(f"expected --weights with --to gguf, got --to {to}")
+        raise UsageError(f"expected --weights only with --to gguf, got --to {to}")
     target = read_path(out, "the path of the files to write")
     if to == "gguf":
         check_file(target)

@@ -41,9 +41,10 @@ BATCH = 16
 """The maximum number of prompts in a batch."""
 
 ShowText = Callable[[int, str, bool], None]
-"""Called with the number of a prompt, a piece of new text, and whether it ends."""
+"""Called with the index of a prompt, a new piece of its text, and whether the text ends here."""
 OpenTexts = Callable[[Sequence[str]], ShowText]
-"""Called with the prompts once all arguments are checked."""
+"""Called with the prompts once all arguments are checked; returns the function that shows the
+texts."""
 
 
 def _show_nothing(_prompts: Sequence[str]) -> ShowText:
@@ -69,25 +70,27 @@ class Choosing:
     """Options of sampling."""
 
     temperature: float | None = None
-    """Divide logits by it; 0 takes the most probable token. 0, or 1 with a filter, if not given."""
+    """Divisor of the logits; 0 takes the most probable token. If not given: 0, or 1 with --top-k,
+    --top-p or --min-p."""
     top_k: int | None = None
-    """Choose among the k most probable tokens."""
+    """Sample from the k most probable tokens."""
     top_p: float | None = None
-    """Choose among the fewest tokens of this probability."""
+    """Sample from the fewest tokens whose probabilities add up to this."""
     min_p: float | None = None
-    """Drop tokens below this share of the highest probability."""
+    """Drop tokens less probable than this share of the highest probability."""
     repetition_penalty: float = 1.0
-    """Above 1: penalise tokens seen before."""
+    """Penalty for tokens that occurred before; 1 for none."""
     seed: int = 0
     """Seed of the random numbers."""
     stop: str | Sequence[str] = ()
-    """End before this text; repeat it for more."""
+    """End before this text (can be repeated)."""
     logprobs: bool = False
-    """Print the log-probability of each token (nats, before penalty, scaling and filters)."""
+    """Print the log-probability of each token (in nats, before penalty, temperature and
+    filters)."""
     beams: int | None = None
     """Beam search with this many beams."""
     length_penalty: float = 1.0
-    """With beams: exponent of length in the score."""
+    """With --beams: exponent of the length that a beam's log-probability is divided by."""
 
     def sampling(self) -> Sampling:
         """Return the sampling settings."""
@@ -112,14 +115,15 @@ class Decoding(NetworkOptions):
     """The device and batching of the network, and its cache."""
 
     deterministic_batch: bool = False
-    """Compute each prompt separately, so that no bit depends on the others."""
+    """Compute each prompt by itself, so that no bit depends on the others."""
     layout: CacheLayout | None = None
-    """Contents of the cache; the smallest if not given."""
+    """What the cache stores; the smallest layout if not given."""
     storage: str = "preallocated"
-    """Storage of the cache: preallocated, growing, or codes such as int8, int8-b32, int4-g32-rot,
-    as bench quantized measures them; few bits change the text."""
+    """Storage of the cache: preallocated, growing, or quantised, such as int8, int8-b32,
+    int4-g32-rot (see bench quantized). Quantised caches may change the text."""
     kernel: DecodeKernel = "auto"
-    """The kernel: by device and shape (auto), by a timing (fastest), or one."""
+    """Decoding kernel: auto chooses by device and shape, fastest by a short timing; or the name of
+    one."""
 
     def cache_maker(self, loaded: "LoadedModel") -> "CacheMaker":
         """Return a function that makes a cache for a number of tokens.
@@ -141,7 +145,7 @@ class Decoding(NetworkOptions):
         from qkvary.nn.decoding.choice import pinned
         from qkvary.nn.decoding.native import notice
 
-        # A state is no cache that a kernel reads.
+        # The kernels read caches of tokens, not states.
         reads_cache = any(not one.variant.keeps_state for one in loaded.network.config.layers)
         wanted = reads_cache and pinned(self.kernel) in ("auto", "fastest", "native")
         return notice() if wanted else None
@@ -251,7 +255,7 @@ def _sample(
     from qkvary.inference.decoding import stream
 
     new_cache, limit = decoding.cache_maker(loaded), loaded.network.config.max_tokens
-    # Requests that do not fit are refused here.
+    # Creating the streams refuses requests that do not fit.
     streams = [
         (
             group.start,

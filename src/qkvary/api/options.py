@@ -152,9 +152,9 @@ class Configured(Protocol):
 
 
 Display = AbstractContextManager[Callable[..., None]]
-"""An open display of progress: called with what is done, the total, and a note."""
+"""An open progress display: called with the finished units, their total, and a note."""
 ShowProgress = Callable[..., Display]
-"""Opens a display of a part of the work, which it names, counted in units."""
+"""Opens a progress display; called with the name of the work and the name of its unit."""
 
 
 def no_progress(_what: str, _unit: str = "windows") -> Display:
@@ -171,13 +171,13 @@ class Terminal:
     """The progress, messages and warnings of a long verb; none by default."""
 
     show_progress: ShowProgress = no_progress
-    """Opens a display of the progress."""
+    """Opens a progress display."""
     say: Callable[[str], None] = say_nothing
     """Shows a sentence."""
     warn: Callable[[str], None] = say_nothing
     """Shows a warning."""
     screen: "Console | None" = None
-    """The console on which all this is shown."""
+    """The console on which progress and messages appear; None for none."""
     command: str = ""
     """The command line that was typed."""
 
@@ -195,7 +195,8 @@ Checkpoint = Annotated[
 CheckpointTokenizer = Annotated[
     StrPath | None,
     Parameter(
-        help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, tok512.bin or .model."
+        help="For a checkpoint without a tokenizer: gpt2, bytes, a tokenizer.json, tok512.bin or "
+        ".model."
     ),
 ]
 """The tokenizer of a checkpoint."""
@@ -207,7 +208,7 @@ AnyModel = Annotated[
         completer=complete_model,
     ),
 ]
-"""A network whose costs are requested."""
+"""A model whose costs are computed."""
 Labels = str | AnyVariant | Sequence[str | AnyVariant]
 """One variant or several, each as a value or by its label."""
 Variants = Annotated[
@@ -222,9 +223,9 @@ Texts = Annotated[StrPath | Sequence[StrPath], Parameter(consume_multiple=(1, No
 Count = int | str
 """A number of tokens, sequences or users, also as text: 32k is 32,768."""
 Share = float | str
-"""A share, also as text: 10%."""
+"""A fraction, or a percentage as text: 10%."""
 AnyStudy = Annotated["StrPath | Study", Parameter(completer=complete_study)]
-"""A study by its name, a Python file with a ``STUDY`` by its path, or a study."""
+"""A study: its name, the path of a Python file that defines ``STUDY``, or a ``Study``."""
 Formats = Annotated[tuple[ReportFormat, ...], Parameter(name="--format")]
 """Formats of the files of a report."""
 
@@ -237,11 +238,11 @@ class NetworkOptions:
     """The device and the numbers of a network."""
 
     device: str | None = None
-    """Device: cpu, cuda, cuda:1, mps. The CPU for a checkpoint if not given."""
+    """Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU."""
     dtype: NetworkDtype | None = None
-    """Number format; as stored if not given."""
+    """Number format of the weights; as stored if not given."""
     weights: Literal["int8"] | None = None
-    """Codes of 8 bits for its matrices; numbers if not given."""
+    """Quantise the weight matrices to 8 bits; not quantised if not given."""
 
 
 NETWORK = NetworkOptions()

@@ -30,7 +30,7 @@ def pack(
             study.
         file: The file to write, such as runs.jsonl.xz.
         part: The part of the study.
-        without: Leave out maps (of attention, most of the bytes) or samples.
+        without: Leave out attention maps (most of the bytes) or samples.
         out: Folder of runs and reports.
 
     Raises:

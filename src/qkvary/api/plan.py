@@ -25,20 +25,20 @@ class Hardware:
     gpu: Annotated[str | None, Parameter(name=("--gpu", "--device"))] = None
     """A device, such as a100-40gb."""
     memory: str | None = None
-    """Memory, if not the device's: 24GiB, 40GB. Enough without a device."""
+    """Memory, if it differs from the device's: 24GiB, 40GB. Can be given without a device."""
     bandwidth: str | None = None
-    """Bandwidth, such as 68GB/s."""
+    """Memory bandwidth, such as 68GB/s."""
     flops: str | None = None
-    """16-bit matrix rate, such as 2TFLOPS."""
+    """Rate of 16-bit matrix products, such as 2TFLOPS."""
     reserve: Share = "10%"
-    """Share of the memory for activations and the engine."""
+    """Share of the memory to reserve for activations and the engine."""
     price: float | None = None
-    """Price per device and month."""
+    """Price of one device per month."""
 
     def choose(self) -> Device:
         """Return the device."""
         given = (self.gpu, self.memory, self.bandwidth, self.flops)
-        # A number without its unit is refused like text without one.
+        # A number without a unit is refused like text without one.
         gpu, memory, bandwidth, flops = (None if one is None else str(one) for one in given)
         return choose_device(gpu, memory=memory, bandwidth=bandwidth, flops=flops)
 
@@ -50,13 +50,13 @@ class Load:
     context: Count | None = None
     """Tokens per sequence: 2048, 32k (32,768), 1M. By default the model's maximum, at most 8k."""
     users: Count = 1
-    """Users at once, a sequence each."""
+    """Concurrent users, each with one sequence."""
     encoder_tokens: Count | None = None
-    """Tokens that an encoder reads; as many as the context if not given."""
+    """Tokens that an encoder reads; the context if not given."""
     dtype: Annotated[str, Parameter(name=("--dtype", "--cache"))] = "bf16,int8"
-    """Formats of the cache, separated by commas."""
+    """Number formats of the cache, separated by commas."""
     weights: str = "bf16"
-    """Format of the weights: fp32, bf16, fp8, int8, int4."""
+    """Number format of the weights: fp32, bf16, fp8, int8, int4."""
     task: TaskKind = "causal"
     """Kind of task: causal text, sets, or images."""
 
@@ -68,11 +68,11 @@ class Purpose:
     goal: Goal = "serving"
     """Goal of the plan: serving or training."""
     precision: Precision = "mixed"
-    """Training: 16-bit with 32-bit master weights, or fp32."""
+    """For training: 16-bit with 32-bit master weights, or fp32."""
     checkpointing: bool = False
-    """Training: store only each block's input and recompute the block."""
+    """For training: store only each block's input and recompute the block."""
     utilization: Share = "40%"
-    """Training: the share of the matrix rate reached."""
+    """For training: the share of the peak matrix rate that is reached."""
 
 
 HARDWARE, LOAD, PURPOSE = Hardware(), Load(), Purpose()

@@ -38,7 +38,7 @@ def report(
         part: The part of the study.
         out: Folder of runs and reports.
         to: Folder of the report; by default OUT/reports/NAME.
-        formats: Format to write; repeat it for more.
+        formats: Format to write (can be repeated).
 
     Raises:
         ValueError: if there is no such study, or none of its runs has begun.

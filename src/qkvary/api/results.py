@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 WIDTH = 120
-"""The columns of a printed result without a terminal."""
+"""Width in columns of a result that is printed without a terminal."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,14 +32,15 @@ class Result(Generic[Value]):
     """The result of a function of ``qkvary``: its figures, and the report that shows them."""
 
     value: Value
-    """The figures, as the long paths of the package give them."""
+    """The figures, as a value of the function that computes them, such as a
+    ``planning.plans.Plan``."""
     report: Report
-    """The report that terminal, notebook and page render."""
+    """The report that the terminal, the notebook and the page show."""
     _: KW_ONLY
     files: tuple[Path, ...] = ()
     """The files that were written."""
     closing: tuple[str, ...] = ()
-    """Lines after the report and the names of its files, in a terminal."""
+    """Lines printed after the report and the file names, in a terminal."""
     notices: tuple[str, ...] = ()
     """Warnings about the call, such as damaged runs that were left out."""
     exit_code: int = 0

@@ -1,4 +1,4 @@
-"""Serve a language model with an engine, llama.cpp or vLLM, behind the API of OpenAI."""
+"""Serve a language model with an engine, llama.cpp or vLLM, with the API of OpenAI."""
 
 import json
 import os
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 1_000
 LONGEST = 4_096
-"""The default context of networks made for longer ones."""
+"""Default context in tokens, for networks whose maximum is longer."""
 
 
 @options
@@ -50,11 +50,12 @@ class Listening:
     """The address."""
 
     host: str = "127.0.0.1"
-    """Address that listens."""
+    """Address to listen on."""
     port: int = 8080
     """Port; 0 takes a free one."""
     key_file: StrPath | None = None
-    """File with the key that requests must carry; needed for an address that others reach."""
+    """File with the key that requests must carry; needed if other machines can reach the
+    address."""
 
     def read_key(self) -> str | None:
         """Return the key.
@@ -77,9 +78,9 @@ class Starting:
     """The program of the engine."""
 
     program: StrPath | None = None
-    """The engine's program (llama-server, vllm), or a Python that has the engine."""
+    """The engine's program (llama-server, vllm), or the Python in which the engine is installed."""
     engine_option: str | Sequence[str] = ()
-    """An option of the engine itself, such as --threads=2; repeat it for more."""
+    """An option for the engine itself, such as --threads=2 (can be repeated)."""
 
     def read_options(self) -> tuple[str, ...]:
         """Return extra options for the engine, with values separated from names."""
@@ -104,18 +105,18 @@ def serve(
     starting: Starting = STARTING,
     say: Callable[[str], None] = say_nothing,
 ) -> Result[dict[str, Any]]:
-    """Serve a language model with an engine, llama.cpp or vLLM, behind the API of OpenAI.
+    """Serve a language model with an engine, llama.cpp or vLLM, with the API of OpenAI.
 
     Exports the network once into the cache directory, starts the engine, and prints the address
     when it answers. Ctrl-C ends it. The engine refuses prompts that do not fit into the context.
 
     Args:
-        model: A checkpoint; a .gguf for llama.cpp, and a stock folder for vLLM, are not exported.
-        engine: The engine.
-        context: Tokens of prompt and answer for each user; what the network was made for, at most
-            4,096, if not given.
-        users: Requests at a time.
-        weights: For llama.cpp: type of the matrices in the export, f32 if not given.
+        model: A checkpoint. A .gguf (for llama.cpp) or a stock folder (for vLLM) is served as is.
+        engine: The engine that serves.
+        context: Tokens of prompt and answer together, per user. If not given, the network's
+            maximum, at most 4,096.
+        users: Number of concurrent requests.
+        weights: For llama.cpp: type of the matrices in the export; f32 if not given.
         tokenizer: The tokenizer of a checkpoint without one.
         listening: The address.
         starting: The program of the engine.
@@ -187,7 +188,7 @@ def _prepare(
                 raise UsageError(f"expected no {option}, since {source} is served unchanged")
         return source, ()
     if weights is not None and engine != "llama.cpp":
-        raise UsageError("expected --weights with --engine llama.cpp alone")
+        raise UsageError("expected --weights only with --engine llama.cpp")
     if engine == "vllm":
         require("transformers")
 
@@ -222,7 +223,7 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
             return to
         reasons.append(f"as {to}: {obstacle}")
     lacks = "), (".join(reasons)
-    raise UsageError(f"expected a network that vLLM can compute, got parts that it lacks ({lacks})")
+    raise UsageError(f"expected a network that vLLM supports, got parts that it lacks ({lacks})")
 
 
 def _choose_context(given: Count | None, model: Model) -> int:

@@ -48,4 +48,6 @@ def find_run(store: Store, start: str) -> str:
         )
     some = ", ".join(key[:12] for key in matches[:SHOWN_MATCHES])
     more = ", ..." if len(matches) > SHOWN_MATCHES else ""
-    raise UsageError(f"{len(matches)} runs start with {start!r}: {some}{more}; give more of it")
+    raise UsageError(
+        f"{len(matches)} runs start with {start!r}: {some}{more}; give more of the key"
+    )

@@ -28,10 +28,10 @@ class RunStatus:
 
     run_key: str
     group: str
-    """The variant, or task and variant without a study."""
+    """The variant; without a study, the task and the variant."""
     state: RunState
     note: str
-    """The owner, the reason of a failure, or the damage."""
+    """The owner, the reason for a failure, or the damage."""
 
 
 @takes_options
@@ -50,7 +50,7 @@ def status(
             study.
         part: The part of the study.
         out: Folder of runs and reports.
-        problems: List only failed, diverged and damaged.
+        problems: List only failed, diverged and damaged runs.
 
     Raises:
         ValueError: if there is no such study.

@@ -40,14 +40,14 @@ class Running:
     """The processes that run a study, and what happens to its runs."""
 
     workers: Count | None = None
-    """Worker processes; by default one for each processor."""
+    """Worker processes; one per processor if not given."""
     executor: ExecutorName = "local"
-    """Worker processes of this machine, tasks of a running Ray cluster, or jobs of a Slurm
-    queue."""
+    """Where runs execute: worker processes of this machine, tasks of a running Ray cluster, or jobs
+    of a Slurm queue."""
     log: TrackerName | None = None
     """A tracker that gets a copy of the logs; none if not given."""
     strict: bool = False
-    """Exit with 1 if a run failed or diverged."""
+    """Exit with code 1 if a run failed or diverged."""
     retry_failed: bool = False
     """Run failed runs again."""
     dry_run: bool = False
@@ -120,7 +120,7 @@ def study(
     )
     if runs.message or (runs.exit_code and runs.missing):
         if published:
-            # What ended the study may also keep the page from being written.
+            # The error that ended the study may also prevent writing the page.
             with suppress(QkvaryError, OSError):
                 publish(0)
         document = {"runs": runs, "summary": None, "files": ()}
@@ -182,7 +182,7 @@ def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counte
     Raises:
         DamagedError: if data of a task is damaged.
     """
-    # Other uses of the verb import torch in the workers only.
+    # In its other uses, the verb imports torch only in the workers.
     from qkvary.studies.timing import estimate_seconds, find_missing_data
 
     if not cells:

@@ -69,13 +69,13 @@ def train(
 
     Args:
         preset: A network and its training: lm-10m, lm-300m, gpt2-124m; an unknown name lists all.
-        data: A text file, a folder, a corpus by name, hf:owner/name, or a prepared set. What is not
-            prepared is prepared. The preset's own corpus if not given.
+        data: A text file, a folder, a corpus by name, hf:owner/name, or a prepared set; texts are
+            prepared first if necessary. If not given, the preset's own corpus.
         variants: Labels in any spelling; several are trained one after the other and compared.
         seeds: Seeds of the runs: 7 or 0,1,2 or 0-4.
         options: Changes to the preset, and how its runs are executed.
         out: Folder of runs and reports.
-        dry_run: Print the planned runs, and end.
+        dry_run: Print the planned runs, and run nothing.
         terminal: Shows what happens.
 
     Raises:
@@ -83,7 +83,7 @@ def train(
         StoppedError: after a signal; the runs have checkpoints.
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
-    # The help needs no torch.
+    # Imported here because the help needs no torch.
     from qkvary.training.memory import require_training_memory
 
     chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
@@ -119,12 +119,12 @@ def train(
             require_training_memory(cell.run, processes=distribution.size)
         if not dry_run:
             study = _train(study, store, planned, options, distribution, call, shown)
-    # What describes the runs is not needed to train them.
+    # Imported here because training does not need the descriptions of runs.
     from qkvary.api.training_plan import plan_report
     from qkvary.api.training_result import TrainingResult, describe_runs
 
     if distribution.rank or dry_run:
-        # Under torchrun one process reports.
+        # Under torchrun only one process reports.
         nothing = Report(subject="", question=study.question)
         report = nothing if distribution.rank else plan_report(study, store, planned)
         return TrainingResult(None, report, study=study, store=store)
@@ -162,7 +162,7 @@ def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distrib
 
     if "WORLD_SIZE" not in os.environ:
         return nullcontext(SingleProcess())
-    # Takes as long to import as torch itself.
+    # This import takes as long as torch itself.
     from qkvary.training.parallel import join_process_group
 
     return join_process_group(options.strategy, options.device)
@@ -218,7 +218,7 @@ def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal
     """Show steps and passes over the text of the runs that are not done."""
     runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
     tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
-    # A text shorter than a row is refused when it is read.
+    # A text shorter than a row is refused later, when it is read.
     if runs and tokens > runs[0].sequence_length:
         shown.say(describe_effort(runs[0], tokens))
 
@@ -230,8 +230,8 @@ def _begun_execution(
     similar = None if options.anew else find_similar_run(store, study)
     if similar is not None and not options.allow_change:
         raise UsageError(
-            f"{similar.cell.title} was begun with {similar.differences}, and has come to step "
-            f"{similar.step:,}: resume it with the new settings (--allow-change), or begin another "
+            f"{similar.cell.title} began with {similar.differences}, and has reached step "
+            f"{similar.step:,}: resume it with the new settings (--allow-change), or start another "
             "run (--anew)"
         )
     if similar is None and options.allow_change:
@@ -289,7 +289,7 @@ def _train_cells(
         while left:
             busy: list[Cell] = []
             for cell in left:
-                # All processes stop together, also between two runs.
+                # All processes stop together, even between two runs.
                 if distribution.all_reduce([float(stopping.is_set())])[0]:
                     raise StoppedError(received[0] if received else signal.SIGTERM)
                 end = execute_cell(

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 TEST_PASSES = 3
 """Forward passes over the test split: in windows, and by document with and without padding."""
 FIRST_STEPS = 1_000
-"""Steps from which the time of others is estimated."""
+"""The number of steps to begin with, when steps are chosen for a duration."""
 
 
 def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
     """Return the seconds that steps and evaluations take here, or None on another device."""
     if run.device != "cpu":
         return None
-    # It needs torch, which a training has not imported yet.
+    # This import needs torch, which training has not imported yet.
     from qkvary.studies import timing
 
     return timing.estimate_language_seconds(replace(run, seed=0), count_scored(run, planned))
@@ -88,8 +88,8 @@ def choose_steps(
         seconds = estimate_seconds(run, planned)
         if seconds is None:
             raise UsageError(
-                f"expected --steps on {run.device}, got --minutes, which is estimated for a "
-                "processor"
+                f"expected --steps on {run.device}, got --minutes, which can only be "
+                "estimated for the CPU"
             )
         steps = max(1, int(steps * 60 * minutes / seconds))
     digits = max(0, len(str(steps)) - 2)

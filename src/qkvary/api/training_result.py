@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TEXT_TOKENS = 256
 TRIES = 8
 SHOWN_KEY = 8
-"""Digits of a run's key in the next command."""
+"""Leading digits of a run's key that name it in a suggested command."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -38,9 +38,9 @@ class TrainingResult(Result[Summary | None]):
     """
 
     study: Study
-    """The runs."""
+    """The study of the requested runs."""
     store: Store
-    """The folder of runs."""
+    """The store that holds the runs."""
     networks: Mapping[str, Path | None] = field(default_factory=dict[str, Path | None])
     """The folders of the trained networks by the titles of their runs, for ``qk.load``."""
 
@@ -102,6 +102,6 @@ def write_texts(study: Study, store: Store) -> dict[str, str]:
                     TextSampler(tokenizer, tokens=TEXT_TOKENS, seed=seed)(network)
                     for seed in range(TRIES)
                 )
-                # A document may end before it begins.
+                # The first token may already end the document, so empty texts are skipped.
                 texts[cell.variant] = next((text for text in samples if text.strip()), "")
     return texts

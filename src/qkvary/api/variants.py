@@ -30,7 +30,7 @@ def variants(
     token with every pair of tokens counted, and cache bytes per token.
 
     Args:
-        labels: Only this variant, in any spelling (Q-K=V, q,k=v); repeat it for more.
+        labels: Only this variant, in any spelling (Q-K=V, q,k=v) (can be repeated).
         model: The model whose layer is counted.
         d_model: Width of the counted layer; 512 if not given.
         num_heads: Query heads of the layer; 8 if not given.
@@ -40,7 +40,7 @@ def variants(
     Raises:
         ValueError: for an unknown label, or a variant that does not fit the layer.
     """
-    # What differs by layer is no variant of one layer, which is counted here.
+    # This counts one layer; a variant that differs by layer is refused.
     chosen = tuple(map(as_variant, read_labels(labels)))
     layer = choose_layer(
         None if model is None else find_model(model),

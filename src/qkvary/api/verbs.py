@@ -65,17 +65,15 @@ VERBS: dict[str, dict[str, str]] = {
         "completion": "cli.completion:command",
     },
 }
-"""The words of each command with its module and function, in the order of the help.
-
-A function named ``command`` is only a command and has no name in Python.
-"""
+"""The module and function of each command, by its words, in the order of the help. A function named
+``command`` exists only on the command line, not in Python."""
 
 GROUPS = {
     "data": "Prepare documents for training, and show prepared sets.",
     "bench": "Measure on this machine.",
 }
-"""The first words of verbs of two words, with their help."""
+"""The help of each group of two-word commands, by the first word."""
 
 
 TARGETS = {typed: target for verbs in VERBS.values() for typed, target in verbs.items()}
-"""The module and function of each verb, by what is typed."""
+"""The module and function of each verb, by the words that are typed."""

@@ -23,11 +23,12 @@ ValueRope = Literal["none", "counter", "rotated"]
 Kernel = Literal["auto", "explicit", "sdpa"]
 
 KV_NORM_EPS = 1e-6
-"""Epsilon of the norm of what key and value share, as latent attention is published."""
+"""Epsilon of the norm of the tensor that key and value share, as in published latent attention."""
 LARGEST_STD = 1000
-"""Sums of weights of a larger deviation overflow."""
+"""The largest accepted standard deviation; sums of larger weights overflow."""
 LINEAR_CHUNK = 64
-"""Tokens that linear attention compares pair by pair; what came before them is a state."""
+"""Number of tokens that linear attention compares pair by pair; a state holds the tokens before
+them."""
 PUBLISHED_IDENTITY_SCALE = 0.5
 """The query-identity paper's factor: 1/(s sqrt d) = 1.80 at d = 768 and s = 0.02, rounded to 2."""
 
@@ -43,22 +44,23 @@ class Initialization:
     """
 
     scheme: InitScheme = "torch"
-    """The family."""
+    """The family of the initialisation."""
     std: float = 0.02
-    """Deviation of ``normal``."""
+    """Standard deviation of ``normal``."""
     output_std: float | None = None
-    """Deviation of output projections under ``normal``; ``None`` means ``std``."""
+    """Standard deviation of output projections under ``normal``; ``None`` means ``std``."""
     embedding_std: float | None = field(default=None, metadata=ADDED_LATER)
-    """Deviation of a normal embedding in a language model or an encoder; ``None``: by the
-    scheme."""
+    """Standard deviation of a normal embedding in a language model or encoder; ``None`` leaves it
+    to the scheme."""
     matched: bool = False
-    """Xavier in the published code draws query, key and value as one packed matrix, so that fewer
-    projections start larger (1.155 times for two instead of three). True gives all one bound."""
+    """Whether all input projections get the same Xavier bound. The published code draws query, key
+    and value as one packed matrix, so that fewer projections start with larger weights (1.155 times
+    for two instead of three)."""
 
     def __post_init__(self) -> None:
         check_choices(self)
         for std in (self.std, self.output_std, self.embedding_std):
-            # Not "outside", which would accept NaN.
+            # Written so that NaN is refused.
             if std is not None and not 0 < std <= LARGEST_STD:
                 raise ValueError(f"expected a std above 0 and up to {LARGEST_STD:,}, got {std}")
 
@@ -71,7 +73,7 @@ class Initialization:
 
 
 TORCH_INIT = Initialization()
-"""The default of torch's own layers."""
+"""The default of torch's layers."""
 
 
 @stored("ScaleConfig")
@@ -80,16 +82,17 @@ class ScaleConfig:
     """The scale of content scores, and of what is compared."""
 
     by: ScaleBy = "head"
-    """1/sqrt(head_dim), the channels of decoupled positions included, or 1/sqrt(d_model) as in the
-    character and vision code of paper 2."""
+    """``head``: 1/sqrt(head_dim), the channels of decoupled positions included. ``width``:
+    1/sqrt(d_model), as in the character and vision code of paper 2."""
     identity: IdentityScale = "derived"
-    """``derived``: keep the deviation of the baseline's scores; ``published``: 1/2; ``none``: 1."""
+    """The factor of an identity query or key. ``derived``: keeps the standard deviation of the
+    baseline's scores; ``published``: 1/2; ``none``: 1."""
     channels: float | None = field(default=None, metadata=ADDED_LATER)
-    """The number under the root, if it is neither of the two."""
+    """The number under the root; ``None`` for the one that ``by`` names."""
     norm_eps: float = field(default=1e-6, metadata=ADDED_LATER)
     """Epsilon of the norms of query and key, where the variant has them."""
     norm_adds_one: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether they multiply a channel by its learned number plus one."""
+    """Whether these norms multiply a channel by its learned weight plus one."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -107,24 +110,26 @@ class PositionConfig:
     """Sizes of the position terms that a variant may have."""
 
     plus_features: int = 10
-    """m, the channels of the 2D sinusoid of ``+``."""
+    """m, the number of channels of the 2D sinusoid of ``+``."""
     plus_per_head: bool = False
-    """One map per head (character model) instead of one per layer, also of key biases."""
+    """Whether ``+`` and key biases have one map per head (character model) instead of one per
+    layer."""
     key_positions: int = field(default=1024, metadata=ADDED_LATER)
-    """Key positions with their own bias; later positions have the bias of the last."""
+    """Number of key positions with their own bias; later positions share the bias of the last."""
     rotary_base: float = 10_000.0
     """Base of the rotary frequencies."""
     rotary_fraction: float = 0.5
-    """The share of head channels that is rotated (the trailing ones)."""
+    """The share of a head's channels that is rotated; these are its last channels."""
     value_rope: ValueRope = "counter"
-    """The value where it reads the key's source: the un-rotated key (``none``), the rotated key
-    with the output rotated back (``counter``), or the rotated key (``rotated``: not invariant to
-    translation, an ablation)."""
+    """What the value is where it shares the key's projection. ``none``: the unrotated key.
+    ``counter``: the rotated key, with the output rotated back. ``rotated``: the rotated key (not
+    invariant to translation, an ablation)."""
     relative_distance: int = 128
-    """Distances beyond this share one entry of the relative bias."""
+    """Larger distances share one entry of the relative bias."""
     rotates_value: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether ``value_rope`` also applies to a value from another source, which is otherwise not
-    rotated: the control that separates rotated values from shared ones."""
+    """Whether ``value_rope`` also applies to a value with its own projection, which is not rotated
+    otherwise. This is the control that separates the effect of rotated values from that of shared
+    ones."""
     scaling: RotaryScaling | None = field(default=None, metadata=ADDED_LATER)
     """The scaling of the rotary frequencies for longer texts."""
 
@@ -172,26 +177,26 @@ class AttentionConfig:
     num_heads: int
     """Query heads."""
     variant: Variant = QKV
-    """The sharing, heads and score terms; a label such as ``Q-K=V`` is read."""
+    """The sharing, heads and score terms; also accepts a label such as ``Q-K=V``."""
     head_dim: int | None = None
     """Channels of a head; ``None`` means ``d_model / num_heads``."""
     causal: bool = False
     """Whether a token sees only itself and the past."""
     bias: bool = True
-    """Biases on the input projections."""
+    """Whether the input projections have biases."""
     out_bias: bool = True
-    """Bias on the output projection."""
+    """Whether the output projection has a bias."""
     dropout: float = 0.0
     """Dropout on attention probabilities."""
     scale: ScaleConfig = ScaleConfig()
-    """Score scale."""
+    """The scale of the scores."""
     position: PositionConfig = PositionConfig()
     """Sizes of position terms."""
     init: Initialization = TORCH_INIT
     """Initialisation of the projections."""
     kernel: Kernel = "auto"
-    """The implementation of the core; ``auto`` picks by shape, never by timing. For linear
-    attention ``explicit`` is the map of all pairs, ``auto`` sums over chunks of tokens."""
+    """The implementation of the core; ``auto`` chooses by shape, never by timing. For linear
+    attention, ``explicit`` computes the map of all pairs, ``auto`` sums over chunks of tokens."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "variant", as_variant(self.variant))
@@ -217,8 +222,8 @@ class AttentionConfig:
             )
         if self.variant.decay != "none" and not self.causal:
             raise ValueError(
-                "expected a causal layer for a decay, got a bidirectional one: the decay goes by "
-                "the tokens that have passed"
+                "expected a causal layer for a decay, got a bidirectional one: weights decay "
+                "with the number of tokens passed"
             )
         self.variant.kv_heads(self.num_heads)
         if self.variant.identity_roles and self.size_per_head * self.num_heads != self.d_model:
@@ -245,13 +250,13 @@ class AttentionConfig:
         ]
         if changed:
             raise ValueError(
-                f"expected kernel auto or explicit for {changed[0]}, got sdpa, which keeps its "
-                "scores to itself"
+                f"expected kernel auto or explicit for {changed[0]}, got sdpa, which does "
+                "not expose its scores"
             )
         if self.variant.core != "softmax":
             raise ValueError(
                 f"expected kernel auto or explicit for the core {self.variant.core}, got sdpa, "
-                "which has a softmax"
+                "which always takes a softmax"
             )
 
     @property
@@ -379,10 +384,11 @@ class AttentionConfig:
     def identity_correction(self) -> float:
         """The factor that undoes the larger scores of an identity query or key.
 
-        A learned role has s sqrt(d) times the deviation of the layer input, s being the deviation
-        of its weights; an identity role has one times. So an identity role multiplies by s sqrt(d),
-        the inverse of the paper's 1/(s sqrt d). Where the initialisation draws the other role
-        larger than in the baseline (packed Xavier), that is undone as well.
+        A learned role has s sqrt(d) times the standard deviation of the layer input, where s is the
+        standard deviation of its weights; an identity role has the layer input's own. So an
+        identity role is multiplied by s sqrt(d), the inverse of the paper's 1/(s sqrt d). If the
+        initialisation draws the other role larger than in the baseline (packed Xavier), this is
+        undone as well.
 
         Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 5.
         """

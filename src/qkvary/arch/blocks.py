@@ -16,12 +16,13 @@ from qkvary.arch.variants import Variant
 Memory = Literal["own", "encoder"]
 
 Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere", "latent", "keys"]
-"""The entries of a cache per token: each source that key and value read, once (``needed``); rotated
-keys and values, also where they are one source (``both``, as engines do); the value and the rotated
-channels of the key; the layer input, or one that another layer keeps; the inner result of low-rank
-projections, if that is narrower (``latent``); or keys, from which values are made."""
+"""What a cache stores per token. ``needed``: each source that key and value read, once. ``both``:
+rotated keys and values, even if one source would do (as engines do). ``value and slice``: the value
+and the rotated channels of the key. ``input``: the layer input; ``input elsewhere``: an input that
+another layer stores. ``latent``: the inner result of low-rank projections, if that is narrower.
+``keys``: keys, from which values are computed."""
 INPUT_STORED: tuple[Storage, ...] = ("input", "input elsewhere")
-"""Storage from which keys and values are made again in every step."""
+"""Storage from which every step computes keys and values again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +36,13 @@ class ProjectedAttention:
     unbiased: tuple[Source, ...] = ()
     """Sources without a bias in a layer that otherwise has them."""
     entries: int = 0
-    """Other learned numbers: attention sinks, a table of relative positions."""
+    """Number of other learned parameters: attention sinks, a table of relative positions."""
     reads_layer: int | None = None
     """The layer whose stored keys and values are read instead of the layer's own."""
     memory: Memory = "own"
-    """The tokens of keys and values: the layer's own, or an encoder's output."""
+    """Whose tokens keys and values come from: the layer's own, or an encoder's output."""
     storage: Storage = "needed"
-    """The entries that its cache stores per token."""
+    """What the cache stores per token."""
 
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
         """Return the layer with another variant; its window and positions stay.
@@ -59,7 +60,8 @@ class ProjectedAttention:
                 "expected a separate query in a layer that reads another layer's keys and "
                 f"values, got a query that reads {given.sharing.query}"
             )
-        # A missing bias belongs to the layer's own projections; shared ones have theirs.
+        # Only the layer's own projections may lack a bias; projections of another sharing have
+        # theirs.
         unbiased = self.unbiased if given.sharing == own.sharing else ()
         config = dataclasses.replace(self.config, variant=given)
         return dataclasses.replace(self, config=config, unbiased=unbiased, storage="needed")
@@ -73,13 +75,14 @@ class Indexer:
     """
 
     width: int
-    """Channels of its one key."""
+    """Channels of the indexer's single key."""
     heads: int
     """Query heads."""
     top: int
-    """Tokens that it picks."""
+    """Number of tokens that the indexer picks."""
     is_shared: bool = False
-    """Whether it has no indexer and uses the tokens that an earlier layer's indexer selected."""
+    """Whether the layer has no indexer and uses the tokens that the indexer of an earlier layer
+    picked."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "heads", "top")
@@ -97,21 +100,21 @@ class LatentAttention:
     num_heads: int
     """Query heads."""
     q_rank: int | None
-    """Inner width of the query's projection; ``None`` for a full one."""
+    """Inner width of the query's projection; ``None`` for a full-rank projection."""
     kv_rank: int
     """Channels of the stored latent."""
     nope_dim: int
     """Channels of a head that are not rotated."""
     rope_dim: int
-    """Rotated channels; all heads share their key."""
+    """Rotated channels; all heads share one rotated key."""
     value_dim: int
-    """Channels of a value head."""
+    """Channels of a head's value."""
     bias: bool = False
     """Biases on the projections into the latents and out of the layer."""
     indexer: Indexer | None = None
-    """The module that picks the tokens to read; ``None`` if all are read."""
+    """The module that picks the tokens to read; ``None`` if the layer reads all."""
     window: int | None = None
-    """Tokens that a query sees, itself included; ``None`` for all."""
+    """Number of tokens that a query sees, itself included; ``None`` for all."""
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -120,7 +123,7 @@ class LatentAttention:
         check_sizes(self, "window")
         if self.own_indexer and self.q_rank is None:
             raise ValueError("expected a latent of the query, which the indexer reads, got none")
-        # Widths of several heads have to be sizes too.
+        # The width of all heads together has to be a valid size too.
         tuple(self.linears)
 
     @property
@@ -202,7 +205,8 @@ class Compressor:
     rate: int
     """Tokens per summary."""
     overlapping: bool
-    """Whether a summary also sees the tokens of the one before, with projections twice as wide."""
+    """Whether a summary also sees the tokens of the previous summary, with projections twice as
+    wide."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "rate")
@@ -243,19 +247,19 @@ class CompressedAttention:
     num_heads: int
     """Query heads."""
     head_dim: int
-    """Channels of a head, and of the one stored key that is also the value."""
+    """Channels of a head, and of the single stored key, which is also the value."""
     q_rank: int
     """Inner width of the query's projection."""
     o_groups: int
-    """Groups of heads with a separate part of the output projection."""
+    """Groups of heads, each with its own part of the output projection."""
     o_rank: int
     """Output channels of each group."""
     window: int
-    """Tokens that are kept uncompressed."""
+    """Number of recent tokens that are kept uncompressed."""
     compressor: Compressor | None = None
-    """The module that summarises earlier tokens; ``None`` for a layer with a window only."""
+    """The module that summarises earlier tokens; ``None`` for a layer that has only a window."""
     indexer: Compressor | None = None
-    """The smaller compressor that picks summaries."""
+    """The smaller compressor whose summaries decide which ones are read."""
     index_heads: int = 0
     """Query heads of the indexer."""
     index_top: int = 0
@@ -282,7 +286,7 @@ class CompressedAttention:
                 f"{self.compressor and self.compressor.rate} and "
                 f"{self.indexer and self.indexer.rate}"
             )
-        # Widths of several heads have to be sizes too.
+        # The width of all heads together has to be a valid size too.
         tuple(self.linears)
 
     @property
@@ -336,22 +340,23 @@ class RecurrentLayer:
     d_model: int
     """Width of the residual stream."""
     sums: int = 0
-    """Numbers of the state that are sums over all tokens, kept in single precision at least."""
+    """Numbers of the state that are sums over all tokens; they are kept at least in single
+    precision."""
     recent: int = 0
-    """Numbers of recent tokens that a convolution keeps."""
+    """Numbers of the state that hold recent tokens, for a convolution."""
     taps: int = 0
-    """Tokens that the convolution sees, the new one included; engines keep one fewer."""
+    """Number of tokens that the convolution sees, the new one included; engines store one fewer."""
     sum_bits: int | None = None
-    """Bits in which engines keep a sum, where layer or configuration say so; otherwise those of
+    """Bits in which engines store a sum, if layer or configuration fix them; otherwise those of
     activations."""
     linears: tuple[Linear, ...] = ()
     """All matrices that a token passes through."""
     norms: tuple[Norm, ...] = ()
     """Learned normalisations inside."""
     entries: int = 0
-    """Other learned numbers: the taps of a convolution, decays, steps."""
+    """Number of other learned parameters: the taps of a convolution, decays, step sizes."""
     products: int = 0
-    """Multiply-accumulates of a token with taps and state."""
+    """Multiply-accumulates of a token with the taps and the state."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "d_model")
@@ -371,7 +376,7 @@ class FeedForward:
     gated: bool = False
     """Whether a third matrix gates the inner channels (SwiGLU, GeGLU)."""
     bias: bool = False
-    """Biases on all matrices."""
+    """Whether all matrices have biases."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "d_model", "d_ff")
@@ -393,13 +398,13 @@ class Experts:
     count: int
     """Routed experts."""
     active: int
-    """Routed experts that a token passes through."""
+    """Number of routed experts that a token passes through."""
     shared: FeedForward | None = None
-    """Other matrices that every token passes through."""
+    """Further matrices that every token passes through."""
     router: Linear | None = None
-    """The matrix that scores the experts; ``None`` where a table decides."""
+    """The matrix that scores the experts; ``None`` if a table chooses them."""
     entries: int = 0
-    """Other learned numbers of the router."""
+    """Number of other learned parameters of the router."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "count", "active")
@@ -420,19 +425,19 @@ class Layer:
     attention: AttentionLayer
     """The layer that mixes tokens."""
     feed_forward: tuple[FeedForward | Experts, ...]
-    """The networks after it; more than one where a dense network is added to experts."""
+    """The networks after attention; more than one if a dense network is added to experts."""
     norms: tuple[Norm, ...]
-    """Normalisations around them."""
+    """The normalisations of attention and feed-forward network."""
     cross: ProjectedAttention | None = None
     """Attention over an encoder's output."""
     others: tuple[Linear, ...] = ()
     """Further matrices that every token passes through."""
     entries: int = 0
-    """Further learned numbers."""
+    """Number of further learned parameters."""
     products: int = 0
     """Multiply-accumulates of a token with matrices that are computed instead of learned."""
     has_own_weights: bool = True
-    """False for a layer that has the weights of the one before."""
+    """Whether the layer has its own weights; False if it uses those of the layer before."""
 
 
 def attention_width(attention: AttentionLayer) -> int:
@@ -459,7 +464,7 @@ def share_layer(layer: Layer, variant: Variant) -> Layer:
         if isinstance(layer.attention, RecurrentLayer):
             return layer
         kind = "latent" if isinstance(layer.attention, LatentAttention) else "compressed"
-        # A choice that does not fit, not a type that is wrong.
+        # A ValueError, because the choice does not fit; its type is right.
         raise ValueError(
             f"expected layers with their own projections to share, got {kind} attention, which "
             "already stores one tensor for keys and values"

@@ -7,30 +7,31 @@ from qkvary.arch.canonical import stored
 from qkvary.arch.parts import check_choices
 
 CacheLayout = Literal["sources", "rotated", "split", "input", "latent"]
-"""``sources``: each source that key and value read, once, before rotation; keys are rotated when
-they are read. ``rotated``: what the softmax reads, so that reading costs nothing; where the value
-is the key before rotation, the value and the rotated channels. ``split``: key and value apart, also
-where they are one, as engines store them. ``input``: the layer input, projected again when read.
-``latent``: of a low-rank projection what its first half gives, if that is narrower, and the source
-made of it when read; other sources as with ``sources``."""
+"""What a cache stores. ``sources``: each source that key and value read, once, before rotation;
+keys are rotated when they are read. ``rotated``: what the softmax reads, so that reading costs
+nothing; if the value is the unrotated key, the value and the rotated channels. ``split``: key and
+value separately, even if they are equal, as engines store them. ``input``: the layer input, which
+is projected again when it is read. ``latent``: for a low-rank projection the output of its first
+matrix, if that is narrower, from which the source is computed when it is read; other sources as
+under ``sources``."""
 
 CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3", "int2"]
-"""A tensor as long as what is kept, a buffer allocated beforehand, or codes of so many bits with
-scales; those of fewer than 4 bits are for experiments."""
+"""How a cache stores it: in a tensor that grows, in a buffer allocated beforehand, or as codes of
+this many bits with scales; fewer than 4 bits are for experiments."""
 
 CacheScales = Literal["token", "channel"]
-"""The codes that share a scale: a group of channels of one token, or one channel of a head over a
+"""Which codes share a scale: a group of channels of one token, or one channel of a head over a
 block of tokens."""
 
 QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
-"""Bits of a code, by storage."""
+"""Bits per code, by storage."""
 
 DecodeKernel = Literal[
     "layer", "auto", "fastest", "folded", "matmul", "compiled", "native", "triton"
 ]
-"""The kernel that attends to stored entries: the layer's own, the one that ``auto`` picks by
-device, type and shape and never by timing, the one that a short timing on this machine finds
-``fastest``, or one of those pinned."""
+"""The kernel that attends to stored entries: the ``layer``'s own, the one that ``auto`` picks by
+device, dtype and shape (never by timing), the ``fastest`` in a short timing on this machine, or a
+kernel by name."""
 
 
 @stored("CacheOptions")
@@ -39,24 +40,25 @@ class CacheOptions:
     """The layout and storage of a cache. Results do not depend on it, except for rounding."""
 
     layout: CacheLayout = "sources"
-    """The entries stored per token."""
+    """What is stored per token."""
     storage: CacheStorage = "growing"
-    """Their storage."""
+    """How it is stored."""
     scales: CacheScales = "token"
-    """The codes that share a scale in quantised storage."""
+    """Which codes share a scale in quantised storage."""
     group: int = 64
-    """Channels that share a scale where each token has its own."""
+    """Number of channels that share a scale, if each token has its own scales."""
     block: int = 32
-    """Tokens that share a scale where each channel has its own. A block is quantised when it is
-    full and has left the newest tokens; a window must keep at least that many tokens."""
+    """Number of tokens that share a scale, if each channel has its own scales. A block is quantised
+    once it is full and older than the unquantised newest tokens; a window must be at least this
+    long."""
     rotate: bool = False
-    """Whether quantised storage mixes the channels of an entry by a fixed orthogonal matrix, so
-    that no channel is much larger than the others, and mixes them back when they are read."""
+    """Whether quantised storage multiplies the channels of an entry by a fixed orthogonal matrix,
+    so that no channel is much larger than the others, and undoes this when entries are read."""
     residual: int = 0
-    """Number of newest tokens that quantised storage keeps unquantised."""
+    """Number of newest tokens that quantised storage leaves unquantised."""
     kernel: DecodeKernel = "layer"
-    """The kernel for few new tokens without gradients. Only ``layer`` computes, bit for bit, the
-    same as without a cache."""
+    """The kernel for few new tokens without gradients. Only ``layer`` gives bit for bit the result
+    without a cache."""
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -25,11 +25,12 @@ _NAME = "stored name"
 _KINDS: dict[type[Any], str] = {}
 
 NOT_IDENTIFYING: Mapping[str, Any] = types.MappingProxyType({"identity": False})
-"""Metadata of a field that does not identify a value, such as a path: values that differ only in it
-have one fingerprint."""
+"""Metadata of a field that is not part of a value's identity, such as a path: values that differ
+only in this field have the same fingerprint."""
 
 ADDED_LATER: Mapping[str, Any] = types.MappingProxyType({"added later": True})
-"""Metadata of a field that a stored class got after its first files and keys were written."""
+"""Metadata of a field that was added to a stored class after the first files and keys were
+written."""
 
 
 def stored_as(name: str) -> Mapping[str, Any]:
@@ -46,7 +47,7 @@ def stored(kind: str) -> Callable[[type[T]], type[T]]:
 
     def register(cls: type[T]) -> type[T]:
         for other, known in _KINDS.items():
-            # A module may be imported once more under another name, as when it is run.
+            # A module may be imported again under another name, for example when it is run.
             if known == kind and other.__qualname__ != cls.__qualname__:
                 raise ValueError(
                     f"expected a separate kind for {cls.__name__}, got {kind!r}, which is that "
@@ -96,7 +97,7 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         fields = _encode_fields(config, is_identity=is_identity)
         return {_KIND: stored_kind(type(config)), **fields}
-    # What a tuple or dictionary holds identifies with all of its fields.
+    # In a tuple or dictionary, all fields count for the identity.
     if isinstance(config, tuple | list):
         return [to_dict(item) for item in typing.cast("tuple[Any, ...]", config)]
     if isinstance(config, dict):

@@ -12,7 +12,7 @@ from qkvary.arch.terms import CORES, NORMALISERS
 from qkvary.arch.variants import Variant
 
 HEAD_INPUT = "xₕ"
-"""The layer input as a role: a head reads its own channels."""
+"""The layer input where it serves as a role: each head reads its own channels."""
 
 _QUERY_FORMS = {
     "plain": "{query}",
@@ -21,7 +21,8 @@ _QUERY_FORMS = {
     "map": "{query} M",
 }
 _ATOM = re.compile(r"\w*(\((?:[^()]|\([^()]*\))*\))?")
-"""A word, or all in one pair of parentheses, with or without the name of a function."""
+"""Matches a word, or an expression in one pair of parentheses, with or without a function name
+before it."""
 
 
 def write_equation(variant: Variant) -> str:

@@ -35,10 +35,10 @@ _ALIASES = {
     "Q=V-K": "Q=V",
     "Q-K-V": "QKV",
 }
-"""Names used in the papers' texts and code, in capitals."""
+"""Other names in the papers' texts and code, in capitals."""
 
 MOST_LAYERS = 10_000
-"""More layers than this are a mistake, and would take long to count."""
+"""Maximum number of layers; more is a mistake, and would take long to count."""
 
 _FORMS = get_args(QueryForm)[1:]
 
@@ -133,8 +133,8 @@ def parse_label(text: str) -> AnyVariant:
     counts = [int(run["count"]) for run in runs]
     if min(counts) < 1 or sum(counts) > MOST_LAYERS:
         raise ValueError(
-            f"expected from 1 to {MOST_LAYERS:,} layers in {text!r}, got {min(counts)} and "
-            f"{sum(counts):,} in all"
+            f"expected numbers of layers of at least 1, and at most {MOST_LAYERS:,} layers in all, "
+            f"got {text!r}"
         )
     variants = [parse_variant(run["label"]) for run in runs]
     layers = [one for one, count in zip(variants, counts, strict=True) for _ in range(count)]
@@ -181,7 +181,7 @@ def as_variant(given: AnyVariant | str) -> Variant:
         raise ValueError(  # noqa: TRY004
             f"expected one variant, got one for each layer, {format_label(given)!r}"
         )
-    # Callers without annotations give anything, and all bad input is a ValueError.
+    # Callers without type annotations may pass anything, and all bad input is a ValueError.
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(  # noqa: TRY004
             f"expected a variant or its label such as 'Q-K=V', got {given!r}"
@@ -195,7 +195,7 @@ def suggest_labels(text: str) -> tuple[str, ...]:
     tuples = [sharing.format_tuple({}) for sharing in SHARINGS]
     heads = ["MQA", "GQA-4", "GQA-8", "Q-MQA", "Q-GQA-4", "Q-GQA-8"]
     labels = [*plain, "(Q=K-V)+", "(Q=K=V)+", *heads, "Q[residual]-K-V", "Q[map]=K-V", *tuples]
-    # Where a label and a tuple differ in case only, the label comes last and wins.
+    # If a label and a tuple differ only in case, the label is added last and wins.
     known = {label.upper(): label for label in reversed(labels)}
     near = difflib.get_close_matches("".join(text.split()).upper(), known, n=3, cutoff=0.4)
     return tuple(dict.fromkeys(known[name] for name in near))
@@ -238,7 +238,7 @@ def _parse_heads(text: str, whole: str) -> int:
 
 def _role_letter(base: str, end: int) -> str:
     if end == 1 and base[0].upper() in ("I", "X"):
-        # The query comes first, also where it is the layer input.
+        # The query comes first, even if it is the layer input.
         return "Q"
     return _MARK.sub("", base[:end])[-1:].upper()
 

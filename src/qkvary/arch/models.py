@@ -40,11 +40,11 @@ class Model:
     """A model, whether or not it can be built here."""
 
     name: str
-    """Its name in tables."""
+    """Name in tables."""
     layers: tuple[Layer, ...]
-    """The blocks; of a model with an encoder, the decoder's."""
+    """The blocks; the decoder's, if the model has an encoder."""
     vocabulary: int
-    """Distinct output tokens."""
+    """Number of distinct output tokens."""
     tables: tuple[Table, ...]
     """Token embeddings."""
     positions: tuple[Table, ...] = ()
@@ -52,17 +52,17 @@ class Model:
     norms: tuple[Norm, ...] = ()
     """Normalisations outside the blocks."""
     head: tuple[Linear, ...] = ()
-    """The matrices from features to logits; tied where the embedding is used."""
+    """The matrices from features to logits; tied if the embedding is used."""
     others: tuple[Linear, ...] = ()
     """Further matrices outside the blocks that every token passes through."""
     entries: int = 0
-    """Further learned numbers outside the blocks."""
+    """Number of further learned parameters outside the blocks."""
     encoder: "Encoder | None" = None
-    """The encoder of a model that has both."""
+    """The encoder of an encoder-decoder model."""
     max_tokens: int | None = None
-    """The longest context it was made for, where something limits it."""
+    """The longest context that the model is made for; ``None`` if nothing limits it."""
     notes: tuple[str, ...] = ()
-    """Caveats for readers of the figures, such as parts that are not counted."""
+    """Caveats for readers of the figures, such as uncounted parts."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocabulary")
@@ -115,22 +115,23 @@ class Encoder:
     """The bidirectional stack of an encoder-decoder."""
 
     layers: tuple[Layer, ...]
-    """Its blocks."""
+    """The blocks."""
     norms: tuple[Norm, ...] = ()
-    """Normalisations outside them."""
+    """Normalisations outside the blocks."""
     tokens: int | None = None
-    """Tokens that it always sees, such as 1,500 of Whisper; ``None`` where the input decides."""
+    """Number of tokens that the encoder always sees, such as Whisper's 1,500; ``None`` if it
+    depends on the input."""
     stem: tuple[Linear, ...] = ()
-    """The matrices from the input to tokens, per token that leaves them."""
+    """The matrices from the input to tokens; costs are per token that leaves them."""
     positions: tuple[Table, ...] = ()
-    """Learned or stored absolute positions."""
+    """Absolute positions, learned or stored."""
 
 
 def _share_layers(layers: tuple[Layer, ...], variant: AnyVariant) -> tuple[Layer, ...]:
     if isinstance(variant, Variant):
         return tuple(map_layers(layers, lambda layer: share_layer(layer, variant)))
     variant.check_layers(len(layers))
-    # One object for layers that are alike, by which they are counted.
+    # Equal layers are one object, which counting relies on.
     made: dict[tuple[int, Variant], Layer] = {}
     pairs = [*zip(layers, variant.layers, strict=True)]
     for layer, own in pairs:
@@ -163,7 +164,7 @@ def as_model(network: Network, name: str = "network") -> Model:
     """Return a network of this package as a ``Model``, from which all costs are derived.
 
     Args:
-        network: A network of a kind in ``DESCRIPTIONS``, or of a subclass, of which the rest is
+        network: A network of a kind in ``DESCRIPTIONS``, or of a subclass; what a subclass adds is
             not counted.
         name: Its name in tables.
 
@@ -227,7 +228,7 @@ def _describe_encoder(network: EncoderConfig) -> Model:
         tables=() if vectors else (table,),
         others=(matrix,) if vectors else (),
         positions=_position_tables(network, network.positions),
-        # The head has its own LayerNorm, whatever the blocks have.
+        # The head has its own LayerNorm, whatever norm the blocks have.
         norms=(*final_norms(network), Norm(width=d_model, bias=True)),
         head=(
             Linear(inputs=d_model, outputs=d_model, bias=True, is_pooled=pooled),
@@ -308,4 +309,5 @@ DESCRIPTIONS: dict[type[Network], Callable[[Any], Model]] = {
     VisionTransformerConfig: _describe_vision_transformer,
     EncoderDecoderConfig: _describe_encoder_decoder,
 }
-"""Maps each kind of network to the function that describes it as a model; add new kinds here."""
+"""Maps each kind of network to the function that describes it as a model; new kinds are added
+here."""

@@ -25,7 +25,7 @@ from qkvary.arch.variants import AnyVariant, Variant, map_variants
 from qkvary.text.names import find_name, spell, suggest
 
 GPT2_VOCABULARY = 50_304
-"""Tokens of the GPT-2 tokenizer, padded to a multiple of 64."""
+"""The GPT-2 tokenizer's vocabulary, padded to a multiple of 64."""
 
 PORTABLE = "Q-K=V@decoupled-16@kv-norm"
 """The variant of portable networks, unless another is given."""
@@ -183,7 +183,7 @@ class Lazy(Mapping[str, T]):
 
 
 _identity = partial(gpt_124m, "I-K-V")
-# Makes a function that makes the network.
+# Returns a function that makes the network.
 _modern = partial(partial, modern_network)
 
 _MODERN = {
@@ -199,10 +199,11 @@ _MODERN = {
 _PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
 PORTABLE_NETWORKS: Mapping[str, tuple[str, str]] = {
     **{f"{name}-portable": (name, PORTABLE) for name in _PORTABLE_SIZES},
-    # 512 numbers and 64 rotary ones, as DeepSeek: every kernel for latents has this size.
+    # 512 latent channels and 64 rotary ones, like DeepSeek: every kernel for latents supports this
+    # size.
     "lm-60m-mla": ("lm-60m", "Q-K=V@decoupled-64@kv-norm"),
 }
-"""The portable networks: the modern one with the same training, and the variant."""
+"""For each portable network, the modern network with the same training, and the variant."""
 
 
 def _portable(name: str, variant: str) -> LanguageModelConfig:
@@ -232,11 +233,11 @@ NETWORKS: Mapping[str, LanguageModelConfig] = Lazy(
         **{name: partial(_portable, *form) for name, form in PORTABLE_NETWORKS.items()},
     }
 )
-"""Every network by name, the papers' first."""
+"""Every network by name; the papers' networks come first."""
 
 _SIZES = {name.removeprefix("lm-"): name for name in NETWORKS if name.startswith("lm-")}
 ALIASES: Mapping[str, str] = MappingProxyType(_SIZES | {"124m": "gpt2-124m"})
-"""Sizes as names of networks: ``300M``, ``1.2B`` and ``124M`` are those of the papers."""
+"""Sizes that name networks: ``300M``, ``1.2B`` and ``124M`` mean those of the papers."""
 
 
 def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:
@@ -265,7 +266,7 @@ def choose_network(
     sizes: Mapping[str, int | None],
     variant: AnyVariant | str | None = None,
 ) -> LanguageModelConfig:
-    """Return a given network, that of a name, or a modern one of given sizes.
+    """Return a network: the given one, the one with the given name, or a modern one by sizes.
 
     Args:
         given: The network or its name; or ``None``.

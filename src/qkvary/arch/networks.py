@@ -31,31 +31,32 @@ class BlockConfig:
     d_ff: int
     """Inner width of the feed-forward network."""
     activation: Activation = "gelu"
-    """Its nonlinearity; ``gelu-tanh`` is GPT-2's approximation of GELU; ``swiglu`` and
-    ``geglu-tanh`` have a third matrix and no biases."""
+    """Nonlinearity of the feed-forward network. ``gelu-tanh`` is GPT-2's approximation of GELU;
+    ``swiglu`` and ``geglu-tanh`` have a third matrix and no biases."""
     norm: Norm = "layernorm"
-    """Kind of normalisation, or none anywhere in the stack; ``rmsnorm-plus-one`` multiplies by one
-    more than its learned numbers."""
+    """Kind of normalisation, or none anywhere in the stack. ``rmsnorm-plus-one`` multiplies by its
+    learned weights plus one."""
     norm_placement: NormPlacement = "pre"
-    """``pre``: before each sublayer, and one after the last block, which ``pre-only`` omits.
-    ``post``: after each residual sum; ``post-final`` has one more after the last block.
-    ``stream``: the residual stream itself before each sublayer, and one after the last block.
-    ``output``: the output of each sublayer before the sum, ``sandwich``: before each sublayer and
-    its output, and one after the last block."""
+    """``pre``: before each sublayer, and once after the last block (``pre-only`` omits this one).
+    ``post``: after each residual sum; ``post-final`` normalises once more after the last block.
+    ``stream``: normalises the residual stream itself before each sublayer, and after the last
+    block. ``output``: the output of each sublayer before the sum. ``sandwich``: before each
+    sublayer, its output, and after the last block."""
     bias: bool = True
-    """Biases in the feed-forward network and in LayerNorm."""
+    """Whether the feed-forward network and LayerNorm have biases."""
     dropout: float = 0.0
     """Dropout on the output of each sublayer."""
     feed_forward_dropout: float | None = field(default=None, metadata=ADDED_LATER)
-    """Dropout on the output of the feed-forward network, where it is not that of both sublayers."""
+    """Dropout on the output of the feed-forward network; ``None`` for the value of ``dropout``."""
     inner_dropout: float = 0.0
     """Dropout inside the feed-forward network, before its nonlinearity."""
     norm_eps: float = field(default=1e-5, metadata=ADDED_LATER)
     """Epsilon of the normalisations around the sublayers and after the last block."""
     skips: Skips = field(default="both", metadata=ADDED_LATER)
-    """The sublayers whose input is added to their output."""
+    """Which sublayers have a skip connection (their input is added to their output)."""
     parallel: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether the feed-forward network reads what attention reads, and both are added at once."""
+    """Whether the feed-forward network reads the input of attention, and both outputs are added
+    together."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -113,13 +114,13 @@ class Network:
     """The fields of every network: attention layers and the blocks around them."""
 
     attention: AttentionConfig | tuple[AttentionConfig, ...]
-    """One layer for all, or one per layer."""
+    """The attention of all layers, or one configuration per layer."""
     block: BlockConfig
-    """The block around each."""
+    """The block around each attention layer."""
     num_layers: int
-    """Blocks."""
+    """Number of blocks."""
     init: Initialization = TORCH_INIT
-    """Initialisation of everything but the attention projections."""
+    """Initialisation of all weights except the attention projections."""
     shared_blocks: bool = field(default=False, metadata=ADDED_LATER)
     """Whether all layers are one block with one set of weights (Lan et al. 2020, "ALBERT")."""
 
@@ -159,7 +160,7 @@ class Network:
         """Return the same network with another attention variant in every layer.
 
         Raises:
-            ValueError: if it does not fit the network, or is that of another number of layers.
+            ValueError: if it does not fit the network, or has another number of layers.
         """
         if not isinstance(variant, Variant):
             variant.check_layers(self.num_layers)
@@ -181,9 +182,9 @@ class TokenNetwork(Network):
     """A network over tokens."""
 
     vocabulary: int
-    """Distinct input tokens."""
+    """Number of distinct input tokens."""
     max_tokens: int
-    """Longest sequence."""
+    """Maximum number of tokens."""
 
     def __post_init__(self) -> None:
         super(TokenNetwork, self).__post_init__()
@@ -205,16 +206,16 @@ class EncoderConfig(TokenNetwork):
     """
 
     classes: int
-    """Classes per token, or per sequence with pooling."""
+    """Number of classes per token, or per sequence with pooling."""
     positions: Positions = "sinusoidal"
-    """Absolute positions added to the embedded tokens; sinusoids with sine and cosine interleaved,
-    or in two halves."""
+    """Absolute positions that are added to the embedded tokens; sinusoids have sine and cosine
+    interleaved, or in two halves."""
     input_dropout: float = 0.0
     """Dropout on the input tokens."""
     reads_vectors: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether a token is a vector of ``vocabulary`` numbers; an id is the one-hot case."""
+    """Whether each token is a vector of ``vocabulary`` numbers; a token id is the one-hot case."""
     pooling: Pooling = field(default="none", metadata=ADDED_LATER)
-    """The input of the head: every token, or the mean of the hidden states of real tokens."""
+    """What the head reads: every token, or the mean of the hidden states of real tokens."""
 
     def __post_init__(self) -> None:
         super(EncoderConfig, self).__post_init__()
@@ -231,18 +232,18 @@ class LanguageModelConfig(TokenNetwork):
     """A decoder-only language model. Rotary, ALiBi and relative positions belong to the variant."""
 
     positions: Positions = "learned"
-    """Absolute positions added to the embedded tokens; sinusoids with sine and cosine interleaved,
-    or in two halves."""
+    """Absolute positions that are added to the embedded tokens; sinusoids have sine and cosine
+    interleaved, or in two halves."""
     tied_head: bool = True
     """Whether the output head is the embedding."""
     head_bias: bool = False
-    """A bias on the output logits."""
+    """Whether the output head has a bias."""
     embedding_dropout: float = 0.0
     """Dropout on the sum of embedding and position."""
     scale_embedding: bool = field(default=False, metadata=ADDED_LATER)
     """Whether embedded tokens are multiplied by sqrt(d_model) before positions are added."""
     logit_cap: float | None = field(default=None, metadata=ADDED_LATER)
-    """The bound that a tanh keeps logits within."""
+    """The bound within which a tanh keeps logits; ``None`` for no bound."""
 
     def __post_init__(self) -> None:
         super(LanguageModelConfig, self).__post_init__()
@@ -264,15 +265,15 @@ class VisionTransformerConfig(Network):
     """
 
     image_size: int
-    """Rows and columns of an image."""
+    """Height and width of an image in pixels."""
     patch_size: int
-    """Rows and columns of a patch; divides ``image_size``."""
+    """Height and width of a patch in pixels; divides ``image_size``."""
     channels: int
     """1 for grey, 3 for red, green and blue."""
     classes: int
-    """Distinct labels."""
+    """Number of labels."""
     d_head: int | None = None
-    """Inner width of the head, ``Linear - GELU - Linear``; None for one matrix."""
+    """Inner width of a head ``Linear - GELU - Linear``; None for a head of one matrix."""
     input_dropout: float = 0.0
     """Dropout on the sum of patches and positions."""
 
@@ -322,20 +323,20 @@ class EncoderDecoderConfig(TokenNetwork):
     """
 
     source_vocabulary: int
-    """Distinct tokens of the encoder."""
+    """Number of distinct tokens of the encoder."""
     padding: int = 1
-    """The token that fills up a batch, in source and target."""
+    """The token that pads shorter sequences of a batch, in source and target."""
     cross_sharing: CrossSharing = "none"
-    """The variant of cross attention: ``none`` is QKV without score terms, ``same`` that of
-    self-attention. ``published-code`` repeats a mistake of paper 2's code (see ``cross``)."""
+    """The variant of cross attention. ``none``: QKV without score terms. ``same``: the variant of
+    self-attention. ``published-code``: repeats a mistake of paper 2's code (see ``cross``)."""
     positions: Positions = "sinusoidal"
-    """Absolute positions added to the embedded tokens, in both stacks."""
+    """Absolute positions that are added to the embedded tokens of both stacks."""
     scale_embedding: bool = True
     """Whether embedded tokens are multiplied by sqrt(d_model) before positions are added."""
     embedding_dropout: float = 0.0
     """Dropout on the sum of embedding and position."""
     head_bias: bool = True
-    """A bias on the output logits."""
+    """Whether the output head has a bias."""
 
     def __post_init__(self) -> None:
         super(EncoderDecoderConfig, self).__post_init__()
@@ -396,9 +397,9 @@ class EncoderDecoderConfig(TokenNetwork):
     def cross(self) -> tuple[AttentionConfig, ...]:
         """The cross attention of each decoder layer.
 
-        That of ``published-code`` has all three projections and the ``+`` of self-attention; if the
-        query of self-attention reads the key, then whenever padded source and target are equally
-        long, cross attention uses the key as its query too and does not see the target.
+        ``published-code`` has all three projections and the ``+`` of self-attention. If the query
+        of self-attention reads the key, cross attention also uses the key as its query whenever
+        padded source and target are equally long, and then does not see the target.
         """
         return tuple(
             dataclasses.replace(

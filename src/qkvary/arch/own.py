@@ -19,7 +19,7 @@ from qkvary.arch.variants import Variant
 
 PACKAGE = __name__.partition(".")[0]
 PREFIX = f"{PACKAGE}_own_"
-"""The first part of the names of imported files."""
+"""Prefix of the module names of imported files."""
 
 
 def import_file(path: Path) -> ModuleType:
@@ -33,7 +33,7 @@ def import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise ValueError(f"expected a Python file, got {path}")
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up.
+    # dataclasses look up their module by name.
     before, sys.modules[name] = sys.modules.get(name), module
     try:
         spec.loader.exec_module(module)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 LARGEST_SIZE = 2**40
-"""Sizes beyond this are a mistake in a configuration, not a network."""
+"""Maximum size; more is a mistake in a configuration."""
 _EXPECTED: dict[object, tuple[tuple[type, ...], str]] = {
     int: ((int,), "a whole number"),
     int | None: ((int, type(None)), "a whole number or None"),
@@ -39,19 +39,21 @@ class Linear:
     """A matrix that every token passes through."""
 
     inputs: int
-    """Channels that enter."""
+    """Number of input channels."""
     outputs: int
-    """Channels that leave."""
+    """Number of output channels."""
     bias: bool = False
-    """Whether one number is added to each output."""
+    """Whether a learned number is added to each output."""
     groups: int = 1
-    """Diagonal blocks; 1 for a full matrix."""
+    """Number of diagonal blocks; 1 for a full matrix."""
     tied: bool = False
-    """Whether the matrix is a table's, used again: multiplied here, counted as parameters there."""
+    """Whether the matrix is a table that is used again: its products count here, its parameters
+    there."""
     is_pooled: bool = False
-    """Whether one vector of a sequence passes through it, as in a classifier's head."""
+    """Whether only one vector per sequence passes through the matrix, as in a classifier's head."""
     skipped_tokens: int = 0
-    """Tokens of a sequence that do not pass through it, such as a learned class token."""
+    """Number of tokens of a sequence that do not pass through the matrix, such as a learned class
+    token."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "inputs", "outputs", "groups")
@@ -72,11 +74,11 @@ class Table:
     """Rows that are looked up and not multiplied: an embedding, or learned positions."""
 
     rows: int
-    """Entries to look up."""
+    """Number of entries to look up."""
     width: int
     """Channels of an entry."""
     bias: bool = False
-    """Whether one number is added to each channel."""
+    """Whether a learned number is added to each channel."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "rows", "width")
@@ -99,7 +101,7 @@ class Norm:
     width: int
     """Channels of the gain."""
     bias: bool = False
-    """Whether it has a bias too, as LayerNorm usually does."""
+    """Whether there is a bias too, as LayerNorm usually has."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width")

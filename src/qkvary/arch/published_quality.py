@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Size = Literal["300M", "1.2B"]
-"""The language models of "Do Transformers Need Three Projections?"."""
+"""The sizes of the language models in "Do Transformers Need Three Projections?"."""
 
 BASELINE = "QKV"
-"""The variant to which published changes of quality are relative."""
+"""The variant that published changes of quality are relative to."""
 
 _THREE_PROJECTIONS = "Do Transformers Need Three Projections? (Kayyam et al. 2026)"
 
@@ -22,11 +22,11 @@ class PrintedQuality:
     """The quality of one variant, as printed in a paper."""
 
     printed: str
-    """The result."""
+    """The result as printed."""
     change: str = ""
     """The printed change against QKV in percent; empty if the table prints none."""
     tokens_per_second: float | None = None
-    """The printed training speed."""
+    """The printed training speed in tokens per second."""
 
     @property
     def value(self) -> float:
@@ -39,17 +39,17 @@ class QualityTable:
     """One printed column of results."""
 
     networks: str
-    """The networks: their size, or their tasks."""
+    """What was trained: the size of the networks, or their tasks."""
     num_heads: int | None
-    """Their query heads; None if they differ."""
+    """Number of query heads of the networks; None if it differs."""
     measure: str
     """The unit of a change: ``perplexity`` (after a percentage), ``accuracy`` or ``nats``."""
     quantity: str
-    """The title of the column that changes are quoted from."""
+    """The title of the column that changes are taken from."""
     source: str
     """The paper and its table."""
     variants: Mapping[str, PrintedQuality]
-    """The results by canonical label."""
+    """The results by canonical label of the variant."""
 
 
 LANGUAGE_MODELS: Mapping[Size, QualityTable] = {
@@ -86,7 +86,7 @@ LANGUAGE_MODELS: Mapping[Size, QualityTable] = {
         },
     ),
 }
-"""The language models, small ones first."""
+"""The tables of the language models, by size."""
 
 OTHER_NETWORKS = (
     QualityTable(
@@ -122,6 +122,6 @@ DECODING_SOURCE = (
     "'Measured (A100, 1.2B, bf16)'"
 )
 PEAK_MEMORY_CHANGE = (-6.5, -6.9)
-"""The printed change of the peak memory of decoding by Q-K=V against QKV, in percent."""
+"""The printed changes of the peak memory of decoding, Q-K=V against QKV, in percent."""
 DECODING_SPEED_CHANGE = (4.4, 5.3)
-"""That of the tokens per second."""
+"""The printed changes of decoded tokens per second, Q-K=V against QKV, in percent."""

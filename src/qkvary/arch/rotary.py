@@ -33,27 +33,28 @@ class RotaryScaling:
     """
 
     form: ScalingForm
-    """The rule."""
+    """The rule of the scaling."""
     factor: float = 1.0
-    """Texts may be this many times longer."""
+    """How many times longer texts may become."""
     original_tokens: int = 1
-    """The longest text before the scaling; without meaning for ``linear``."""
+    """The longest text before the scaling, in tokens; ``linear`` ignores it."""
     slow: float = 1.0
-    """Waves that turn this often in the original text, or less, are divided by the whole factor
-    (``yarn``: beta_slow, ``llama3``: low_freq_factor)."""
+    """Frequencies that turn at most this many times in the original text are divided by the whole
+    factor (``yarn``: beta_slow, ``llama3``: low_freq_factor)."""
     fast: float = 32.0
-    """Waves that turn this often, or more, are not divided (beta_fast, high_freq_factor)."""
+    """Frequencies that turn at least this many times are not divided (``yarn``: beta_fast,
+    ``llama3``: high_freq_factor)."""
     whole_channels: bool = True
     """Whether the ramp of ``yarn`` starts and ends at whole channels."""
     short: tuple[float, ...] = ()
-    """The divisors of ``longrope`` for texts up to the original length."""
+    """The divisors of ``longrope`` for texts up to the original length, one per frequency."""
     long: tuple[float, ...] = ()
-    """Those for longer texts."""
+    """The divisors of ``longrope`` for longer texts."""
     attention_factor: float = 1.0
-    """The factor of rotated queries and keys."""
+    """Multiplies the rotated channels of queries and keys."""
     query_growth: float = field(default=0.0, metadata=ADDED_LATER)
-    """The growth of queries beyond the original length: one at position p is multiplied by
-    ``1 + query_growth ln(1 + floor(p / original_tokens))``."""
+    """Growth of queries beyond the original length: the query at position p is multiplied by ``1 +
+    query_growth ln(1 + floor(p / original_tokens))``."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -78,7 +79,7 @@ class RotaryScaling:
             raise ValueError(f"expected a factor of at least 1 for dynamic, got {self.factor}")
         if (self.form == "longrope") != bool(self.short) or len(self.short) != len(self.long):
             raise ValueError(
-                "expected as many short as long divisors for longrope alone, got "
+                "expected as many short as long divisors, only for longrope, got "
                 f"{len(self.short)} and {len(self.long)} for {self.form}"
             )
 
@@ -125,7 +126,7 @@ def _divide(scaling: RotaryScaling, channels: int, base: float, tokens: int) -> 
     if scaling.form == "dynamic":
         longer = scaling.factor * tokens / scaling.original_tokens - (scaling.factor - 1)
         return tuple(longer ** (2 * k / (channels - 2)) for k in pairs)
-    # Both others keep a share of each frequency, and divide the rest of it.
+    # ``yarn`` and ``llama3`` keep a share of each frequency, and divide the rest.
     shares = _yarn_shares if scaling.form == "yarn" else _llama3_shares
     return tuple(
         1 / (share + (1 - share) / scaling.factor) for share in shares(scaling, channels, base)

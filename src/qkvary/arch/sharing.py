@@ -13,9 +13,10 @@ Source = Literal["q", "k", "v", "x", "q_rope", "k_rope"]
 ROLES: tuple[Role, ...] = get_args(Role)
 IDENTITY: Source = "x"
 QUERY_ROPE: Source = "q_rope"
-"""The additional query channels of decoupled rotary positions."""
+"""The source of the additional query channels of decoupled rotary positions."""
 KEY_ROPE: Source = "k_rope"
-"""Their additional key channels, shared by all heads."""
+"""The source of the additional key channels of decoupled rotary positions, which all heads
+share."""
 
 LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 
@@ -58,7 +59,7 @@ class Sharing:
 
     @property
     def cached(self) -> tuple[Source, ...]:
-        """The sources that autoregressive decoding has to keep: those of key and value."""
+        """The sources that autoregressive decoding has to keep: what key and value read."""
         return (self.key,) if self.key == self.value else (self.key, self.value)
 
     @property
@@ -131,4 +132,4 @@ def _partitions() -> tuple[Sharing, ...]:
 
 
 SHARINGS: tuple[Sharing, ...] = _partitions()
-"""All fifteen, each once, most learned projections first."""
+"""All fifteen sharings; those with the most learned projections come first."""

@@ -28,11 +28,11 @@ class NamedVariant:
     """An entry of the table."""
 
     label: str
-    """Canonical."""
+    """The canonical label."""
     origin: Origin
-    """The first description; ``this project`` where none is published."""
+    """Where the variant was first described; ``this project`` if it was not published before."""
     remark: str = ""
-    """A remark in addition to the derived meaning."""
+    """Added to the meaning that is derived from the variant."""
 
     @property
     def variant(self) -> Variant:

@@ -23,10 +23,11 @@ class LinearTerms:
     """The fields of a variant that have a meaning in linear attention alone."""
 
     decay: Decay = "none"
-    """A factor per KV head and token of distance in the weights of linear attention."""
+    """In linear attention, the factor per token of distance by which weights decay, for each KV
+    head."""
     normaliser: Normaliser = "sum"
     """The divisor of the weights of linear attention: their sum, their sum without the decay (paper
-    1, appendix A.1, which decays the state alone), or none."""
+    1, appendix A.1, decays only the state), or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +35,15 @@ class RoleTerms(LinearTerms):
     """The fields of a variant that determine what its sources become before they are compared."""
 
     decoupled: int | None = None
-    """Channels of decoupled rotary positions: a rotated query of each head, from a separate
-    projection, is multiplied with one rotated key that all heads share, and the product is added to
-    the scores."""
+    """Channels of decoupled rotary positions: each head gets a rotated query from a separate
+    projection, all heads share one rotated key, and their products are added to the scores."""
     latent: int | None = None
-    """Width of the latent from which a shared key and value are made, by one matrix each."""
+    """Width of the latent from which one matrix each makes a shared key and value."""
     kv_norm: bool = False
     """Whether the tensor that key and value share is normalised (RMSNorm over all KV heads)."""
     head_norm: HeadNorm = "none"
-    """RMSNorm of query and key before any rotation, with separate gains: of each head by itself,
-    with one gain for all heads (``qk-norm``), or of all heads together."""
+    """RMSNorm of query and key before any rotation, with separate gains for both: over each head,
+    with one gain for all heads (``qk-norm``), or over all heads together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,27 +51,28 @@ class ScoreTerms(RoleTerms):
     """The fields of a variant that determine its scores, apart from query and key."""
 
     plus: bool = False
-    """The papers' ``+``: scores become tau a_ij + g(j), from a fixed 2D sinusoid."""
+    """The papers' ``+``: scores become tau a_ij + g(j), which a fixed 2D sinusoid defines."""
     key_bias: bool = False
-    """The function of ``+`` with its own parameters: scores become tau a_ij + b(j)."""
+    """The same function as ``+`` with direct parameters: scores become tau a_ij + b(j)."""
     positions: ScorePosition = "none"
-    """A joint (i, j) position term in the scores."""
+    """A position term in the scores that depends on both i and j."""
     soft_cap: float | None = None
-    """The bound that a tanh keeps scores within."""
+    """The bound within which a tanh keeps scores; ``None`` for no bound."""
     window: int | None = None
-    """Keys this many tokens or more before the query (bidirectional: away from it) are masked."""
+    """Masks keys that are this many tokens or more before the query (in bidirectional attention:
+    away from it)."""
     stride: int | None = None
-    """Keys whose distance this number does not divide are masked, except those in the window."""
+    """Masks keys whose distance is not a multiple of this, except those in the window."""
     diagonal: DiagonalNorm = "none"
-    """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees
-    (paper 1, appendix A.2). ``unscaled`` divides before the score scale is applied, as the
-    appendix's listing does; the others divide scaled scores."""
+    """Divides the diagonal of K K^T by its mean or by its norm over the tokens that a query sees
+    (paper 1, appendix A.2). ``unscaled`` divides before the score scale is applied, like the
+    appendix's listing; the others divide scaled scores."""
     temperature: float = 1.0
     """Scores are divided by this before the softmax."""
     core: Core = "softmax"
     """The function that turns scores into weights (:data:`CORES`)."""
     own: str | None = None
-    """The name of a score term, core or layer of a user's file (:data:`OWN`)."""
+    """The name of a score term, core or layer from a user's file (:data:`OWN`)."""
 
     @property
     def has_positions(self) -> bool:
@@ -112,26 +113,27 @@ class TermEntry:
     """A term of roles or scores. In words and equations, ``{value}`` is the value of its field."""
 
     name: str
-    """The field of :class:`ScoreTerms` that switches it on, or one of the field's choices."""
+    """The field of :class:`ScoreTerms` that switches the term on, or one of that field's
+    choices."""
     field: str
-    """The field of :class:`ScoreTerms` that has the term."""
+    """The field of :class:`ScoreTerms` to which the term belongs."""
     words: str
-    """Its meaning, as a clause of a sentence."""
+    """The meaning of the term, as a clause of a sentence."""
     scores: str = "{scores}"
-    """The scores with it, as an equation."""
+    """The equation of the scores with the term."""
     role: str | None = None
-    """Query and key with it, as an equation of ``{role}`` and its ``{letter}``, where it changes
-    them."""
+    """The equation of query and key with the term, in ``{role}`` and its ``{letter}``; None if the
+    term does not change them."""
     key_value: str | None = None
-    """The equation of key or value with it, from ``{source}`` and the role's letter."""
+    """The equation of key or value with the term, in ``{source}`` and the role's letter."""
     where: str = ""
-    """The definitions of the symbols of its equation."""
+    """Definitions of the symbols in the equations."""
     is_symmetric: bool = True
-    """Whether symmetric scores, equal for (i, j) and (j, i), stay symmetric."""
+    """Whether scores that are equal for (i, j) and (j, i) stay so."""
     before_scale: bool = False
-    """Whether it takes the products of query and key before their scale."""
+    """Whether the term applies to the products of query and key before they are scaled."""
     values: tuple[str, ...] = ()
-    """The choices of the field, where it is the term of some of them."""
+    """The choices of the field that switch the term on; empty for any value but the default."""
 
     def is_in(self, variant: ScoreTerms) -> bool:
         """Return whether a variant has this term."""
@@ -162,11 +164,11 @@ class OwnPart:
     """A score term, core or layer of a user's file."""
 
     name: str
-    """Its name in labels, after ``@own-``."""
+    """The name in labels, after ``@own-``."""
     words: str
-    """Its meaning, as a clause of a sentence."""
+    """The meaning, as a clause of a sentence."""
     made: type[Any]
-    """Its class."""
+    """The class."""
 
     @property
     def entry(self) -> TermEntry:
@@ -176,7 +178,7 @@ class OwnPart:
 
 
 OWN: dict[str, OwnPart] = {}
-"""What the files that this process has imported registered, by name (``nn.own``)."""
+"""The parts that imported files of users have registered in this process, by name (``nn.own``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,19 +188,20 @@ class CoreEntry:
     name: Core
     """The value of :attr:`ScoreTerms.core`."""
     words: str
-    """Its meaning, as a clause of a sentence; empty for the softmax."""
+    """The meaning of the core, as a clause of a sentence; empty for the softmax."""
     equation: str
-    """The weights, as an equation of ``{scores}`` and of which pairs are ``{seen}``, or of
-    ``{query}`` and ``{key}``; hidden pairs have the weight 0. ``{bare_query}`` and
-    ``{bare_key}`` are without parentheses."""
+    """The equation of the weights, in ``{scores}`` and the visible pairs ``{seen}``, or in
+    ``{query}`` and ``{key}``; hidden pairs have the weight 0. ``{bare_query}`` and ``{bare_key}``
+    have no parentheses."""
     products: str = ""
-    """The scores without terms, where they are not s q kᵀ, of ``{query}`` and ``{key}``."""
+    """The equation of the scores without terms, in ``{query}`` and ``{key}``, if it is not s q
+    kᵀ."""
     fields: tuple[str, ...] = ()
-    """The fields of :class:`ScoreTerms` that have a meaning with it."""
+    """The fields of :class:`ScoreTerms` that may be set with this core."""
     has_causal: bool = True
-    """Whether tokens that see only the past can have it."""
+    """Whether causal attention can use this core."""
     keeps_state: bool = False
-    """Whether a sum of fixed size holds everything that later tokens need of earlier ones."""
+    """Whether a sum of fixed size holds everything that later tokens need from earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,17 +209,17 @@ class Option:
     """The form of a field in labels."""
 
     form: str
-    """The option with its value, after ``@``."""
+    """The text of the option and its value, after ``@``."""
     pattern: str
-    """A regular expression for the option, whose group is the value."""
+    """A regular expression for the option; its group matches the value."""
     help: str
     """The choices, for messages."""
     read: Callable[[str], Any] = str
-    """The value of that text."""
+    """Converts the text of the value."""
 
 
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(ScoreTerms)}
-"""The value of each field without which its term does not exist."""
+"""The value of each field that means that its term is absent."""
 
 ROLE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
@@ -283,7 +286,7 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
         before_scale=True,
     ),
 )
-"""The terms that change query, key or value, in the order of application."""
+"""The terms that change query, key or value, in the order in which they are applied."""
 
 SCORE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
@@ -366,10 +369,10 @@ SCORE_TERMS: tuple[TermEntry, ...] = (
         values=("learned", "fixed"),
     ),
 )
-"""The terms that change scores or weights, in the order of application."""
+"""The terms that change scores or weights, in the order in which they are applied."""
 
 TERMS = (*ROLE_TERMS, *SCORE_TERMS)
-"""Every term, in the order of application."""
+"""Every term, in the order in which they are applied."""
 
 _ANY = (
     *("plus", "key_bias", "positions", "decoupled"),
@@ -413,18 +416,16 @@ CORES: Mapping[str, CoreEntry] = {
             "channel-softmax({bare_role})",
             "normaliser",
         ),
-        # Sums of products of any sign may be zero, so that nothing divides by them.
+        # Sums of products of any sign may be zero, so nothing is divided by them.
         _linear("linear-identity", "query and key, not normalised", "{role}"),
     )
 }
-"""Every core by name.
-
-``sima``: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
-Transformers". ``soft``: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity",
-with the exact kernel in place of its Nystroem approximation. SOFT ties query and key by itself:
-published, it is ``Q=K-V@soft``. ``linear``: Katharopoulos et al. 2020, "Transformers are RNNs:
-Fast Autoregressive Transformers with Linear Attention", with other feature maps of its kind.
-"""
+"""Every core by name. ``sima``: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free
+Attention for Vision Transformers". ``soft``: Lu et al. 2021, "SOFT: Softmax-free Transformer with
+Linear Complexity", with the exact kernel instead of its Nystroem approximation. SOFT itself ties
+query and key, so the published form is ``Q=K-V@soft``. ``linear``: Katharopoulos et al. 2020,
+"Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention"; the other linear
+cores use other feature maps."""
 
 NORMALISERS: Mapping[Normaliser, tuple[str, str]] = {
     "sum": ("weights are divided by their sum", "{scores} / Σⱼ"),
@@ -434,7 +435,7 @@ NORMALISERS: Mapping[Normaliser, tuple[str, str]] = {
     ),
     "unnormalised": ("weights are not divided by their sum", "s {scores}"),
 }
-"""The meaning of each normaliser in words, and the weights with it as an equation."""
+"""For each normaliser, its meaning in words and the equation of the weights with it."""
 
 _POSITIONS = get_args(ScorePosition)[1:]
 _NUMBER = r"\d*\.?\d+(?:e[+-]?\d+)?"
@@ -464,4 +465,4 @@ OPTIONS: Mapping[str, Option] = {
     "key_bias": Option("key-bias", "(key-bias)", "key-bias", bool),
     "own": Option("own-{}", r"own-([a-z][a-z0-9-]*)", "own-NAME (of your own file)"),
 }
-"""The options of labels by field, in their order."""
+"""The options of labels by field, in the order in which labels list them."""

@@ -19,7 +19,7 @@ IDENTITY_WEIGHT_DECAY_FACTOR = 0.3125
 """2^-5 / 0.1: paper 3 trains with weight decay 0.03125 where its baseline has 0.1."""
 
 MOST_HEADS = 1024
-"""Numbers of heads beyond this are not suggested."""
+"""Larger numbers of heads are not suggested."""
 
 
 class UnknownPartError(ValueError):
@@ -33,7 +33,7 @@ class Rank:
     size: int
     """The inner width itself, or the divisor of ``d_model``."""
     of_width: bool = False
-    """True for ``d_model / size``."""
+    """Whether the rank is ``d_model / size``."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or (self.of_width and self.size < 2):
@@ -69,7 +69,7 @@ class Variant(ScoreTerms):
     query_form: QueryForm = "plain"
     """``residual``: q = x + x W; ``residual-gelu``: q = x + gelu(x W); ``map``: q = source M_h."""
     num_kv_heads: int | None = None
-    """KV heads (1 = MQA); ``None`` means as many as query heads."""
+    """Number of KV heads (1 = MQA); ``None`` for as many as query heads."""
     k_rank: Rank | None = None
     """Rank of the projection that the key reads."""
     v_rank: Rank | None = None
@@ -104,8 +104,8 @@ class Variant(ScoreTerms):
             )
         if form == "map" and self._key_absorbs_map:
             raise ValueError(
-                "expected a key that cannot absorb the map, got a key with a projection and heads "
-                "of its own, where q M k = q (k M'); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
+                "expected a key that cannot absorb the map, got a key with its own projection and "
+                "heads, where q M k = q (k M'); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
             )
 
     @property
@@ -123,7 +123,7 @@ class Variant(ScoreTerms):
         tied = self.sharing.query in (self.sharing.key, self.sharing.value)
         if tied and self.sharing.query != IDENTITY and self.query_form != "map":
             raise ValueError(
-                f"expected a query of its own with {heads} KV heads, got a query that reads the "
+                f"expected a separate query with {heads} KV heads, got a query that reads the "
                 "same projection as a key or value with fewer heads; "
                 "choices: Q-K=V with heads shared (Q-GQA-g, Q-MQA), or a map (Q[map]=K-V/g)"
             )
@@ -251,7 +251,7 @@ class Variant(ScoreTerms):
 
     @property
     def projections(self) -> tuple[Source, ...]:
-        """The learned input projections: those of the roles, and of decoupled positions."""
+        """The learned input projections of the roles and of decoupled positions."""
         rope = () if self.decoupled is None else (QUERY_ROPE, KEY_ROPE)
         return (*self.sharing.projections, *rope)
 
@@ -300,7 +300,8 @@ class Variant(ScoreTerms):
         """
         heads = num_heads if self.num_kv_heads is None else self.num_kv_heads
         if num_heads % heads:
-            # Sizes come from files: a number of heads may be absurd, and the list must stay short.
+            # Sizes come from files: the number of heads may be absurdly large, but the list must
+            # stay short.
             few = range(1, min(num_heads, MOST_HEADS) + 1)
             divisors = ", ".join(str(n) for n in few if num_heads % n == 0)
             raise ValueError(
@@ -323,15 +324,15 @@ class LayerVariants:
     """
 
     runs: tuple[tuple[Variant, int], ...]
-    """Variants with the number of layers in a row that have them."""
+    """Variants, each with the number of consecutive layers that have it."""
 
     def __post_init__(self) -> None:
         if any(count < 1 for _, count in self.runs):
             raise ValueError("expected at least 1 layer of each variant, got 0")
         if len(self.runs) < 2:
             raise ValueError(
-                "expected at least two variants for layers, such as QKV*3,Q-K=V*3; one variant of "
-                "all layers has no number"
+                "expected at least two variants for layers, such as QKV*3,Q-K=V*3; one variant for "
+                "all layers takes no number"
             )
         if any(one[0] == other[0] for one, other in itertools.pairwise(self.runs)):
             raise ValueError(
@@ -349,7 +350,7 @@ class LayerVariants:
         Raises:
             ValueError: with both numbers.
         """
-        # Sizes come from text: the layers may be too many to list.
+        # Sizes come from text: there may be too many layers to list.
         given = sum(count for _, count in self.runs)
         if given != num_layers:
             raise ValueError(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
 
 EXPORT_KIND = "transformers export"
-"""The kind in the manifest of a folder written for transformers."""
+"""The kind that the manifest of an export for transformers states."""
 
 BYTES = 256
 _FOLDER = Path(__file__).parent / "formats"
@@ -39,7 +39,8 @@ class CheckpointFormat(Protocol):
     FORMAT: str
     """The name of the format and its files."""
     TOKENIZER_FILES: tuple[str, ...]
-    """Names of tokenizers that are found next to the weights; {} stands for the vocabulary."""
+    """File names of tokenizers that may lie next to the weights; {} stands for the size of the
+    vocabulary."""
 
     def recognises(self, path: Path) -> bool:
         """Return whether a file or folder has this format."""
@@ -120,7 +121,7 @@ def require_tokenizer(
 
 def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
     if reference == "bytes":
-        # A network of 256 tokens has no separator.
+        # A network with a vocabulary of 256 has no separator.
         return ByteTokenizer(has_separator=vocabulary > BYTES)
     path = Path(reference).expanduser()
     if path.suffix not in (".bin", ".model"):
@@ -157,8 +158,8 @@ def check_output(reference: StrPath, out: StrPath) -> None:
     path, target = find_checkpoint(reference).resolve(), read_path(out, "the path of a folder")
     if target.exists() and any(target.samefile(one) for one in (path, *path.parents)):
         raise UsageError(
-            f"expected another folder to write than that of the checkpoint, got {target}; its "
-            "weights would be lost"
+            f"expected a folder other than the checkpoint's own, got {target}: its weights would "
+            "be lost"
         )
 
 

@@ -8,7 +8,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import LARGEST_SIZE
 
 _SIZES = ("vocab_size", "d_model", "num_layers", "num_heads", "head_dim", "d_ff", "max_len")
-# The supported network; other values are rejected.
+# The only supported network; other values are rejected.
 _EXPECTED: dict[str, object] = {
     "ffn_activation": "relu",
     "attention_scale": "1/sqrt(head_dim)",

@@ -10,7 +10,7 @@ from torch import Tensor
 from qkvary.storage.errors import DamagedError
 
 T = TypeVar("T")
-"""A tensor, or one with its type in a file."""
+"""A tensor, or a tensor with its type in the file."""
 
 
 def is_head_tied(

@@ -42,7 +42,7 @@ def family_weights(network: LanguageModel, family: str) -> dict[str, Tensor]:
     """Return the weights under the names that transformers uses, including a tied head."""
     layer = network.config.layers[0]
     size, rotated = layer.size_per_head, layer.rotated_channels
-    # Ours rotate the last channels of a head.
+    # This package rotates the last channels of a head.
     order = [*range(size - rotated, size), *range(size - rotated)]
     lowered = BLOCKS[family].norm == PLUS_ONE and network.config.block.norm != PLUS_ONE
     return {

@@ -24,9 +24,9 @@ from qkvary.nn.role_maps import make_role_maps
 
 Weights = dict[str, Tensor]
 TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
-"""The advice for a network that latent attention cannot express."""
+"""Advice for networks that latent attention cannot express."""
 STILL = 2.0**-26
-"""The largest mean square of a scaled-down tensor, relative to the epsilon of its norm."""
+"""The largest mean square of a tensor that is scaled down, relative to the epsilon of its norm."""
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
@@ -53,7 +53,7 @@ def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterato
 
     Args:
         config: The network.
-        positions: Their positions, in a word.
+        positions: The kind of positions that they have.
     """
     block = config.block
     if config.positions != "none":
@@ -97,12 +97,13 @@ def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> f
 
     Args:
         shared: The rows of the tensor.
-        norm: The gain of the norm before it, whose output divided by it has a mean square of 1.
-        epsilon: That of the norm after it.
+        norm: The gain of the norm before the tensor; without the gain, its output has a mean square
+            of 1.
+        epsilon: Epsilon of the norm after the tensor.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
-    # An exponent that single precision has.
+    # Limited to exponents of single precision.
     return 2.0 ** max(-60, math.floor(math.log2((STILL * epsilon / max(largest, 1e-30)) ** 0.5)))
 
 

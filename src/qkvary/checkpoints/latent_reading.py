@@ -25,7 +25,7 @@ class ReadNetwork(NamedTuple):
 
     config: LanguageModelConfig
     weights: dict[str, Tensor]
-    """The weights by our names."""
+    """The weights, by the names of this package."""
 
 
 class LatentSizes(NamedTuple):
@@ -36,16 +36,16 @@ class LatentSizes(NamedTuple):
     layers: int
     heads: int
     head_dim: int
-    """Channels of a head's key and value without the rotary ones."""
+    """Channels per head of keys and values, without the rotary channels."""
     rope: int
-    """Rotary channels."""
+    """Number of rotary channels."""
     width: int
-    """Channels of the tensor that keys and values are made of."""
+    """Channels of the shared tensor that keys and values are made from."""
     max_tokens: int
     rotary_base: float
     norm_eps: float
     kv_norm_eps: float = KV_NORM_EPS
-    """The epsilon of the norm of that tensor."""
+    """Epsilon of the shared tensor's norm."""
 
 
 class _Form(NamedTuple):
@@ -53,7 +53,8 @@ class _Form(NamedTuple):
 
     kv_heads: int
     picks_blocks: bool
-    """Whether they are blocks of it, not products."""
+    """Whether keys and values are blocks of the shared tensor; otherwise they are products of
+    it."""
 
 
 def read_latent_network(

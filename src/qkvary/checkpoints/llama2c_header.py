@@ -28,19 +28,19 @@ class Header:
     dim: int
     """The model width."""
     hidden: int
-    """The inner width of the feed-forward networks."""
+    """The inner width of the feed-forward network."""
     layers: int
-    """Layers."""
+    """Number of layers."""
     heads: int
-    """Query heads."""
+    """Number of query heads."""
     kv_heads: int
-    """KV heads."""
+    """Number of KV heads."""
     vocabulary: int
-    """Tokens."""
+    """Number of tokens in the vocabulary."""
     tokens: int
     """The maximum sequence length."""
     tied: bool
-    """Whether the embedding is the output matrix."""
+    """Whether the output head is the embedding."""
 
     @property
     def head_dim(self) -> int:
@@ -75,7 +75,7 @@ class Header:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return a ``.bin`` file, or those of a folder that are not tokenizers."""
+    """Return a ``.bin`` file, or all ``.bin`` files of a folder except tokenizers."""
     if path.is_file():
         return [path] if path.suffix == ".bin" else []
     found = sorted(path.glob("*.bin")) if path.is_dir() else []

@@ -37,17 +37,17 @@ from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_mani
 from qkvary.storage.untrusted_files import StrPath, read_path, short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
-"""The format of the contents; the manifest has its own."""
+"""The format of the metadata; the manifest has its own version."""
 KIND = "language model"
 MOST_LAYERS = 1_000
-"""Layers of a configuration that is read without its weights."""
+"""Maximum number of layers of a configuration that is read without its weights."""
 MOST_SHARED_LAYERS = 10_000
-"""Layers of one shared block beyond this are damage, not a network."""
+"""Maximum number of layers that share one block; more is taken for damage."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 _WEIGHTS, _CONFIG, _TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 TEMPLATE = "chat_template.jinja"
-"""The file of a chat template, here and in folders of transformers."""
+"""The file of a chat template, in our checkpoints and in folders of transformers."""
 
 
 class LoadedModel(NamedTuple):
@@ -195,7 +195,7 @@ def build_model(
     except ValueError as error:
         raise DamagedError(f"{where} has an invalid configuration: {error}") from None
     found = sum(tensor.numel() for tensor in weights.values())
-    # Of parts of a user's file the number is not known before they are built.
+    # The size of parts from a user's file is not known before they are built.
     if expected != found and not not_counted(config):
         raise DamagedError(
             f"{where} has {found:,} weights, but its configuration requires {expected:,}"
@@ -237,7 +237,7 @@ def _check_numbers(weights: Mapping[str, Tensor], where: str) -> torch.dtype:
 
 
 def _check_vocabulary(config: LanguageModelConfig, tokenizer: Tokenizer | None, where: str) -> None:
-    # A table may be padded: rows after the last token are never used.
+    # A table may be padded: rows after the last token are never read.
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise DamagedError(
             f"{where} has a vocabulary of {config.vocabulary}, but its tokenizer one of "

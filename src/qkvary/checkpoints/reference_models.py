@@ -53,7 +53,7 @@ def _find(name: str) -> Path | None:
     try:
         return find_checkpoint(name)
     except (UsageError, OSError):
-        # The error of a configuration names all choices.
+        # The error about the configuration names all choices.
         return None
 
 
@@ -64,7 +64,7 @@ def _read_own_config(path: Path) -> Model | None:
     name, content = load_config(path)
     if isinstance(content.get("chars"), str):
         return as_model(read_config(content, str(path / CONFIG_NAME)), name)
-    # llama2.c has no configuration, and a file of that name may hold anything.
+    # llama2.c files have no configuration, and a file with this suffix may hold anything.
     return resolve_model(path) if content.keys() & {"model_type", "kind", "text_config"} else None
 
 

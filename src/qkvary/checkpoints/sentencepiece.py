@@ -12,7 +12,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_ENTRIES
 
 SPACE = "▁".encode()
-"""The letter for a space in pieces."""
+"""The character that stands for a space in pieces."""
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
 _TEXT, _SCORE, _TYPE = 1, 2, 3
 _MODEL_TYPE, _BPE, _CHARACTERS = 3, 2, 4
@@ -41,7 +41,7 @@ def joins_spaces(data: bytes, where: str) -> bool:
 
 
 def _joins_spaces(normalizer: Mapping[int, int | bytes]) -> bool:
-    # The default, which is not stored, is to collapse.
+    # Collapsing is the default, which files omit.
     return bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1))
 
 
@@ -74,7 +74,7 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
     }
     found = next((name for name, is_there in obstacles.items() if is_there), None)
     if found is not None:
-        raise UsageError(f"{where} has {found}, which this program does not tokenize with")
+        raise UsageError(f"{where} has {found}, which this program does not support")
     try:
         return PieceTokenizer(
             [text.replace(SPACE, b" ") for text, _, _ in pieces],

@@ -31,10 +31,10 @@ Tensors = Mapping[Kind, Mapping[str, Tensor]]
 """Tensors by kind and name."""
 
 RowCounts = Mapping[str, Mapping[str, int]]
-"""The rows of each sharded tensor in a process, by kind and name."""
+"""The number of rows that a process holds of each sharded tensor, by kind and name."""
 
 Wanted = Callable[[Kind, str, int], range]
-"""Returns the requested range of a tensor's rows."""
+"""Returns the range of rows to read, given the kind, name and number of rows of a tensor."""
 
 _SHARDS = "shards"
 
@@ -87,11 +87,11 @@ class Reader:
     """One of the processes that read a checkpoint."""
 
     number: int = 0
-    """Its rank."""
+    """The rank of the process."""
     count: int = 1
     """The number of processes."""
     wanted: Wanted = all_rows
-    """The rows to read."""
+    """Returns the rows to read."""
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
         """Return the requested rows of every tensor on the CPU; no rows give an empty tensor.

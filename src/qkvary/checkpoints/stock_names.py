@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 StockArchitecture = Literal["gpt2", "llama", "deepseek"]
-"""A stock architecture."""
 TITLES: Mapping[StockArchitecture, str] = {
     "gpt2": "GPT-2",
     "llama": "Llama",
@@ -18,11 +17,12 @@ GGUF_NAMES: Mapping[StockArchitecture, str] = {
     "llama": "llama",
     "deepseek": "deepseek2",
 }
-"""The names of llama.cpp."""
+"""The names of these architectures in llama.cpp."""
 
 Change = Literal["", "transposed", "interleaved"]
-"""``transposed``: transformers multiplies from the right, the others from the left.
-``interleaved``: transformers joins query, key and value head by head."""
+"""``transposed``: transformers stores the matrix as [inputs, outputs], the others as [outputs,
+inputs]. ``interleaved``: transformers stores query, key and value of each head next to each
+other."""
 
 
 class Row(NamedTuple):
@@ -33,10 +33,10 @@ class Row(NamedTuple):
     gguf: str
     """The name in llama.cpp."""
     ours: str
-    """The name here, without sharing. With commas, the parts that it joins; empty if other tensors
-    make it (``latent_networks``)."""
+    """The name here, for a network without sharing. Several names with commas are joined to one
+    tensor; empty if it is made from other tensors (``latent_networks``)."""
     change: Change = ""
-    """The change of layout or values, if any."""
+    """How layout or values differ in transformers; empty if they do not."""
 
 
 def _layer(theirs: str, gguf: str, ours: str, change: Change = "") -> Row:
@@ -153,16 +153,16 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("lm_head", "output", "head_weight"),
     ),
 }
-"""The tensors of each table, in the order of a file; a network may lack some."""
+"""The tensors of each table, in the order of a file. A network may lack some of them."""
 TABLES: Mapping[str, str] = {
     "gemma3": "gemma2",
     "gemma3_text": "gemma2",
     "olmo3": "olmo2",
     **{name: name for name in ROWS},
 }
-"""The table of a ``model_type`` of transformers, where it is not that of Llama."""
+"""The name of the table in ``ROWS``, by ``model_type`` of transformers; other types use Llama's."""
 PARAMETERS = ("embedding", "position_embedding", "head_weight")
-"""Names that are parameters here, where the others are modules with weight and bias."""
+"""Names that are bare parameters here; the others are modules with a weight and maybe a bias."""
 
 
 def list_tensors(table: str, layers: int) -> Iterator[Row]:

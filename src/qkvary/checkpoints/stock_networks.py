@@ -30,13 +30,13 @@ from qkvary.nn.layout import sinusoid
 from qkvary.nn.role_maps import LinearMap, make_role_maps
 
 Rule = Callable[[LanguageModelConfig], Iterator[str]]
-"""Yields features of a network that cannot be expressed."""
+"""Yields the features of a network that an architecture cannot express."""
 _KNOWN_TERMS: Mapping[StockArchitecture, tuple[str, ...]] = {
     "gpt2": ("rotary", "temperature"),
     "llama": ("rotary", "temperature"),
     "deepseek": ("decoupled", "kv_norm", "latent", "temperature"),
 }
-"""Score terms that a stock architecture has, or that weights can express."""
+"""Score terms that a stock architecture has, or that can be folded into its weights."""
 _TERMS = {
     "plus": "the bias of + on every key position",
     "key_bias": "a bias on every key position",

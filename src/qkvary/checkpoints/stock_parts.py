@@ -13,7 +13,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.checkpoints.stock_names import Row
 
 _IN_HEADS = ("q_proj", "k_proj", "query_norm", "key_norm")
-"""Modules whose rows are the channels of heads of queries and keys."""
+"""Modules whose rows are the channels of query heads or key heads."""
 
 
 def is_turned(name: str) -> bool:
@@ -67,6 +67,6 @@ def order_channels(tensor: Tensor, size: int, order: Sequence[int]) -> Tensor:
 
 
 def rotated_last(layer: AttentionConfig) -> list[int]:
-    """Return the order that moves rotated channels from the front to the back, as ours are."""
+    """Return the order that moves rotated channels from the front of a head to its end."""
     size, rotated = layer.size_per_head, layer.rotated_channels
     return [*range(rotated, size), *range(rotated)]

@@ -10,14 +10,14 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
 _LISTED = 3
-"""Differences that a message lists."""
+"""Maximum number of differences that a message lists."""
 
 
 def check_structure(network: LanguageModel) -> None:
     """Refuse a network whose layers were replaced: loading would rebuild the configured ones.
 
     Raises:
-        UsageError: for a module of another kind, one too many or too few.
+        UsageError: if a module is of another kind, additional, or missing.
     """
     with torch.device("meta"):
         built = make_language_model(network.config)

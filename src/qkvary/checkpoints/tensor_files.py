@@ -42,11 +42,8 @@ class TensorEntry:
     """The header entry of a tensor."""
 
     name: str
-    """The name."""
     dtype: torch.dtype
-    """The dtype."""
     shape: tuple[int, ...]
-    """The shape."""
 
     @property
     def size(self) -> int:
@@ -70,7 +67,7 @@ def entry_of(name: str, tensor: Tensor) -> TensorEntry:
 
 def contents_of(tensors: Mapping[str, Tensor]) -> FileContents:
     """Return the contents of a file with ``tensors``, generated one by one."""
-    # Wide dtypes first for alignment, then by name.
+    # Wide dtypes first, for alignment; then by name.
     entries = sorted(
         (entry_of(name, tensor) for name, tensor in tensors.items()),
         key=lambda entry: (-entry.dtype.itemsize, entry.name),

@@ -35,13 +35,13 @@ class TrainingState:
     """Everything needed to resume a run exactly."""
 
     step: int
-    """Completed steps."""
+    """Number of completed steps."""
     weights: Mapping[str, Tensor]
-    """Parameters and buffers by name."""
+    """Parameters and buffers, by name."""
     optimizer: Mapping[str, Tensor]
-    """Optimizer state by name."""
+    """Tensors of the optimizer's state, by name."""
     about: Mapping[str, JsonValue]
-    """All state that is not a tensor."""
+    """All other state."""
 
 
 RunOnAll = Callable[[Callable[[], JsonValue]], list[Any]]

@@ -70,7 +70,7 @@ DISPLAYS: Mapping[str, Callable[[bool], Any]] = {
     "say": lambda json: None if json else say,
     "own_process": lambda _json: True,
     "terminal": lambda json: Terminal(
-        # A program that reads the document reads no sentences.
+        # A program that reads the JSON document needs no progress.
         show_progress=no_progress if json else show_progress,
         say=say_nothing if json else say,
         warn=warn,
@@ -78,12 +78,12 @@ DISPLAYS: Mapping[str, Callable[[bool], Any]] = {
         command=shlex.join(["qkvary", *TYPED]),
     ),
 }
-"""The displays that verbs take, by the names of their parameters; made from ``--json``."""
+"""Makes the display that a verb takes from ``--json``, by the name of the verb's parameter."""
 PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
-"""Seconds between two lines of progress."""
+"""Seconds between two progress lines, on a terminal and elsewhere."""
 WIDTH_WITHOUT_TERMINAL = 160
 MOST_FILES = 3
-"""The number of files that are printed by name; further ones are counted."""
+"""Maximum number of file names that are printed; the other files are counted."""
 
 
 def build_app() -> App:
@@ -130,7 +130,7 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
     displays = own.keys() & DISPLAYS.keys()
     added = dict(inspect.signature(_added).parameters)
     if "out" in own:
-        # It writes its own files.
+        # The verb writes its own files.
         del added["out"], added["formats"]
 
     def command(*args: Any, **given: Any) -> int:
@@ -144,9 +144,9 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
             if asked["json_output"]:
                 print_json(error.document)
             raise
-        # A text is a result too, which is printed already.
+        # A generated text is a result too; it is already printed.
         found = getattr(found, "result", found)
-        # Under torchrun one process prints.
+        # Under torchrun only one process prints.
         return print_result(found, **asked) if is_first_process() else found.exit_code
 
     texts = {**_read_help(_added), **_read_help(function)}
@@ -172,7 +172,7 @@ def _added(
         json_output: Print one JSON document and nothing else.
         full: Print the whole report.
         out: Folder of the report, or a file: .html, .md or .json.
-        formats: Format to write to --out; repeat it for more.
+        formats: Format to write to --out (can be repeated).
     """
 
 
@@ -257,7 +257,7 @@ def console(stream: TextIO | None = None, *, width: int = WIDTH_WITHOUT_TERMINAL
     target = sys.stdout if stream is None else stream
     never_fail_to_encode(target)
     if "COLUMNS" in os.environ:
-        # Anything but a positive number means what the terminal has.
+        # If COLUMNS is not a positive number, the width of the terminal counts.
         columns = shutil.get_terminal_size((width, 0)).columns
     else:
         columns = None if target.isatty() else width
@@ -311,7 +311,7 @@ def print_result(
             document.setdefault("files", files)
         print_json(document)
     else:
-        # Its colours take longer to import than many commands take.
+        # Colours take longer to import than many commands take.
         from qkvary.reports.terminal import print_report
 
         screen = console()
@@ -345,7 +345,7 @@ def show_progress(what: str, unit: str = "windows") -> Generator[Callable[..., N
     first: list[int] = []
 
     def update(done: int, total: int, note: str = "") -> None:
-        # What a resumed job had done before it started took no time.
+        # Steps done before a job was resumed do not count for the speed.
         first[:] = first or [done]
         steps = done - first[0]
 

@@ -26,9 +26,9 @@ from qkvary.text.names import printable, suggest
 NEAR = dict(
     zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
 )
-"""The replacements of characters in an ASCII stream."""
+"""ASCII replacements for characters that a stream cannot encode."""
 LONGEST_MESSAGE = 2000
-"""The most characters of an error that are printed: a message may quote a value of a file."""
+"""Maximum number of characters printed of an error message, which may quote a value of a file."""
 
 TYPED: list[str] = []
 """The words after ``qkvary`` of the command that runs."""
@@ -37,7 +37,7 @@ HELP_WIDTH = 100
 DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
 """Exit codes; the others (3, 5, 6, 7, 143) come with the error as its ``exit_code``."""
 RESUMING = (("study",), ("train",), ("data", "prepare"), ("data", "features"))
-"""The commands that store their work while they run."""
+"""The commands that store their work as they run, and can resume."""
 OUT_OF_RESOURCES = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -74,7 +74,7 @@ def print_error(message: str) -> None:
         stream.write("qkvary: " + printable(text) + "\n")
         stream.flush()
     except OSError:
-        # Standard error is closed; the exit code remains.
+        # Standard error is closed; only the exit code remains.
         return
 
 
@@ -202,7 +202,7 @@ def _report(error: Exception) -> int:
     from cyclopts import CycloptsError, UnusedCliTokensError
 
     if isinstance(error, ImportError) and isinstance(error.__cause__, ImportError):
-        # A command that cannot be imported: report the missing module.
+        # If the command cannot be imported, report the missing module.
         return _report(error.__cause__)
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):

@@ -22,12 +22,14 @@ from qkvary.arch.sharing import IDENTITY, QUERY_ROPE, ROLES, Role, Source, share
 from qkvary.storage.errors import UsageError
 
 Basis = Float[Tensor, "d_model d_model"] | None
-"""A matrix by which row vectors are multiplied; ``None`` for the identity."""
+"""The matrix of a change of basis, by which row vectors are multiplied; ``None`` for the
+identity."""
 
 _BETWEEN = ("kv_norm", "qk-norm", "qk-norm-wide", "latent")
-"""Terms that change what a projection gives before it is a key or a value."""
+"""Terms that change the output of a projection before it becomes a key or a value."""
 _NEW = "new"
-"""The name of the projection that undoes the basis for roles that read the layer input."""
+"""The name of the new projection that undoes the change of basis, for roles that read the layer
+input."""
 
 
 @dataclass(slots=True)
@@ -35,11 +37,10 @@ class LayerDraft:
     """An attention layer and its weights, under the names of its state dict."""
 
     config: AttentionConfig
-    """The layer."""
     weights: dict[str, Tensor]
-    """Its parameters in float64."""
+    """The layer's parameters in float64."""
     name: str
-    """Its name in messages."""
+    """The layer's name in messages."""
 
     def reading(self, source: Source) -> str:
         """Return the name of the projection matrix that reads the layer input."""
@@ -227,8 +228,8 @@ def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
         scale_sources(weights, (QUERY_ROPE,), factor)
         return LayerDraft(layer.config, weights, layer.name)
     raise UsageError(
-        f"expected a score scale of identity none in {layer.name}, or a projection that scores "
-        f"alone read, got {format_label(layer.config.variant)}"
+        f"expected the score scale identity='none' in {layer.name}, or a projection that only "
+        f"scores read, got {format_label(layer.config.variant)}"
     )
 
 

@@ -28,7 +28,7 @@ from qkvary.nn.layout import sinusoid
 from qkvary.storage.errors import UsageError
 
 _NEARLY_ORTHOGONAL = 1e-12
-"""Distance of B^T B from the identity up to which a basis counts as orthogonal."""
+"""B counts as orthogonal if B^T B differs from the identity by at most this."""
 
 
 def check_norms(config: LanguageModelConfig) -> str:
@@ -120,7 +120,7 @@ def _last_basis(config: LanguageModelConfig, bases: Sequence[Basis]) -> tuple[Ba
     if first is None:
         return None, True
     if not is_uniform(config):
-        # The logits y B_last (E B_1)^T are y E^T.
+        # Logits become y B_last (E B_1)^T = y E^T, unchanged.
         return torch.linalg.inv(first).mT.contiguous(), True
     return first, _is_orthogonal(first)
 

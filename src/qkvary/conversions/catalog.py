@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 REWRITES, METHODS = "rewrites", "caches.methods"
 BY_LAYER = ("latent", "shared")
-"""The methods with a spectrum, from which each layer gets its own size."""
+"""The methods with a spectrum, which can size each layer by itself."""
 
 
 class Rewrite(Protocol):
     """The interface of every module in ``rewrites``."""
 
     STATEMENT: str
-    """The theorem or proposition that it applies."""
+    """The theorem or proposition that the rewrite applies."""
 
     def rewrite(self, draft: "Draft", options: "RewriteOptions", /) -> "Rewritten":
         """Return the new network.

@@ -19,9 +19,9 @@ from qkvary.storage.errors import UsageError
 from qkvary.text.numbers import check_seed, check_whole
 
 MOST_CONDITION = 1e6
-"""The condition number up to which logits stay equal to 1e-9; worse ones are refused."""
+"""Matrices with a larger condition number are refused; up to it, logits stay equal to 1e-9."""
 LARGEST_LAYER = 2**40
-"""The largest number of a layer; more is a typing error."""
+"""The largest accepted layer number; more is a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class RewriteOptions:
     """The options of a rewrite; each rewrite reads those that apply to it."""
 
     layer: int | None = None
-    """The layer to change, the first being 1; ``None`` for every layer."""
+    """The layer to change, counted from 1; ``None`` for every layer."""
     seed: int = 0
     """Seed of random choices."""
 
@@ -44,9 +44,7 @@ class Draft:
     """A configuration with its weights in float64, under the names of the state dict."""
 
     config: LanguageModelConfig
-    """The network."""
     weights: dict[str, Tensor]
-    """Its parameters."""
 
     @property
     def blocks(self) -> int:
@@ -71,9 +69,9 @@ class Conditioning:
     """A matrix that a rewrite inverts, with its condition number."""
 
     matrix: str
-    """Its name, such as ``W_Q of layer 3``."""
+    """The name of the matrix, such as ``W_Q of layer 3``."""
     number: float
-    """Its largest singular value over its smallest."""
+    """The condition number: the largest singular value over the smallest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +83,13 @@ class Rewritten:
     weights: dict[str, Tensor]
     """Its parameters in float64."""
     statement: str
-    """The theorem or proposition that was used."""
+    """The theorem or proposition that the rewrite applies."""
     conditions: tuple[str, ...]
-    """The conditions that were checked and hold."""
+    """The conditions of the theorem, all checked."""
     conditioning: tuple[Conditioning, ...] = ()
     """The matrices that were inverted."""
     notes: tuple[str, ...] = ()
-    """Other changes, one sentence each."""
+    """Further changes, one sentence each."""
 
 
 def make_draft(network: LanguageModel) -> Draft:
@@ -150,7 +148,7 @@ def measure_condition(matrix: Float[Tensor, "rows columns"], name: str) -> Condi
         UsageError: if it is singular, or worse conditioned than what leaves logits equal to 1e-9.
     """
     number = float(torch.linalg.cond(matrix))
-    # Not "greater", which would accept NaN.
+    # Written so that NaN is refused.
     if not number <= MOST_CONDITION:
         raise UsageError(
             f"expected {name} with a condition number of at most {MOST_CONDITION:.0e}, which keeps "

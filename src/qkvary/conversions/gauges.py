@@ -22,7 +22,7 @@ from qkvary.conversions.attention_bases import LayerDraft, check_terms
 from qkvary.storage.errors import UsageError
 
 CONDITION = 10.0
-"""The condition number of random gauges."""
+"""Condition number of random gauges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Gauge:
     """The matrices of a layer, one a KV head."""
 
     key: Float[Tensor, "kv_heads head_dim head_dim"]
-    """A: keys are multiplied by it, queries by its inverse transpose."""
+    """A: keys are multiplied by A, queries by its inverse transpose."""
     value: Float[Tensor, "kv_heads head_dim head_dim"]
-    """B: values are multiplied by it, the output projection by its inverse."""
+    """B: values are multiplied by B, the output projection by its inverse."""
 
 
 def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
@@ -73,7 +73,8 @@ def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
     value = gauge.value.repeat_interleave(group, 0)
     weights = dict(layer.weights)
     matrices: dict[Source, Tensor] = {sharing.query: query}
-    # After the query, whose source the others may share: then it is one matrix, or has a map.
+    # Set after the query: if the query shares this source, the source is one matrix, or the query
+    # has a map.
     matrices |= {sharing.value: gauge.value, sharing.key: gauge.key}
     for source in sharing.projections:
         _turn(weights, source, matrices[source])

@@ -30,7 +30,7 @@ BIASES: dict[Role, str] = {
     "key": _BIAS.format("key"),
     "value": _BIAS.format("value"),
 }
-"""The condition of each role's bias, see ``check_bias``."""
+"""The condition on the bias of each role, in words; see ``check_bias``."""
 
 
 def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewritten:
@@ -49,7 +49,7 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
     identities: dict[int, Source] = {}
     measured: list[Conditioning] = []
     for index in layers:
-        # A query with a nonlinear form has no matrix; that of another role has one.
+        # A nonlinear query has no matrix; but the matrices of other roles can still be inverted.
         layer = make_plain(attention_draft(draft, index))
         bases[index] = basis = find_basis(layer, role)
         identities[index] = layer.config.variant.sharing.roles[role]

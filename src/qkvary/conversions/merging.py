@@ -46,7 +46,7 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
     if config.variant.core_name != "softmax":
         raise UsageError(
             f"expected the core softmax in {layer.name}, got {config.variant.core_name}, which "
-            "reads query and key apart"
+            "reads query and key separately"
         )
     check_bias(layer, sharing.query)
     weights, size = dict(layer.weights), config.d_model
@@ -60,7 +60,7 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
             weights["k_proj.bias"] = torch.zeros(size, dtype=query.dtype)
     elif sharing.value == sharing.key:
         conditioning = (measure_condition(query, f"W_Q of {layer.name}"),)
-        # Values are v W_Q^T from here on.
+        # From here on, values are v W_Q^T.
         out = weights["o_proj.weight"]
         weights["o_proj.weight"] = torch.linalg.solve(query.mT, out, left=False)
     for name in ("k_proj.weight", "k_proj.bias"):
@@ -96,7 +96,7 @@ def merge_value(layer: LayerDraft) -> LayerDraft:
 
 
 def _share(config: AttentionConfig, sharing: Sharing) -> AttentionConfig:
-    # One KV head of one head is no sharing.
+    # With one head there are no KV heads to share.
     variant = dataclasses.replace(config.variant, sharing=sharing, num_kv_heads=None)
     return dataclasses.replace(config, variant=variant)
 
@@ -113,6 +113,6 @@ def _check_head(layer: LayerDraft, role: Role) -> None:
     alone = config.variant.sharing.readers(source) == (role,)
     if source == IDENTITY or not alone or config.variant.query_form == "map":
         raise UsageError(
-            f"expected a {role} with a projection of its own in {layer.name}, got "
+            f"expected a {role} with its own projection in {layer.name}, got "
             f"{format_label(config.variant)}"
         )

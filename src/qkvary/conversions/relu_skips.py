@@ -14,9 +14,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 _TOLERANCE = 1e-9
-"""Distance of ``-W_2 P_I W_1`` from the identity that counts as rounding."""
+"""``-W_2 P_I W_1`` counts as the identity if it differs by at most this."""
 _DEPENDENT = 1e-12
-"""Smallest eigenvalue of the products' Gram matrix, over the largest, of independent products."""
+"""Products count as independent if the smallest eigenvalue of their Gram matrix exceeds this share
+of the largest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,9 @@ class SkipDecision:
     """Whether the skip around a ReLU network can be absorbed."""
 
     channels: Bool[Tensor, " d_ff"] | None
-    """The inner channels whose sign changes; ``None`` where it cannot be absorbed."""
+    """The inner channels whose sign changes; ``None`` if the skip cannot be absorbed."""
     reason: str
-    """The condition that holds or fails, as a clause."""
+    """The condition that holds or fails, as a clause of a sentence."""
 
 
 def decide_skip(
@@ -77,6 +78,6 @@ def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> 
     if "up.bias" in weights:
         bias = weights["up.bias"]
         found["up.bias"] = sign * bias
-        # W_2 relu(-z) has W_2 P b less than W_2 relu(z) - W_2 P W_1 x.
+        # W_2 relu(-z) equals W_2 relu(z) - W_2 P W_1 x minus W_2 P b, which the bias adds back.
         found["down.bias"] = weights["down.bias"] + weights["down.weight"] @ (channels * bias)
     return found

@@ -18,9 +18,9 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
 MOST_DIFFERENCE = 1e-9
-"""The largest relative difference of logits in float64 that counts as equal."""
+"""Logits count as equal if their relative difference in float64 is at most this."""
 _ROWS, _TOKENS = 2, 128
-"""The sequences of random tokens on which logits are compared, and their longest length."""
+"""Number and maximum length of the sequences of random tokens on which logits are compared."""
 
 
 class Difference(NamedTuple):
@@ -29,11 +29,11 @@ class Difference(NamedTuple):
     dtype: str
     """The number format of both networks."""
     largest: float
-    """The largest difference of a logit."""
+    """The largest absolute difference of two logits."""
     relative: float
     """``largest`` divided by the root mean square of the original's logits; 0 if all are 0."""
     changed: float
-    """The share of positions whose most probable next token is another."""
+    """The share of positions where the most probable next token differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,14 @@ class Rewriting:
     """The result of a rewrite."""
 
     name: str
-    """The rewrite."""
     original: LanguageModel
     """The network that was given."""
     network: LanguageModel
-    """The network that computes the same, in the same number format and on the same device."""
+    """The rewritten network, in the same number format and on the same device."""
     statement: str
-    """The theorem or proposition that was used."""
+    """The theorem or proposition that the rewrite applies."""
     conditions: tuple[str, ...]
-    """The conditions that were checked and hold."""
+    """The conditions of the theorem, all checked."""
     conditioning: tuple[Conditioning, ...]
     """The matrices that were inverted."""
     exact: Difference
@@ -57,9 +56,9 @@ class Rewriting:
     stored: Difference
     """The difference in the number format of the networks."""
     tokens: int
-    """The tokens on which logits were compared."""
+    """The number of tokens on which logits were compared."""
     notes: tuple[str, ...]
-    """Other changes, one sentence each."""
+    """Further changes, one sentence each."""
 
 
 def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOptions) -> None:
@@ -77,7 +76,7 @@ def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOption
     with torch.device("meta"):
         shapes = LanguageModel(config).state_dict()
     weights = {name: shape.double() for name, shape in shapes.items()}
-    # From here on it takes numbers, which tensors without storage refuse.
+    # The rewrite checks its conditions first, then computes with values, which meta tensors refuse.
     with suppress(NotImplementedError, RuntimeError):
         rewrite(Draft(config, weights), options)
 
@@ -91,8 +90,8 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
         options: The options of the user.
 
     Raises:
-        UsageError: for an unknown rewrite, one whose conditions do not hold, or a network whose
-            logits differ by more than rounding after it.
+        UsageError: if the rewrite is unknown, its conditions do not hold, or it changes logits by
+            more than rounding.
     """
     check_structure(network)
     dtype = network.embedding.dtype
@@ -103,7 +102,7 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
     tokens = _draw_tokens(network)
     expected = _read(double, tokens)
     difference = measure_difference(expected, _read(exact, tokens), torch.float64)
-    # Not "greater", which would accept NaN.
+    # Written so that NaN is refused.
     if not difference.relative <= MOST_DIFFERENCE:
         raise UsageError(
             f"expected logits equal to {MOST_DIFFERENCE:.0e} in float64 after {name}, got a "

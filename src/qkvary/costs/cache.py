@@ -79,7 +79,8 @@ def layer_cache_bytes(
         return max(ends)
     if isinstance(attention, CompressedAttention):
         now = _compressed_bytes(attention, context, form)
-        # Closing a summary frees what waited for it, so that before it more was kept.
+        # Closing a summary frees the tokens that waited for it, so the cache was larger just
+        # before.
         before = [max(0, part.last_closing(context) - 1) for part in attention.compressors]
         most = max((_compressed_bytes(attention, time, form) for time in before), default=0)
         return max(now, most) if peak else now
@@ -256,7 +257,7 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
         return state
     keys = visible_keys(attention, context)
     if isinstance(attention, LatentAttention) and attention.indexer is not None:
-        # The keys of the indexer of all tokens, and what attention reads of those it picks.
+        # The indexer's keys of all tokens, and the latents of those tokens that it picks.
         _check_uniform(form)
         index = attention.own_indexer
         read = form.row_bytes(attention.kv_rank) + form.row_bytes(attention.rope_dim)
@@ -307,7 +308,7 @@ def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
     else:
         window = attention.config.variant.reach
         kept = [_kept_tokens(window, tokens) for tokens in (context, context + 1)]
-    # In the long run, where tokens share scales or wait for their codes.
+    # Averaged over many tokens, if tokens share scales or wait to be quantised.
     shared = token_bytes(attention, SCALE) / form.block if form.block else 0
     return (kept[1] - kept[0]) * (token_bytes(attention, form) + shared)
 
@@ -315,8 +316,8 @@ def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
 def _check_uniform(form: Format) -> None:
     if not form.is_uniform:
         raise ValueError(
-            "expected a format without blocks or a residual for compressed attention, whose "
-            f"entries are not those of tokens, got {form.name}"
+            "expected a format without blocks or a residual for compressed attention, which "
+            f"caches no entry per token, got {form.name}"
         )
 
 

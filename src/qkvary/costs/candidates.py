@@ -12,12 +12,12 @@ from qkvary.arch.variants import QKV, AnyVariant, Variant
 from qkvary.costs.exact_savings import Method, apply_saving, exact_methods
 
 AS_IT_IS = "as it is"
-"""The name of a model whose layers are not all of one variant."""
+"""The label of a model whose layers have different variants."""
 SHARINGS = ("Q=K-V", "Q-K=V", "Q=K=V", "I-K-V", "I-K=V")
-"""Sharings that are compared besides head sharing, where all costs are of interest."""
+"""Sharings to compare in addition to head sharing, if all costs are of interest."""
 
 PUBLISHED_GROUP = 4
-"""Query heads per KV head of the papers' GQA, at both sizes."""
+"""Number of query heads per KV head in the papers' GQA, at both sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +25,13 @@ class Candidate:
     """One row of a comparison."""
 
     label: str
-    """The canonical label, or ``as it is`` for layers of several kinds."""
+    """The canonical label of the variant, or ``as it is`` for layers of several kinds."""
     model: Model
     """The model with this variant."""
     is_original: bool
-    """Whether it uses the weights of the given model."""
+    """Whether the candidate keeps the weights of the given model."""
     saving: Method | None = None
-    """The method by which it stores less with these weights, if any."""
+    """The method by which the cache stores less without changing the weights, if any."""
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class Candidates:
     rows: tuple[Candidate, ...]
     """The variants that fit the model."""
     notes: tuple[str, ...]
-    """Why requested variants do not fit or what they lose, one sentence each."""
+    """Why requested variants do not fit, or what they lose; one sentence each."""
 
     @property
     def original(self) -> Candidate:
@@ -137,7 +137,7 @@ def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
     own = min(config.num_kv_heads for config in configs)
     tied = parse_variant("Q-K=V")
     for sharing in (QKV, *(map(parse_variant, SHARINGS) if all_sharings else (tied,))):
-        # A query that is the key has as many heads as the key: no such row with fewer KV heads.
+        # A query that is the key has as many heads as the key, so it allows no fewer KV heads.
         with suppress(ValueError):
             yield dataclasses.replace(sharing, num_kv_heads=None if own == queries else own)
     halves = (own // 2, own // 4, own // 8) if all_sharings else (queries // PUBLISHED_GROUP,)

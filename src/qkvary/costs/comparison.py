@@ -17,7 +17,7 @@ from qkvary.costs.macs import TRAINING_FACTOR, MacCount, decode_macs, forward_ma
 from qkvary.costs.parameters import ParameterCount, active_parameters, model_parameters
 
 LONGEST_DEFAULT = 8192
-"""The maximum of the default context."""
+"""Maximum of the default context, in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,29 +25,30 @@ class CostRow:
     """One variant of a model. Figures of caches are ``None`` where nothing is decoded."""
 
     candidate: Candidate
-    """The variant, and its model."""
+    """The variant and its model."""
     parameters: ParameterCount
     """Parameters by part."""
     active_parameters: int
-    """The parameters that one token passes through."""
+    """Number of parameters that one token passes through."""
     weight_bytes: int
-    """All parameters in the format of the weights."""
+    """Bytes of all parameters, in the format of the weights."""
     decode_macs: MacCount
     """MACs of one token that attends to the whole context."""
     prefill_macs: MacCount
-    """MACs of a prompt as long as the context, logits for its last token, visible pairs only."""
+    """MACs of a prompt as long as the context, with visible pairs only and logits for the last
+    token."""
     square_macs: MacCount
-    """MACs of a forward pass with all logits and all pairs: the papers' convention."""
+    """MACs of a forward pass with all logits and all pairs, as the papers count."""
     training_macs_per_token: float
-    """Forward and backward, visible pairs only, over the tokens of the context."""
+    """MACs of the forward and backward pass per token of the context, with visible pairs only."""
     cache_bytes_per_token: float | None
-    """Bytes that one token adds while no window is full."""
+    """Bytes that one token adds to the cache while no window is full."""
     cache_growth_bytes_per_token: float | None
-    """Bytes that one more token adds at the end of the context."""
+    """Bytes that one more token adds to the cache at the end of the context."""
     cache_bytes: int | None
-    """Bytes of the whole batch at the full context."""
+    """Bytes of the cache of the whole batch at the full context."""
     step: DecodeStep | None
-    """One decoded token for each sequence of the batch."""
+    """The cost of decoding one token for each sequence of the batch."""
 
     @property
     def label(self) -> str:
@@ -64,17 +65,17 @@ class CostComparison:
     layers: str
     """The kinds of attention of the model, in words."""
     rows: Sequence[CostRow]
-    """The costs; those of the given model come first."""
+    """One row for each variant; the row of the given model comes first."""
     context: int
-    """Tokens of a sequence."""
+    """Tokens per sequence."""
     batch: int
-    """Sequences."""
+    """Number of sequences."""
     cache: Format
     """The format of the cache."""
     weights: Format
     """The format of the weights."""
     encoder_tokens: int | None = None
-    """Tokens of the encoder, where the model does not fix them."""
+    """Tokens of the encoder, unless the model fixes them."""
     notes: Sequence[str] = ()
     """The limitations of the figures."""
     decimal: bool = False

@@ -24,7 +24,8 @@ from qkvary.costs.parameters import (
 from qkvary.costs.replicas import device_read_bytes
 
 Bound = Literal["weights", "cache", "arithmetic"]
-"""The largest part of a step's time: reading weights, reading the cache, or products."""
+"""What takes the largest part of a step's time: reading weights, reading the cache, or
+arithmetic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +33,16 @@ class DecodeStep:
     """One token for each of ``batch`` sequences."""
 
     batch: int
-    """Sequences that get a token."""
+    """Number of sequences, each of which gets one token."""
     context: int
-    """Tokens that each attends to, the new one included."""
+    """Tokens that each new token attends to, itself included."""
     weight_bytes: float
-    """Weights read; in a mixture, those of the expected number of chosen experts."""
+    """Bytes of weights read; in a mixture of experts, those of the expected number of distinct
+    experts."""
     cache_bytes: int
-    """Cache read; on several devices their number times the part of the fullest."""
+    """Bytes of cache read; on several devices, their number times the bytes on the fullest one."""
     written_bytes: int
-    """Cache written."""
+    """Bytes of cache written."""
     macs: int
     """Multiply-accumulates."""
 
@@ -105,11 +107,11 @@ def decode_step(
     if batch < 1:
         raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")
     macs = decode_macs(model, context=context, encoder_tokens=encoder_tokens).total
-    # No step is over before the device that holds most is done.
+    # A step ends when the device with the most cache has read it.
     read = devices * device_read_bytes(
         model, context=context, stored_as=cache, devices=devices, encoder_tokens=encoder_tokens
     )
-    # The keys and values of the encoder were written before the first step.
+    # The keys and values of the encoder are written before the first step.
     written = sum(
         count * layer_cache_bytes(layer.attention, context=1, stored_as=cache)
         for layer, count in count_kinds(model.layers)

@@ -20,11 +20,11 @@ class Device:
     name: str
     """The name on the command line."""
     title: str
-    """The vendor's name."""
+    """The name that the vendor uses."""
     memory_bytes: int
-    """Memory."""
+    """Bytes of memory."""
     bandwidth_bytes_per_second: float | None = None
-    """Peak rate of reading memory; ``None`` where it is not known."""
+    """Peak rate of reading memory; ``None`` if not known."""
     flops_per_second_16_bit: float | None = None
     """Peak rate of dense bf16 or fp16 matrix products with 32-bit sums; ``None`` if not known."""
     source: str = ""
@@ -78,7 +78,7 @@ DEVICES: dict[str, Device] = {
         _device("rtx-3090", "NVIDIA GeForce RTX 3090", 24, 936, 71, _SUMS),
         _device("rtx-4090", "NVIDIA GeForce RTX 4090", 24, 1_008, 165.2, _SUMS),
         _device("rtx-5090", "NVIDIA GeForce RTX 5090", 32, 1_792, 209.5, _SUMS),
-        # Where a token is as fast as memory: transfers per second times the bytes of a transfer.
+        # Devices whose speed is set by memory: transfers per second times bytes per transfer.
         _device("raspberry-pi-5", "Raspberry Pi 5 8GB", 8, 17.1, None, " (LPDDR4X-4267, 32 bits)"),
         _device("jetson-orin-nano", "NVIDIA Jetson Orin Nano 8GB", 8, 68, None, " (102 as Super)"),
         _device("jetson-agx-orin", "NVIDIA Jetson AGX Orin 64GB", 64, 204.8),
@@ -115,7 +115,7 @@ def find_device(name: str) -> Device:
     if known is not None:
         return DEVICES[known]
     key = spell(name)
-    # A name cut short means those that begin with it, however near another one is spelled.
+    # A prefix suggests the names that begin with it, before names that are spelled similarly.
     begun = [known for known in DEVICES if key and known.startswith(key)]
     near = begun or near_names(key, DEVICES)
     hint = f"did you mean {' or '.join(near)}? " if near else ""

@@ -24,19 +24,19 @@ from qkvary.costs.devices import Device
 from qkvary.costs.formats import SCALE_BYTES, Format, parse_format
 
 VLLM_BLOCK = 16
-"""Tokens of a block, where no backend asks for more."""
+"""Tokens per block, unless a backend needs more."""
 VLLM_LATENT = (512, 64)
-"""The numbers and the rotary ones of a latent that every backend of vLLM has; those of CPUs have no
-other (vllm/v1/attention/backends/mla)."""
+"""Channels of the latent and of the rotary key that every backend of vLLM supports; backends for
+CPUs support no others (vllm/v1/attention/backends/mla)."""
 VLLM_LATENT_SIZES = (320, 512, 576)
-"""The numbers of a latent with its rotary ones that vLLM accepts on any device
-(``MLACommonMetadata`` in vllm/model_executor/layers/attention/mla_attention.py)."""
+"""Sums of latent and rotary channels that vLLM accepts on any device (``MLACommonMetadata`` in
+vllm/model_executor/layers/attention/mla_attention.py)."""
 LATENT_STEP = 128
-"""A block of latents is a multiple of this many tokens in models that have states too."""
+"""In models that also have states, blocks of latents are a multiple of this many tokens."""
 CELLS_STEP = 256
 """llama.cpp allocates a multiple of this many cells."""
 GGML_BLOCK = 32
-"""Numbers that share a scale of 16 bits in the types q8_0 and q4_0."""
+"""Number of values that share a 16-bit scale in the types q8_0 and q4_0."""
 
 GIB = 2**30
 
@@ -46,14 +46,14 @@ class VllmSettings:
     """The settings that the cache of vLLM depends on, with the defaults of 0.32."""
 
     chunk: int = 8192
-    """Tokens of a prefill chunk (``--max-num-batched-tokens``)."""
+    """Tokens per prefill chunk (``--max-num-batched-tokens``)."""
     chunks_in_flight: int = 2
-    """Chunks that a window has to outlast: 2 with asynchronous scheduling, 1 without it and before
-    0.26 (vllm-project/vllm#47728)."""
+    """Number of prefill chunks that may be in flight, for which a window keeps room: 2 with
+    asynchronous scheduling, 1 without it and before 0.26 (vllm-project/vllm#47728)."""
     states: int = 2
-    """Blocks of a state for each sequence: 2 with prefix caching, else 1."""
+    """Blocks of state per sequence: 2 with prefix caching, otherwise 1."""
     devices: int = 1
-    """Devices that tensor parallelism divides the heads among."""
+    """Number of devices over which tensor parallelism divides the heads."""
 
 
 def default_chunk(device: Device) -> int:
@@ -71,11 +71,11 @@ class VllmCache:
     """A pool of blocks that the layer groups of a model share."""
 
     context: int
-    """Tokens of a sequence at most (``--max-model-len``)."""
+    """Maximum tokens per sequence (``--max-model-len``)."""
     groups: tuple[tuple[int, int], ...]
-    """Tokens of a block and blocks of a sequence, for each group of layers."""
+    """For each group of layers: tokens per block, and blocks per sequence."""
     block_bytes: int
-    """Bytes of a block in all layers of a group."""
+    """Bytes of a block, over all layers of a group."""
 
     @property
     def blocks_per_sequence(self) -> int:
@@ -160,7 +160,7 @@ def allocate_vllm(
     largest = max(map(page, specs))
 
     def tokens(spec: _Spec) -> int:
-        # A page that does not divide the largest is padded.
+        # A page size that does not divide the largest one is padded.
         return block * (largest // page(spec)) if largest % page(spec) == 0 else block
 
     kinds = Counter(specs)
@@ -199,7 +199,7 @@ def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
         yield from _vllm_latents(kept, form)
     elif kept is not None:
         heads, channels = _heads(kept)
-        # Quantised entries have a scale for each head of keys and of values.
+        # Quantised entries have one scale per head, for keys and for values.
         scale = 0 if form.group is None else SCALE_BYTES
         of_head = sum(width * form.bits // 8 + scale for width in channels)
         held = max(1, heads // devices) * of_head
@@ -229,16 +229,16 @@ class LlamaCppCache:
     """The buffers of llama.cpp for all sequences."""
 
     cells: int
-    """Cells of a stream in layers that see everything."""
+    """Cells per stream in layers without a window."""
     window_cells: int | None
-    """Cells of a stream in layers with a window; ``None`` if they have as many as others, or if
-    there are none."""
+    """Cells per stream in layers with a window; ``None`` if they have as many as other layers, or
+    if there are no such layers."""
     kv_bytes: int
-    """Keys and values of layers that see everything."""
+    """Bytes of keys and values in layers without a window."""
     window_bytes: int
-    """Keys and values of layers with a window."""
+    """Bytes of keys and values in layers with a window."""
     state_bytes: int
-    """States of recurrent layers."""
+    """Bytes of the states of recurrent layers."""
 
     @property
     def total_bytes(self) -> int:

@@ -26,7 +26,8 @@ from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.formats import Format, parse_format
 
 Certainty = Literal["exact", "needs the weights"]
-"""``exact`` by construction, or exact if the weights are conditioned well enough."""
+"""``exact``: by construction. ``needs the weights``: exact if the weights are conditioned well
+enough."""
 Method = Literal[
     "one tensor for both",
     "value and rotated slice",
@@ -40,7 +41,7 @@ Method = Literal[
 LOSSY_FORMATS = ("fp8", "int8", "int4")
 """Formats to which a cache could be rounded instead."""
 LONG = 2**16
-"""Tokens at which two ways of storing are compared by default."""
+"""Default number of tokens at which two ways of storing are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +49,11 @@ class _Text:
     """The description of a method."""
 
     certainty: Certainty
-    """Whether it is exact for all weights."""
+    """Whether the method is exact for all weights."""
     explanation: str
-    """The reason why it is exact."""
+    """Why the method is exact."""
     price: str
-    """Its cost at run time, and what has to be checked."""
+    """What the method costs at run time, and what has to be checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +61,15 @@ class Saving(_Text):
     """One way to store less, and the layers it applies to."""
 
     method: Method
-    """The entries stored instead of keys and values."""
+    """What the cache stores instead of keys and values."""
     layers: tuple[int, ...]
-    """Layers that it applies to, from 0."""
+    """The layers that the method applies to, counted from 0."""
     bytes_now: int
-    """Present cache of one sequence in those layers."""
+    """Bytes of one sequence's cache in these layers today."""
     bytes_then: int
-    """Cache of one sequence in those layers, with this method."""
+    """Bytes of one sequence's cache in these layers with the method."""
     model_bytes_now: int
-    """Present cache of one sequence in all layers."""
+    """Bytes of one sequence's cache in all layers today."""
 
     @property
     def share_of_layers(self) -> float:
@@ -91,17 +92,18 @@ class SavingsReport:
     """The exact savings of one model."""
 
     context: int
-    """Tokens of the sequence."""
+    """Tokens per sequence."""
     bytes_now: int
-    """Its present cache."""
+    """Bytes of one sequence's cache today."""
     savings: tuple[Saving, ...]
-    """The ways to store less, exact ones first."""
+    """The methods that store less; exact ones come first."""
     already: tuple[str, ...]
-    """Savings that the model has by construction."""
+    """Savings that the model already has by construction."""
     obstacles: tuple[str, ...]
-    """Reasons why other layers have no exact saving."""
+    """Why other layers have no exact saving."""
     lossy: tuple[tuple[str, int], ...]
-    """The cache in each format of fewer bits. Outputs change: measure the loss."""
+    """Bytes of the cache in each format of fewer bits. These change the outputs: measure the
+    loss."""
 
 
 _TEXTS: dict[Method, _Text] = {
@@ -261,7 +263,7 @@ def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
     """Return what a layer stores under a method, or ``None`` if the method does not apply."""
     config = attention.config
     variant = config.variant
-    # A rotary key that all heads share is no reason to store the whole input.
+    # A rotary key that all heads share does not count: it is no reason to store the input instead.
     stored = sum(config.width(source) for source in variant.sharing.cached)
     if method == "layer input":
         mixed = IDENTITY in variant.cached and len(variant.sharing.cached) == 2

@@ -18,13 +18,13 @@ Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 """Dtypes of computation."""
 
 DEFAULT_GROUP = 64
-"""Numbers that share a scale, where none is given (the default of quantised caches in
-transformers, ``q_group_size``)."""
+"""Default number of values that share a scale (as in quantised caches of transformers,
+``q_group_size``)."""
 SCALE_BYTES = 4
-"""Bytes of a group's scale: 32 bits, or a scale and a zero point of 16 bits each."""
+"""Bytes per group: a 32-bit scale, or a 16-bit scale and a 16-bit zero point."""
 
 MOST_SHARED = 2**20
-"""The most numbers or rows that a format may name."""
+"""Maximum number of values or rows that share a scale."""
 
 _QUANTIZED = re.compile(
     r"(int8|int4|int3|int2)(?:-([gb])([0-9]{1,9}))?(?:-r([0-9]{1,9}))?(?:-(fp64|fp32|bf16|fp16))?"
@@ -35,11 +35,11 @@ class StoredRows(NamedTuple):
     """A number of rows stored in one form."""
 
     coded: int
-    """Rows of codes, with their scales where each row has its own."""
+    """Number of quantised rows, including their scales if each row has its own."""
     scales: int
-    """Rows of shared scales; each has one number per channel."""
+    """Number of rows of scales that several rows share; each has one scale per channel."""
     plain: int
-    """Rows that are not quantised."""
+    """Number of rows that are not quantised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +47,18 @@ class Format:
     """The format of a stored number."""
 
     name: str
-    """Its name on the command line."""
+    """Name on the command line."""
     bits: int
-    """Bits of a number itself."""
+    """Bits per value, without scales."""
     group: int | None = None
-    """Numbers that share a scale and a zero point; ``None`` where there are none."""
+    """Number of values that share a scale and a zero point; ``None`` if there are none."""
     block: int | None = None
-    """Rows that share a scale for each column, counted from the first; they are quantised once all
-    of them are present. ``None`` where no rows share a scale."""
+    """Number of rows that share a scale for each column, counted from the first row; they are
+    quantised once all of them are present. ``None`` if rows share no scale."""
     residual: int = 0
-    """Newest rows that are not quantised."""
+    """Number of newest rows that are not quantised."""
     plain_bits: int = 16
-    """Bits of a number that is not quantised."""
+    """Bits of a value that is not quantised."""
 
     @property
     def is_lossy(self) -> bool:
@@ -100,7 +100,7 @@ _PLAIN = {
     "fp32": Format(name="fp32", bits=32),
     "bf16": Format(name="bf16", bits=16),
     "fp16": Format(name="fp16", bits=16),
-    # One scale a tensor, which is not counted.
+    # One scale per tensor, which is not counted.
     "fp8": Format(name="fp8", bits=8),
 }
 _ALIASES = {
@@ -118,7 +118,7 @@ FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
 
 
 SCALE = _PLAIN["fp32"]
-"""The format of scales that rows share."""
+"""The format of scales that several rows share."""
 
 
 def parse_format(text: str) -> Format:

@@ -26,14 +26,15 @@ from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.costs.terms import CORES, decode_term_macs, term_costs, term_macs
 
 Pairs = Literal["square", "visible"]
-"""The pairs of tokens that are counted: all, as the papers and an explicit kernel do, or those that
+"""Which pairs of tokens are counted: all (as the papers and an explicit kernel do), or those that
 causality and the window leave visible."""
 
 Logits = Literal["all", "last"]
-"""The tokens that get logits: all, as in training, or the last one, as when a prompt is read."""
+"""Which tokens get logits: all, as in training, or the last one, as when a prompt is read."""
 
 TRAINING_FACTOR = 3
-"""A training step is a forward pass and a backward pass of twice its products."""
+"""MACs of a training step relative to its forward pass: the backward pass has twice its
+products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +44,9 @@ class MacCount:
     projections: int
     """Input and output projections and query maps of all layers."""
     scores: int
-    """Scores with their terms, and weighted values, of all layers."""
+    """Scores with their terms and weighted sums of values, of all layers."""
     feed_forward: int
-    """The feed-forward networks of all layers, of experts the active ones."""
+    """The feed-forward networks of all layers; of experts only the active ones."""
     head: int
     """The output head."""
     other: int = 0
@@ -72,10 +73,10 @@ def visible_pairs(config: AttentionConfig, length: int) -> int:
     reach = length if stride is None else 0
     if window is not None:
         reach = min(window, length)
-    # Queries that see their full reach, then those at the start that see less.
+    # Queries with their full reach, then those at the start, which see fewer keys.
     pairs = (length - reach) * reach + reach * (reach + 1) // 2
     if stride is not None:
-        # Beyond the window each multiple of the stride, for the queries that come late enough.
+        # Beyond the window every multiple of the stride, for queries that come late enough.
         first, last = -(-reach // stride), (length - 1) // stride
         pairs += (last - first + 1) * (2 * length - stride * (first + last)) // 2
     return pairs if config.causal else 2 * pairs - length
@@ -271,8 +272,8 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
         projections = sum(linear.weights for linear in attention.linears)
         scores = attention.products
     else:
-        # Absorbed, the expansion of the latent is moved to the query and the output: as many
-        # products as expanding one token.
+        # When the latent's expansion is absorbed into query and output, it takes as many products
+        # as expanding one token.
         projections = sum(linear.weights for linear in attention.linears)
         scores = keys * _stored_pair_macs(attention)
     if isinstance(attention, LatentAttention):
@@ -315,7 +316,7 @@ def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool)
     if not _absorbs_key(attention):
         return again
     sharing = config.variant.sharing
-    # An identity role has no projection to absorb, and meets its own channels only.
+    # An identity role has no projection to absorb; each head meets only its own channels.
     learned = sum(source != IDENTITY for source in (sharing.key, sharing.value))
     absorbed = learned * _absorbed_macs(config, config.d_model, keys)
     if KEY_ROPE in config.variant.cached:

@@ -3,14 +3,14 @@
 from qkvary.arch.networks import TokenNetwork
 
 TOKEN_BYTES = 8
-"""Bytes of a token in a tensor of 64-bit integers."""
+"""Bytes of a token id as a 64-bit integer."""
 
 
 def forward_bytes(network: TokenNetwork, *, tokens: int, number_bytes: int) -> int:
     """Return the minimum bytes that a forward pass takes in addition to the weights.
 
-    These are the numbers of the tokens, the residual stream and the inner activations of one
-    feed-forward network; what a kernel needs for attention is left out.
+    Counts the token ids, the residual stream and the inner activations of one feed-forward network,
+    not what a kernel needs for attention.
 
     Args:
         network: The network.

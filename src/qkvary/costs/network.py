@@ -16,20 +16,20 @@ class Costs:
     """The costs of a network at one sequence length and in one dtype."""
 
     length: int
-    """Tokens of the sequence that MACs and cache are counted for."""
+    """Tokens of the sequence for which MACs and cache are counted."""
     dtype: Dtype
     """The dtype of the cache."""
     parameters: ParameterCount
-    """Learned numbers by part."""
+    """Number of learned parameters by part."""
     square_macs: MacCount
-    """MACs of a forward pass over one sequence, every pair of tokens counted: the convention of the
-    papers, and what an explicit kernel computes."""
+    """MACs of a forward pass over one sequence with all pairs of tokens, as the papers count and an
+    explicit kernel computes."""
     visible_macs: MacCount
-    """MACs of a forward pass with only the pairs that causality and windows leave visible."""
+    """MACs of a forward pass with the pairs that causality and windows leave visible."""
     cache_bytes_per_token: int | None
-    """Bytes kept of a token while decoding; ``None`` for a network that is not causal."""
+    """Bytes that the cache stores per decoded token; ``None`` for a network that is not causal."""
     cache_bytes_per_sequence: int | None
-    """Bytes kept of ``length`` tokens."""
+    """Bytes that the cache stores for ``length`` tokens."""
 
     @property
     def macs_per_sequence(self) -> int:

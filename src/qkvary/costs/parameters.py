@@ -28,9 +28,9 @@ class Size(NamedTuple):
     """The numbers of a part, matrices and biases counted separately."""
 
     weights: int
-    """Entries of matrices, tables and gains."""
+    """Number of entries of matrices, tables and gains."""
     biases: int = 0
-    """Entries of biases."""
+    """Number of entries of biases."""
 
     @property
     def total(self) -> int:
@@ -43,7 +43,7 @@ class ParameterCount:
     """Learned numbers of a network by part."""
 
     embedding: int
-    """The token embeddings, with the bias of the encoder's."""
+    """The token embeddings; of an encoder, with their bias."""
     positions: int
     """Learned absolute positions. Position terms of the scores are counted under ``attention``."""
     attention: int
@@ -51,13 +51,13 @@ class ParameterCount:
     feed_forward: int
     """The feed-forward networks of all layers, experts and routers included."""
     norms: int
-    """Gains and biases of every normalisation, the one of the output included."""
+    """Gains and biases of every normalisation, including the one before the output."""
     head: int
-    """The output head; 0 where it is the embedding."""
+    """The output head; 0 if it is the embedding."""
     other: int = 0
     """Everything else: per-layer inputs, hyper-connections, an encoder's stem."""
     biases: int
-    """The number of biases among all these."""
+    """The number of biases among all parameters."""
 
     @property
     def total(self) -> int:

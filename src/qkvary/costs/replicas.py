@@ -18,7 +18,7 @@ from qkvary.costs.cache import (
 from qkvary.costs.formats import Format
 
 NEEDED_WHOLE = (*INPUT_STORED, "latent", "keys")
-"""Storage that every head needs in full."""
+"""Storage of which every head needs all channels."""
 
 
 def device_cache_bytes(
@@ -90,7 +90,7 @@ def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
     if not isinstance(attention, ProjectedAttention) or attention.storage in NEEDED_WHOLE:
         return size
     config = attention.config
-    # A source of one head, such as a rotary key that all heads share, is on every device.
+    # A source with one head, such as a rotary key that all heads share, is on every device.
     cached = config.variant.cached
     held = sum(-(-config.heads(one) // devices) * config.channels(one) for one in cached)
     return -(-size * held // sum(map(config.width, cached)))

@@ -16,9 +16,9 @@ from qkvary.costs.replicas import device_cache_bytes, kinds_cache_bytes
 
 Fills = Literal["weights", "cache"]
 REPLICA_SIZES = (1, 2, 4, 8, 16, 32, 64)
-"""Devices that a replica may span."""
+"""Numbers of devices that a replica may span."""
 MOST_TOKENS = 2**36
-"""The end of a search for the longest context: beyond it memory is not the limit."""
+"""Where the search for the longest context ends: beyond it, memory is not the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +28,21 @@ class Demand:
     device: Device
     """The device."""
     context: int
-    """Tokens that every user keeps."""
+    """Tokens that are cached for every user."""
     users: int
-    """Users at once, a sequence each."""
+    """Concurrent users, each with one sequence."""
     weights: Format
     """The format of the weights."""
     reserve: float = 0.1
-    """The share of memory that is left to activations, fragments and the engine."""
+    """The share of the memory that is reserved for activations, fragmentation and the engine."""
     price: float | None = None
     """The price of one device per month."""
     encoder_tokens: int | None = None
-    """Tokens of the encoder, where the model does not fix them."""
+    """Tokens of the encoder, unless the model fixes them."""
     count_weights: bool = True
-    """Whether weights take memory; the papers' scenario leaves them out."""
+    """Whether weights take memory; the papers' scenario ignores them."""
     replica_sizes: tuple[int, ...] = REPLICA_SIZES
-    """Devices that a replica may span, in rising order."""
+    """Numbers of devices that a replica may span, in ascending order."""
 
     def __post_init__(self) -> None:
         if self.context < 1 or self.users < 1:
@@ -84,29 +84,29 @@ class ServingPlan:
     """The serving of one model, with its cache in one format, for a demand."""
 
     cache: Format
-    """The format of the cache."""
+    """The number format of the cache."""
     weight_bytes: int
-    """Weights of the whole model."""
+    """Bytes of the weights of the whole model."""
     user_bytes: int
-    """Cache of one user at the full context."""
+    """Bytes of one user's cache at the full context."""
     longest_context: int | None
-    """Tokens of one user alone on one replica; ``None`` where memory sets no limit."""
+    """Maximum tokens of a single user on one replica; ``None`` if memory sets no limit."""
     devices_per_replica: int | None = None
-    """Devices that share one copy of the model; ``None`` where no size is enough."""
+    """Number of devices that share one copy of the model; ``None`` if no number is enough."""
     users_per_replica: int = 0
-    """The largest batch at the full context."""
+    """Maximum number of users per replica at the full context."""
     devices: int | None = None
-    """Devices for all users."""
+    """Number of devices for all users."""
     price_per_month: float | None = None
-    """The sum over all devices."""
+    """The price of all devices per month."""
     fills: Fills | None = None
-    """The largest use of a replica's memory at this demand; ``None`` where nothing fits."""
+    """What takes most of a replica's memory at this demand; ``None`` if nothing fits."""
     step: DecodeStep | None = None
-    """One decoding step of a replica with the users that the demand gives it."""
+    """One decoding step of a replica, for the users that it serves."""
     step_seconds: float | None = None
-    """Its roofline time; ``None`` where the device's rates are not known."""
+    """The time of this step by the roofline model; ``None`` if the device's rates are not known."""
     bound: Bound | None = None
-    """The largest part of that time."""
+    """What takes the largest part of this time."""
 
     @property
     def fits(self) -> bool:

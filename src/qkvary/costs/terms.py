@@ -11,14 +11,14 @@ class TermCost:
     """The rule of one term. Elementwise work on the scores is not counted."""
 
     parameters: Callable[[AttentionConfig], tuple[int, int]] | None = None
-    """Weights and biases of a layer."""
+    """Number of weights and biases in a layer."""
     macs: Callable[[AttentionConfig, int, int], int] | None = None
-    """Multiply-accumulates of a layer, by its number of keys and of pairs of query and key."""
+    """MACs of a layer, by its number of keys and its number of pairs of query and key."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
     """MACs of one decoded token, by the number of keys; None if ``macs`` gives them."""
     absorbs_key: bool = True
-    """Whether the query may absorb the key's projection: nothing changes keys or their products
-    in between."""
+    """Whether the key's projection can be folded into the query, because nothing changes keys or
+    their products in between."""
 
 
 def term_costs(config: AttentionConfig) -> Iterator[TermCost]:
@@ -114,7 +114,7 @@ def _decay_parameters(config: AttentionConfig) -> tuple[int, int]:
 
 
 _NOT_KNOWN = TermCost(absorbs_key=False)
-"""The rule of a part of a user's file, which is not counted."""
+"""The costs of a part from a user's file, which are not counted."""
 
 TERMS: Mapping[str, TermCost] = {
     "kv_norm": TermCost(parameters=_norm_parameters, absorbs_key=False),
@@ -138,7 +138,7 @@ TERMS: Mapping[str, TermCost] = {
     "temperature": TermCost(),
     "decay": TermCost(parameters=_decay_parameters),
 }
-"""The rule of each term."""
+"""The costs of each term."""
 
 
 def _pairwise_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
@@ -202,11 +202,11 @@ class CoreCost:
     """The rule of one core: the MACs of its scores and mixed values."""
 
     macs: Callable[[AttentionConfig, int, int], int] = _pairwise_macs
-    """MACs of a layer, by its number of keys and of pairs of query and key."""
+    """MACs of a layer, by its number of keys and its number of pairs of query and key."""
     prompt_macs: Callable[[AttentionConfig, int, int], int] | None = None
-    """Those of a prompt that fills a cache; None if ``macs`` gives them."""
+    """MACs of a prompt that fills a cache; None if ``macs`` gives them."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
-    """Those of one decoded token, by the number of keys; None if ``macs`` gives them."""
+    """MACs of one decoded token, by the number of keys; None if ``macs`` gives them."""
 
 
 _LINEAR = CoreCost(macs=_chunked_macs, prompt_macs=_prompt_macs, decode_macs=_recurrent_macs)
@@ -220,4 +220,4 @@ CORES: Mapping[str, CoreCost] = {
     "linear-softmax": _LINEAR,
     "linear-identity": _LINEAR,
 }
-"""The rule of each core."""
+"""The costs of each core."""

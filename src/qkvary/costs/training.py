@@ -34,7 +34,7 @@ STATE_BYTES: dict[Precision, int] = {"mixed": 16, "fp32": 16}
 """Bytes per parameter. ``mixed``: 16-bit weights and gradients, 32-bit master weights and two AdamW
 moments (2 + 2 + 4 + 4 + 4). ``fp32``: weights, gradients and two moments (4 each)."""
 LOGIT_BYTES = 8
-"""Bytes of one logit and its gradient in 32 bits, where head and loss are not fused."""
+"""Bytes of a 32-bit logit and its gradient, if head and loss are not fused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +42,22 @@ class TrainingPlan:
     """The training of one model on one device."""
 
     tokens: int
-    """Tokens of a sequence."""
+    """Tokens per sequence."""
     state_bytes: int
-    """Weights, gradients and optimizer."""
+    """Bytes of weights, gradients and optimizer state."""
     sequence_bytes: int
-    """Activations of one sequence, its logits included."""
+    """Bytes of one sequence's activations, logits included."""
     checkpointing: bool
-    """Whether blocks are computed again instead of kept."""
+    """Whether activations inside blocks are recomputed instead of stored."""
     free_bytes: int
     """Memory of the device minus the state; negative if the state does not fit."""
     largest_batch: int
-    """Sequences that fit in the free memory; 0 where even one does not."""
+    """Maximum number of sequences that fit into the free memory; 0 if a single one does not."""
     macs_per_token: float
-    """Forward and backward, visible pairs only."""
+    """MACs per token of the forward and backward pass, with visible pairs only."""
     tokens_per_second: float | None
-    """Tokens a second at the requested utilisation; ``None`` where the rate is not known."""
+    """Tokens per second at the requested utilization; ``None`` if the device's rate is not
+    known."""
 
 
 def plan_training(
@@ -156,7 +157,7 @@ def activation_bytes(
     blocks = map_layers(model.layers, count)
     inputs = tokens * d_model * len(model.layers)
     largest = max(blocks) - tokens * d_model
-    # The last norm keeps its input and the head its own.
+    # The last norm and the head each store their input.
     outside = 2 * tokens * d_model
     if model.encoder is not None:
         encoding = map_layers(
@@ -173,7 +174,7 @@ def activation_bytes(
 def activation_numbers(layer: Layer, d_model: int) -> int:
     """Numbers that one block keeps per token: what each operation needs for its backward pass."""
     sublayers = 2 if layer.cross is None else 3
-    # Every norm keeps its input, and what follows one that is given to a sublayer its output.
+    # Every norm stores its input; a sublayer after a norm stores the norm's output.
     norms = len(layer.norms) or sublayers
     numbers = (norms + min(norms, sublayers)) * d_model + _attention_numbers(layer.attention)
     if layer.cross is not None:
@@ -196,7 +197,7 @@ def _attention_numbers(attention: AttentionLayer) -> int:
         return _projected_numbers(attention)
     if isinstance(attention, LatentAttention):
         read = 2 * attention.key_dim + attention.value_dim
-        # The norms of the latents keep their inputs, the projections after them theirs.
+        # The norms of the latents store their inputs, and the projections after them theirs.
         latents = 2 * ((attention.q_rank or 0) + attention.kv_rank)
         return latents + attention.num_heads * (read + attention.value_dim)
     if isinstance(attention, RecurrentLayer):
@@ -219,8 +220,8 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
     made = 0 if variant.latent is None else config.width(sharing.key)
     before = config.width(sharing.key) if variant.kv_norm else 0
     if variant.decoupled is not None:
-        # Query and key are copied next to their rotated parts, and the value is filled up with as
-        # many zeros, which mixed values have too until they are cut off.
+        # Query and key are copied next to their rotated parts. The value is padded with as many
+        # zeros, which stay in the mixed values until they are cut off.
         wide = config.num_heads + config.num_kv_heads
         return 2 * wide * config.compared_channels + queries + made + before
     tensors: dict[tuple[str, bool], int] = {
@@ -230,7 +231,7 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
     }
     if variant.query_form in ("map", "residual-gelu"):
         tensors[sharing.query, False] = config.width(sharing.query)
-    # The layer input is kept already, as what the projections read.
+    # The layer input is stored anyway, because the projections read it.
     tensors.pop((IDENTITY, False), None)
     if made:
         tensors |= {("key", False): config.kv_width, ("value", False): config.kv_width}

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from qkvary.data.rows import random_words
 
 SCALE = (0.8, 1.0)
-"""Area of a crop, as a share of the image."""
+"""Range of a crop's area, as a share of the image's area."""
 RATIO = (0.9, 1.1)
-"""Width over height of a crop."""
+"""Range of a crop's width divided by its height."""
 TRIES = 10
-"""Sizes that are drawn before the whole image is taken."""
+"""Number of sizes to try before the whole image is taken."""
 STEPS_AT_ONCE = 8
-"""Number of steps whose crops are drawn in one go; a call per step would be slower."""
+"""Number of steps whose crops are drawn in one call; a call per step would be slower."""
 _NUMBERS = 2 * TRIES + 3
 
 
@@ -60,7 +60,7 @@ def _draw_block(count: int, size: int, seed: int, block: int) -> Crops:
     """Draw the crops of the steps of a block, one after the other."""
     steps = range(block * STEPS_AT_ONCE, (block + 1) * STEPS_AT_ONCE)
     words = np.stack([random_words(count * _NUMBERS, "crops", seed, step) for step in steps])
-    # The upper 53 bits, as a float below 1.
+    # The upper 53 bits as a float below 1.
     uniform = ((words >> np.uint64(11)) * 2.0**-53).reshape(-1, _NUMBERS)
     low, high = (math.log(ratio) for ratio in RATIO)
     area = size * size * (SCALE[0] + (SCALE[1] - SCALE[0]) * uniform[:, :TRIES])

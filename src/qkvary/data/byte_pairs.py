@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     import tiktoken
 
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-"""GPT-2's pre-tokenization pattern, written without backtracking; merges do not cross its matches.
-"""
+"""GPT-2's pre-tokenization pattern, written without backtracking; merges stay within one match."""
 SEPARATOR = "<|endoftext|>"
 _PLAIN = (*range(33, 127), *range(161, 173), *range(174, 256))
-"""Bytes written as themselves in a list of merges; the others are letters from U+0100 on."""
+"""Bytes that a list of merges writes as themselves; the others become letters from U+0100 on."""
 
 
 def byte_letters() -> dict[str, int]:
@@ -89,7 +88,7 @@ class BytePairTokenizer:
             UsageError: if tiktoken is not installed.
         """
         require("tiktoken")
-        # Decoding needs no tiktoken, and the command line must answer without it.
+        # Decoding needs no tiktoken, and the command line must start without it.
         import tiktoken  # noqa: PLC0415
 
         return tiktoken.Encoding(
@@ -112,7 +111,7 @@ class BytePairTokenizer:
         text_bytes(text)
         return self.encoding.encode_ordinary(text)
 
-    # The protocol Tokenizer has ``after``, which changes nothing here.
+    # The protocol Tokenizer has ``after``, which makes no difference here.
     def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002
         """Return the bytes of a token; the separator has none."""
         return b"" if token == self.separator else self.pieces[token]

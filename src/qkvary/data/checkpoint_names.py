@@ -14,17 +14,17 @@ from qkvary.text.names import find_name, suggest
 PACKAGED = Path(__file__).parent / "models"
 """The folder of the packaged models."""
 FOLDER = "checkpoints"
-"""The folder of checkpoints below ``QKVARY_DATA``."""
+"""The folder of checkpoints in ``QKVARY_DATA``."""
 RUNS = Path("runs")
-"""The default folder of runs; a run is ``<first two digits of its key>/<key>`` below it."""
+"""The default folder of runs; each run is in ``<first two digits of its key>/<key>``."""
 NETWORK_NAME = "network"
-"""The folder of the trained network below that of a run."""
+"""The folder of the trained network, inside the folder of its run."""
 _RUN_KEY = re.compile(r"[0-9a-f]{64}")
 _KEY_START = re.compile(r"[0-9a-f]{2,64}")
 _ELSEWHERE = {
     "stories260K": "stories260K.bin and tok512.bin of https://huggingface.co/karpathy/tinyllamas",
 }
-"""Files of checkpoints that are not packaged, and where to get them."""
+"""Files of checkpoints that are not packaged, with the places to get them from."""
 
 
 def packaged_names() -> tuple[str, ...]:
@@ -59,14 +59,14 @@ def find_checkpoint(reference: StrPath) -> Path:
     name = read_name(reference, "the name or path of a checkpoint")
     path = read_path(name)
     if path.exists():
-        # A pipe or a device might never end.
+        # Reading a pipe or a device might never end.
         if not (path.is_file() or path.is_dir()):
             raise UsageError(f"expected a file or folder, got {path}, which is neither")
         return _network_of(path) if _RUN_KEY.fullmatch(path.name) else path
     packaged, root = find_packaged(name), data_root()
     if packaged is not None:
         return packaged
-    # A name from elsewhere may be on this machine.
+    # The checkpoint may be on this machine even if it is not packaged.
     names = tuple(dict.fromkeys((*checkpoint_names(), *_ELSEWHERE)))
     known = find_name(name, names)
     if root is not None and known in checkpoint_names():

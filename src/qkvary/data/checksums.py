@@ -20,11 +20,11 @@ MULTI30K_FILES = {
     "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
     "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
 }
-"""The checksums of the files of Multi30k, task 1, as they are distributed."""
+"""The checksums of the files of Multi30k, task 1, as published."""
 MULTI30K_SHA256 = "ac93810c18e472ae9eb2897cb347c6e85fa8a804e75406a4eac3050dfff8e9f8"
-"""The fingerprint of all of them."""
+"""The fingerprint of all files of Multi30k."""
 
 CIFAR100_FEATURES_SHA256 = "b9617e5d82fff3eed0dc42f91fcdd931245ce25c01ebbe2e51885ee75be5689a"
 """The packaged features of 50 classes of CIFAR-100."""
 FEATURES_MADE_HERE = "cifar100-resnet34"
-"""The features that ``qkvary data features`` makes, from weights that the user chooses."""
+"""The features that ``qkvary data features`` computes with weights that the user chooses."""

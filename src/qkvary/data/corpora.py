@@ -24,7 +24,7 @@ from qkvary.text.names import find_name, suggest
 SHIPPED = "tiny-shakespeare"
 """The corpus inside the package."""
 HUB_SHARE = 0.005
-"""The default validation share of a data set of the hub: these are large."""
+"""The default validation share of a data set of the hub; small, because these sets are large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +32,18 @@ class Corpus:
     """A named corpus."""
 
     name: str
-    """The name."""
     local: str | None = None
-    """The file or folder below ``QKVARY_DATA`` or the cache."""
+    """The file or folder in ``QKVARY_DATA`` or in the cache."""
     hub: str | None = None
     """The data set on the hub, ``owner/name`` or ``owner/name:configuration``."""
     hub_validation: str | None = None
     """The validation split of the data set; without one, a share is held out."""
     share: float = HUB_SHARE
-    """The share held out, if the corpus has no splits."""
+    """The share to hold out, if the corpus has no splits."""
     max_tokens: int | None = None
     """The default maximum of training tokens."""
     validation_tokens: int | None = None
-    """The maximum of validation tokens, for a split of the hub."""
+    """The maximum of validation tokens, if the hub has a validation split."""
 
 
 _CORPORA = (

@@ -21,11 +21,11 @@ from qkvary.storage.packages import require
 from qkvary.storage.untrusted_files import FREE_BYTES, LARGEST_RATIO
 
 SECTION_BYTES = 2**26
-"""A longer text without separators is split into several documents at line ends."""
+"""A longer text without separators is cut into several documents at line ends."""
 LARGEST_LINE = 2**28
 """The maximum bytes of a line of JSON."""
 NULS = bytes(16)
-"""A run of NUL bytes as in tar headers and in unwritten parts of files, which no text has."""
+"""A run of NUL bytes, as in tar headers and unwritten parts of files; no text has one."""
 _CHUNK, _ROWS = 2**20, 1024
 _DECODER = json.JSONDecoder()
 _MARK = DOCUMENT_END.encode()
@@ -39,16 +39,15 @@ KINDS = {
     ".ndjson": LINES,
     ".parquet": PARQUET,
 }
-"""The format by file name extension; ``.gz`` may follow except after parquet."""
+"""The format by file name extension; ``.gz`` may follow all but parquet."""
 
 
 class Document(NamedTuple):
     """One text."""
 
     text: str
-    """The text."""
     where: str
-    """Its location, for messages."""
+    """The location of the document, for messages."""
 
 
 class DocumentSource(Protocol):
@@ -80,13 +79,12 @@ class FileDocuments:
     """The documents of files, in order."""
 
     files: Sequence[Path]
-    """The files."""
     field: str = "text"
-    """The field of a line or row that holds the text."""
+    """The JSON field or table column that holds the text."""
     cuts: int = 1
-    """The number of documents per ``SECTION_BYTES`` of a longer text."""
+    """Number of documents into which ``SECTION_BYTES`` of a longer text are cut."""
     place: tuple[int, int] = (0, 0)
-    """The current file and the number of its documents read."""
+    """The index of the current file, and the number of its documents that were read."""
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
         """Yield the documents after a position, or all.
@@ -186,7 +184,8 @@ class _Bytes:
 def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
     """Yield the documents of a text file; separated ones are stripped."""
     section = max(1, SECTION_BYTES // cuts)
-    # Consumed bytes are deleted at the front, which is free, and few are searched twice.
+    # Consumed bytes are deleted at the front, which costs nothing, and few bytes are searched
+    # twice.
     waiting = bytearray(file.chunk().removeprefix(_BOM))
     line, marked, looked, ended = 1, False, 0, not waiting
     limit, is_long = SECTION_BYTES, False
@@ -195,7 +194,7 @@ def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
         if place >= 0:
             end, used, marked, is_long = place, place + len(_MARK), True, False
         elif len(waiting) > limit + len(_MARK):
-            # Only a text that fills the buffer is known to be long and is split.
+            # Only a text that fills the buffer is known to be long, and is split.
             if not is_long:
                 limit, is_long = section, True
             used = end = waiting.rfind(b"\n", 0, limit) + 1
@@ -304,9 +303,9 @@ class TextPart:
     text: Callable[[], str]
     """Returns the whole text."""
     start: float
-    """The start of the part, as a fraction of the characters."""
+    """The start of the part, as a fraction of the text's characters."""
     end: float
-    """The end of the part."""
+    """The end of the part, as a fraction of the text's characters."""
     where: str
     """The location of the text, for messages."""
 

@@ -15,12 +15,12 @@ from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import ResourceError
 
 TIMEOUT_SECONDS = 15.0
-"""The limit for the whole download."""
+"""Maximum seconds of a whole download."""
 HUB = "https://huggingface.co"
 HUB_SECONDS = 5.0
-"""The limit for the hub's answer, before its libraries are used."""
+"""Maximum seconds until the hub answers, before its libraries are used."""
 
-# Without other handlers, only https is opened or redirected to.
+# Without the other default handlers, only https can be opened or redirected to.
 HANDLERS: tuple[type[urllib.request.BaseHandler], ...] = (
     urllib.request.ProxyHandler,
     urllib.request.HTTPSHandler,
@@ -35,7 +35,8 @@ _OFFLINE_FLAGS = (
     ("datasets.config", "HF_HUB_OFFLINE"),
     ("datasets.config", "HF_DATASETS_OFFLINE"),
 )
-"""Where the libraries keep ``HF_HUB_OFFLINE``, which they read when they are imported."""
+"""The modules and names in which the libraries keep ``HF_HUB_OFFLINE``, which they read on
+import."""
 
 
 class DownloadError(RuntimeError):
@@ -46,7 +47,7 @@ class DownloadError(RuntimeError):
 
 def keep_in_cache(path: Path, data: bytes) -> None:
     """Store valid data in the cache to speed up later starts."""
-    # An unwritable cache only costs time: the data can be downloaded again.
+    # An unwritable cache only costs time, because the data can be downloaded again.
     with suppress(ResourceError):
         make_directory(path.parent)
         atomic_write_file(path, data)
@@ -66,7 +67,7 @@ def find_hub_problem() -> str | None:
         return "HF_HUB_OFFLINE is set"
     address = os.environ.get("HF_ENDPOINT") or HUB
     try:
-        # HANDLERS open nothing but https; another endpoint is left to the libraries.
+        # HANDLERS open only https; other endpoints are left to the libraries.
         request = urllib.request.Request(address, method="HEAD")  # noqa: S310
         response = _make_opener().open(request, timeout=HUB_SECONDS)
         if response is not None:

@@ -20,11 +20,11 @@ from qkvary.storage.errors import UsageError
 
 Tokens = NDArray[Any]
 PIECE_CHARACTERS = 2**20
-"""The minimum length of the parts of a long document."""
+"""Minimum number of characters of each part of a long document."""
 LIBRARY_CHARACTERS = 2**16
-"""The minimum length for the ``tokenizers`` library, which is slower on longer texts."""
+"""The same for the ``tokenizers`` library, which is slower on longer texts."""
 LONGEST_UNBROKEN = 2**24
-"""The maximum number of characters without whitespace that a tokenizer is given."""
+"""Maximum number of characters without whitespace that a tokenizer may receive."""
 # Every library treats these two as whitespace.
 _BREAK = re.compile(r"(?<=\S)[ \n]")
 
@@ -33,9 +33,9 @@ class EncodedDocument(NamedTuple):
     """A document as tokens."""
 
     tokens: Tokens
-    """The tokens, with the separator at the end."""
+    """The tokens; the last one is the separator."""
     text_bytes: int
-    """UTF-8 bytes of the text."""
+    """The UTF-8 bytes of the text."""
     digest: int
     """The first 8 bytes of the sha256 of the stripped text."""
 
@@ -66,7 +66,7 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[Document]) -> lis
             parts += _encode(tokenizer, document.text), separator
         except ValueError as error:
             raise UsageError(f"{document.where}: {error}") from None
-    # One array for all: an array costs more than the tokens of a short document.
+    # One array for all documents: for short documents, an array costs more than the tokens.
     together = np.concatenate(parts)
     if together.max() >= tokenizer.vocabulary:
         raise UsageError(

@@ -13,7 +13,7 @@ from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import UsageError
 
 FOLDER = "features"
-"""The folder of the files below ``QKVARY_DATA`` or the cache."""
+"""The folder of the files, in ``QKVARY_DATA`` or in the cache."""
 FeatureSetName = Literal["cifar100-50", "cifar100-resnet34", "noise"]
 
 
@@ -22,21 +22,21 @@ class FeatureSet:
     """A set of described images."""
 
     name: FeatureSetName
-    """The name."""
     classes: int
-    """Distinct classes."""
+    """Number of classes."""
     train_images: int
-    """Images of each class for training and validation."""
+    """Number of images per class for training and validation."""
     test_images: int
-    """Images of each class for the test."""
+    """Number of images per class for the test."""
     width: int
-    """Numbers that describe an image."""
+    """Number of features per image."""
     images: ImageSetName | None
-    """The images that are described; None for none."""
+    """The data set of the described images; None for noise."""
     labels: slice
-    """The classes of these images, in the order of the described ones."""
+    """The classes of the image data set that the feature set covers, in the same order."""
     origin: str
-    """The checksum of the numbers, or the name of the network that computes them here."""
+    """The checksum of the features, or the name of the network that computes them on this
+    machine."""
 
     @property
     def is_made_here(self) -> bool:
@@ -61,7 +61,7 @@ FEATURE_SETS: dict[str, FeatureSet] = {
         test_images=20,
         width=64,
         images="cifar100-10k",
-        # The small network learned the even ones.
+        # The small network was trained on the even classes.
         labels=slice(1, None, 2),
         origin=CIFAR100_FEATURES_SHA256,
     ),
@@ -88,7 +88,7 @@ FEATURE_SETS: dict[str, FeatureSet] = {
         origin="uniform 1",
     ),
 }
-"""All sets."""
+"""All feature sets by name."""
 
 
 def find_features(name: str) -> Path | None:

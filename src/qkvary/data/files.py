@@ -18,7 +18,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 
 _GZIP = 31
-"""The window bits that make zlib expect a gzip header."""
+"""The value of ``wbits`` for which zlib expects a gzip header."""
 
 
 def local_paths(name: str) -> list[Path]:
@@ -52,7 +52,7 @@ def decompress(data: bytes, where: str, *, limit: int) -> bytes:
         return data
     is_gzip = where.endswith(".gz")
     try:
-        # One byte more than is allowed shows that there is more.
+        # One byte more than allowed shows whether the file is too large.
         unpack = zlib.decompressobj(_GZIP) if is_gzip else lzma.LZMADecompressor()
         plain, is_whole = unpack.decompress(data, limit + 1), unpack.eof
     except (zlib.error, lzma.LZMAError, EOFError) as error:

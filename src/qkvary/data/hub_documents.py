@@ -27,13 +27,13 @@ class HubDocuments:
     """One split of a data set."""
 
     repository: str
-    """``owner/name``."""
+    """The data set, as ``owner/name``."""
     split: str
-    """The name of the split in the data set."""
+    """The name of the split."""
     configuration: str | None = None
     """The configuration, if the data set has several."""
     revision: str | None = None
-    """A commit of the data set; the latest by default."""
+    """A commit of the data set; None for the latest."""
     field: str = "text"
     """The column that holds the text."""
     _stream: Any = None
@@ -121,7 +121,7 @@ def find_commit(repository: str, revision: str | None) -> str:
     problem = find_hub_problem()
     if problem is not None:
         raise _unreachable(repository, problem)
-    # It comes with datasets, and takes as long to import.
+    # huggingface_hub comes with datasets, and takes as long to import.
     import huggingface_hub  # noqa: PLC0415
     from huggingface_hub import errors  # noqa: PLC0415
 

@@ -25,7 +25,7 @@ from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import suggest
 
 PACKAGED = Path(__file__).parent / "cifar100_features.safetensors"
-"""The features of ``cifar100-50``."""
+"""The file of the packaged features of ``cifar100-50``."""
 LARGEST_FILE = 2**28
 """Maximum bytes of a file of features."""
 
@@ -34,9 +34,9 @@ class ImageFeatures(NamedTuple):
     """A set of described images, ``[classes, images of a class, width]``."""
 
     train: NDArray[np.float32]
-    """The images for training and validation."""
+    """Features of the images for training and validation."""
     test: NDArray[np.float32]
-    """The images of the test."""
+    """Features of the images for the test."""
 
 
 def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[Any]:
@@ -54,7 +54,9 @@ def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[A
     """
     sizes = np.bincount(labels)
     if len(set(sizes)) != 1:
-        raise ValueError(f"expected classes of one size, got {sizes.min()} to {sizes.max()} images")
+        raise ValueError(
+            f"expected equally large classes, got {sizes.min()} to {sizes.max()} images"
+        )
     order = np.argsort(labels, kind="stable")
     return images[order].reshape(len(sizes), sizes[0], *images.shape[1:])
 

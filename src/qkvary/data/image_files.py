@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qkvary.storage.errors import DamagedError
 
 _BYTES = 8
-"""The code of unsigned bytes; other types do not occur here."""
+"""The IDX code of unsigned bytes, the only type that occurs here."""
 _LARGEST_RANK = 4
 
 
@@ -28,11 +28,11 @@ class LoadedImages(NamedTuple):
     """The images of a data set."""
 
     train: Images
-    """The images for training, and for validation where a protocol holds some out."""
+    """The training images; a protocol may hold some out for validation."""
     test: Images
-    """The images of the test."""
+    """The test images."""
     classes: tuple[str, ...] = ()
-    """The names of the classes where the files say them."""
+    """The names of the classes where the files name them."""
 
 
 def freeze(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:
@@ -98,12 +98,12 @@ def decode_picture(
     Raises:
         DamagedError: if it is anything else.
     """
-    # An extra, which is required only where pictures are read.
+    # An optional dependency, required only for reading pictures.
     from PIL import Image  # noqa: PLC0415
 
     try:
         with warnings.catch_warnings():
-            # A header that claims a huge picture is refused below.
+            # A header that claims a huge picture is rejected below.
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=formats) as picture:
                 if picture.width != picture.height or picture.width not in sides:
@@ -117,5 +117,5 @@ def decode_picture(
                 return pixels[None] if is_grey else pixels.transpose(2, 0, 1)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DamagedError(
-            f"expected a whole {' or '.join(formats)} in {where}, got another file: {error}"
+            f"expected a complete {' or '.join(formats)} in {where}: {error}"
         ) from None

@@ -22,9 +22,9 @@ ImageSetName = Literal[
     "tiny-imagenet-20",
 ]
 ImageFormat = Literal["idx", "cifar", "folders", "own"]
-"""``idx``: one file of images and one of labels; ``cifar``: records of labels and pixels;
-``folders``: a JPEG file for each image, in folders or an archive of them; ``own``: a folder of
-``data.own_images``."""
+"""``idx``: one file of images and one of labels. ``cifar``: records of a label and pixels.
+``folders``: one JPEG file per image, in folders or in an archive of them. ``own``: a folder that
+``data.own_images`` reads."""
 
 
 CLASS_NAMES: dict[str, tuple[str, ...]] = {
@@ -37,7 +37,7 @@ CLASS_NAMES: dict[str, tuple[str, ...]] = {
         ("cifar10", "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck"),
     )
 }
-"""The names of classes by data set; the others have numbers."""
+"""The names of the classes, by data set; classes of other sets have numbers only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class Pixels:
     """The size and the statistics of the images of a data set."""
 
     size: int
-    """Rows and columns."""
+    """Height and width in pixels."""
     mean: tuple[float, ...]
-    """The mean of each channel in the code of paper 2, for pixels in [0, 1]."""
+    """The mean of each channel that paper 2's code uses, for pixels in [0, 1]."""
     std: tuple[float, ...]
-    """The standard deviation of each channel there."""
+    """The standard deviation of each channel that paper 2's code uses."""
 
     @property
     def channels(self) -> int:
@@ -62,9 +62,9 @@ class Archive:
     """A published archive with all files."""
 
     url: str
-    """Its address."""
+    """The URL of the archive."""
     sha256: str
-    """Its checksum."""
+    """The checksum of the archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,30 +72,29 @@ class ImageSet:
     """A data set of labelled images of one size."""
 
     name: str
-    """The name."""
     title: str
-    """Its name in prose."""
+    """The name in prose."""
     format: ImageFormat
-    """The layout of its files."""
+    """The format of the files."""
     folder: str
-    """The folder below ``QKVARY_DATA`` or the cache."""
+    """The folder in ``QKVARY_DATA`` or in the cache."""
     train: Mapping[str, str]
-    """Training files in their order, each with its sha256; of ``folders`` the archive without its
-    ending, with the sha256 of the first 20 classes (``data.tiny_imagenet.digest_classes``)."""
+    """The training files in order, each with its sha256. For ``folders``: the archive without its
+    suffix, with the sha256 of the first 20 classes (``data.tiny_imagenet.digest_classes``)."""
     test: Mapping[str, str]
-    """Test files likewise."""
+    """The test files, as for ``train``."""
     pixels: Pixels
-    """Its images."""
+    """Size and normalisation of the images."""
     classes: int
-    """Distinct labels."""
+    """Number of classes."""
     train_images: int
-    """Images for training; a protocol may hold some out."""
+    """Number of training images; a protocol may hold some out for validation."""
     test_images: int
-    """Images for the test."""
+    """Number of test images."""
     origin: str | Archive | None = None
-    """The folder of the files on the web, or the archive with them; None for a subset."""
+    """The URL of the folder of the files, or their archive; None for a subset."""
     part_of: ImageSetName | None = None
-    """The complete data set of a subset."""
+    """The complete data set, for a subset."""
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -134,15 +133,15 @@ class OwnImages:
     classes: tuple[str, ...]
     """The names of the classes."""
     size: int
-    """Rows and columns."""
+    """Height and width in pixels."""
     mean: tuple[float, ...]
     """The mean of each channel of the training images, for pixels in [0, 1]."""
     std: tuple[float, ...]
-    """Their standard deviation."""
+    """The standard deviation of each channel of the training images."""
     train_images: int
-    """Images for training; some are held out for validation."""
+    """Number of training images; some are held out for validation."""
     test_images: int
-    """Images for the test."""
+    """Number of test images."""
 
     def as_set(self, name: str) -> ImageSet:
         """Return the images as a data set."""
@@ -276,11 +275,11 @@ _TINY_IMAGENET = ImageSet(
     train={
         "tiny-imagenet-200": "be15b6fdfd9eca3705560de8b5d6398ef56c9b83d117d37588d19131e90d21e0",
     },
-    # The labels of the official test are not public: validation images are what is tested.
+    # The labels of the official test set are not public, so validation images are tested.
     test={},
     pixels=Pixels(
         size=64,
-        # Those of ImageNet, our choice: the papers name none.
+        # ImageNet's values, our choice: the papers give none.
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
     ),

@@ -23,7 +23,8 @@ from qkvary.text.names import suggest
 NOVELS = "english-novels"
 """The corpus whose files are named ``Author_Title_Year.txt``."""
 HELD_OUT_SHARE = 0.1
-"""Share of a label's texts in the validation and in the test split, at least one text each."""
+"""Share of a label's texts that form the validation split, and as many the test split; at least one
+text each."""
 FEWEST_TEXTS = len(get_args(DataSplit))
 LARGEST_TEXT = 2**26
 """Maximum bytes of a file."""
@@ -33,11 +34,11 @@ class LabelledText(NamedTuple):
     """A text of a label."""
 
     name: str
-    """The name of its file."""
+    """The name of the file."""
     data: NDArray[np.uint8]
-    """Its bytes."""
+    """The bytes of the text."""
     sha256: str
-    """The checksum of its bytes."""
+    """The checksum of the bytes."""
 
 
 Splits = Mapping[DataSplit, tuple[tuple[LabelledText, ...], ...]]
@@ -49,7 +50,7 @@ class LabelledTexts:
     """Texts with labels, in three splits."""
 
     labels: tuple[str, ...]
-    """The labels, sorted."""
+    """The labels in alphabetical order."""
     splits: Splits
     """The texts of each split, by label."""
     fingerprint: str
@@ -96,7 +97,8 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
         for text, path in zip(texts, paths, strict=True):
             if names.setdefault(text.sha256, path) != path:
                 raise UsageError(
-                    f"expected texts that differ, got {names[text.sha256]} and {path}: remove one"
+                    f"expected different texts, got {names[text.sha256]} equal to {path}: "
+                    "remove one"
                 )
         groups.append(split_texts(texts))
     splits: Splits = {split: tuple(one[split] for one in groups) for split in groups[0]}

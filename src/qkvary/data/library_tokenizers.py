@@ -44,7 +44,7 @@ class LibraryTokenizer:
         """
         require("tokenizers")
         fields = _fields(content)
-        # Truncation and padding are the task's.
+        # Tasks truncate and pad.
         fields["truncation"] = fields["padding"] = None
         self._content = json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
         self._library = ParserProcess("qkvary.data.tokenizer_process", self._content)

@@ -28,10 +28,10 @@ from qkvary.text.names import short
 
 CONFIG_NAME = "config.json"
 LARGEST_CONFIG = 1_000_000
-"""The maximum bytes; configurations of published models have some thousands."""
+"""Maximum bytes of a configuration; published ones have a few thousand."""
 
 _SHOWN_SIZES = ("lm-10m", "gpt2", "pythia-70m", "llama-3.1-8b", "qwen3-8b", "gemma-4-31b")
-"""Named sizes that an error shows."""
+"""Named sizes that an error suggests."""
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 
 
@@ -125,7 +125,7 @@ def _find(reference: str) -> Path | None:
     except PermissionError as error:
         raise ValueError(f"expected a readable file, got {reference}: {error.strerror}") from error
     except (RuntimeError, ValueError, OSError):
-        # Also a name that is too long, or circular links.
+        # Also where the name is too long, or links are circular.
         return None
     return path if reference else None
 
@@ -134,13 +134,13 @@ def _read(path: Path) -> bytes:
     target = path / CONFIG_NAME if path.is_dir() else path
     if not target.exists():
         raise ValueError(f"expected a {CONFIG_NAME} in the folder {path}, got none")
-    # A pipe or a device would never end.
+    # Reading a pipe or a device would never end.
     check_regular_file(target)
     return read_start(target, LARGEST_CONFIG + 1)
 
 
 def _name_of(path: Path) -> str:
-    """Return the name of the model: that of the folder, or of a file with its own name."""
+    """Return the name of the model: the file's, or the folder's for a ``config.json``."""
     full = path.absolute()
     folder = full if path.is_dir() else full.parent
     own = full.stem if path.is_file() and full.name != CONFIG_NAME else folder.resolve().name

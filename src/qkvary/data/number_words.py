@@ -15,7 +15,7 @@ END = "."
 LAST = 9_999
 """The largest number."""
 LEFT_OUT = 8_000
-"""The number that the published data lacks."""
+"""The number that is missing in the published data."""
 _BELOW_TWENTY = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen"
@@ -29,9 +29,9 @@ class WordSequence:
     """A sequence of words as numbers."""
 
     vocabulary: tuple[str, ...]
-    """The distinct words in the order of their first occurrence; a word's number is its index."""
+    """The distinct words in the order of their first occurrence; a word's id is its index."""
     codes: NDArray[np.int64]
-    """One number per word."""
+    """The id of each word."""
 
 
 def _spell(number: int) -> list[str]:

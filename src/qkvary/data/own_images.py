@@ -22,10 +22,10 @@ from qkvary.storage.untrusted_files import StrPath, read_file
 from qkvary.text.names import listed
 
 LARGEST_FILE, LARGEST_PICTURE = 2**28, 2**22
-"""Maximum bytes of an IDX file, compressed or not, and of a picture."""
+"""Maximum bytes of an IDX file, compressed and uncompressed, and of a picture."""
 LARGEST_SIDE = 1_024
 TEST_SHARE = 5
-"""One in this many pictures is for the test if no folder has those of the test."""
+"""One picture in this many becomes a test image if no folder has test images."""
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _IDX = {"train": ("train",), "test": ("t10k", "test")}
 
@@ -45,7 +45,7 @@ def describe_images(folder: StrPath) -> OwnImages:
         data_sha256=_fingerprint(train, test, classes),
         classes=classes,
         size=train.pixels.shape[-1],
-        # Of a constant channel nothing is to be scaled.
+        # A constant channel is not scaled.
         mean=tuple(round(float(one), 4) for one in mean),
         std=tuple(round(float(one), 4) or 1.0 for one in std),
         train_images=len(train.labels),
@@ -65,7 +65,7 @@ def load_own_images(expected: OwnImages) -> LoadedImages:
     if sha256 != expected.data_sha256:
         raise UsageError(
             f"expected the images {expected.data_sha256[:12]} in {expected.data}, got "
-            f"{sha256[:12]}: other images are another run"
+            f"{sha256[:12]}: other images need another run"
         )
     return found
 
@@ -165,10 +165,10 @@ def _read_pictures(root: Path) -> LoadedImages | None:
     (side, _), *others = sides.items()
     if others:
         raise DamagedError(
-            f"expected pictures of one size in {root}, got {len(sides)}, among them that of "
+            f"expected pictures of one size in {root}, got {len(sides)}, one of them in "
             f"{others[0][1]}"
         )
-    # Colours of one picture make all pictures coloured.
+    # If one picture has colours, all pictures get three channels.
     shape = (max(len(one) for some in pictures.values() for one in some), *side)
     train, test = (
         Images(

@@ -53,10 +53,10 @@ from qkvary.storage.locks import OwnerLock
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 
 GROUP_BYTES = (2**23, 2**28)
-"""UTF-8 bytes of text of the first group of shards, doubled from group to group, and of the
-largest."""
+"""UTF-8 bytes of text in the first group of shards, and in the largest; each group has twice as
+many as the one before."""
 BLOCK_BYTES = 2**20
-"""The minimum text per block."""
+"""Minimum bytes of text per block."""
 LOCK_FILE = "prepare.lock"
 _OWN_FILES = re.compile(
     rf"{re.escape(LOCK_FILE)}|{re.escape(PLAN_FILE)}|portion-\d+\.json|\.tmp-.*"
@@ -127,7 +127,7 @@ def prepare(
         remove_file(folder / PLAN_FILE)
     finally:
         lock.release()
-    # Groups of earlier starts were verified when loaded; those of this start are intact.
+    # Groups of earlier starts were verified when they were loaded; those of this start are intact.
     return open_prepared(folder, verify=is_complete, tokenizer=tokenizer)
 
 
@@ -136,15 +136,15 @@ class _Group:
     """The record of one group, with all that is needed to resume after it."""
 
     stream: int
-    """The index of its stream in the source."""
+    """The index of the stream in the source."""
     position: JsonValue
-    """The position in the stream after the group."""
+    """The position in the stream after the last document of the group."""
     ended: bool
-    """Whether the stream ends with the group."""
+    """Whether the stream ends with this group."""
     stream_tokens: int
-    """Training tokens of the stream up to here."""
+    """Training tokens of the stream up to the end of this group."""
     shards: Mapping[str, Sequence[int]]
-    """Tokens, documents and UTF-8 bytes of each split that received documents."""
+    """Tokens, documents and UTF-8 bytes of each split that got documents."""
     files: Mapping[str, tuple[int, str]]
     """Size and sha256 of each file."""
 
@@ -241,7 +241,7 @@ class _Preparation:
             changed = [path]
             with suppress(ValueError, TypeError, AttributeError):
                 fields = from_line(path.read_bytes().removesuffix(b"\n"))
-                # Older versions stored digests of blocks too.
+                # Older versions stored digests of blocks as well.
                 fields.pop("blocks", None)
                 self._groups.append(_Group(**fields))
                 files = {

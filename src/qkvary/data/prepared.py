@@ -36,12 +36,12 @@ TOKENIZER_FILE = "tokenizer.json"
 PLAN_FILE = "plan.json"
 """The plan of a set that is not complete."""
 BLOCKS_FILE = "blocks.json"
-"""Written by older versions; not part of the fingerprint."""
+"""A file that older versions wrote; not part of the fingerprint."""
 SPLITS = ("train", "validation", "test")
 REMEMBERED_BYTES = 2**26
-"""The minimum size from which checks are remembered on disk: smaller files are fast to check."""
+"""Checks of larger files are remembered on disk; smaller ones are fast to repeat."""
 _SETTLED_NANOSECONDS = 2_000_000_000
-"""A file changed more recently could change again with the same timestamp."""
+"""A file that changed within this time may change again without a new timestamp."""
 
 
 def shard_files(split: str, number: int) -> tuple[str, str, str]:
@@ -110,8 +110,8 @@ class TokenSplit:
         places = np.asarray(starts, dtype=np.int64)
         if places.size and (places.min() < 0 or places.max() + count > self.tokens):
             raise ValueError(
-                f"expected rows of {count:,} among the {self.tokens:,} tokens of {self._where}, "
-                f"got some from {places.min():,} to {places.max():,}"
+                f"expected rows of {count:,} within the {self.tokens:,} tokens of {self._where}, "
+                f"got rows that begin at {places.min():,} to {places.max():,}"
             )
         found = np.empty((places.size, count), dtype=np.int64)
         for row, start in zip(found, places.tolist(), strict=True):
@@ -144,7 +144,7 @@ class PreparedData:
     splits: Mapping[str, TokenSplit]
     """``train``, ``validation`` and optionally ``test``."""
     about: Mapping[str, Any]
-    """The fields of the manifest: source, overlap, and so on."""
+    """Further fields of the manifest: source, overlap and others."""
 
     @property
     def vocabulary(self) -> int:

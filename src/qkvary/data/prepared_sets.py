@@ -37,9 +37,9 @@ from qkvary.storage.jsonvalues import JsonValue, encode
 
 DEFAULT_TOKENIZER = "gpt2"
 DIGITS = 8
-"""Hexadecimal digits in the names of folders that change with their documents."""
+"""Hexadecimal digits at the end of a folder's name that identify its documents."""
 _TRAINING = ("train", "documents")
-"""The keys of training files in a list of files."""
+"""The keys under which a list of files has training files."""
 _HELD_OUT = ("validation", "test")
 
 
@@ -144,14 +144,14 @@ def prepare_corpus(
     if name not in CORPORA and source.pin is None and not by_content:
         plan = stored_plan(_choose_folder(source, tokenizer, by_content=False))
         stored = None if plan is None else _list_entries(plan["source"]["files"], *_TRAINING)
-        # Two files of one name are two sets.
+        # Two files with the same name are two sets.
         by_content = stored not in (None, _list_entries(source.files, *_TRAINING))
     folder = out or _choose_folder(source, tokenizer, by_content=by_content)
     if source.pin is not None:
         plan = stored_plan(folder)
         files = None if plan is None else plan["source"]["files"]
         commit = files.get("commit") if isinstance(files, dict) else None
-        # A complete set from before commits were recorded is kept.
+        # A complete set from a version that did not record commits is kept.
         if commit is not None or not is_prepared(folder):
             source = source.pin(cast("str | None", commit))
     return prepare(
@@ -204,8 +204,8 @@ def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -
     except UsageError:
         if corpus is not None and find_local(corpus) is None:
             raise UsageError(
-                f"expected the data set {sha256[:12]} of {reference}, got neither it nor its "
-                f"text: put the text at {corpus.local} below QKVARY_DATA"
+                f"expected the data set {sha256[:12]} of {reference} or its text, got "
+                f"neither: put the text at {corpus.local} below QKVARY_DATA"
             ) from None
         report(f"preparing {reference}")
         folder = ensure_prepared(reference)
@@ -263,7 +263,7 @@ class PlannedSet:
     vocabulary: int
     """The size of its vocabulary."""
     folder: str = ""
-    """Its folder, if it is prepared."""
+    """The folder of the set, if it is prepared."""
     fingerprint: str = ""
     """sha256 of the set, if it is prepared."""
     has_test: bool = True
@@ -271,7 +271,7 @@ class PlannedSet:
     data: PreparedData | None = None
     """The set, if it is prepared."""
     text_bytes: int | None = None
-    """The bytes of the text, if it is not prepared and they are known."""
+    """The bytes of the text, if they are known and the set is not prepared."""
 
     @property
     def problem(self) -> str | None:
@@ -330,7 +330,7 @@ def _find(
     of_corpus = False
     if own and not reference.startswith("hf:") and not path.exists():
         of_corpus = name in CORPORA and "/" not in own
-        # A reference that names neither a set nor a corpus is that of a text.
+        # A reference that names neither a set nor a corpus means a text.
         with suppress(UsageError):
             folder = find_prepared(reference)
     if (folder is not None or of_corpus) and tokenizer is not None:
@@ -360,7 +360,7 @@ def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
     try:
         own = default_folder(name, name_tokenizer(tokenizer))
     except UsageError:
-        # There is no cache, or the name is not valid for a folder.
+        # There is no cache, or the name is not a valid folder name.
         return None
     any_digits = f"{escape(plain_name(name))}-{'[0-9a-f]' * DIGITS}-{name_tokenizer(tokenizer)}"
     for folder in (own, *sorted(own.parent.glob(any_digits))):

@@ -17,16 +17,17 @@ from qkvary.data.splits import DataSplit
 NO_ANSWER = -1
 """The answer where no key is queried."""
 _ROWS = 1_024
-"""Sequences that are drawn at once, from a separate stream."""
+"""Number of sequences that are drawn at once, each batch from its own random stream."""
 
 
 class RecallSequences(NamedTuple):
     """Sequences and the answers to their queries."""
 
     tokens: NDArray[np.int32]
-    """Key and value of each pair in turn, then queried keys among zeros, ``[count, length]``."""
+    """The keys and values of all pairs in turn, then queried keys among zeros, ``[count,
+    length]``."""
     pairs: NDArray[np.int32]
-    """The number of the queried pair at each position, or ``NO_ANSWER``, ``[count, length]``."""
+    """The index of the queried pair at each position, or ``NO_ANSWER``, ``[count, length]``."""
 
 
 def draw_recall(
@@ -94,7 +95,8 @@ def _draw_distinct(words: NDArray[np.uint64], below: int) -> NDArray[np.int32]:
     """Return distinct numbers in ``[0, below)`` for each row of words, uniform over all choices."""
     found = np.zeros((len(words), 0), dtype=np.int64)
     for column in range(words.shape[1]):
-        # The number-th of those that are left: every smaller one that is taken moves it up by one.
+        # ``number`` counts the columns that are left; each smaller column that is taken moves it up
+        # by one.
         number = (words[:, column] % np.uint64(below - column)).astype(np.int64)
         for taken in np.sort(found, axis=1).T:
             number += number >= taken

@@ -152,7 +152,7 @@ class PackedRows:
     split: TokenSplit
     """The split that provides the tokens."""
     context: int
-    """Tokens that a network sees at once."""
+    """Tokens per row that the network sees."""
 
     def __post_init__(self) -> None:
         if self.rows < 1:
@@ -186,9 +186,9 @@ class PaddedRows:
     split: TokenSplit
     """The split that provides the documents."""
     context: int
-    """Tokens that a network sees at once."""
+    """Tokens per row that the network sees."""
     separator: int
-    """The padding token."""
+    """The token that pads short documents."""
 
     @property
     def rows(self) -> int:

@@ -23,9 +23,9 @@ class EncodedText:
     """A text as numbers."""
 
     alphabet: str
-    """The distinct characters, sorted; a character's number is its index."""
+    """The distinct characters, sorted; a character's id is its index."""
     codes: NDArray[np.int64]
-    """One number per character."""
+    """The id of each character."""
 
     def split(self, fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Split the text after the first ``fraction`` of its characters, rounded down."""

@@ -27,12 +27,12 @@ from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.units import read_count
 
 SECTION_CUTS = (1, 64, 4096)
-"""Documents per section of a long text, tried until the held-out share is close enough: 64 MiB, 1
-MiB and 16 KiB each."""
+"""Number of documents into which a section of a long text is cut: tried in this order until the
+held-out share is close enough. A document has 64 MiB, 1 MiB or 16 KiB."""
 SHARE = 0.05
 """The default held-out share."""
 EXACT_BYTES = 2**26
-"""Up to this total size, changed files are detected by content."""
+"""Up to this total size, changes of files are detected by content."""
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
@@ -42,7 +42,7 @@ SPLIT_NAMES = {
     "dev": "validation",
     "test": "test",
 }
-"""Names of folders and files of a corpus with splits."""
+"""Names of folders and files that stand for a split of a corpus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,11 @@ class Stream:
     """Documents that are read in order."""
 
     documents: DocumentSource
-    """The documents."""
     split: str | None
-    """Their split; ``None`` applies the source's rule to each."""
+    """The split of the documents; ``None`` if the source's rule decides for each document."""
     max_tokens: int | None = None
-    """Stop after the document that reaches this number of tokens (of train, with a rule)."""
+    """Stop after the document that reaches this number of tokens (of training tokens, if the rule
+    decides)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +62,17 @@ class Source:
     """All documents of one set."""
 
     name: str
-    """The name."""
     streams: Sequence[Stream]
     """The streams, in order."""
     rule: HeldOut | None = None
-    """The rule for documents of streams without a split."""
+    """The rule that assigns documents of streams without a split."""
     total_bytes: int | None = None
     """Bytes to read, if known."""
     files: JsonValue = field(default=None)
-    """The files read, as in the manifest."""
+    """The files that are read, as the manifest stores them."""
     pin: Callable[[str | None], "Source"] | None = None
-    """Returns the source at a commit, or at today's commit; for sources that can change."""
+    """Returns the same source at a given commit, or at today's commit; for sources that can
+    change."""
 
     def describe(self) -> dict[str, JsonValue]:
         """Return a description for the plan and the manifest, without local paths."""
@@ -96,19 +96,20 @@ class SourceOptions:
     """The selection of documents, and of those for validation."""
 
     name: str | None = None
-    """Name of the set; by default that of the source."""
+    """Name of the set; the name of the source if not given."""
     field: str = "text"
-    """The field of a line or row that holds the text."""
+    """The JSON field or table column that holds the text."""
     validation: StrPath | None = None
     """A file or folder of documents for validation."""
     held_out: float | None = None
-    """Share of documents for validation, if none are named; 0.05 of local ones."""
+    """Share of the documents to hold out for validation, if --validation names none. 0.05 for local
+    files if not given."""
     max_tokens: int | str | None = None
     """Stop after the training document that reaches this many tokens: 100000, 64M."""
 
     @property
     def token_limit(self) -> int | None:
-        """The maximum of training tokens, exceeded by less than one document."""
+        """The maximum of training tokens; the last document may exceed it."""
         return read_count(self.max_tokens, "max_tokens")
 
     def share(self, default: float) -> float:
@@ -146,7 +147,7 @@ def find_source(path: Path, choices: SourceOptions | None = None) -> Source:
                 name, text.read_all, share, chosen, where=str(text.files[0]), files=listed
             )
     if cuts > 1:
-        # A resumed preparation must cut in the same places.
+        # A resumed preparation must cut in the same positions.
         listed["cuts"] = cuts
     streams = [
         Stream(
@@ -210,7 +211,7 @@ def _find_only_text(files: Sequence[Path], name: str) -> FileDocuments:
         raise UsageError(f"expected a text, got an empty one in {', '.join(map(str, files[:3]))}")
     if len(texts) != 1 or kind_of(texts[0]) not in {None, "text"}:
         raise UsageError(
-            f"expected different documents to hold some out, got {len(texts)} files in {name}; "
+            f"expected documents that differ, to hold some out, got {len(texts)} files in {name}; "
             "name those for validation with `qkvary data prepare ... --validation PATH`"
         )
     return FileDocuments(files=texts)

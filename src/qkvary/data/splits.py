@@ -15,9 +15,9 @@ DataSplit = Literal["train", "validation", "test"]
 """The names of the splits of a data set."""
 
 MAX_SHARE_ERROR = 2.0
-"""The factor by which a share of the bytes may differ from the requested one."""
+"""The largest accepted ratio between the actual and the requested share of bytes."""
 MAX_EXACT_DOCUMENTS = 1000
-"""Up to this number of documents the share is exact, and at least one is held out."""
+"""Up to this number of documents the share is exact, with at least one document held out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class HeldOut:
     share: float
     """The share of the documents, between 0 and 1."""
     highest: int | None = None
-    """The largest held-out digest; by default derived from the share."""
+    """The largest digest that is held out; derived from the share if None."""
 
     def split_of(self, digest: int) -> str:
         """Return ``train`` or ``validation`` by the first 8 bytes of a document's sha256."""

@@ -24,17 +24,17 @@ from qkvary.storage.untrusted_files import check_regular_file, read_file
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tar.xz")
 LARGEST_MEMBER = 2**22
-"""Maximum bytes of a file of the data set; images have about 2,000."""
+"""Maximum bytes of a file of the data set; images have about 2,000 bytes."""
 LARGEST_TOTAL = 2**31
-"""Maximum bytes of all files of an archive, unpacked."""
+"""Maximum bytes of all files of an archive after unpacking."""
 DIGESTED_CLASSES = 20
-"""The first classes, whose files are verified by their sha256 wherever they come from."""
+"""Number of classes, from the first, whose files are verified by their sha256."""
 _NOT_WHOLE = (
     *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError),
-    # A password, an unknown compression, invalid numbers or names.
+    # A password, an unknown compression, or invalid numbers or names.
     *(RuntimeError, ValueError, IndexError),
 )
-"""The exceptions that readers of archives raise."""
+"""The exceptions that readers of damaged archives raise."""
 _CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 
 
@@ -52,9 +52,9 @@ def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
 
 
 def read_tiny_imagenet(place: Path, *, classes: int, size: int, digest: str) -> LoadedImages:
-    """Return the training and the validation images; those of the test have no labels.
+    """Return the training and the validation images; the test images have no labels.
 
-    A label is the place of its class in ``wnids.txt``. Grey images become three equal channels.
+    A label is the index of its class in ``wnids.txt``. Grey images become three equal channels.
 
     Args:
         place: The folder or archive.
@@ -121,7 +121,7 @@ class _BoundedReader(io.BufferedReader):
     """A reader of an uncompressed tar that limits member sizes; a header may claim any size."""
 
     left = 2 * LARGEST_MEMBER
-    """Bytes that may still be read of a member and the headers before it."""
+    """Bytes that may still be read for a member and the headers before it."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= self.left:
@@ -147,10 +147,10 @@ def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
             if data is not None:
                 yield inside, data
     except (*_NOT_WHOLE, OSError) as error:
-        # An impossible offset is an invalid argument; errors of gzip have no number.
+        # An impossible offset gives EINVAL; errors of gzip have no number.
         if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
             raise
-        raise DamagedError(f"expected a whole archive in {path}, got another: {error}") from None
+        raise DamagedError(f"expected a complete archive in {path}: {error}") from None
 
 
 def _members(path: Path) -> Iterator[tuple[str, int, Callable[[int], bytes]]]:
@@ -171,7 +171,7 @@ def _members(path: Path) -> Iterator[tuple[str, int, Callable[[int], bytes]]]:
             # A link has no contents of its own.
             file = archive.extractfile(member) if member.isfile() else None
             yield member.name, member.size, (file or io.BytesIO()).read
-            # It would keep the headers of all; its stub does not know the list.
+            # The archive would keep the headers of all members; its type stub lacks this attribute.
             cast("Any", archive).members.clear()
             reader.left = _BoundedReader.left
 

@@ -20,11 +20,12 @@ class TokenBytes:
     """The number of UTF-8 bytes of each token; 0 for tokens that are not text."""
 
     inside: NDArray[np.int64]
-    """Bytes of each token of the vocabulary inside a document."""
+    """The bytes of each token of the vocabulary inside a document."""
     first: NDArray[np.int64]
-    """Bytes of each token as the first of a document."""
+    """The bytes of each token as the first token of a document."""
     opening: int
-    """The token that precedes a document: the beginning, else the separator, else ``NONE``."""
+    """The token just before a document: the beginning token, otherwise the separator, otherwise
+    ``NONE``."""
 
     def of(self, tokens: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes of each token.
@@ -68,7 +69,7 @@ def list_token_bytes(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> list[byt
         tokenizer: The tokenizer.
         marks: The result of ``find_boundary_tokens``.
     """
-    # After an ordinary token no other token loses a space.
+    # After an ordinary token, no token loses its leading space.
     ordinary = (token for token in np.flatnonzero(~marks).tolist() if tokenizer.piece(token))
     return _token_bytes_after(tokenizer, marks, next(ordinary, None))
 

@@ -26,7 +26,7 @@ from qkvary.storage.untrusted_files import (
 NAMES = ("gpt2", "bytes", "characters")
 LONGEST_NAME = 80
 _SHORTENED = re.compile(r"gpt2-([0-9]{1,6})")
-"""``gpt2-4096``: GPT-2's tokenizer reduced to this vocabulary."""
+"""Matches ``gpt2-4096``: GPT-2's tokenizer reduced to the first 4,096 tokens."""
 GPT2_TOKENS = 50_257
 MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 MERGES_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"

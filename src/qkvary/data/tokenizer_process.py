@@ -20,7 +20,7 @@ def load(content: str) -> Callable[[Any], Any]:
         ValueError: if the numbers of tokens are implausible.
     """
     library = tokenizers.Tokenizer.from_str(content)
-    # Names of special tokens in a text are ordinary text.
+    # Names of special tokens in a text are treated as ordinary text.
     library.encode_special_tokens = True
 
     def handle(request: str | list[int] | None) -> object:

@@ -16,12 +16,13 @@ from qkvary.data.library_tokenizers import LibraryTokenizer
 
 _BYTE_PIECE = re.compile(rb"<0x([0-9A-F]{2})>")
 CONTROL_TOKENS = 3
-"""Unknown, beginning and end come first among the pieces and never occur in a text."""
+"""Number of control tokens (unknown, beginning, end), which come first in the vocabulary and never
+occur in a text."""
 UNKNOWN = 0
 PREFIX = b" "
-"""The space that is added before a text."""
+"""The space that is put before a text."""
 DOCUMENT_END = "<|endoftext|>"
-"""The mark between the documents of a text."""
+"""The separator between the documents of a text."""
 
 
 @runtime_checkable

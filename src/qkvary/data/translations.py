@@ -1,4 +1,4 @@
-"""Sentences and their translations by line: Multi30k, a folder like it, or two files of one's own.
+"""Sentences and their translations by line: Multi30k, a folder like it, or a user's two files.
 
 Source: Elliott et al. 2016, "Multi30K: Multilingual English-German Image Descriptions", task 1.
 """
@@ -25,10 +25,11 @@ URL = (
     "c9be912dc05a3ebf9ae5bb5f7f58c1791cda43ab/data/task1/raw"
 )
 LARGEST_FILE = 2**24
-"""Maximum bytes of a file, compressed or not; the largest of Multi30k has 2 MB."""
+"""Maximum bytes of a file, compressed and uncompressed; the largest of Multi30k has 2 MB."""
 _LANGUAGES: tuple[Language, ...] = ("de", "en")
 HELD_OUT = 20
-"""Of two files, one line in this many is for validation and one for the test: the last lines."""
+"""Of a pair of files, one line in this many becomes validation and one becomes test; both are taken
+from the end."""
 _LARGEST_OWN_FILE = 2**28
 _STEMS: Mapping[DataSplit, str] = {
     "train": "train",
@@ -37,7 +38,8 @@ _STEMS: Mapping[DataSplit, str] = {
 }
 
 Sentences = Mapping[str, tuple[str, ...]]
-"""The sentences of a split by language; equal indices are translations."""
+"""The sentences of a split by language; sentences with the same index are translations of each
+other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class Translations:
     splits: Mapping[DataSplit, Sentences]
     """The sentences of each split."""
     fingerprint: str
-    """sha256 of the checksums of all files."""
+    """sha256 of the checksums of the files."""
 
 
 @functools.lru_cache(maxsize=2)
@@ -94,7 +96,7 @@ def load_translations(
 def _check_counts(lines: Sentences, places: Mapping[str, str]) -> None:
     if len({len(some) for some in lines.values()}) > 1:
         found = " and ".join(f"{len(lines[name]):,} in {where}" for name, where in places.items())
-        raise DamagedError(f"expected as many lines in each language, got {found}")
+        raise DamagedError(f"expected equally many lines in each language, got {found}")
 
 
 def _load_pair(data: str, languages: tuple[str, ...]) -> Translations:

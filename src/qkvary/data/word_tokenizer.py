@@ -8,8 +8,8 @@ UNKNOWN, PADDING, BEGIN, END = range(4)
 SPECIALS = ("<unk>", "<pad>", "<bos>", "<eos>")
 """The first tokens of every vocabulary, in this order."""
 
-# A word or a mark with the space before it, so that joining tokens gives the sentence again; what
-# follows an apostrophe inside a word is a token with it.
+# A token is a word or a mark with the space before it, so that joining tokens restores the
+# sentence; an apostrophe inside a word and what follows it form one token.
 _TOKEN = re.compile(r" ?\w+|'\w+| ?[^\w\s]")
 
 
@@ -39,7 +39,7 @@ class WordTokenizer:
             min_count: Occurrences from which a word gets a token; rarer ones are unknown.
         """
         counts = Counter(word for sentence in sentences for word in split_words(sentence))
-        # Equal counts in alphabetical order, so that the order of the sentences does not matter.
+        # Words with equal counts are sorted, so that the order of the sentences does not matter.
         order = sorted(counts, key=lambda word: (-counts[word], word))
         return cls(word for word in order if counts[word] >= min_count)
 

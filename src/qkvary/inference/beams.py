@@ -23,7 +23,7 @@ from qkvary.inference.streaming import detokenize, find_stop
 from qkvary.nn.decoder import Decoder, device_of
 
 MOST_BEAMS = 1024
-"""The most beams: more give no better text, and a step would take seconds."""
+"""Maximum number of beams: more give no better text, and a step would take seconds."""
 MAX_LENGTH_PENALTY = 16
 """The largest absolute exponent, so that scores stay finite at every length."""
 
@@ -37,7 +37,8 @@ class Beam:
     logprob: float
     """The sum of the log-probabilities of the tokens, including the stop token, in nats."""
     score: float
-    """``logprob`` divided by the number of these tokens raised to the length penalty."""
+    """``logprob`` divided by the number of tokens (with the stop token) to the power of the length
+    penalty."""
     text: str
     """The text before the stop string."""
     finish: Finish
@@ -120,9 +121,9 @@ class _BeamSearch:
         vocabulary = logprobs.shape[-1]
         own = torch.tensor([[beam.logprob] for beam in live], dtype=torch.float64)
         totals = (logprobs + own).flatten()
-        # Enough candidates remain even if every stop token is among them.
+        # Enough candidates to leave one per beam even if every stop token is among them.
         most = min(totals.numel(), self.beams * (1 + len(set(self.request.stop_tokens))))
-        # A stable sort of the best alone: sorting all takes longer than the network of a step.
+        # A stable sort of the best candidates; sorting all takes longer than the network's step.
         best = (totals >= totals.topk(most).values[-1]).nonzero()[:, 0]
         order = best[totals[best].argsort(descending=True, stable=True)[:most]].tolist()
         stop, grown = self.request.stop, list[tuple[int, _Live]]()
@@ -161,7 +162,8 @@ class _BeamSearch:
         best = sorted((beam.score for beam in self.ended), reverse=True)[: self.beams]
         if len(best) < self.beams:
             return False
-        # A total only falls, so its score is highest at the shortest or the longest length.
+        # The sum of log-probabilities only falls, so the score is highest at the shortest or the
+        # longest length.
         lengths = (len(live[0].tokens) + 1, self.request.max_new_tokens)
         hope = max(self._score(beam.logprob, length) for beam in live for length in lengths)
         return hope <= best[-1]

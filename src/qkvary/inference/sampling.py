@@ -58,7 +58,7 @@ def draw(logits: Logits, uniform: PerRow) -> Int[Tensor, " rows"]:
     """Return the token at which the cumulative probability exceeds a uniform number in [0, 1)."""
     mass = torch.softmax(logits, dim=-1).cumsum(dim=-1)
     total = mass[:, -1:]
-    # Rounded up to the total, a number would point past the last token.
+    # If the number were rounded up to the total, it would select a position after the last token.
     target = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(mass, target, right=True)[:, 0]
 

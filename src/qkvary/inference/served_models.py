@@ -12,10 +12,10 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read
 
 Weights = Literal["f32", "f16", "bf16", "q8_0"]
 EXPORTS = 2
-"""Changes when an export of the same version changes."""
+"""Incremented when exports of the same package version change."""
 CONFIG = "config.json"
 OWN = "QKVForCausalLM"
-"""The class of folders that only transformers reads, with this package."""
+"""The class of exports that only transformers reads, with this package installed."""
 
 
 def is_stock_folder(path: Path) -> bool:
@@ -48,7 +48,7 @@ def name_export(source: Path, *choices: object) -> str:
         for one in files
         if one.is_file()
     ]
-    # A later version may export otherwise.
+    # Another version may export differently.
     version = package_version("qkvary")
     told = json.dumps([version, EXPORTS, str(source.resolve()), found, *map(str, choices)])
     return f"{source.stem}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"

@@ -26,15 +26,15 @@ from qkvary.inference.engines import CacheLine, Engine, Serving
 from qkvary.storage.errors import ResourceError, StoppedError, UsageError
 
 PATIENCE = 10.0
-"""Seconds that an engine has to end before it is killed."""
+"""Seconds that an engine has to stop before it is killed."""
 POLL = 0.1
-"""Seconds between two looks at an engine that starts."""
+"""Seconds between two checks of an engine that starts."""
 LAST_LINES = 4_000
-"""Bytes at the end of a log that are searched for the reason why an engine ended."""
+"""Bytes at the end of a log that are searched for the reason why an engine failed."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 _PR_SET_PDEATHSIG = 1
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end the server besides Ctrl-C."""
+"""Signals that stop the server, in addition to Ctrl-C."""
 
 
 def choose_port(host: str, port: int) -> int:
@@ -78,9 +78,9 @@ class Server:
     """An engine that answers."""
 
     url: str
-    """The base of the OpenAI-compatible requests."""
+    """The base URL of the OpenAI-compatible API."""
     cache: CacheLine | None
-    """What the engine says about its cache."""
+    """What the engine logged about its cache."""
     process: "subprocess.Popen[bytes]"
 
     def wait(self) -> int:
@@ -107,7 +107,7 @@ def run_engine(
     """
     launch = engine.launch(program, asked)
     with ExitStack() as stack:
-        # Signals belong to the main thread.
+        # Python delivers signals to the main thread only.
         for number in ENDING if current_thread() is main_thread() else ():
             stack.callback(signal.signal, number, signal.signal(number, _stop))
         output = stack.enter_context(log.open("wb"))
@@ -118,7 +118,7 @@ def run_engine(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # A single call of the system, which no lock of another thread can stop.
+            # It makes a single system call, which cannot deadlock on another thread's lock.
             preexec_fn=_make_leash(),  # noqa: PLW1509
         )
         stack.callback(_end, process)
@@ -128,7 +128,7 @@ def run_engine(
         while not _answers(address + launch.health, asked.key):
             time.sleep(POLL)
             _check_running(engine, process, log)
-        # What answers might be another program that took the port.
+        # Another program that took the port may be answering.
         _check_running(engine, process, log)
         cache = engine.read_cache(log.read_text("utf-8", errors="replace"))
         yield Server(url=f"{address}/v1", cache=cache, process=process)
@@ -150,7 +150,7 @@ def describe_end(engine: Engine, code: int, log: Path) -> str:
 
 def _answers(url: str, key: str | None) -> bool:
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    # The address is of this machine, and of the scheme that stands above.
+    # The URL was built above: http, on this machine.
     request = urllib.request.Request(url, headers=headers)  # noqa: S310
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -172,7 +172,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     except (subprocess.TimeoutExpired, KeyboardInterrupt, StoppedError):
         pass
     finally:
-        # Also what outlives the engine itself.
+        # Kills the whole process group, including processes that outlive the engine.
         _signal(process, signal.SIGKILL)
         process.wait()
 

@@ -20,13 +20,13 @@ from qkvary.nn.decoding.choice import choose_once, describe_device, read_clock
 from qkvary.nn.decoding.native import library
 
 ROUNDS = 6
-"""Timings per implementation; the shortest counts, because other load only slows a step down."""
+"""Timings per implementation; the shortest counts, because other load can only slow a step down."""
 LEAST_TIMED = 64
-"""The cache length up to which one choice holds."""
+"""The implementation is chosen once for all caches up to this length."""
 MOST_ROWS = 50
-"""Rows up to which ``auto`` takes the native call. It needs 0.2 to 0.7 times the time of layers for
-up to 8 rows, 0.7 to 1.1 times for 50, and 0.7 to 1.9 times for 64, where products of whole matrices
-gain (width 128 to 512, one thread)."""
+"""Rows up to which ``auto`` takes the native step. Relative to the step layer by layer, it takes
+0.2 to 0.7 times as long for up to 8 rows, 0.7 to 1.1 times for 50, and 0.7 to 1.9 times for 64,
+where products of whole matrices pay off (width 128 to 512, one thread)."""
 
 StepFunction = Callable[[Tensor, Tensor | None], Tensor]
 
@@ -104,10 +104,10 @@ class Stepper:
                 return "step"
             if "graph" in self._functions:
                 return "graph"
-            # Without its own kernel, attention is not ahead of the layers.
+            # Without a kernel of its own, attention alone is not faster than the layers.
             return "attention" if tokens.is_cuda or library() is not None else "layer"
         if not all(layer.can_undo(1) for layer in self.cache.layers):
-            # A timed step could not be undone.
+            # The cache could not be restored after a timed step.
             return next(iter(self._functions))
         kind = f"step, {self._describe()}, rows {tokens.shape[0]}, tokens {most}"
         return choose_once(kind, tuple(self._functions), lambda: self._time(tokens, mask))

@@ -153,7 +153,7 @@ class Attention(nn.Module):
                 stacklevel=2,
             )
         self.annealing = 1.0
-        """The factor of the temperature at the current step (:func:`anneal`)."""
+        """The factor of the temperature at the current training step (:func:`anneal`)."""
         if draw:
             seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
             self.initialize(Initializer(seed, "attention"))
@@ -237,10 +237,10 @@ class Attention(nn.Module):
             x: The layer's input, for the tokens after those in the cache.
             memory: The input of keys and values in place of ``x`` (cross attention), the same in
                 all calls with one cache.
-            cache: The layer's cache; the new tokens, or those of the memory, are appended.
-            layout: Positions and masks of the call, where a network computed them already; with a
-                memory, that of ``Layout.over``.
-            kernel: The kernel for few new tokens over a cache; by default that of its options.
+            cache: The layer's cache, to which the new tokens, or the memory's, are appended.
+            layout: Positions and masks of the call, if a network has computed them already; with a
+                memory, from ``Layout.over``.
+            kernel: The kernel for few new tokens over a cache; the one of its options by default.
             attention_mask: Instead of a layout: True for real tokens, of all seen and new ones, or
                 of the memory. The layer reads zeros in place of the others.
             positions: Instead of a layout: positions of all seen and new tokens.
@@ -255,7 +255,7 @@ class Attention(nn.Module):
         state = None
         if memory is not None:
             if positions is not None or document_ids is not None:
-                raise ValueError("expected no positions and document_ids with a memory")
+                raise ValueError("expected neither positions nor document_ids with a memory")
             layout = self._lay_over(memory, layout, x.shape[1], attention_mask)
         elif cache is not None and not self.config.causal:
             raise ValueError("expected a causal layer with a cache, got a bidirectional one")
@@ -295,13 +295,13 @@ class Attention(nn.Module):
         layout.check_documents_in_a_row()
 
     def _check_call(self, x: object, cache: object) -> None:
-        """Check the input, and that the cache is that of one layer."""
+        """Check the input, and that the cache belongs to one layer."""
         width = self.config.d_model
         if not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point():
             given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"expected numbers x of [batch, tokens, {width}], got {given}")
+            raise ValueError(f"expected x of floats [batch, tokens, {width}], got {given}")
         if x.shape[2] != width:
-            raise ValueError(f"expected x of [batch, tokens, {width}], got {list(x.shape)}")
+            raise ValueError(f"expected x of shape [batch, tokens, {width}], got {list(x.shape)}")
         if cache is not None and not isinstance(cache, LayerCache):
             raise ValueError(
                 "expected the layer's part of a cache, such as cache.layers[0] of a KVCache, got "
@@ -322,7 +322,7 @@ class Attention(nn.Module):
         maker = RoleMaker(config, self.projections, self.kv_norm or self.key_norm, self.latent)
         # Sources.
         x, memory = (layout.blank(x), None) if memory is None else (x, layout.blank(memory))
-        # A text is as long as its cache may become.
+        # A text may become as long as its cache.
         tokens = None if cache is None else cache.max_tokens
         rotation = make_rotation(config, layout.query_positions, x.dtype, tokens)
         stored = config.variant.cached if memory is None else ()
@@ -353,7 +353,7 @@ class Attention(nn.Module):
         is_latent = self._absorbs(cache, kernel, x.shape[1])
         if not (is_expanded or is_latent):
             roles = maker.expand(roles)
-        # The last of the roles: gradients of a shared source are added up in this order.
+        # The query comes last: gradients of a shared source are added up in this order.
         if rotation is not None:
             if roles.rope is None:
                 query = rotation.grow(rotation.rotate(query))

@@ -181,7 +181,7 @@ class Stack(nn.Module):
 
         Args:
             config: The network.
-            blocks: Its blocks, where they are of another kind.
+            blocks: The blocks, if they are not plain ones.
         """
         super().__init__()
         own = config.layers[:1] if config.shared_blocks else config.layers
@@ -221,7 +221,7 @@ class Stack(nn.Module):
     def _apply_block(
         self, block: Block, x: Tensor, *, cache: LayerCache | None, **others: Any
     ) -> Tensor:
-        # What a block appended to a cache would be appended twice.
+        # Recomputing a block would append its tokens to the cache twice.
         if self.recompute_blocks and torch.is_grad_enabled() and cache is None:
             return cast("Tensor", checkpoint(block, x, use_reentrant=False, **others))
         return block(x, cache=cache, **others)

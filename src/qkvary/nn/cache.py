@@ -21,7 +21,7 @@ from qkvary.nn.decoding.choice import pinned
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 Claimed = Tensor | ClaimedCodes
-"""The destination of new entries: a buffer, or codes with scales."""
+"""Where new entries are written: a buffer, or codes with scales."""
 
 
 DEFAULT_OPTIONS = CacheOptions()
@@ -60,11 +60,11 @@ class LayerCache:
             )
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
-        """The state of a core that sums up all tokens; None for cores that read each token."""
-        # Layouts and storage are about the entries of tokens.
+        """The state of a core that sums over all tokens; None for cores that read each token."""
+        # Layouts and storage apply to entries of tokens, not to states.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
         self.kernel = pinned(options.kernel)
-        """The kernel for few new tokens, where a call names no other."""
+        """The kernel for few new tokens, unless a call names another."""
         self.max_tokens = max_tokens
         self._max_kept = None if reach is None else reach - 1
         self._length = 0
@@ -107,8 +107,9 @@ class LayerCache:
         if self.max_tokens is not None and total > self.max_tokens:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
         if self.options.is_quantized and first.device.type == "cpu":
-            # Elsewhere every layer would wait for the device; there the logits are not finite.
-            # Before anything is stored, so that a refused call leaves the cache as it was.
+            # On other devices every layer would wait; there the logits show numbers that are not
+            # finite. Checked before anything is stored, so that a refused call does not change the
+            # cache.
             check_finite(new.values())
         joined: dict[str, Tensor] = dict(new)
         for name, entries in new.items() if self.state is None else ():
@@ -175,7 +176,7 @@ class LayerCache:
             ValueError: if tokens have no fixed place in memory, or there are fewer places.
         """
         if not self.has_fixed_memory:
-            raise ValueError("expected a preallocated cache of all tokens that has seen one")
+            raise ValueError("expected a preallocated cache without a window that has seen a token")
         other = LayerCache(self.config, options=self.options, max_tokens=tokens)
         for name, store in self._claimable().items():
             if isinstance(store, PreallocatedStore):
@@ -238,7 +239,8 @@ class LayerCache:
             for store in self._stores.values():
                 store.drop_last(store.num_tokens)
         else:
-            # Tensors that grow have no memory to keep, only sizes that the next text may not have.
+            # Growing tensors hold no memory worth keeping, only sizes that may not fit the next
+            # text.
             self._stores.clear()
         if self.state is not None:
             self.state.clear()
@@ -267,7 +269,7 @@ def blank_padding(
         new: Entries of new tokens.
         real: False where one is padding.
     """
-    # Not a product: padding may hold infinities.
+    # Not a product, because padding may hold infinities.
     hidden = ~real[:, None, :, None]
     return {name: entries.masked_fill(hidden, 0.0) for name, entries in new.items()}
 

@@ -20,7 +20,7 @@ Codes = UInt8[Tensor, "batch heads tokens bytes"]
 Scales = Float[Tensor, "batch heads _ _"]
 
 LIMIT = 2.0**120
-"""Entries have to stay below it, so that neither scales nor rotated entries leave 32 bits."""
+"""Entries must be smaller than this, so that scales and rotated entries stay finite in 32 bits."""
 
 
 CACHED = "entries in a quantised cache"
@@ -78,7 +78,7 @@ def quantize_blocks(entries: Entries, bits: int, block: int) -> tuple[Codes, Sca
 def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: Entries) -> Entries:
     """Decode codes with a scale for each group of each token into ``out``."""
     width = out.shape[3]
-    # Codes first, then times the scales where they are: half the passes over memory of a product.
+    # Copy the codes, then scale in place: this halves the memory traffic of a product.
     out.copy_(unpack(codes, bits, width))
     if scales.shape[3] == 1:
         return out.mul_(scales)
@@ -116,13 +116,13 @@ def pack(codes: Int8[Tensor, "*rows width"], bits: int) -> UInt8[Tensor, "*rows 
     if bits == 8:
         return codes.view(torch.uint8)
     width = codes.shape[-1]
-    # Eight codes are a whole number of bytes, whatever their bits.
+    # Eight codes fill whole bytes, whatever their number of bits.
     padded = torch.nn.functional.pad(codes, (0, -width % 8)).unflatten(-1, (-1, 8))
     shifts = torch.arange(8, device=codes.device) * bits
     joined = ((padded.long() + 2 ** (bits - 1)) << shifts).sum(dim=-1)
     parts = joined[..., None] >> (torch.arange(bits, device=codes.device) * 8)
     size = math.ceil(width * bits / 8)
-    # A copy: rows must not hold on to the bytes of the padding.
+    # A copy, so that rows do not keep the padding's bytes alive.
     return (parts & 255).to(torch.uint8).flatten(-2)[..., :size].contiguous()
 
 
@@ -131,7 +131,7 @@ def unpack(codes: UInt8[Tensor, "*rows bytes"], bits: int, width: int) -> Int8[T
     if bits == 8:
         return codes.view(torch.int8)
     if 8 % bits == 0:
-        # A byte is a few whole codes: looking them up is twice as fast as shifting them.
+        # A byte holds a few whole codes; looking them up is twice as fast as shifting.
         found = _codes_of_bytes(bits, codes.device).index_select(0, codes.flatten().int())
         rows = (*codes.shape[:-1], codes.shape[-1] * 8 // bits)
         return found.view(torch.int8).view(rows)[..., :width]
@@ -157,11 +157,11 @@ def rotation(width: int, dtype: torch.dtype, device: torch.device) -> Float[Tens
     """Rotate entries before they are quantised, by a fixed ``y = x R``; undone by ``y R^T``.
 
     ``R = D (H (x) C) / sqrt(width)`` with width = 2^a m, m odd. ``H`` is Sylvester's Hadamard
-    matrix of 2^a rows, ``H_ij = (-1)^(ones of i & j)``; ``C_jk = cos t + sin t`` with
-    t = 2 pi jk / m is Hartley's of m rows, which is 1 where the width is a power of two; both are
-    symmetric and have orthogonal rows, so every width has its rotation. ``D`` has the signs of
-    Rudin and Shapiro, ``D_ii = (-1)^(pairs of neighbouring ones in i)``: without them equal
-    channels, a common offset of keys, would all be moved into one channel.
+    matrix with 2^a rows, ``H_ij = (-1)^(ones of i & j)``. ``C`` is the Hartley matrix with m rows,
+    ``C_jk = cos t + sin t`` with t = 2 pi jk / m; it is 1 if the width is a power of two. Both are
+    symmetric with orthogonal rows, so there is a rotation for every width. ``D`` has the signs of
+    Rudin and Shapiro, ``D_ii = (-1)^(pairs of neighbouring ones in i)``. Without ``D``, a common
+    offset of all channels, as keys often have, would end up in one channel.
     """
     odd = width // (width & -width)
     hadamard = torch.ones(1, 1, dtype=torch.float64)
@@ -195,12 +195,12 @@ def _exact(entries: Tensor) -> Tensor:
 def _scales(most: Tensor, bits: int) -> Float[Tensor, "..."]:
     exact = most / most_code(bits)
     scales = exact.float()
-    # Up, never down: otherwise the largest number is further off than half a step.
+    # Rounded up, because a smaller scale would clip the largest number.
     above = torch.nextafter(scales, scales.new_full((), math.inf))
     return torch.where(scales < exact, above, scales)
 
 
 def _round(exact: Tensor, scales: Tensor) -> Int8[Tensor, "..."]:
-    # Of zeros every scale is right; zero is no divisor.
+    # For zeros any scale is right, but zero cannot be a divisor.
     divisors = torch.where(scales > 0, scales, 1.0).to(exact.dtype)
     return (exact / divisors).round().to(torch.int8)

@@ -20,7 +20,7 @@ from qkvary.nn.projections import LowRank, RoleMaker, Roles, split_heads
 from qkvary.nn.projections import Sources as Parts
 
 MakeRotation = Callable[[], Rotation | None]
-"""A function that makes the rotation of all stored keys; ``None`` for unrotated layers."""
+"""Makes the rotation of all stored keys; ``None`` for layers without rotation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,8 @@ class NewTokens:
     x: Tensor
     """The layer's input, [batch, tokens, d_model]."""
     sources: Parts
-    """The sources of its roles as they are stored, cut into heads, before rotation."""
+    """The sources of the layer's roles as the cache stores them: cut into heads, before
+    rotation."""
     rotation: Rotation | None
     """The rotation at the positions of the tokens; ``None`` if nothing is rotated."""
 
@@ -127,7 +128,8 @@ class InputCodec:
 
 
 CacheLayoutCodec = SourceCodec | RoleCodec | InputCodec
-"""Makes entries of new tokens, each [batch, heads, tokens, width], and reads them back."""
+"""Turns new tokens into entries, each [batch, heads, tokens, width], and entries back into what the
+layer reads."""
 
 
 def needs_slice(config: AttentionConfig) -> bool:

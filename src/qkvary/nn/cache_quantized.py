@@ -28,26 +28,26 @@ class ClaimedCodes(NamedTuple):
     """Stored codes, with room for new ones that the caller quantises itself."""
 
     codes: Codes
-    """The codes of all tokens, with room for those that are to be quantised."""
+    """The codes of all tokens, with room for the tokens that are yet to be quantised."""
     scales: Scales
-    """The scales of these tokens, with the same room."""
+    """The scales of all tokens, with the same room."""
     newest: Entries
-    """The tokens that are not quantized yet, with room for new ones at the end."""
+    """The tokens that are not quantised yet, with room for new ones at the end."""
     closing: int
-    """The first of the newest, to be quantised once the new ones are written."""
+    """How many of ``newest``, from the first, are to be quantised once the new ones are written."""
     bits: int
-    """The number of bits of a code."""
+    """Bits per code."""
     group: int
-    """Channels that share a scale."""
+    """Number of channels that share a scale."""
     block: int
-    """Tokens that share scales."""
+    """Number of tokens that share a scale."""
 
 
 Joined = Shaped[Tensor, "batch heads seen width"]
 Rows = Shaped[Tensor, "batch heads _ _"]
 
 LEAST_GROWTH = 16
-"""Rows by which a ring of unknown size grows at least; else by a quarter."""
+"""A ring of unknown size grows by a quarter, at least by this many rows."""
 
 
 class TokenRing:
@@ -231,7 +231,7 @@ class QuantizedStore:
             self._decode(old, old_scales, self._runs, whole[:, :, :coded])
         whole[:, :, coded + closing :] = waiting[:, :, closing:]
         dropped = 0 if max_kept is None else max(0, coded + count - max_kept)
-        # First out, then in: so the rings never hold more than what is kept in the end.
+        # Remove first, then add, so that the rings never hold more than what is kept in the end.
         oldest = min(dropped, coded)
         self._codes.drop_first(oldest)
         self._scales.drop_first(self._cut(self._runs, oldest))
@@ -241,7 +241,7 @@ class QuantizedStore:
             self._decode(codes, scales, runs, whole[:, :, coded : coded + closing])
             self._add(codes, scales, runs, skipped=min(dropped, closing))
         rest = waiting[:, :, closing + max(0, dropped - closing) :]
-        # A copy: what is kept must not hold on to the projections' whole output.
+        # A copy, so that it does not keep the whole output of the projections alive.
         self._newest = rest.clone() if rest.shape[2] else None
         return whole
 
@@ -258,7 +258,7 @@ class QuantizedStore:
             raise ValueError("expected a store that has seen a token, got an empty one")
         coded = self._codes.num_tokens
         if self.options.rotate or (self._runs and len(self._runs) * self.block != coded):
-            raise ValueError("expected channels as they are and whole blocks, got others")
+            raise ValueError("expected channels that are not rotated and whole blocks, got others")
         rows, heads, _, width = self._none.shape
         by_token = self.options.scales == "token"
         group = min(self.options.group, width) if by_token else 1
@@ -341,7 +341,7 @@ class QuantizedStore:
         mixed = rotate(entries) if self.options.rotate else entries
         if self.options.scales == "token":
             return (*quantize_tokens(mixed, self.bits, self.options.group), [])
-        # Only a crop leaves a block that is not begun by these tokens.
+        # A block can begin before these tokens only after a crop.
         begun = min(-first % self.block, entries.shape[2])
         whole = (entries.shape[2] - begun) // self.block
         parts = [
@@ -353,7 +353,7 @@ class QuantizedStore:
         return codes, scales, [begun] * (begun > 0) + [self.block] * whole
 
     def _decode(self, codes: Codes, scales: Scales, runs: list[int], target: Entries) -> None:
-        # Codes times scales have 24 bits: narrower formats are rounded to in the end.
+        # Codes times scales have 24 bits, so narrower formats are rounded at the end.
         fits = target.dtype in (torch.float32, torch.float64) and not self.options.rotate
         wide = torch.promote_types(target.dtype, torch.float32)
         found = target if fits else torch.empty_like(target, dtype=wide)

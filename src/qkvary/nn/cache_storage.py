@@ -39,7 +39,7 @@ class GrowingStore:
             The tokens stored before and all new ones.
         """
         parts = (new,) if self._stored is None else (self._stored, new)
-        # cat copies: what is kept must not hold on to the projections' whole output.
+        # cat copies, so that it does not keep the whole output of the projections alive.
         joined = torch.cat(parts, dim=2).contiguous()
         dropped = 0 if max_kept is None else max(0, joined.shape[2] - max_kept)
         self._stored = _own(joined[:, :, dropped:]) if dropped else joined
@@ -171,7 +171,7 @@ class PlacedStore(PreallocatedStore):
 
 
 TokenStore = GrowingStore | QuantizedStore
-"""The store of one kind of entry; ``PreallocatedStore`` is one too."""
+"""The storage of one kind of entry. ``PreallocatedStore`` is a subclass."""
 
 
 class StateStore:

@@ -50,7 +50,7 @@ class Decoder(Protocol):
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
-            kernel: The kernel for few new tokens over a cache; by default that of its options.
+            kernel: The kernel for few new tokens over a cache; the one of its options by default.
             attention_mask: True for real tokens, over all that the cache has seen and new ones.
         """
         ...

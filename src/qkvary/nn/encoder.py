@@ -96,7 +96,7 @@ class Encoder(nn.Module):
         else:
             columns = F.embedding(tokens, self.embedding)
         if dropout > 0 and not self.config.reads_vectors:
-            # Dropout on a one-hot input drops or scales a token's only column as a whole.
+            # Dropout on a one-hot input drops or scales the token's whole embedding.
             kept = torch.ones_like(columns[..., :1])
             columns = columns * F.dropout(kept, dropout, self.training)
         x = columns + self.embedding_bias
@@ -110,7 +110,7 @@ class Encoder(nn.Module):
         if init.embedding_std is not None:
             initializer.normal("embedding", self.embedding, init.embedding_std)
         else:
-            # The embedding is a linear layer on one-hot tokens, and drawn like one.
+            # The embedding is a linear layer on one-hot tokens, and initialised like one.
             std = init.weight_std(vocabulary, d_model)
             initializer.weight("embedding", self.embedding, init, std)
         initializer.bias("embedding_bias", self.embedding_bias, init, vocabulary)
@@ -125,5 +125,5 @@ def _mean(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     if attention_mask is None:
         return hidden.mean(dim=1)
     weights = attention_mask.to(hidden.dtype)[..., None]
-    # Not a product: padding may hold numbers that are not finite.
+    # Not a product, because padding may hold numbers that are not finite.
     return hidden.masked_fill(weights == 0, 0.0).sum(dim=1) / weights.sum(dim=1)

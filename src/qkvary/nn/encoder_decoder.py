@@ -36,9 +36,9 @@ class Memory:
     """The encoder's output and the layout of a decoder call over it."""
 
     states: Float[Tensor, "batch source d_model"]
-    """The input of keys and values in cross attention."""
+    """The output of the encoder, from which cross attention makes keys and values."""
     layout: Layout
-    """The decoder's queries over it."""
+    """Which of these states the decoder's queries see."""
 
 
 class AttentionMaps(NamedTuple):
@@ -265,7 +265,7 @@ class EncoderDecoder(nn.Module):
         Args:
             tokens: As in ``features``.
             source: As in ``features``.
-            targets: The right next token of each, -100 where it does not count. With them the
+            targets: The right next token at each position; -100 for none. With them the
                 answer is the sum of the losses in nats.
             smoothing: Probability that the targets leave to other tokens
                 (:func:`smoothed_loss_sum`).
@@ -316,7 +316,7 @@ class EncoderDecoder(nn.Module):
             tokens: Ids of the target's tokens after those in the cache.
             source: Ids of the source, padding included; not with a cache, which has its memory.
             cache: An :class:`EncoderDecoderCache`; the new tokens are appended.
-            kernel: The kernel for few new tokens over a cache; by default that of its options.
+            kernel: The kernel for few new tokens over a cache; the one of its options by default.
             attention_mask: True for real tokens of the target, over all that the cache has seen and
                 new ones.
 

@@ -17,16 +17,16 @@ from torch.autograd.function import once_differentiable
 from qkvary.nn.linear import goes_to_onednn, linear, multiply_transposed
 
 IGNORE_INDEX = -100
-"""The target of tokens that do not count, as in ``torch.nn.functional.cross_entropy``."""
+"""The target of tokens that the loss ignores, as in ``torch.nn.functional.cross_entropy``."""
 
 CHUNK_LOGITS = {"cpu": 3 * 2**22}
-"""Logits of one chunk by kind of device, as measured (docs/decisions/0011)."""
+"""Maximum number of logits per chunk, by kind of device, as measured (docs/decisions/0011)."""
 CHUNK_LOGITS_ELSEWHERE = 2**27
-"""The default for other devices: half a gigabyte in float32, so that a GPU has enough to do."""
+"""The same for other devices: half a gigabyte in float32, so that a GPU has enough to do."""
 CHUNK_MULTIPLE = 64
-"""Chunks are multiples of this many tokens, which matrix products like."""
+"""The number of tokens in a chunk is a multiple of this, which suits matrix products."""
 ROWS_TOGETHER = 8192
-"""Rows of the weight's gradient that are turned to another type at once."""
+"""Number of rows of the weight's gradient that are converted to another dtype at once."""
 
 
 def linear_cross_entropy(
@@ -47,7 +47,7 @@ def linear_cross_entropy(
         features: Hidden states.
         weight: The head, or the embedding that is also the head.
         bias: The bias of the head.
-        targets: The right token of each, -100 where it does not count.
+        targets: The right token for each row of features; -100 for none.
         chunk_tokens: Tokens whose logits exist at once; by default as many as were measured to be
             fast.
 
@@ -92,7 +92,7 @@ def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
 
 
 _Wanted = tuple[bool, ...]
-"""Whether the gradients of features, weight and bias are computed with the loss."""
+"""For features, weight and bias: whether the gradient is computed together with the loss."""
 _NOTHING = (False, False, False)
 
 _Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -192,8 +192,8 @@ class _Chunks:
         losses = (total.log() + highest - of_right)[:, 0].masked_fill_(~counted, 0.0)
         if self._by_features is None and self._by_weight is None and self._by_bias is None:
             return losses
-        # Softmax minus one-hot is (terms - total one-hot) / total. The division is by row, so that
-        # it can wait for something narrower than the vocabulary.
+        # Softmax minus one-hot is (terms - total one-hot) / total. The division is per row, so it
+        # can be applied later to a narrower tensor than the logits.
         terms.scatter_add_(1, right, -total)
         share = total.reciprocal_().masked_fill_(~counted[:, None], 0.0)
         if narrow is not terms:
@@ -230,13 +230,13 @@ class _Chunks:
             total += multiply_transposed(terms, features)
             return
         if terms.dtype == total.dtype:
-            # Not addmm_, which torch's flop counter does not know.
+            # Not addmm_, because torch's flop counter does not know it.
             torch.addmm(total, terms.t(), features, out=total)
             return
         if self._part is None:
             self._part = torch.empty_like(total, dtype=terms.dtype)
         part = torch.mm(terms.t(), features, out=self._part)
-        # Numbers of two types are added slowly, and whole copies in the other one are large.
+        # Adding two dtypes is slow, and converting the whole tensor takes memory.
         for start in range(0, len(total), ROWS_TOGETHER):
             rows = slice(start, start + ROWS_TOGETHER)
             total[rows] += part[rows].to(total.dtype)
@@ -249,7 +249,7 @@ def _choose_types(features: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.
         product = torch.get_autocast_dtype(device)
     elif product != weight.dtype:
         raise ValueError(
-            f"expected features and weight of one type, got {product} and {weight.dtype}"
+            f"expected features and weight of one dtype, got {product} and {weight.dtype}"
         )
     if product == torch.float16:
         product = torch.float32

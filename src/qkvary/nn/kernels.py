@@ -34,14 +34,15 @@ Chosen = Literal["explicit", "sdpa"]
 
 
 LONGEST_EXPLICIT = 512
-"""Up to this many keys a whole map of scores is the faster way."""
+"""Up to this many keys, computing the whole map of scores is faster."""
 
 MOST_DECODED = 8
-"""New tokens up to which kernels for decoding are used, where a cache requests them."""
+"""Maximum number of new tokens for which kernels for decoding are used, if a cache requests
+them."""
 
 
 LEAST_SUM = 1e-6
-"""Weights whose sum is less are divided by this, so that gradients stay bounded."""
+"""Minimum divisor of weights, so that gradients stay bounded when their sum is small."""
 
 FEATURES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda channels: 1.0 + F.elu(channels),
@@ -56,7 +57,7 @@ class Core:
     """Mixes values by scores, with the weights of all pairs or without; one subclass per core."""
 
     has_memory: ClassVar[bool] = False
-    """Whether keys and values may be those of a memory."""
+    """Whether keys and values may come from an encoder's output."""
 
     def __init__(self, config: AttentionConfig) -> None:
         self.config = config
@@ -108,7 +109,7 @@ class Core:
     def _is_short(self, layout: Layout) -> bool:
         """Return whether decoding kernels support a call: few queries, which see all keys."""
         variant = self.config.variant
-        # A layer with a window stores the tokens that its first query sees.
+        # A layer with a window stores the tokens that the first new query sees.
         near = variant.stride is None and (
             variant.window is None or layout.num_keys <= variant.window
         )
@@ -117,7 +118,7 @@ class Core:
         return near and few and alone
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
-        """Return whether the weights of all pairs are needed, or are cheaper to compute with."""
+        """Return whether to compute the weights of all pairs: if needed, or if it is cheaper."""
         raise NotImplementedError
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
@@ -149,7 +150,7 @@ class SoftmaxCore(Core):
     def multiply(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
         """Return the scores as a tensor; hidden pairs are close to the lowest number."""
         found, bias = scores.multiply(), self._bias(scores)
-        # In place: no gradient needs the products as they were, and the map is the largest tensor.
+        # In place: no gradient needs the original products, and the map is the largest tensor.
         return found if bias is None else found.add_(bias)
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
@@ -170,7 +171,7 @@ class SoftmaxCore(Core):
         mixed = F.scaled_dot_product_attention(
             query,
             key,
-            # Fused kernels want one width.
+            # Fused kernels need equal widths.
             F.pad(value, (0, wider)) if wider else value,
             attn_mask=bias,
             dropout_p=dropout,
@@ -183,7 +184,7 @@ class SoftmaxCore(Core):
     def _bias(self, scores: Scores) -> Tensor | None:
         """Return the bias of the pairs plus the penalty on hidden pairs."""
         config, device = self.config, scores.query.device.type
-        # Under autocast the products have its type, whatever the type of the query.
+        # Under autocast the products have autocast's dtype, not the query's.
         autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if autocast else scores.query.dtype
         bias = scores.cooled_pair_bias()
@@ -212,7 +213,7 @@ class GaussianCore(SoftmaxCore):
         query = scores.query.square().sum(dim=-1, keepdim=True)
         key = scores.key.square().sum(dim=-1)
         key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)[..., None, :]
-        # Where query and key are equal, the distance is rounding error.
+        # If query and key are equal, the computed distance is a rounding error.
         return torch.exp(self.multiply(scores) - half * (query + key))
 
 

@@ -115,7 +115,7 @@ class LanguageModel(nn.Module):
 
         Args:
             tokens: Ids of the tokens after those in the cache.
-            targets: The right next token of each, -100 where it does not count. With them the
+            targets: The right next token at each position; -100 for none. With them the
                 answer is the sum of the losses in nats.
             cache: As in ``features``, like the arguments that follow.
             kernel: As in ``features``.
@@ -148,7 +148,7 @@ class LanguageModel(nn.Module):
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
-            kernel: The kernel for few new tokens over a cache; by default that of its options.
+            kernel: The kernel for few new tokens over a cache; the one of its options by default.
             attention_mask: True for real tokens, over all that the cache has seen and new ones.
             positions: Positions of seen and new tokens, where they are not counted from the first
                 real token of each document.
@@ -187,7 +187,7 @@ class LanguageModel(nn.Module):
 
         Args:
             features: Hidden states.
-            targets: The right next token of each, -100 where it does not count.
+            targets: The right next token at each position; -100 for none.
         """
         if self.config.logit_cap is not None:
             return self._bent_losses(features.flatten(0, 1), targets.flatten()).sum()
@@ -236,7 +236,7 @@ class LanguageModel(nn.Module):
         if positions is None or self.position_embedding is None:
             return
         if positions.is_cuda and torch.cuda.is_current_stream_capturing():
-            # A captured graph cannot wait for the host; its length was checked.
+            # A captured graph cannot wait for the host; the length was checked before the capture.
             return
         if positions.min() < 0 or positions.max() >= self.config.max_tokens:
             raise ValueError(
@@ -263,8 +263,8 @@ class LanguageModel(nn.Module):
         if init.embedding_std is not None:
             initializer.normal("embedding", self.embedding, init.embedding_std)
         elif self.head_weight is None:
-            # A table that is also the head starts as a head: N(0, 1) would start with logits of
-            # deviation sqrt(d_model).
+            # A table that is also the head is initialised as a head: N(0, 1) would give initial
+            # logits with a standard deviation of sqrt(d_model).
             initializer.weight("embedding", self.embedding, init, head_std)
         else:
             initializer.table("embedding", self.embedding, init)
@@ -276,12 +276,10 @@ class LanguageModel(nn.Module):
 
 
 def _check_call(tokens: object, cache: object) -> None:
-    """Check the tokens, and that the cache is that of a network."""
+    """Check the tokens, and that the cache belongs to a whole network."""
     if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
         given = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else None
-        raise ValueError(
-            f"expected whole numbers of [batch, tokens], got {given or type(tokens).__name__}"
-        )
+        raise ValueError(f"expected integers [batch, tokens], got {given or type(tokens).__name__}")
     if cache is not None and not isinstance(cache, KVCache):
         raise ValueError(
             f"expected a cache such as KVCache(model.config.layers), got {type(cache).__name__}"

@@ -62,7 +62,7 @@ class Layout:
         self.attention_mask = attention_mask
         self.document_ids = document_ids
         self.document_before: Tensor | None = None
-        """The document of the last token before the first key, where a call goes on."""
+        """The document of the last token before the first key, when a sequence is continued."""
         for name, tensor in (
             ("attention_mask", attention_mask),
             ("positions", positions),
@@ -70,13 +70,13 @@ class Layout:
         ):
             if tensor is not None and (tensor.ndim != 2 or tensor.shape[-1] != self.num_keys):
                 raise ValueError(
-                    f"expected {name} of [rows, {self.num_keys}] ({cached_tokens} cached and "
+                    f"expected {name} of shape [rows, {self.num_keys}] ({cached_tokens} cached and "
                     f"{new_tokens} new tokens), got {list(tensor.shape)}"
                 )
         self._key_positions = positions
         if positions is None and not cached_tokens:
-            # Of a text that goes on they are counted where something reads them: all of them take
-            # time that grows with the text. A compiled block must find them made.
+            # Positions of a continued text are counted only when they are read, because counting
+            # takes time that grows with the text. A compiled block needs them in advance.
             self._key_positions = self._count_positions()
         self._query_positions = query_positions
         self._penalties: dict[tuple[bool, int | None, int | None, torch.dtype], Tensor | None] = {}
@@ -84,8 +84,8 @@ class Layout:
         self._ends: dict[int, Layout] = {}
         self._is_in_a_row = False
         self.padding_penalties: dict[torch.dtype, Tensor | None] = {}
-        """The additive mask of keys hidden from all queries, by dtype; shared by layouts of the
-        same keys."""
+        """The additive mask of keys that no query sees, by dtype; layouts of the same keys share
+        it."""
 
     @property
     def key_positions(self) -> Int[Tensor, "rows keys"]:
@@ -146,7 +146,7 @@ class Layout:
     def end(self, num_keys: int) -> "Layout":
         """Return the layout of the last ``num_keys`` keys, for layers that store no others.
 
-        It is made once for all layers with this number; positions remain those of the whole
+        All layers with the same number share it; positions still count from the start of the
         sequence.
         """
         first = self.num_keys - num_keys
@@ -188,7 +188,7 @@ class Layout:
         elif not torch.equal(changed, fewest):
             raise ValueError(message)
         else:
-            # Once for all layers: a GPU makes the host wait for the answer.
+            # Checked once for all layers, because the host has to wait for a GPU's answer.
             self._is_in_a_row = True
 
     def blank(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
@@ -200,7 +200,7 @@ class Layout:
             return x
         mask, count = self.attention_mask[:, self.num_keys - x.shape[1] :, None], x.shape[1]
         if torch.compiler.is_compiling() or mask.device.type != "cpu":
-            # A graph cannot branch on its tensors, and a processor would wait for the answer.
+            # A graph cannot branch on its tensors, and the host would have to wait for the device.
             return x.masked_fill(~mask, 0.0)
         if count not in self._hidden:
             self._hidden[count] = None if bool(mask.all()) else ~mask
@@ -235,7 +235,7 @@ class Layout:
         visible keys gives no NaN.
         """
         if torch.compiler.is_compiling():
-            # The compiler finds what is equal itself, and a recomputed block must not take notes.
+            # The compiler finds equal parts itself, and a recomputed block must not store anything.
             return self._find_penalty(causal, window, stride, dtype)
         if not causal and window is None and stride is None and self.document_ids is None:
             # The same for all queries.
@@ -288,7 +288,7 @@ class Layout:
             real = self.attention_mask.long()
             seen = real.cumsum(dim=-1)
             before = (seen - real).gather(-1, start.expand_as(seen))
-            # Padding at the head of a document moves the document's start to the next token.
+            # Padding at the beginning of a document moves the document's start to the next token.
             start = torch.where(seen == before, index + 1, start).cummax(dim=-1).values
         return (index - start).clamp(min=0)
 
@@ -451,6 +451,6 @@ def interleave_sinusoids(
 @functools.lru_cache(maxsize=8)
 def _frequencies(width: int, device: torch.device) -> Tensor:
     frequencies = [10_000.0 ** (-channel / width) for channel in range(0, width, 2)]
-    # No part of a graph, whatever mode it is made in.
+    # An ordinary tensor, even if it is made in inference mode, so that graphs can use it.
     with torch.inference_mode(mode=False):
         return torch.tensor(frequencies, dtype=torch.float64, device=device)

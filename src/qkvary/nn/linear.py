@@ -30,32 +30,34 @@ from torch.utils.flop_counter import register_flop_formula
 from qkvary.storage.environment import cpu_vendor
 
 LARGE = 2**23
-"""Multiply-adds from which a product goes to oneDNN: below, calling it takes what it saves."""
+"""Products with at least this many multiply-adds go to oneDNN; smaller ones save less than the call
+costs."""
 
-# torch's own compiler calls it; there is none in builds without oneDNN.
+# torch's compiler calls this operation; builds without oneDNN lack it.
 _PRODUCT: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _IS_ONEDNN_FASTER = (
     torch.backends.cpu.get_cpu_capability() == "AVX512" and cpu_vendor() != "GenuineIntel"
 )
 _PLAIN = {Tensor, nn.Parameter}
-"""Subclasses of tensors, as those that are spread over processes, know torch's operations only."""
+"""The exact types that are multiplied by oneDNN; other subclasses of tensors, such as sharded ones,
+support only torch's operations."""
 
 
 _GLOBAL_HOOKS = (
     *("_global_forward_hooks", "_global_forward_pre_hooks"),
     *("_global_backward_hooks", "_global_backward_pre_hooks"),
 )
-"""Attributes where torch keeps hooks of all modules."""
+"""Attributes in which torch keeps the hooks of all modules."""
 _OWN_HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks"),
     *("_backward_hooks", "_backward_pre_hooks"),
 )
-"""Attributes where a module keeps its own hooks."""
+"""Attributes in which a module keeps its own hooks."""
 
 
 def is_watched(layer: nn.Module) -> bool:
     """Return whether a module has hooks on its calls, or its ``forward`` was replaced."""
-    # torch has no function that tells.
+    # torch has no function for this.
     return (
         any(getattr(module, name) for name in _GLOBAL_HOOKS)
         or any(getattr(layer, name) for name in _OWN_HOOKS)
@@ -96,19 +98,20 @@ def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> boo
     """Return whether :func:`linear` uses oneDNN for these tensors."""
     parts = (x, weight) if bias is None else (x, weight, bias)
     return (
-        # First what decides most calls of decoding, which would take as long as their products.
+        # The conditions that decide most decoding calls come first; all of them take as long as a
+        # small product.
         _IS_ONEDNN_FASTER
         and type(x) in _PLAIN
         and x.numel() * weight.shape[0] >= LARGE
         and all(type(part) in _PLAIN for part in parts)
         and weight.ndim == 2
         and x.shape[-1] == weight.shape[1]
-        # oneDNN takes the numbers of a bias from where it begins, one after the other.
+        # oneDNN expects a contiguous bias.
         and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
         and all(part.dtype == torch.float32 and part.device.type == "cpu" for part in parts)
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
-        # Documented, but not declared as public.
+        # Documented, but not declared public.
         and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         # torch.func has no rule for the operation.
         and not _are_functorch_transforms_active()
@@ -158,7 +161,7 @@ def multiply_transposed(
     left: Float[Tensor, "rows left"], right: Float[Tensor, "rows right"]
 ) -> Float[Tensor, "left right"]:
     """Return ``left^T right``, a sum over rows, as in a weight's gradient; may be a view."""
-    # The wider factor takes the place of the weight, which oneDNN likes better.
+    # The wider factor serves as the weight, for which oneDNN is faster.
     if left.shape[1] > right.shape[1]:
         return linear(right.t(), left.t()).t()
     return linear(left.t(), right.t())

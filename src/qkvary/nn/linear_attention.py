@@ -26,18 +26,18 @@ class State(NamedTuple):
     """The sums over all tokens so far, which replace a cache with an entry per token."""
 
     values: Float[Tensor, "batch kv_heads features head_dim"]
-    """``S``, the sum of ``phi(k) v^T``, with the decay of the layer."""
+    """``S``, the sum of ``phi(k) v^T`` over all tokens, decayed if the layer decays."""
     keys: Float[Tensor, "batch kv_heads features"] | None
-    """The sum of ``phi(k)``; None for a layer without a normaliser."""
+    """The sum of ``phi(k)`` over all tokens; None for a layer without a normaliser."""
 
 
 class Mixture(NamedTuple):
     """The sums of weighted values and of weights for each query, still to be divided."""
 
     values: Float[Tensor, "batch heads queries head_dim"]
-    """The sums of weighted values."""
+    """The sum of weighted values for each query."""
     weights: Float[Tensor, "batch heads queries"] | None
-    """The sums of weights; None for a layer without a normaliser."""
+    """The sum of weights for each query; None for a layer without a normaliser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class Sums:
     """The decay and the normaliser of a layer, which determine its sums."""
 
     log_decay: Float[Tensor, " kv_heads"] | None = None
-    """The logarithm of the decay of each KV head per token; None for no decay."""
+    """The logarithm of each KV head's decay per token; None for no decay."""
     has_weights: bool = True
     """Whether the layer has a normaliser, the sum of weights."""
     decays_weights: bool = True
-    """Whether the normaliser decays as the values do."""
+    """Whether the normaliser decays like the values."""
 
 
 def weigh_pairs(
@@ -170,13 +170,13 @@ class _Documents(NamedTuple):
     """
 
     same: Float[Tensor, "batch chunks chunk chunk"]
-    """The two tokens of a pair."""
+    """For each pair of tokens within a chunk."""
     follows: Float[Tensor, "batch chunks chunk"]
-    """A token and the state before its chunk."""
+    """For each token and the state before its chunk."""
     stays: Float[Tensor, "batch chunks chunk"]
-    """A token and the state after its chunk."""
+    """For each token and the state after its chunk."""
     carries: Float[Tensor, "batch chunks"]
-    """The states before and after a chunk."""
+    """For the states before and after each chunk."""
 
 
 def _read_documents(
@@ -206,7 +206,7 @@ def _attend(
     keep: bool,
 ) -> tuple[Mixture, State | None]:
     """Return the sums for tokens that fill chunks of one size, and the state after them."""
-    # Queries [batch, kv_heads, chunks, group, tokens, channels]: a group reads one KV head.
+    # Queries are [batch, kv_heads, chunks, group, tokens, channels]: a group shares one KV head.
     key, value = (one.unflatten(2, (-1, size)).contiguous() for one in (key, value))
     query = query.unflatten(2, (-1, size)).unflatten(1, (key.shape[1], -1)).transpose(2, 3)
     query = query.contiguous()

@@ -14,16 +14,16 @@ T = TypeVar("T", bound=type[ScoreTerm] | type[Core] | type[Attention])
 def own(name: str, words: str) -> Callable[[T], T]:
     """Register a class, so that labels may name it: ``Q-K=V@own-NAME``.
 
-    A ``ScoreTerm`` changes the scores after all other terms, a ``Core`` takes the place of the
-    softmax, and an ``Attention`` that of the layer. The class may have a ``version``; without one,
-    the runs of a study depend on the whole file.
+    A ``ScoreTerm`` changes the scores after all other terms, a ``Core`` replaces the softmax, and
+    an ``Attention`` replaces the whole layer. The class may have a ``version``; without one, the
+    identity of a study's runs depends on the whole file.
 
     Args:
-        name: Its name: small letters, digits and ``-``.
-        words: Its meaning, as a clause of a sentence.
+        name: The name: small letters, digits and ``-``.
+        words: The meaning, as a clause of a sentence.
 
     Raises:
-        ValueError: for another class, or the name of a class of another file.
+        ValueError: for any other class, or a name that another file has registered.
     """
 
     def register(made: T) -> T:

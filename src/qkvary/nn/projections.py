@@ -22,7 +22,7 @@ from qkvary.nn.layout import Rotation
 from qkvary.nn.linear import apply, is_plain, linear
 
 FEW_ROWS = 16
-"""Tokens of a batch up to which projections are not joined where no gradient is wanted."""
+"""Up to this number of tokens per batch, projections are not joined if no gradient is needed."""
 Sources = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 
 
@@ -126,7 +126,7 @@ def project_together(
     """
     few = not torch.is_grad_enabled() and x.numel() <= FEW_ROWS * x.shape[-1]
     plain = [] if few else [projection for projection in projections if is_plain(projection)]
-    # torch declares a bias as always there.
+    # torch declares that a bias always exists.
     all_biases: list[Tensor | None] = [projection.bias for projection in plain]
     biases = [bias for bias in all_biases if bias is not None]
     if len(plain) < 2 or len(biases) not in (0, len(plain)):
@@ -233,7 +233,7 @@ class HeadNorm(nn.Module):
 def _norm(x: Tensor, weight: Tensor, eps: float, *, adds_one: bool) -> Tensor:
     if not adds_one:
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
-    # The sum keeps what is learned in single precision at least.
+    # Adding one needs at least single precision, or small learned gains would be lost.
     wide = torch.promote_types(x.dtype, torch.float32)
     return F.rms_norm(x.to(wide), weight.shape, 1.0 + weight.to(wide), eps).to(x.dtype)
 
@@ -256,9 +256,9 @@ class Roles(NamedTuple):
     """Key and value of the stored tokens, as the softmax reads them."""
 
     key: Float[Tensor, "batch kv_heads tokens head_dim"]
-    """The key, rotated where the layer rotates it."""
+    """The key; rotated if the layer rotates keys."""
     value: Float[Tensor, "batch kv_heads tokens head_dim"]
-    """The value; the key itself where one tensor serves both."""
+    """The value; the same tensor as ``key`` if it serves both roles."""
     rope: Float[Tensor, "batch 1 tokens rope_dim"] | None = None
     """The rotated key of decoupled positions."""
 
@@ -279,7 +279,8 @@ class Heads(NamedTuple):
     rotation: Rotation | None
     """The rotation at the positions of the queries."""
     is_latent: bool
-    """Whether key and value are the latent that they are made of, and the query meets it."""
+    """Whether key and value are the latent that they are made from; the query is then projected
+    onto the latent."""
 
 
 class Latent(nn.Module):
@@ -324,7 +325,7 @@ class Latent(nn.Module):
     def absorb(
         self, query: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries rank"]:
-        """Return queries whose products with the latent are those with the keys: ``q B_k^T``."""
+        """Return ``q B_k^T``, whose products with the latent equal those of q with the keys."""
         return _multiply_groups(query, self._split(self.key))
 
     def restore(
@@ -347,11 +348,12 @@ class RoleMaker:
     config: AttentionConfig
     """The layer."""
     projections: Mapping[Source, nn.Module]
-    """Its learned projections."""
+    """The learned projections of the layer."""
     norm: HeadNorm | None = None
-    """The norm of the tensor that the key reads, and the value if it shares that."""
+    """The norm of the tensor that the key reads; the value is normalised too if it reads the same
+    tensor."""
     latent: Latent | None = None
-    """The up-projections of a latent."""
+    """The up-projections of the latent, if there is one."""
 
     def make_stored(self, x: Float[Tensor, "batch tokens d_model"]) -> Sources:
         """Return the sources in the form in which a cache keeps them."""
@@ -363,8 +365,8 @@ class RoleMaker:
         """Return the sources, with the one that the key reads normalised.
 
         Args:
-            sources: As they were projected.
-            names: Those that were not normalised yet; by default all.
+            sources: The outputs of the projections.
+            names: The sources that are not normalised yet; all by default.
         """
         shared = self.config.variant.sharing.key
         if self.norm is None or shared not in (sources if names is None else names):

@@ -18,22 +18,22 @@ from qkvary.nn.projections import LowRank
 
 BITS = 8
 GROUP = 64
-"""Numbers of a row that share a scale; the last of a row may be fewer."""
+"""Number of values of a row that share a scale; the last group of a row may be smaller."""
 
 
 class Numbers(NamedTuple):
     """A stored parameter."""
 
     module: nn.Module
-    """The module that has it."""
+    """The module that holds the tensor."""
     name: str
-    """Its name in the network."""
+    """The name of the tensor in the network."""
     stored: Tensor
-    """Its numbers, or their codes."""
+    """The values of the tensor, or their codes."""
     scales: Float[Tensor, "width groups"] | None
-    """The scales of codes, each for ``GROUP`` of a row."""
+    """The scales of the codes, one per ``GROUP`` values of a row; None if there are no codes."""
     dtype: torch.dtype
-    """The type of the numbers that a layer reads."""
+    """The dtype in which layers read the values."""
 
 
 class Dequantized(nn.Module):
@@ -88,7 +88,7 @@ def quantize_weights(model: LanguageModel) -> LanguageModel:
     for module, name in found:
         weight = getattr(module, name)
         weight.requires_grad_(requires_grad=False)
-        # Unsafe because codes have another type than the numbers.
+        # Unsafe, because codes have another dtype than the weights.
         parametrize.register_parametrization(module, name, Dequantized(weight.dtype), unsafe=True)
     return model
 

@@ -20,9 +20,9 @@ class LinearMap(NamedTuple):
     """``x W^T + b`` in float64 on the CPU, with the rows of W cut into heads."""
 
     weight: Float[Tensor, "heads head_dim d_model"]
-    """W."""
+    """W, the matrix of each head."""
     bias: Float[Tensor, "heads head_dim"]
-    """b; zeros where the layer has none."""
+    """b, the bias of each head; zeros if the layer has none."""
 
     def copy_heads(self, heads: int) -> "LinearMap":
         """Return the map with every head repeated for the query heads of its group."""
@@ -36,11 +36,11 @@ class RoleMaps(NamedTuple):
     """The three roles of a layer."""
 
     query: LinearMap
-    """The query, with the heads of the layer."""
+    """The map to queries; it has the layer's query heads."""
     key: LinearMap
-    """The key, with its own heads."""
+    """The map to keys; it has the key's own heads."""
     value: LinearMap
-    """The value, with its own heads."""
+    """The map to values; it has the value's own heads."""
 
 
 def make_role_maps(attention: Attention) -> RoleMaps:

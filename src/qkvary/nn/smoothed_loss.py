@@ -30,14 +30,14 @@ def smoothed_loss_sum(
         features: Hidden states.
         weight: The head.
         bias: The bias of the head.
-        targets: The right token of each, -100 where it does not count.
+        targets: The right token for each row of features; -100 for none.
         smoothing: s, below 1.
         excluded: The token that gets no probability, and is no target: padding.
 
     Returns:
         The sum in nats; with a smoothing of 0 the cross entropy.
     """
-    # As places, which a GPU makes the host wait for, and only once.
+    # Indices instead of masks: the host waits for a GPU only once.
     (counted,) = (targets != IGNORE_INDEX).nonzero(as_tuple=True)
     features, targets = features[counted], targets[counted]
     loss = linear_cross_entropy(features, weight, bias, targets)

@@ -34,21 +34,22 @@ class Scores:
     layout: Layout
     """Positions and masks of the call."""
     query_rope: Float[Tensor, "batch heads queries rope_dim"] | None = None
-    """The rotated queries of decoupled positions, whose products with the keys' are added."""
+    """The rotated queries of decoupled positions; their products with ``key_rope`` are added to the
+    scores."""
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None = None
     """The rotated key of decoupled positions, shared by all heads."""
     products: Float[Tensor, "batch heads queries keys"] | None = None
-    """``scale q k^T`` where a term has changed it entry by entry, else not computed."""
+    """``scale q k^T``, if a term has changed single entries; None if it is not computed."""
     gain: Float[Tensor, "sets 1 1"] | None = None
-    """A learned factor of the products."""
+    """A learned factor of all products."""
     key_bias: Float[Tensor, "rows keys sets"] | None = None
-    """A bias per key."""
+    """A bias for each key."""
     pair_bias: Float[Tensor, "rows heads queries keys"] | None = None
-    """A bias per pair of query and key."""
+    """A bias for each pair of query and key."""
     temperature: float = 1.0
-    """The divisor of everything."""
+    """The divisor of the scores, all terms included."""
     log_decay: Float[Tensor, " kv_heads"] | None = None
-    """The logarithm of the factor of the weights per token of distance, in linear attention."""
+    """For linear attention: the logarithm of the decay of weights per token of distance."""
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
         """Return query, key and scale whose products are the scores without the pair bias."""
@@ -139,12 +140,12 @@ class ScoreTerm(nn.Module):
     """One term of a layer's scores; a module, because some terms have learned parameters."""
 
     is_plain: ClassVar[bool] = False
-    """Whether scores stay ``scale q k^T``, which kernels for decoding compute."""
+    """Whether scores stay ``scale q k^T``, the form that kernels for decoding compute."""
     needs_products: ClassVar[bool] = False
-    """Whether the map of products is changed entry by entry; fused kernels do not give access to
-    it."""
+    """Whether the term changes single entries of the map of products, which fused kernels never
+    store."""
     is_learned_bias: ClassVar[bool] = False
-    """Whether something learned is added, for which CPUs have no fused kernel."""
+    """Whether the term adds a learned bias, for which CPUs have no fused kernel."""
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
@@ -163,7 +164,7 @@ class DiagonalNorm(ScoreTerm):
 
     needs_products = True
     own_scale: float | None = 1.0
-    """The factor of the normalised diagonal, ``None`` for the score scale."""
+    """The factor of the normalised diagonal; ``None`` for the score scale."""
 
     def forward(self, scores: Scores) -> Scores:
         """Normalise the products."""
@@ -198,7 +199,7 @@ class SoftCap(ScoreTerm):
     def forward(self, scores: Scores) -> Scores:
         """Apply the cap to the products."""
         cap = self.config.variant.soft_cap or 1.0
-        # What divides everything divides the bent scores.
+        # The temperature divides the capped scores, so it is set to 1 here.
         found = replace(scores, temperature=1.0).multiply()
         return replace(scores, products=cap * torch.tanh(found / cap))
 
@@ -243,8 +244,8 @@ class PlusBias(ScoreTerm):
         """Return the bias g(j) of every key."""
         width = self.weight.shape[1] - self.row_features
         features = interleave_sinusoids(key_positions, self.row_features)[..., :width]
-        # The published bias b shifts a whole row: it is kept as a parameter, and adding it here
-        # costs nothing and gives it the zero gradient that it has in the published form.
+        # The published bias b shifts a whole row. It is kept as a parameter, and adding it here
+        # costs nothing and gives it the zero gradient of the published form.
         weight = self.weight[:, self.row_features :]
         return F.linear(features.to(weight.dtype), weight, self.bias)
 
@@ -345,7 +346,7 @@ class Decay(ScoreTerm):
                 self.weight.copy_(self.fixed_logits(self.weight.device))
 
     def forward(self, scores: Scores) -> Scores:
-        """Add the logarithm of the factors."""
+        """Add the logarithm of the decay to the scores."""
         device = scores.query.device
         logits = self.fixed_logits(device) if self.weight is None else self.weight
         wide = torch.promote_types(scores.query.dtype, torch.float32)
@@ -409,14 +410,14 @@ def normalise_diagonal(
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """
     by_norm = config.variant.diagonal.startswith("norm")
-    # Squares of squares leave the range of float16, and sums of many the precision of bfloat16.
+    # Fourth powers leave the range of float16, and sums of many exceed the precision of bfloat16.
     squares = squares.to(torch.promote_types(squares.dtype, torch.float32))
     present = torch.ones_like(squares) if valid is None else valid[:, None].to(squares.dtype)
     terms = (squares.square() if by_norm else squares) * present
     members = _find_members(squares, documents, config)
     total = _sum_diagonal(terms, members, causal=config.causal)
     count = _sum_diagonal(present, members, causal=config.causal)
-    # Where no real token was seen yet there is nothing to divide by, and the pair is blocked.
+    # If no real token was seen yet there is nothing to divide by, and the pair is masked.
     total = torch.where(count > 0, total, 1.0).clamp(min=torch.finfo(squares.dtype).tiny)
     ratio = squares / (total.sqrt() if by_norm else total / count.clamp(min=1.0))
     queries, keys = scores.shape[-2:]

@@ -33,12 +33,12 @@ class ByFigure:
     """A printed figure, judged by its recomputation."""
 
     table: str
-    """The published table, its row and its column."""
+    """The published table that has the figure."""
     row: str
     column: str
     literal: bool = False
-    """Whether the claim itself names what is counted; if so, a figure that is right only by another
-    convention refutes it."""
+    """Whether the claim itself says what is counted; a figure that is right only under another
+    convention then refutes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,11 @@ class ByTest:
     node: str
     """The test as pytest names it, without parameters."""
     says: str
-    """The statement, in a sentence."""
+    """What the test proves, as a sentence."""
     shows: Shown = "claim"
     condition: str = ""
-    """The end of a sentence that begins "It holds" or "It does not hold"; empty for always."""
+    """When it holds: the end of a sentence that begins "It holds" or "It does not hold"; empty if
+    always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,17 +71,18 @@ class ByStudy:
 
     study: str
     table: str
-    """The table of the page, which names the task or setting."""
+    """The table of the report, named after the task or setting."""
     variant: str
     reference: str
-    """The variant to subtract; empty for a figure that is no difference."""
+    """The variant to subtract; empty if the figure is not a difference."""
     claimed: ClaimedRange
     unit: str
     """The unit after the figure."""
     quantity: str = ""
     """The metric, ``steps_to_solve``, or a column; empty for the metric of the table."""
     condition: str = ""
-    """The end of a sentence that begins "It holds" or "It does not hold"; empty for always."""
+    """When it holds: the end of a sentence that begins "It holds" or "It does not hold"; empty if
+    always."""
 
     @property
     def key(self) -> str:
@@ -99,28 +101,29 @@ class Claim:
     name: str
     """Document and number, such as ``poster-12``."""
     place: str
-    """The section, table or caption."""
+    """The section, table or caption that makes the claim."""
     text: str
-    """The claim in words of this project."""
+    """The claim in this project's words."""
     kind: ClaimKind
     judges: tuple[Judge, ...]
     quantifier: Quantifier
-    """The number of judges that must agree: ``some`` for a claim of "sometimes", ``every`` for a
-    claim that names its settings or variants; empty if those that disagree become a condition."""
+    """How many judges must agree: ``some`` for a claim of "sometimes", ``every`` for a claim that
+    names its settings or variants. Empty: judges that disagree become a condition."""
     parameters: int | None
-    """The size of the smallest networks that it is about; None for networks of any size."""
+    """Parameters of the smallest networks that the claim is about; None for networks of any
+    size."""
     main: bool
-    """Whether it stands in an abstract or conclusion, or is a main statement of an article."""
+    """Whether the claim is in an abstract or conclusion, or a main statement of an article."""
     same_as: str
     """The name of another claim with the same meaning; empty for none."""
     note: str
-    """Sentences on how the claim is read, or on the limits of its judges; empty for none."""
+    """How the claim is read, or the limits of its judges, in sentences; empty for none."""
     untested: str
     """The part of the claim that no judge covers, as a noun or a clause; empty for none."""
     needs: str
-    """A sentence that says what a test requires; empty for a claim with judges."""
+    """What a test would require, as a sentence; empty for a claim with judges."""
     words: str
-    """Terms of the document that the claim does not repeat; they are searched and not shown."""
+    """Search terms from the document that the claim itself does not contain; not shown."""
 
     @property
     def document(self) -> str:

@@ -1,4 +1,4 @@
-"""Checks stored verdicts on claims against those that follow now. Never imports torch."""
+"""Compares stored verdicts on claims with the present ones. Never imports torch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from qkvary.storage.jsonvalues import decode
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 _ABSENT = "nothing"
-"""The word in a message for a value that one of two claims does not have."""
+"""Stands in messages for a value that one of two claims does not have."""
 
 
 def read_verdicts(path: Path) -> list[Mapping[str, Any]]:

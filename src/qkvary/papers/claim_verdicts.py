@@ -29,13 +29,13 @@ from qkvary.text.names import listed
 from qkvary.text.numbers import compact
 
 PRINTED = "by printed figures, which were not measured again here"
-"""The condition of a claim that is no arithmetic and that only printed figures judge."""
+"""The condition of a claim that only printed figures judge, without a recomputation."""
 UNDECIDED = "by printed figures; what was measured here does not decide it"
-"""That of one that studies judge too."""
+"""The condition if studies judge it too, but do not decide."""
 SCALE = 10
-"""The factor by which the networks of a study may be smaller than those of a claim."""
+"""The largest factor by which a study's networks may be smaller than those of a claim."""
 NAMES = 2
-"""The most findings that a condition names, and the most studies that a scale names."""
+"""Maximum number of findings that a condition names, and of studies that a scale names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class JudgedClaim:
     claim: Claim
     verdict: ClaimVerdict
     condition: str
-    """Sentences on where the claim holds and where it does not; empty for none."""
+    """When the claim holds and when not, in sentences; empty for no condition."""
     scale: str
-    """The networks that the verdict rests on; empty if none were trained for it."""
+    """The size of the networks that the verdict is based on; empty if none were trained for it."""
     needs: str
-    """A sentence that says what a test requires; empty for a claim that is tested."""
+    """What a test would require, as a sentence; empty for a claim that is tested."""
     findings: tuple[Finding, ...]
 
 
@@ -180,7 +180,7 @@ def _join(*sentences: str) -> str:
 
 def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> str:
     """Write the sizes of the networks that a verdict rests on, and their studies."""
-    # What is not distinguished next to a failure is no reason for the verdict.
+    # For these verdicts, only the findings that agree with them are reasons.
     alone = verdict in ("does not hold", "not distinguished")
     reasons = [one for one in findings if one.verdict == verdict] if alone else findings
     named = list(dict.fromkeys(one.study for one in reasons if one.study))

@@ -42,14 +42,14 @@ def claims(
 
     Args:
         claims: Claims by their names, such as poster-3.
-        document: Only claims of this document; repeat it for more.
-        verdict: Only claims with this verdict; repeat it for more.
+        document: Only claims of this document (can be repeated).
+        verdict: Only claims with this verdict (can be repeated).
         search: Only claims with these words in their text, place or figures, or among the
             document's own terms.
         studies: Folder of reports, such as studies or runs/reports: judge by its tables instead of
             by the figures in the package.
-        check: A JSON document of this command: name each verdict and figure in it that does not
-            follow any more.
+        check: A JSON document from this command: name each verdict and figure in it that no longer
+            follows.
 
     Raises:
         UsageError: for an unknown claim or document, or a folder without tables.
@@ -94,7 +94,7 @@ def _find(studies: StrPath | None) -> FindKept:
     folder = read_path(studies, "a folder of reports for --studies")
     if not folder.is_dir():
         raise UsageError(f"expected a folder of reports for --studies, got {folder}")
-    # Reading tables takes numpy, which most uses do not need.
+    # Reading tables needs numpy, which most uses do not import.
     from qkvary.papers.kept_tables import find_tables, read_kept
 
     judges = (

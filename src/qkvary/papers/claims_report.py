@@ -39,9 +39,9 @@ CAVEATS = (
     ),
 )
 FOLDED = 3
-"""The most findings of a claim that are all shown; of more, one of each record and a count."""
+"""Up to this number of findings of a claim, all are shown; of more, one per record and a count."""
 MANY = 5
-"""Up to so many findings, one of each record is shown; of more, one that does not hold."""
+"""Up to this number of findings, one per record is shown; of more, only one that does not hold."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -186,7 +186,7 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
         group = [o for o in one.findings if (o.record, o.check) == (record, check)]
         first = against if found > MANY else _telling(group)
         figures = map(_figure, group) if found <= FOLDED else _folded(group, first)
-        # The page of a study names its command.
+        # The page of a study shows its command.
         page = record if group[0].study else ""
         where = "; ".join([page] if page and found > FOLDED else filter(None, (page, check)))
         yield f"{'; '.join(figures)}. {where}"

@@ -15,9 +15,9 @@ class Alternative:
     """The figure under another convention, or with a mistake."""
 
     value: Value
-    """The resulting figure."""
+    """The figure under this alternative."""
     convention: str
-    """A phrase that completes "with ..." for a convention and "by ..." for a mistake."""
+    """What differs: a phrase after "with" for a convention, after "by" for a mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,27 +25,28 @@ class Derivation:
     """One recomputed figure."""
 
     value: Value
-    """The value under the paper's convention, or else the plain meaning of its words."""
+    """The figure under the paper's convention, or by the plain meaning of its words if it states
+    none."""
     formula: str
-    """An explanation; the value is not computed from this text."""
+    """How the figure is computed, for readers; nothing is computed from this text."""
     convention: str = ""
-    """The counted items and units; empty if there is no choice."""
+    """What is counted and in which unit; empty if there is no choice."""
     spread: tuple[float, float] | None = None
-    """The possible range, if the value is computed from rounded figures."""
+    """The range of possible values, if the inputs are rounded figures."""
     others: tuple[Alternative, ...] = ()
-    """Alternatives under other conventions, each applied throughout."""
+    """The figures under other conventions."""
     slips: tuple[Alternative, ...] = ()
-    """Alternatives by known mistakes, such as two units in one quotient."""
+    """The figures that known mistakes give, such as two units in one quotient."""
     holds: bool | None = None
-    """Whether the value supports a claim in words."""
+    """For a claim in words: whether the value supports it."""
     note: str = ""
     """A further remark for the reader."""
 
 
 Derive = Callable[[PublishedFigure], Derivation | None]
-"""Derives a figure of one table; ``None`` if it cannot be recomputed."""
+"""Derives a figure of a table; ``None`` if it cannot be recomputed."""
 Registry = Mapping[str, Derive]
-"""Derivations by table name."""
+"""The function that derives each table's figures, by the name of the table."""
 
 
 def by_column(columns: Mapping[str, Derive]) -> Derive:

@@ -68,7 +68,7 @@ def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
         NewerFormatError: if a newer qkvary wrote a run.
     """
     study = load_study(name)
-    # A study may have thousands of keys, and none of them is needed where nothing ran.
+    # A study may have thousands of keys; without runs, none of them is needed.
     if store.keys() and any(store.state(cell.run_key) != "open" for cell in study.cells()):
         results = gather_results(study, store)
         printed = [

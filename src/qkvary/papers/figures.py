@@ -1,4 +1,4 @@
-"""Draw the papers' figures again, from the runs and tables that are there."""
+"""Draw the papers' figures again, from the runs and tables that exist."""
 
 from typing import Annotated
 
@@ -22,20 +22,20 @@ def figures(
     to: StrPath | None = None,
     formats: Formats = DEFAULT_FORMATS,
 ) -> Result[tuple[PaperFigure, ...]]:
-    """Draw the papers' figures again, from the runs and tables that are there.
+    """Draw the papers' figures again, from the runs and tables that exist.
 
-    Numbers that a paper prints of the same experiment are listed with ours. What has no runs is
-    named with the command that makes them.
+    Numbers that a paper prints for the same experiment are listed with ours. Figures without runs
+    are listed with the command that makes the runs.
 
     Args:
-        figures: Figures to draw: a name, or its end (figure-9). None: all.
+        figures: Names of figures to draw, or the ends of names (figure-9); all if none is given.
         out: Folder of runs and reports.
-        tables: Folder of reports, such as studies: where OUT has no run of a study, its curves are
-            those of NAME/tables.
+        tables: Folder of reports, such as studies. If OUT has no run of a study, its curves come
+            from NAME/tables.
         to: Folder of the report; by default OUT/reports/figures.
-        formats: Format to write; repeat it for more.
+        formats: Format to write (can be repeated).
     """
-    # Reading runs and drawing take numpy, which the help does not need.
+    # Reading runs and drawing need numpy, which the help does not.
     from qkvary.papers.figure_records import StudyRecords, read_records
     from qkvary.papers.figures_report import paper_report
     from qkvary.reports.files import write_report

@@ -39,9 +39,9 @@ _WITHOUT_RUNS: Mapping[FigureKind, str] = {
     "printed": "printed figures",
     "transfer": paper_charts.TRANSFER,
 }
-"""What the kinds of figures are drawn from that need no runs."""
+"""The source of figures that need no runs, by kind."""
 _KEYS_DRAWN, _CHANNELS = 10, 30
-"""The sizes of the example in the paper's figure 5."""
+"""The sizes of the example in paper 1's figure 5."""
 _DIAGONAL_CODE = (
     "scores = keys @ keys.T",
     "diagonal = scores.diagonal()",
@@ -55,12 +55,12 @@ class _Drawn:
 
     blocks: tuple[Block, ...]
     records: tuple[Records, ...] = ()
-    """The records that it is drawn from."""
+    """The records that the figure is drawn from."""
     missing: tuple[Panel, ...] = ()
-    """The parts without records."""
+    """The parts of the figure that have no records."""
     curves: tuple[LearningCurve, ...] = ()
     is_part: bool = False
-    """Whether the runs are some of the published ones, or others."""
+    """Whether the runs are only some of the published ones, or others."""
 
     @property
     def sources(self) -> tuple[str, ...]:

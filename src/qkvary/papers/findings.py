@@ -54,29 +54,29 @@ SPREADS: Mapping[tuple[str, str], float] = {
         for run in (0, 1)
     },
 }
-"""The difference of two printed figures of a column that the seed alone may cause, for tables
-without deviations; decision 0030 has the source of each."""
+"""The difference between two printed figures of a column that the seed alone may cause, for tables
+without standard deviations; decision 0030 gives the source of each."""
 RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
 TEST = "pytest"
-"""The command that runs a test, in a clone of the repository."""
+"""The command that runs a test in a clone of the repository."""
 SCRIPTS = frozenset(
     {
         *("mlp-basis-transfer", "likeness-over-training", "derived-figures"),
         *("attention-maps", "training-cost"),
     }
 )
-"""The kept experiments whose figures no study alone gives: ``measure.py`` in their folder of a
-clone of the repository finds them again."""
+"""The kept experiments with figures from several studies or from none; ``measure.py`` in their
+folder of a clone reproduces them."""
 ONE_EACH = frozenset(
     {
         *("three-projections-table-4", "three-projections-table-10", "poster-300m"),
         *("poster-downstream", "query-identity-table-2"),
     }
 )
-"""The published tables whose measured figures are of one network each."""
+"""The published tables in which each figure comes from a single network."""
 SEEDS = "by figures of one network each, whose spread between seeds is not printed"
-"""The condition of comparisons in these tables."""
+"""The condition of comparisons in the tables of ``ONE_EACH``."""
 _SUPPORTED = CLAIM_VERDICTS[:3]
 _SLACK = 1e-12
 """The tolerance for floating-point errors where an interval ends at the end of a range."""
@@ -95,19 +95,19 @@ class Finding:
     low: float | None = None
     high: float | None = None
     detectable: float | None = None
-    """The smallest difference that would have been seen."""
+    """The smallest difference that would have been detected."""
     condition: str = ""
-    """The cases in which the finding agrees with the claim, or contradicts it; ends a sentence."""
+    """When the finding agrees with the claim, or contradicts it; the end of a sentence."""
     study: str = ""
-    """The study and the number of runs of the figure, such as ``lm-small: 5 pairs``."""
+    """The study of the figure and its number of runs, such as ``lm-small: 5 pairs``."""
     parameters: tuple[int, int] | None = None
-    """The parameters of the smallest and the largest of its networks."""
+    """Parameters of the smallest and the largest network in the study."""
     is_small: bool = False
-    """Whether they are too small for the claim."""
+    """Whether the networks are too small for the claim."""
     record: str
-    """The page, table or test in which the figure stands."""
+    """The page, table or test that has the figure."""
     check: str
-    """The command that finds the figure again."""
+    """The command that reproduces the figure."""
 
     @property
     def printed(self) -> bool:
@@ -172,7 +172,7 @@ def _published(judge: ByFigure) -> tuple[PublishedTable, Recomputed]:
 
 
 def _title(table: PublishedTable, judge: ByFigure) -> str:
-    # The column of a table of single figures has no meaning.
+    # In a table of single figures, the column's title has no meaning.
     title = next(one.title for one in table.columns if one.key == judge.column)
     return judge.row if title == "figure" else f"{judge.row}, {title}"
 
@@ -226,7 +226,7 @@ def _by_comparison(judge: ByComparison) -> Finding:
         second = _published(judge.second)[1].figure
         least, most = printed_interval(second)
         value = value - (second.value or 0.0)
-        # Deviations stand next to figures; where none does, the column has one.
+        # Standard deviations stand next to the figures; otherwise the column has a common one.
         deviation = math.hypot(first.figure.std or 0.0, second.std or 0.0)
         spread = deviation or spread
         low, high = low - most - spread, high - least + spread
@@ -271,7 +271,7 @@ def _by_test(judge: ByTest) -> Finding:
 
 def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
     pair = f"{judge.variant} against {judge.reference}" if judge.reference else judge.variant
-    # Differences to the baseline are named by their variant alone.
+    # A difference to the baseline is named by its variant alone.
     alone = judge.reference.partition("@")[0] == BASELINE
     short = (judge.variant if alone else pair).removesuffix(f" ({judge.table})")
     quantity = f", {judge.quantity.replace('_', ' ')}" if judge.quantity else ""
@@ -314,7 +314,7 @@ def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
         return f"{fixed(kept.value, 3, sign=signed)}{unit}, without an interval"
     decimals = decimals_of((kept.high - kept.low) / 2)
     text = f"{fixed(kept.value, decimals, sign=signed)} {interval(kept.low, kept.high, decimals)}"
-    # A share of runs and a median of ratios have no smallest difference.
+    # A share of runs or a median of ratios has no smallest difference.
     if verdict != "not distinguished" or (kept.detectable is None and not kept.paired):
         return f"{text}{unit}"
     if kept.detectable is None:

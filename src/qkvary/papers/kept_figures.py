@@ -23,21 +23,23 @@ class KeptFigure:
 
     value: float
     low: float | None
-    """The low end of its interval for all comparisons of its table at once; None for none."""
+    """The lower end of the interval, corrected for all comparisons of the table; None without an
+    interval."""
     high: float | None
     detectable: float | None
-    """The smallest difference that would have been seen; None if it is not known."""
+    """The smallest difference that would have been detected; None if not known."""
     runs: int
-    """The number of runs, or of pairs of runs if ``paired``."""
+    """Number of runs, or of pairs of runs if ``paired``."""
     paired: bool
     folder: str
-    """The folder of its study in the folder of reports, such as ``ours/lm-small``."""
+    """The study's folder inside the folder of reports, such as ``ours/lm-small``."""
     parameters: tuple[int, int] | None
-    """The parameters of the smallest and the largest network; None for a figure of none."""
+    """Parameters of the smallest and the largest network; None if the figure is about no
+    network."""
 
 
 FindKept = Callable[[ByStudy], KeptFigure | None]
-"""Returns the figure of a judge, or None if it is not kept."""
+"""Finds the figure for a judge; None if it is not kept."""
 
 
 def find_packaged(judge: ByStudy) -> KeptFigure | None:

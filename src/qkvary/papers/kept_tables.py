@@ -20,9 +20,9 @@ from qkvary.studies.results.statistics import wilson
 LARGEST_TABLE = 2**26
 """Maximum bytes of a table of a report."""
 STEPS = "steps_to_solve"
-"""The quantity of the table of steps after which a task is solved."""
+"""The quantity in the table of steps to solve."""
 DIVERGED = "diverged"
-"""The quantity that is the share of runs that diverged or failed."""
+"""The quantity that is the share of diverged or failed runs."""
 
 Row = Mapping[str, str]
 
@@ -122,7 +122,7 @@ def _count_diverged(tables: Path, judge: ByStudy, folder: str) -> KeptFigure | N
     path = find_table(tables, "runs")
     if path is None:
         return None
-    # A run of two settings has two rows.
+    # A run that covers two settings has two rows.
     states = {row["run_key"]: row["state"] for row in read_rows(path, {"state", "run_key"})}
     ended = [state for state in states.values() if state in ("done", "diverged", "failed")]
     bad = sum(state != "done" for state in ended)

@@ -28,11 +28,11 @@ class Records:
     study: str
     """The name of the study."""
     task: str
-    """The task of its settings."""
+    """The task of the study's settings."""
     differs: str = ""
-    """Differences between the runs and the published ones besides their number; empty for none."""
+    """How the runs differ from the published ones, other than in number; empty if they do not."""
     where: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Fields of the task that choose among its settings."""
+    """Fields of the task that select some of the study's settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,11 @@ class Panel:
 
     title: str
     records: tuple[Records, ...]
-    """The first that has runs is drawn."""
+    """Possible runs for the panel; the first that exist are drawn."""
     quantities: tuple[str, ...] = LOSSES
-    """The recorded quantities of learning curves, each drawn on its own."""
+    """The quantities of learning curves to draw, each separately."""
     each_setting: bool = False
-    """Whether each setting is drawn on its own; by default their mean is drawn."""
+    """Whether each setting is drawn separately; otherwise their mean is drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +53,14 @@ class PaperFigure:
     """A figure of a paper."""
 
     name: str
-    """The name of the paper, ``figure`` and its number."""
+    """The paper's name, ``figure`` and the number."""
     paper: str
     title: str
     kind: FigureKind
     variants: tuple[str, ...] = ()
     panels: tuple[Panel, ...] = ()
     published: tuple[str, ...] = ()
-    """The published tables with numbers of the same experiments."""
+    """The published tables with numbers from the same experiments."""
 
     @property
     def place(self) -> str:
@@ -69,7 +69,7 @@ class PaperFigure:
 
 
 def _panel(title: str, task: str, *quick: Records, studies: str = "vision", **where: str) -> Panel:
-    """Return a panel of a task: the published size first, then that of the paper's code."""
+    """Return a panel of a task, from runs of the published size or else of the paper's text."""
     sizes = (Records(f"{studies}-{size}", task, where=where) for size in ("published", "paper"))
     return Panel(title=title, records=(*sizes, *quick))
 
@@ -117,7 +117,7 @@ _SYNTHETIC_LOSSES = PaperFigure(
     kind="curves",
     variants=_FIRST_THREE,
     panels=_SYNTHETIC,
-    # Paper 1 prints the same experiments, and these numbers stand in more of our reports.
+    # Paper 1 prints the same experiments, and more of our reports have its numbers.
     published=("key-value-table-2", "key-value-notebook-synthetic", "three-projections-table-2"),
 )
 _SYNTHETIC_MAPS = PaperFigure(
@@ -365,12 +365,12 @@ _FIGURES = (
         paper=KARBEVSKI,
         title="Errors of a learned change of basis",
         kind="transfer",
-        # The readings of the lost formula whose linear map has the printed error.
+        # Possible readings of the missing formula, whose linear map has the printed error.
         variants=("skip without biases", "torch without biases"),
     ),
 )
 PAPER_FIGURES: Mapping[str, PaperFigure] = {figure.name: figure for figure in _FIGURES}
-"""The figures by name, in the order of the papers."""
+"""All figures by name, in the order of the papers."""
 
 
 def find_figure(text: str) -> PaperFigure:

@@ -23,9 +23,9 @@ def published(
     and the reason. With tables: all their figures.
 
     Args:
-        tables: Tables to print row by row: a name, or its end (table-7, scenario). None: all, in
-            short.
-        verdict: Only figures with this verdict; repeat it for more.
+        tables: Names of tables to print row by row, or the ends of names (table-7, scenario); if
+            none is given, all in short.
+        verdict: Only figures with this verdict (can be repeated).
     """
     names = [find_published(name) for name in tables] or sorted(published_names(), key=_order)
     rows = [row for name in names for row in recompute(name)]

@@ -97,7 +97,7 @@ def _section(published: PublishedTable, rows: Sequence[Recomputed]) -> Section:
     titles = {column.key: column.title for column in published.columns}
 
     def name_figure(figure: PublishedFigure) -> Cell:
-        # The column of a table of single figures has no meaning.
+        # In a table of single figures, the column's title has no meaning.
         title = titles[figure.column]
         return named(figure.row if title == "figure" else f"{figure.row}: {title}")
 

@@ -10,7 +10,7 @@ from qkvary.planning.quality import cache_bytes, network
 
 TOKENS_32K = 32_768
 ROUND_32K = 32_000
-""""32k" with decimal thousands."""
+""""32k" read as a decimal number."""
 TOKENS_128K = 131_072
 ROUND_128K = 128_000
 GB = 10**9

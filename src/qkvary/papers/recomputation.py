@@ -58,7 +58,7 @@ _SOURCES = (
 DERIVATIONS: Registry = {
     name: derive for source in _SOURCES for name, derive in source.TABLES.items()
 }
-"""The derivation of each table's figures; other tables have only measurements."""
+"""The function that derives each table's figures; other tables only have measurements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +66,17 @@ class Recomputed:
     """A published figure with its recomputation."""
 
     table: str
-    """The name of the published table."""
     figure: PublishedFigure
-    """The published figure."""
     unit: str
-    """The unit of its column."""
+    """The unit of the figure's column."""
     derivation: Derivation | None
-    """The recomputation; ``None`` if there is none."""
+    """The recomputation; ``None`` if the figure cannot be recomputed."""
     verdict: FigureVerdict
-    """The result of the comparison."""
+    """How the recomputed figure compares with the printed one."""
     alternative: Alternative | None
-    """The other convention or the mistake that gives the printed figure."""
+    """The other convention or the mistake that leads to the printed figure."""
     why: str
-    """The reason why it is not equal, in a sentence; empty if it is."""
+    """Why the recomputed figure differs, as a sentence; empty if it is equal."""
 
     @property
     def needs_explanation(self) -> bool:
@@ -147,7 +145,7 @@ _RECOMPUTES: Mapping[FigureVerdict, Recomputes] = {
     "measured": "not checkable",
     "stated": "not checkable",
 }
-"""The words of a study's tables for each verdict."""
+"""The wording for each verdict in a study's tables."""
 
 
 def count_verdicts(name: str) -> Mapping[FigureVerdict, int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from qkvary.papers.derivation import Derivation
 
 BUDGET = 10 * 10**9
-"""The planned tokens of the runs of "Do Transformers Need Three Projections?"."""
+"""The planned number of training tokens in "Do Transformers Need Three Projections?"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,11 +13,11 @@ class Run:
     """The batch of one training step."""
 
     sequences: int
-    """Sequences per device and micro-batch."""
+    """Sequences per micro-batch on each device."""
     accumulated: int
-    """Micro-batches per step."""
+    """Number of micro-batches per step."""
     devices: int
-    """Devices per network."""
+    """Number of devices per network."""
     context: int
     """Positions per sequence."""
 
@@ -36,7 +36,7 @@ class Run:
 RUN_300M = Run(sequences=6, accumulated=24, devices=8, context=2048)
 RUN_1200M = Run(sequences=2, accumulated=36, devices=8, context=2048)
 RUN_124M = Run(sequences=12, accumulated=40, devices=1, context=1024)
-"""The runs of "[Key,Value] is probably all you need"."""
+"""The training runs of "[Key,Value] is probably all you need"."""
 
 
 def derive_tokens(run: Run, steps: int, note: str = "") -> Derivation:

@@ -34,14 +34,16 @@ FrontierStatus = Literal[
 ]
 
 HALVED = parse_format("fp8")
-"""A format of half the bytes of 16 bits."""
+"""A format with half the bytes of 16-bit numbers."""
 CONVERSION_PRICE = (
     "measured on SmolLM2-135M, +0.086 ± 0.006 nats a token at once and +0.015 ± 0.005 after a "
     "million tokens of healing, where a cache of 8 bits costs 0.001"
 )
-"""The measured price of a conversion to half the cache (``studies/ours/cache-conversion``)."""
+"""The measured rise of the loss by a conversion to half the cache
+(``studies/ours/cache-conversion``)."""
 SMALL = 600_000_000
-"""The parameters below which a model is compared with the papers' 300M, else with their 1.2B."""
+"""Models with fewer parameters are compared with the papers' 300M networks, larger ones with their
+1.2B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +51,13 @@ class ServedVariant(Candidate):
     """One variant with its cache in one format."""
 
     plan: ServingPlan
-    """The serving plan."""
     state_bytes: int
-    """Bytes of one user's cache that do not grow with the context: states of linear attention."""
+    """Bytes of one user's cache that do not grow with the context: the states of linear
+    attention."""
     quality: Quality | None
     """The published change of perplexity against QKV."""
     status: FrontierStatus
-    """The frontier status among the variants of the same format."""
+    """Whether another variant of the same format dominates this one, and how surely."""
     dominated_by: tuple[str, ...]
     """The variants that need no more cache and are no worse."""
 
@@ -95,7 +97,7 @@ def serve_variants(
         for candidate, plan, quality in points[: len(candidates)]:
             state_bytes = model_state_bytes(candidate.model, cache)
             if number and state_bytes and state_bytes == plan.user_bytes:
-                # A state is stored in single precision, whatever the format of a cache.
+                # States are stored in single precision, whatever the format of the cache.
                 continue
             above = [
                 (other.label, better)
@@ -206,7 +208,7 @@ def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]
         for layer, _ in count_kinds(original.model.layers)
     ):
         return
-    # As many bytes as with half the bits.
+    # The converted cache takes as many bytes as one with half the bits.
     held = _held(plan_serving(original.model, demand, HALVED))
     yield (
         f"With a conversion (qkvary convert --to latent --cache 50%): {held}; {CONVERSION_PRICE}."

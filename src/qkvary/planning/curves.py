@@ -28,19 +28,21 @@ from qkvary.planning.quality import (
 )
 
 SIZES: tuple[Size, ...] = get_args(Size)
-"""The papers' networks that have charts."""
+"""The papers' network sizes that have charts."""
 FEWEST_TOKENS = 16
-"""The smallest start of the context axis."""
+"""The smallest possible start of the context axis, in tokens."""
 DEFAULT_FIRST = 1024
-"""The start of the context axis, unless a window or the question is shorter."""
+"""The usual start of the context axis, in tokens; a window or a requested context that is shorter
+moves it."""
 MOST_DOUBLINGS = 24
 """The maximum length of the context axis in doublings."""
 SINGLE_STEPS = 40
-"""The number of users up to which each step is drawn; later steps are thinner than a line."""
+"""Up to this number of users each step of a curve is drawn; later steps are narrower than a
+line."""
 MOST_MEMORY = 64
-"""The maximum of the memory axis, in multiples of the device's memory."""
+"""The largest end of the memory axis, in multiples of the device's memory."""
 REAL_RANGE = (max(REAL_FRACTIONS[1:]), min(REAL_FRACTIONS))
-"""The shares of real tokens that bound the estimated change without padding."""
+"""The shares of real tokens between which the change without padding is estimated."""
 
 Point = tuple[float, float]
 
@@ -50,13 +52,13 @@ class Curve:
     """One line of a chart."""
 
     names: tuple[str, ...]
-    """The rows of the plan with this curve, as named in its tables."""
+    """The rows of the plan that share this curve, as named in its tables."""
     label: str
-    """The variant of the first row, which decides the style."""
+    """The variant of the first row, which sets the style of the line."""
     order: int
-    """The index of the first row, which decides the dash."""
+    """The index of the first row, which sets the dash of the line."""
     points: tuple[Point, ...]
-    """The points, from left to right."""
+    """The points (x, y), from left to right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class _Curves:
     curves: tuple[Curve, ...]
     """The lines."""
     cache: Format
-    """The format of the cache."""
+    """The number format of the cache."""
     low: float
     """The start of the horizontal axis."""
     high: float
@@ -76,9 +78,9 @@ class _Curves:
     device: str
     """The device, in words."""
     memory_bytes: int
-    """Its memory."""
+    """The memory of the device."""
     left_out: tuple[str, ...]
-    """Rows without a line: they have no cache, or not one user fits within the axis."""
+    """Rows without a line: they have no cache, or a single user exceeds the axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ class CacheCurves(_Curves):
     max_tokens: int | None
     """The maximum context of the model."""
     free_bytes: int
-    """The memory left by the reserve and the weights of the given model."""
+    """The memory that the reserve and the weights of the given model leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +101,9 @@ class UserCurves(_Curves):
     """Users of one device against its memory, as step lines."""
 
     loads: tuple[tuple[int, int], ...]
-    """Bytes of the weights and of one user, per curve."""
+    """For each curve, the bytes of the weights and of one user's cache."""
     reserve: float
-    """The share of memory that stays free."""
+    """The share of the memory that stays free."""
 
     def users_at(self, memory_bytes: float) -> tuple[int, ...]:
         """Return the number of users that fit in this memory, per curve."""
@@ -120,9 +122,9 @@ class PublishedPoint(Quality):
     real_high: float
     """The estimated change for the smallest plausible share of real tokens."""
     status: Status
-    """The frontier status among all variants of its size."""
+    """Whether another variant of its size dominates this one, and how surely."""
     dominated_by: tuple[str, ...]
-    """The variants with no larger cache that are no worse."""
+    """The variants with no larger cache and no worse quality."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,7 @@ class QualityPoints:
     points: tuple[PublishedPoint, ...]
     """Every trained variant, largest cache first."""
     caveats: tuple[str, ...]
-    """The limitations of the figures, their source first."""
+    """The limitations of the figures; the first names their source."""
 
     @property
     def frontier(self) -> tuple[PublishedPoint, ...]:

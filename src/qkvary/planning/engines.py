@@ -29,14 +29,14 @@ class EngineRow:
     engine: str
     """The engine, in words."""
     user_bytes: int | None = None
-    """Bytes that a user takes at the full context, on all devices of a copy; ``None`` where the
-    rules do not cover the model."""
+    """Bytes of one user's cache at the full context, on all devices of a replica; ``None`` where
+    the rules do not cover the model."""
     users: int | None = None
-    """Users whose cache fits with the weights in one copy of the model."""
+    """Number of users whose cache fits into one replica next to the weights."""
     tokens: int | None = None
-    """The tokens that the engine logs as the size of its cache."""
+    """The size of the cache in tokens, as the engine logs it."""
     remark: str
-    """The settings, or the reason why there is no figure."""
+    """The settings of the engine, or the reason why there is no figure."""
 
 
 def compare_engines(model: Model, demand: Demand, plan: ServingPlan) -> tuple[EngineRow, ...]:

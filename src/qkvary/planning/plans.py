@@ -45,11 +45,12 @@ class ServingAnswer:
     savings: SavingsReport
     """The exact savings with the given weights."""
     rows: tuple[ServedVariant, ...]
-    """Every variant in every format."""
+    """One row for every variant in every format of the cache."""
     engines: tuple[EngineRow, ...]
-    """The cache of the given model as engines allocate it, in the first format."""
+    """The cache of the given model as each engine allocates it, in the first format."""
     summary: tuple[str, ...]
-    """What serves exactly now, with fewer bits of cache, and after training: a sentence each."""
+    """What can be served exactly today, with fewer bits of cache, and after training: a sentence
+    each."""
     advice: tuple[str, ...]
     """Further advice, in sentences."""
     caveats: tuple[str, ...]
@@ -61,7 +62,7 @@ class TrainingAnswer:
     """The answer for training."""
 
     rows: tuple[TrainedVariant, ...]
-    """Every variant."""
+    """One row for every variant."""
     summary: tuple[str, ...]
     """The advice on variants, in sentences."""
     advice: tuple[str, ...]
@@ -77,11 +78,11 @@ class Plan:
     model: Model
     """The given model."""
     layers: str
-    """Its kinds of attention, in words."""
+    """The model's kinds of attention, in words."""
     candidates: Candidates
     """The model and its variants."""
     demand: Demand
-    """The demand and the device."""
+    """What is to be served, and on which device."""
     formats: tuple[Format, ...]
     """The formats of the cache; charts show the first."""
     task: TaskKind
@@ -91,7 +92,7 @@ class Plan:
     regime: Regime | None = None
     """The settings of training; ``None`` for a serving plan."""
     notes: tuple[str, ...] = ()
-    """Remarks on the model."""
+    """Remarks about the model."""
     decimal: bool = False
     """Whether memory is written in powers of ten."""
 
@@ -162,7 +163,7 @@ def answer_serving(
     """
     model = candidates.original.model
     size = nearest_size(model_parameters(model).total)
-    # Variants that were not requested can dominate requested ones.
+    # Variants that were not requested may dominate requested ones.
     hidden_candidates = choose_candidates(model).rows
     rows = serve_variants(
         candidates.rows, demand, formats, size=size, hidden_candidates=hidden_candidates

@@ -28,13 +28,13 @@ from qkvary.text.printed import printed_interval, useful_decimals
 Status = Literal["frontier", "dominated beyond rounding", "dominated by the printed figures only"]
 
 SEEDS = 1
-"""Trained networks per variant and size."""
+"""Number of trained networks per variant and size."""
 REAL_FRACTION_BOUND = 0.53
-"""An estimated upper bound of the share of real tokens: documents of 1.09k tokens on average,
-padded or truncated to 2,048. The average is from the data card of a 6B-token sample of the corpus.
-"""
+"""Estimated upper bound of the share of real tokens: documents have 1.09k tokens on average and
+are padded or truncated to 2,048. The average is from the data card of a 6B-token sample of the
+corpus."""
 REAL_FRACTIONS = (1.0, REAL_FRACTION_BOUND, 0.45, 0.40)
-"""Shares of real tokens for which changes are given; 1 is as published."""
+"""Shares of real tokens for which changes are given; 1 gives the published change."""
 
 _ONE_SEED = "One network was trained per variant: how much of a difference is chance is unknown."
 _DILUTED = (
@@ -55,19 +55,19 @@ class Quality:
     """The published change of a variant's validation perplexity against QKV."""
 
     variant: str
-    """The canonical label."""
+    """The canonical label of the variant."""
     size: Size
     """The size of the compared networks."""
     change_percent: float
-    """The change, recomputed from the two printed perplexities."""
+    """The change of perplexity in percent, recomputed from the two printed perplexities."""
     low: float
     """The smallest change consistent with the printed perplexities, in percent."""
     high: float
-    """The largest."""
+    """The largest change consistent with them, in percent."""
     printed: str
-    """The printed change, which does not always follow from the perplexities."""
+    """The printed change, which does not always agree with the printed perplexities."""
     perplexity: float
-    """The printed perplexity, over padded positions instead of real tokens."""
+    """The printed perplexity, which is over padded positions, not over real tokens."""
     seeds: int
     """The number of trained networks that the figure is a mean of."""
     source: str
@@ -100,9 +100,9 @@ class PublishedQuality:
     measure: str
     """The unit of the change: ``perplexity`` (after a percentage), ``accuracy`` or ``nats``."""
     networks: str
-    """The networks that were compared: their size and heads, or their tasks."""
+    """The compared networks: their size and heads, or their tasks."""
     num_heads: int | None
-    """Their query heads; None if they differ."""
+    """The number of query heads of the networks; None if it differs."""
     quantity: str
     source: str
     note: str
@@ -113,14 +113,14 @@ class FrontierPosition:
     """The position of a variant relative to the frontier of its size, by cache."""
 
     variant: str
-    """The canonical label."""
+    """The canonical label of the variant."""
     cost: int
     """Bytes of bf16 cache per token."""
     perplexity: float
     """The printed perplexity."""
     dominated_by: tuple[str, ...]
-    """The variants that are no worse in cache and perplexity and better in one, best perplexity
-    first."""
+    """The variants that are no worse in cache and perplexity and better in one of them, best
+    perplexity first."""
     status: Status
     """Whether the variant is dominated, and how surely."""
 
@@ -166,12 +166,12 @@ def qualities(size: Size = "300M") -> tuple[Quality, ...]:
 def change_per_real_token(change_percent: float, real_fraction: float) -> float:
     """Convert a change of perplexity, in percent, to one per real token.
 
-    A mean loss L over positions, a share f of them real and padding free, is L/f per real
-    token, so perplexities are raised to the power 1/f.
+    If a share f of the positions is real and the loss of padding is 0, a mean loss L over all
+    positions is L/f per real token, so perplexities are raised to the power 1/f.
 
     Args:
         change_percent: The change of the published perplexity.
-        real_fraction: f.
+        real_fraction: The share f.
 
     Raises:
         ValueError: for a share outside (0, 1], or a change that leaves no perplexity.
@@ -198,9 +198,9 @@ def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQ
 
     Args:
         label: The variant, in any spelling.
-        num_heads: Query heads of the layer next to which the change is shown: language models with
-            as many come first. Where the variant has a number of KV heads, networks with other
-            query heads share other parts of the cache and are skipped.
+        num_heads: Query heads of the layer that the change is shown for; networks with as many
+            query heads come first. For a variant with fewer KV heads, other networks are skipped,
+            because they share another part of the cache.
     """
     parsed = parse_variant(label)
     variant, shares_heads = format_label(parsed), parsed.num_kv_heads is not None

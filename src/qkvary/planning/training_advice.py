@@ -23,9 +23,9 @@ class Regime:
     precision: Precision = "mixed"
     """The number formats of weights, gradients and activations."""
     checkpointing: bool = False
-    """Whether activations of blocks are recomputed instead of stored."""
+    """Whether activations inside blocks are recomputed instead of stored."""
     utilization: float = 0.4
-    """The share of the peak matrix rate."""
+    """The share of the peak matrix rate that training reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class TrainedVariant:
     """One variant, planned for training on one device."""
 
     label: str
-    """The variant."""
+    """The label of the variant."""
     is_original: bool
     """Whether it is the given model."""
     parameters: int
@@ -41,7 +41,7 @@ class TrainedVariant:
     plan: TrainingPlan
     """Memory and throughput."""
     published_tokens_per_second: float | None
-    """Paper 1's measurement of its 300M models on its own machines."""
+    """The speed that paper 1 measured for its 300M models on its own machines."""
     quality: Quality | None
     """The published change of perplexity."""
 

@@ -19,7 +19,7 @@ MOST_PANELS = 12
 _PANEL_WIDTH, _PANEL_HEIGHT = 212.0, 148.0
 _PANEL = (40.0, 24.0, _PANEL_WIDTH - 8, _PANEL_HEIGHT - 20)
 _LEAST = 1e-6
-"""The smallest energy of a spectrum, and the smallest forecast in nats, that is drawn."""
+"""The smallest value that is drawn: energy of a spectrum, or forecast in nats."""
 _FOUND = FAMILIES[1]
 
 

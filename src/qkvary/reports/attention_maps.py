@@ -21,12 +21,12 @@ from qkvary.tasks.examples import AttentionExample
 from qkvary.text import names, numbers
 
 MOST_LAYERS, MOST_HEADS = 4, 4
-"""The maximum number of drawn maps per example; the table counts all."""
+"""Maximum number of layers and heads whose maps are drawn per example; the table has all."""
 _TILE, _GAP = 76.0, 8.0
 _ROUNDING = 0.02
-"""The difference from 1 up to which a row is a distribution; bfloat16 has 8 bits."""
+"""A row counts as a distribution if its sum differs from 1 by at most this; bfloat16 has 8 bits."""
 _OUTLINED = 24
-"""The number of tokens above which outlines would cover their cells."""
+"""With more tokens than this, outlines would cover their cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,9 +37,9 @@ class RunAttention(AttentionExample):
     variant: str
     seed: int
     run_key: str
-    """The run that it is of."""
+    """The key of the run."""
     right_cell: str = TaskConfig.right_cell
-    """The cell that holds the answer of its row, in words."""
+    """A description of the cell that holds the answer of its row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def best(example: AttentionExample) -> Mass | None:
 def chance(example: AttentionExample) -> float:
     """Return the mass that uniform attention would put on the right cells.
 
-    It is spread over all columns, or in causal maps over those that the row sees.
+    It is spread over all columns, or in causal maps over the columns that the row sees.
     """
     height, width = example.maps.shape[-2:]
     if height != width or np.triu(example.maps, 1).any():

@@ -14,7 +14,7 @@ from qkvary.reports.tables import Brief, Table, label, number, plain, tabulate, 
 from qkvary.text import numbers, units
 
 MOST_MATRICES = 3
-"""The inverted matrices that a terminal lists by default."""
+"""Maximum number of inverted matrices that the terminal lists by default."""
 
 
 def conversion_report(made: Rewriting, checkpoint: str) -> Report:

@@ -20,7 +20,7 @@ def evaluation_report(document: Mapping[str, Any]) -> Report:
     """Return the report of an evaluation.
 
     Args:
-        document: The figures: those of :func:`text_data` and :func:`task_data`.
+        document: The figures from :func:`text_data` and :func:`task_data`.
     """
     sections: list[Section] = []
     if "text" in document:

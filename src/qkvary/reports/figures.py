@@ -1,6 +1,6 @@
 """The drawings of a report as files for a paper: SVG, PNG and PDF; equal reports give equal bytes.
 
-The drawing is that of the page, on white and with its colours written out.
+The drawing is the same as on the page, but on white and with its colours written out.
 """
 
 import re
@@ -20,10 +20,10 @@ from qkvary.text import names
 FigureFormat = Literal["svg", "png", "pdf"]
 
 PNG_SCALE = 3
-"""Dots per pixel of a drawing."""
+"""Pixels of a PNG per pixel of the drawing."""
 _GAP, _CAPTION, _LINE = 14.0, 22.0, 15.0
 _LETTER = 5.6
-"""Pixels of an average letter of a note."""
+"""Average width of a letter in a note, in pixels."""
 _WIDEST = 1300.0
 """The maximum width of a row of drawings, in pixels."""
 
@@ -59,7 +59,7 @@ def _convert(drawing: str, kind: FigureFormat) -> bytes:
     if kind == "svg":
         return drawing.encode("utf-8", "replace")
     require("vl_convert")
-    # Only PNG and PDF need it.
+    # Needed only for PNG and PDF.
     import vl_convert  # noqa: PLC0415
 
     if kind == "png":
@@ -90,7 +90,7 @@ def sheet(group: Group) -> str:
         top += _LINE
     return svg.element(
         "svg",
-        # The rules are those of this package; nothing in them comes from a report.
+        # The style rules are from this package; reports cannot add to them.
         svg.element("style", Markup(print_style())),  # noqa: S704
         svg.element("rect", width=width, height=top, fill="white"),
         *parts,

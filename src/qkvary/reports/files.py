@@ -16,7 +16,7 @@ from qkvary.storage.untrusted_files import StrPath, read_path
 
 RECORD_NAME = "record.json"
 ENDINGS: dict[str, ReportFormat] = {".json": "json", ".html": "html", ".md": "markdown"}
-"""The file endings of a single-file target, with their formats."""
+"""The format of a single file, by its suffix."""
 
 
 def write_report(

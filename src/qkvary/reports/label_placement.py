@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Box = tuple[float, float, float, float]
-"""The left, top, right and bottom of a rectangle."""
+"""Left, top, right and bottom of a rectangle, in pixels."""
 
 HEIGHT = 14.0
 _WIDTHS = {
@@ -20,8 +20,8 @@ _WIDTHS = {
     "Q": 10.3,
     "M": 12.0,
 }
-"""Widths in pixels of a bold 12 px letter in the wider of Helvetica and DejaVu Sans; capitals 9.9,
-everything else 8.4."""
+"""Widths in pixels of a bold 12 px letter, in Helvetica or DejaVu Sans, whichever is wider.
+Capitals have 9.9, all other letters 8.4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class Label:
 
     text: str
     x: float
-    """The left end of the text."""
+    """The left end of the text, in pixels."""
     y: float
-    """The baseline of the text."""
+    """The baseline of the text, in pixels."""
     leader: tuple[float, float] | None
-    """The end of the line from the point; None if the name is next to the point."""
+    """Where the line from the point to the name ends; None if the name is next to the point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ def _first_free(spot: Spot, taken: list[Box], area: Box) -> Label | None:
     for x, y in beside:
         if _free(_box(x, y, spot.text), taken, area):
             return Label(text=spot.text, x=x, y=y, leader=None)
-    # Better a leader that crosses something than a point without a name.
+    # A leader that crosses something is better than a point without a name.
     return _further(spot, width, taken, area, crossing=False) or _further(
         spot, width, taken, area, crossing=True
     )

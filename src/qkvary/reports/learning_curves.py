@@ -1,4 +1,4 @@
-"""Learning curves: those of several variants in one chart, or one panel for each variant.
+"""Learning curves: several variants in one chart, or one panel for each variant.
 
 Twelve bands in one chart hide each other; twelve panels on one scale do not, and need no colours.
 """
@@ -20,13 +20,13 @@ from qkvary.text import names, numbers
 Axis = Literal["steps", "seconds"]
 
 POINTS = 36
-"""Points per curve of a panel; the CSV has all."""
+"""Maximum number of points per curve of a panel; the CSV file has all."""
 CHART_POINTS = 80
-"""Points per curve of a chart of several variants."""
+"""Maximum number of points per curve of a chart with several variants."""
 _DASHES = ("", "6 3", "2 3", "8 2 2 2")
-"""The dashes of the first, second, ... variant of a family."""
+"""The dash patterns of the first, second, ... variant of a family."""
 _LEFT, _TOP, _BOTTOM = 46.0, 26.0, 34.0
-"""The margins of a chart of several variants."""
+"""Margins in pixels of a chart with several variants."""
 _WIDTH, _HEIGHT = 212.0, 148.0
 _AREA = (36.0, 24.0, _WIDTH - 8, _HEIGHT - 20)
 
@@ -83,7 +83,8 @@ def _scales(curves: Sequence[LearningCurve], axis: Axis) -> tuple[svg.Scale, svg
     ends = [value for curve in curves for value in (*curve.low, *curve.high)]
     usable = sorted(value for value in ends if math.isfinite(value))
     if len(usable) > 50:
-        # One exploding run must not flatten all others: the lowest and highest percent may be cut.
+        # One exploding run must not flatten the others, so the lowest and highest percent may be
+        # cut.
         usable = usable[len(usable) // 200 : len(usable) - len(usable) // 100]
     low, high = svg.padded(usable, 0.05)
     far = max((float(place) for place in places if math.isfinite(place)), default=1.0) or 1.0
@@ -168,7 +169,7 @@ def curves_chart(
     Args:
         curves: The curves.
         baseline: The baseline of the study.
-        behind: Curves to draw in grey below the others, as far as they are on the same scale.
+        behind: Further curves to draw in grey below the others, where they fit on the same scale.
         size: Width and height.
     """
     labels = [names.short(curve.variant) for curve in curves]
@@ -195,7 +196,7 @@ def curves_chart(
         *(svg.path(points(curve, curve.mean), "behind") for curve in behind),
     ]
     families = [family_of(curve.variant, baseline).key for curve in curves]
-    # Bands lie below all lines.
+    # Bands are drawn below all lines.
     for curve, family in zip(curves, families, strict=True):
         upper = points(curve, curve.high)
         if len(upper) > 1:

@@ -47,7 +47,7 @@ def _problems(found: Mapping[str, Any]) -> Iterator[str]:
 def _rows(facts: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
     for name, value in (facts or {"torch": None}).items():
         if name == "lock_problem":
-            # Listed with the other problems.
+            # Listed together with the other problems.
             continue
         yield f"  {name.removesuffix('_bytes').replace('_', ' ')}", _format_value(name, value)
 

@@ -60,7 +60,7 @@ def _block(block: Block, folder: str = "") -> Iterator[str]:
         case Bullets():
             yield from _bullets(block.items)
         case Code():
-            # Longer than any run of backticks inside, which would end the block.
+            # A fence longer than any run of backticks inside, which would end the block.
             runs = re.findall("`+", "\n".join(block.lines))
             fence = "`" * max(3, 1 + max(map(len, runs), default=0))
             yield from (f"{fence}{block.language}", *map(names.clean, block.lines), fence, "")
@@ -80,7 +80,7 @@ def _block(block: Block, folder: str = "") -> Iterator[str]:
             for one in block.blocks:
                 yield from _block(one, folder)
         case _:
-            # Legends explain marks of drawings.
+            # Legends explain the marks of drawings, which Markdown does not show.
             return
 
 

@@ -49,7 +49,7 @@ def render_fragment(report: Report) -> str:
 
     Its style applies to nothing else in the notebook, and takes precedence over the notebook's.
     """
-    # A notebook holds several: the marks of their drawings need different names.
+    # A notebook holds several reports, so the ids in their drawings must differ.
     digest = hashlib.sha256(to_json(report.data).encode()).hexdigest()[:8]
     style = _style().replace(":root", "&") + _template_file("fragment.css")
     return _render("fragment.html.j2", report, style, prefix=f"d{digest}-")
@@ -61,7 +61,7 @@ def _style() -> str:
 
 def _render(template: str, report: Report, style: str, *, prefix: str, **more: object) -> str:
     numbers = itertools.count(1)
-    # A notebook's style is nested, which shared parts are outside of.
+    # In a notebook, styles are nested and do not reach shared parts.
     shared = dict[Markup, str]() if template == "page.html.j2" else None
 
     def draw(drawing: Drawing) -> Markup:
@@ -113,7 +113,7 @@ def _sorts_apart(cell: Cell) -> bool:
     """Return whether a cell needs a separate number for sorting."""
     if isinstance(cell.raw, bool) or not isinstance(cell.raw, int | float):
         return False
-    # The script reads a text as a number exactly where this matches.
+    # The page's script treats a text as a number exactly if this matches.
     return re.fullmatch(r"-?[\d,]+(\.\d+)?", cell.text) is None or bool(cell.below)
 
 

@@ -21,13 +21,13 @@ from qkvary.text.names import clip, listed, short
 
 WIDTH = 400.0
 LINE = 13.0
-"""The height of a line of a name."""
+"""Height of a line of text, in pixels."""
 NAME_LENGTH = 16
-"""Maximum letters per line of a name."""
+"""Maximum number of letters per line of a name."""
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2", "1 4", "12 4", "4 2 1 2", "1 2", "10 2 1 2 1 2")
-"""A dash for each row of a plan, the first one solid; further rows repeat them."""
+"""The dash patterns of the rows of a plan; the first is solid, and more rows repeat them."""
 FAR = 10.0
-"""The change in percent above which a point is at the edge of the chart, not to scale."""
+"""Points with a larger change, in percent, are drawn at the edge of the chart, not to scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class EndName:
     lines: tuple[str, ...]
     """The lines of text."""
     y: float
-    """The middle of all lines."""
+    """The vertical middle of the lines, in pixels."""
 
     @property
     def first(self) -> float:
@@ -289,14 +289,14 @@ def _memory_line(
         f"{short(data.device, 26)}: {size(data.memory_bytes)}",
         f"{free} left for the cache",
     )
-    # Estimated for bold letters; these are not.
+    # The estimate is for bold letters; these are regular.
     width = 0.92 * max(label_placement.text_width(line) for line in words)
     points = [(across(x), up(value)) for curve in data.curves for x, value in curve.points]
 
     def crossed(box: label_placement.Box) -> int:
         return sum(box[0] <= x <= box[2] and box[1] <= y <= box[3] for x, y in points)
 
-    # Above the line at the left, or in the corner, which no rising line reaches.
+    # At the left above the line, or in the corner, which no rising line reaches.
     left, tall = area[0] + 5, 2 * LINE + 2
     boxes = [(left, max(y - tall - 2, area[1]), left + width, max(y - 2, area[1] + tall))]
     boxes.append((left, area[1] + 2, left + width, area[1] + tall + 2))

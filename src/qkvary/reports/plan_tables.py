@@ -20,7 +20,7 @@ from qkvary.text import names, numbers, units
 from qkvary.text.printed import useful_decimals
 
 MOST_COLUMNS = 7
-"""The maximum number of columns of an axis."""
+"""Maximum number of columns of a table over a range of values."""
 
 
 def cache_table(data: CacheCurves, *, decimal: bool) -> Table:

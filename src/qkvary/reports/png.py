@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _GREY, _COLOUR, _INDEXED = 0, 2, 3
-"""The colour types of the format."""
+"""The codes of colour types in PNG files."""
 
 
 def indexed_png(indices: NDArray[np.uint8], palette: bytes) -> bytes:

@@ -46,7 +46,7 @@ class Code:
 
     lines: tuple[str, ...]
     language: str = "sh"
-    """The language in Markdown."""
+    """The language of the code block in Markdown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,14 @@ class Chart:
     """A drawing with its caption and the table of its figures."""
 
     draw: Callable[[], Drawing]
-    """The function that draws it; only renderers with drawings call it."""
+    """Draws the chart; only renderers that show drawings call it."""
     caption: str = ""
     detail: str = ""
     """A second line of the caption."""
     table: Table | None = None
     notes: tuple[str, ...] = ()
     file: str = ""
-    """The stem of its file; empty for a chart that is not exported separately."""
+    """The name of the chart's file, without suffix; empty for a chart without its own file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +85,12 @@ class Group:
     """Sentences below the charts."""
     layout: Layout = ""
     column: int = 0
-    """The pixels of the narrowest legible column of a grid of maps."""
+    """The smallest legible width of a column in a grid of maps, in pixels."""
     file: str = ""
-    """The stem of the file that shows all charts of the group; empty for none."""
+    """The name of the file that shows all charts of the group, without suffix; empty for none."""
     options: tuple[int, ...] = ()
-    """For each choice of the section, the option that shows this group; empty for always."""
+    """For each choice of the section, the option with which the group is shown; empty to show it
+    always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +121,12 @@ class Section:
     blocks: tuple[Block, ...]
     lead: str = ""
     link: str = ""
-    """The short title in the table of contents; the title if empty."""
+    """A short title for the table of contents; the title itself if empty."""
     choices: tuple[Choice, ...] = ()
     brief: bool = False
     """Whether the terminal prints the section by default."""
     full: bool = False
-    """Whether the terminal prints it as part of the whole report."""
+    """Whether the terminal prints the section when the whole report is requested."""
 
 
 def facts_section(title: str, facts: Iterable[tuple[str, str]]) -> Section:
@@ -140,7 +141,7 @@ class Report:
     """Everything that is shown about one subject."""
 
     subject: str
-    """Its kind and name, such as ``"study: quickstart"``."""
+    """Kind and name of the subject, such as ``"study: quickstart"``."""
     question: str
     lead: str = ""
     answer: tuple[str, ...] = ()
@@ -150,13 +151,13 @@ class Report:
     facts: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
     datasets: tuple[Table, ...] = ()
-    """Unrounded figures in long form, for the CSV files."""
+    """Unrounded figures for the CSV files, one value per row."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The JSON document."""
+    """The content of the JSON document."""
     stem: str = "report"
-    """The file name of the page and of the Markdown document, without ending."""
+    """The file name of the page and of the Markdown document, without suffix."""
     record: bytes = b""
-    """The measurement that is reported, if it is not in a store of runs."""
+    """The measurement that the report shows, if it is not in a store of runs."""
 
 
 def is_shortened(report: Report) -> bool:

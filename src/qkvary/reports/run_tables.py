@@ -39,7 +39,7 @@ _FLAGS: dict[str, tuple[str, Tone]] = {
 _RUN = (label("setting"), label("variant"), number("seed"))
 _RUN_KEY = word("run_key", "run", lambda key: plain(key, (key or numbers.MISSING)[:12]))
 PRECISE = partial(numbers.real, digits=4)
-"""Writes a number with four digits."""
+"""Formats a number with four digits."""
 
 
 def published_table(comparison: PublishedComparison, key: str) -> Table:

@@ -28,11 +28,11 @@ from qkvary.text import names
 
 _PICTURE, _CELL, _LINE = 50.0, 62.0, 15.0
 _PER_ROW = 5
-"""Pictures side by side, as many as a narrow page shows legibly."""
+"""Number of pictures per row, as many as are legible on a narrow page."""
 _NAMES = 84.0
-"""The pixels of the column with the variants."""
+"""Width of the column with the variants, in pixels."""
 _LONGEST = 600
-"""Letters of a text; the CSV has all."""
+"""Maximum number of letters shown of a text; the CSV file has all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

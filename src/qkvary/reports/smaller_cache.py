@@ -14,7 +14,7 @@ from qkvary.reports.tables import Brief, Table, label, number, plain, tabulate, 
 from qkvary.text import numbers, units
 
 MOST_LAYERS = 6
-"""Runs of layers that a terminal lists by default."""
+"""Maximum number of runs of equal layers that the terminal lists by default."""
 
 
 def describe_stage(stage: Stage, first: Stage) -> str:

@@ -47,9 +47,9 @@ from qkvary.studies.results.summary import (
 from qkvary.text import names, numbers, units
 
 MOST_PANELS = 320
-"""The maximum of curve panels per page, each over steps and seconds; the CSV has all."""
+"""Maximum number of curve panels per page, each over steps and seconds; the CSV file has all."""
 _PICTURE_AXES: tuple[CostAxis, ...] = ("cache_bytes_per_token", "parameters")
-"""The costs of the picture next to the answer; the first that the study has is drawn."""
+"""Costs for the picture next to the answer; the first one that the study has is drawn."""
 _TRAINING = "train loss"
 
 
@@ -63,7 +63,7 @@ def study_report(
     Args:
         summary: The results of the study.
         attention: One example per setting, variant and kind of layer, if any.
-        samples: Those of one run per setting and variant, if any.
+        samples: Samples of one run per setting and variant, if any.
     """
     shown, shared = drop_shared_terms(summary)
     tables = study_tables.main_tables(shown)

@@ -33,7 +33,7 @@ AXIS_TITLES: dict[CostAxis, str] = {
     "macs_per_token": "MACs per token",
     "training_seconds": "training seconds per run",
 }
-"""Short titles, in the order of the charts; the summary has the long ones."""
+"""Short axis titles, in the order of the charts; the summary has the long ones."""
 TICKS: dict[CostAxis, Callable[[float], str]] = {
     "cache_bytes_per_token": units.data_size,
     "parameters": numbers.tick,
@@ -223,7 +223,7 @@ def _difference_row(row: VariantRow, baseline: str, across: svg.Scale, y: float)
             svg.line((across(gap.low), y), (across(gap.high), y), f"whisker f-{family.key}")
         )
         for end in (gap.low, gap.high):
-            # An interval that leaves the chart has no cap at that end.
+            # An interval that extends beyond the chart has no cap at that end.
             if across.low <= end <= across.high:
                 x = across(end)
                 parts.append(svg.line((x, y - 3.5), (x, y + 3.5), f"whisker f-{family.key}"))

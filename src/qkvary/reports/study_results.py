@@ -24,11 +24,10 @@ class Results:
     """The results of a study in a folder of runs."""
 
     summary: Summary
-    """The tables."""
     attention: tuple[RunAttention, ...]
     """One example per setting, variant and kind of layer, if any."""
     samples: tuple[RunSamples, ...]
-    """Those of one run per setting and variant, if any."""
+    """Samples of one run per setting and variant, if any."""
     damage: tuple[str, ...]
     """One sentence per unreadable run."""
     is_begun: bool

@@ -36,7 +36,7 @@ from qkvary.text import names, numbers, units
 
 _TONES: dict[str, Tone] = {"better": "better", "worse": "worse"}
 ARROWS = {"better": "▲", "worse": "▼"}
-"""Marks of supported differences, with the word where there is room."""
+"""Symbols for supported differences; the word follows if there is room."""
 
 
 def main_tables(summary: Summary) -> list[ResultTable]:

@@ -15,9 +15,9 @@ from qkvary.text.names import clean
 from qkvary.text.numbers import trim
 
 EDGE = 8.0
-"""Pixels beyond the end of an axis that its last value may take."""
+"""Number of pixels by which the label of the last value may exceed the end of an axis."""
 _TICK_LETTER = 6.4
-"""Pixels of a digit of a value next to an axis."""
+"""Average width of a character of a value next to an axis, in pixels."""
 Attribute = str | float | int | None
 Point = tuple[float, float]
 
@@ -44,7 +44,7 @@ def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Marku
     inner = Markup("").join(
         child if isinstance(child, Markup) else escape(clean(child)) for child in children
     )
-    # Tags and names of attributes are ours; every value was escaped above.
+    # Tags and attribute names are from this package; every value was escaped above.
     start = Markup("<{0}{1}").format(Markup(tag), Markup(written))  # noqa: S704
     return Markup("{0}>{1}</{2}>").format(start, inner, tag) if children else start + Markup("/>")
 
@@ -125,9 +125,9 @@ class Shared:
     """
 
     parts: Markup
-    """The parts."""
+    """The shared drawing."""
     at: Point = (0.0, 0.0)
-    """The position of their origin."""
+    """Where the origin of the drawing is placed."""
 
     def to_svg(self, name: str = "", names: MutableMapping[Markup, str] | None = None) -> Markup:
         """Write the parts, or a reference to them.
@@ -169,7 +169,7 @@ class Drawing:
 
         Args:
             name: The prefix of the ids; unique in the page.
-            names: The ids of the shared parts that the page holds; those of this one are added.
+            names: The ids of the shared parts that the page holds; the drawing adds its own.
                 None for a drawing that stands alone.
         """
         parts = (
@@ -202,9 +202,9 @@ class Scale:
     end: float
     """The position of ``high``; smaller than ``start`` on a vertical axis."""
     logarithmic: bool = False
-    """Whether equal ratios have equal distances."""
+    """Whether equal distances stand for equal ratios."""
     binary: bool = False
-    """Whether the axis counts in powers of two, as bytes do."""
+    """Whether the ticks are powers of two, as for bytes."""
 
     def __call__(self, value: float) -> float:
         """Return the position of a value, kept within the axis."""

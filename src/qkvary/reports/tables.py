@@ -24,14 +24,15 @@ class Cell:
     """One cell: the figure and its printed form."""
 
     raw: Raw
-    """The unrounded value, for the CSV."""
+    """The unrounded value, for the CSV file."""
     text: str
-    """The printed text, for all other formats."""
+    """The text for all other formats."""
     below: tuple[str, ...] = ()
-    """Further lines in small type, joined with the text if only one line fits."""
+    """Further lines in small type; they are joined to the text if only one line fits."""
     tone: Tone = ""
     name: bool = False
-    """Whether this is a user's name, which is shortened and isolated from the text around it."""
+    """Whether the cell holds a name that a user chose, which is shortened and isolated from the
+    text around it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +40,9 @@ class Column:
     """One column."""
 
     key: str
-    """The header in the CSV; units last, as in Python."""
+    """The header in the CSV file, with units last."""
     title: str
-    """The header elsewhere."""
+    """The header in other formats."""
     numeric: bool = True
     below: str = ""
     """A second line of the header in small type."""
@@ -52,11 +53,11 @@ class Brief:
     """The part of a table that the terminal prints by default."""
 
     columns: tuple[str, ...] = ()
-    """The keys of its columns; all if empty."""
+    """The keys of the columns to show; all if empty."""
     rows: int | None = None
-    """The number of its first rows; all if ``None``."""
+    """Number of rows to show, from the first; all if ``None``."""
     notes: int = 0
-    """The number of its first notes."""
+    """Number of notes to show, from the first."""
     below: bool = True
     """Whether cells keep their further lines."""
 
@@ -66,13 +67,13 @@ class Table:
     """A table with its title and notes."""
 
     key: str
-    """The name of its file and element."""
+    """The name of the table's file and page element."""
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     main: bool = False
-    """Whether this is the main table of its page: larger, without its own title."""
+    """Whether this is the main table of its page, which is larger and has no title."""
     brief: Brief | None = None
     """The part that the terminal prints by default; ``None`` for all."""
 

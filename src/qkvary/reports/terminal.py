@@ -22,7 +22,7 @@ from qkvary.reports.tables import Cell, Table, shorten
 from qkvary.text.names import printable
 
 _WIDEST = 10_000
-"""Columns in which any table fits."""
+"""A width in columns that fits any table."""
 _STYLES = {"better": "bold green", "worse": "bold red", "quiet": "dim", "warn": "yellow", "": ""}
 
 
@@ -99,7 +99,7 @@ def _print_block(screen: Console, block: Block) -> None:
             for line in block.lines:
                 screen.print(_text(f"  {line}"), soft_wrap=True)
         case _:
-            # Drawings and folded blocks are not brief.
+            # The brief view omits drawings and folded blocks.
             return
 
 

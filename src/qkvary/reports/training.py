@@ -17,13 +17,13 @@ from qkvary.studies.results.summary import RunRow, Summary
 from qkvary.text import names, numbers, units
 
 COMPARING = ("results", "frontiers", "solving", "published")
-"""The sections of a study's report that need several variants."""
+"""The sections of a study's report that make sense only for several variants."""
 _COUNTS = ("variants", "all variants with", "tasks")
-"""Facts that are 1 where nothing is compared."""
+"""Counts that are always 1 when nothing is compared."""
 _PICTURE_SIZE = (560.0, 320.0)
 _TEXT_WIDTH = 96
 _PADDED = ("test_paper_loss", "test_real_share")
-"""Scores that differ from the others only where rows are padded."""
+"""Scores that differ from the others only if rows are padded."""
 _SPEEDS = (
     ("tokens_per_second", "tokens/s", numbers.whole),
     ("gigaflops_per_second", "GFLOP/s", partial(numbers.fixed, decimals=1)),

@@ -22,7 +22,7 @@ _COLUMNS: dict[Role, float] = {"query": 50.0, "key": 118.0, "value": 186.0}
 _Y_INPUT, _Y_SOURCE, _Y_ROLE, _Y_SCORES, _Y_SUM = 246.0, 190.0, 136.0, 82.0, 34.0
 _APART = 66.0
 _LINE = 24
-"""Characters of a line of the scores."""
+"""Maximum number of characters per line of the scores."""
 
 
 def diagram(label: str) -> Chart | None:
@@ -74,7 +74,7 @@ def _centres(variant: Variant) -> dict[Source, float]:
             places[index - 1] -= lack / 2
             places[index] += lack / 2
     if variant.sharing.key == IDENTITY:
-        # The layer input goes straight up to the key, so nothing may be in between.
+        # The layer input goes straight up to the key, so nothing may be in the way.
         places = [place - 46 if abs(place - 118) < 30 else place for place in places]
     return dict(zip(order, places, strict=True))
 

@@ -23,11 +23,11 @@ class Family:
     """A group of variants with the same kind of saving."""
 
     key: str
-    """The key of the CSS class ``f-key``."""
+    """The second part of the CSS class ``f-...``."""
     title: str
     marker: Marker
     dash: str
-    """The ``stroke-dasharray`` in charts of several families; empty for a solid line."""
+    """The ``stroke-dasharray`` in charts with several families; empty for a solid line."""
     light: str
     """The colour on white, also in exported figures (after Okabe and Ito, darkened)."""
     dark: str

@@ -30,7 +30,7 @@ _BRIEF = Brief(
     notes=1,
     below=False,
 )
-"""Without ``--full`` the table has the sharings alone, without positions, windows and cores."""
+"""The part shown without ``--full``: only the sharings, without positions, windows and cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class LayerSize:
     bias: bool = True
     out_bias: bool = True
     model: str | None = None
-    """The model that has such layers, if one was named."""
+    """The model whose layers have these sizes, if one was named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,9 @@ class LayerCosts:
     macs_per_token: int
     macs_per_sequence: int
     cache_bytes_per_token: int | None
-    """``None`` for a variant that has no causal form, and so no cache."""
+    """Cache bytes per token; ``None`` for a variant that has no causal form, and so no cache."""
     state_bytes: int
-    """Bytes that a state takes in place of a sequence's tokens; they do not grow."""
+    """Bytes of a state of fixed size that replaces a cache."""
 
 
 def choose_layer(

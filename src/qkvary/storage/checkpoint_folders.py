@@ -21,12 +21,12 @@ from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 
 CHECKPOINTS_NAME = "checkpoints"
-"""The folder of a run's checkpoints, in its folder."""
+"""The folder of checkpoints inside the folder of a run."""
 DEFAULT_KEEP = 2
-"""Default number of checkpoints to keep: the newest, and one in case it is damaged."""
+"""Default number of checkpoints to keep: the newest, and one more in case it is damaged."""
 
 Found = TypeVar("Found")
-"""Type of the value that a checkpoint is read into."""
+"""Type of the value that a checkpoint is read as."""
 
 _STEP = re.compile(r"step-(\d{12})")
 

@@ -19,10 +19,10 @@ from qkvary.storage.errors import ResourceError, TargetError, UnsafeError
 from qkvary.storage.posix import fcntl, pwd
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Prefix of incomplete files and folders."""
+"""Prefix of unfinished files and folders."""
 
 QUARANTINE_PREFIX = "damaged-"
-"""Prefix of folders with damaged files."""
+"""Prefix of the folders to which damaged files are moved."""
 
 _counter = itertools.count()
 
@@ -120,7 +120,7 @@ def check_folder(folder: Path) -> None:
     """
     refuse_files(folder)
     with explain_os_errors(folder), suppress(FileNotFoundError):
-        # A name that is too long.
+        # The name is too long.
         folder.stat()
     nearest = _nearest(folder)
     with explain_os_errors(nearest / "new"), tempfile.TemporaryFile(dir=nearest):
@@ -231,7 +231,7 @@ def atomic_write_file(path: Path, data: bytes) -> None:
             temporary = _temporary(path.parent, path.name)
             descriptor = _locked(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
-                # Another process may have removed it as a leftover before it was locked.
+                # Another process may have removed the folder as a leftover before it was locked.
                 if os.fstat(descriptor).st_nlink == 0:
                     continue
                 _fill(descriptor, [data])

@@ -147,7 +147,7 @@ def _system_bytes() -> int | None:
         if "MemAvailable" in lines:
             return 1024 * (int(lines["MemAvailable"]) + int(lines.get("SwapFree", 0)))
     with suppress(OSError, ValueError):
-        # All memory of the machine: a bound where free memory is not known.
+        # The whole memory of the machine, as a bound, if free memory is not known.
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return total if os.sysconf("SC_PHYS_PAGES") > 0 else None
     return None

@@ -16,9 +16,9 @@ LockReach = Literal["all machines", "this machine", "unknown"]
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _SHARED = {"nfs", "nfs4", "lustre", "gpfs", "ceph", "cifs", "smb3", "ocfs2", "gfs2"}
-"""Network file systems whose locks reach all machines, unless an option says otherwise."""
+"""Network file systems whose locks work across machines, unless a mount option says otherwise."""
 _LOCAL_OPTIONS = {"nolock", "local_lock=flock", "local_lock=all", "localflock", "nobrl"}
-"""Options of network file systems that keep locks on one machine."""
+"""Mount options that keep locks on one machine."""
 _UNKNOWN = {"beegfs", "9p", "virtiofs", "orangefs", "afs"}
 _OTHER_PROCESS = """
 import fcntl, sys
@@ -35,9 +35,9 @@ class FileSystem:
     """A mounted file system."""
 
     kind: str
-    """Its type, such as ``ext4`` or ``nfs4``."""
+    """The type of the file system, such as ``ext4`` or ``nfs4``."""
     mount: str
-    """The folder of the mount."""
+    """The folder where it is mounted."""
     options: frozenset[str]
     """The options of the mount."""
 
@@ -77,7 +77,7 @@ def find_file_system(path: Path) -> FileSystem | None:
         return None
     resolved = path.resolve()
     mounts = [one for one in _parse(lines) if resolved.is_relative_to(one.mount)]
-    # Of two mounts in one place the later hides the earlier.
+    # If two file systems are mounted at one place, the later one hides the earlier.
     return max(reversed(mounts), key=lambda one: len(one.mount), default=None)
 
 

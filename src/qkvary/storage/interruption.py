@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
-"""The message after the first signal."""
+"""The message when a first signal arrives."""
 
 
 def announce_stop() -> None:

@@ -15,7 +15,7 @@ from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import FileEntry
 
 JOURNAL_NAME = "metrics.jsonl"
-"""The journal of a run, in its folder."""
+"""The file of a run's journal inside the folder of the run."""
 _CHECK = b',"check":"'
 _DIGITS = 16
 
@@ -38,7 +38,7 @@ def from_line(line: bytes) -> dict[str, Any]:
     head, _, tail = line.rpartition(_CHECK)
     body = head + b"}"
     if tail != hashlib.sha256(body).hexdigest()[:_DIGITS].encode() + b'"}':
-        # Zero bytes come from a disk or file system, not from a crashed writer or an editor.
+        # Zero bytes come from the disk or file system, not from a crashed writer or an editor.
         zeroed = b"\0" in line
         raise ValueError(f"the line {'holds zeroed bytes' if zeroed else 'is torn or was changed'}")
     return cast("dict[str, Any]", decode(body))
@@ -53,7 +53,7 @@ class JournalContents:
     problems: tuple[str, ...]
     """A description of each invalid line."""
     gaps: tuple[int, ...]
-    """For each invalid line, the number of events before it."""
+    """For each invalid line, the number of valid events before it."""
 
 
 def parse_journal(data: bytes, *, where: str) -> JournalContents:

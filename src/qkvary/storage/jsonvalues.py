@@ -15,12 +15,12 @@ from qkvary.storage.errors import DamagedError, NewerFormatError
 from qkvary.storage.untrusted_files import parse_json
 
 JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
-"""A JSON value; sequences are read as lists, mappings as dicts."""
+"""A JSON value; sequences are read as lists, mappings as dictionaries."""
 
 _TAG = "$float"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 Read = TypeVar("Read")
-"""Type of the value that a document is read into."""
+"""Type of the value that a document is read as."""
 _LONGEST_REASON = 200
 
 
@@ -80,13 +80,13 @@ class DocumentFormat:
     """The format of one kind of documents."""
 
     name: str
-    """Name of a document for messages, with its article: ``a measurement of decoding``."""
+    """What messages call the document, with an article: ``a measurement of decoding``."""
     version: int
-    """Incremented when a field is added, renamed or changes its meaning."""
+    """Incremented when a field is added, renamed or changed in meaning."""
     key: str = "schema_version"
-    """Key of the version in the document."""
+    """The field of the document that holds the version."""
     remedy: str = ""
-    """Advice on damaged documents."""
+    """What to do about a damaged document."""
 
     @property
     def version_field(self) -> dict[str, int]:

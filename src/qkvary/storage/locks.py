@@ -27,7 +27,7 @@ class Owner:
     host: str
     """Host name."""
     since: str
-    """ISO 8601, UTC."""
+    """When it acquired the lock: ISO 8601, UTC."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} since {self.since}"
@@ -38,9 +38,9 @@ class Note:
     """The contents of a lock file."""
 
     owner: Owner | None = None
-    """The owner; None after an orderly release. Without a lock, the owner died."""
+    """The owner; None once it has released the lock. If nobody holds the lock, this owner died."""
     deaths: int = 0
-    """Owners that died before this one, without progress."""
+    """Number of consecutive earlier owners that died without progress."""
     progress: str = ""
     """The progress of the work when the lock was acquired."""
 
@@ -70,9 +70,9 @@ class OwnerLock:
         """
         self.path = path
         self.deaths = 0
-        """Earlier owners that died without progress since."""
+        """Number of earlier owners that died since there was progress."""
         self.last_owner: Owner | None = None
-        """The last of them, if it was the one before this one."""
+        """The previous owner, if it died."""
         with explain_os_errors(path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -131,7 +131,7 @@ def is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        # A shared lock, so that concurrent checks do not see each other.
+        # A shared lock, so that concurrent checks do not block each other.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -146,7 +146,7 @@ def read_note(path: Path) -> Note:
         fields = cast("dict[str, Any]", decode(path.read_bytes()))
         names = ("pid", "host", "since")
         owner = Owner(**{name: fields[name] for name in names}) if "pid" in fields else None
-        # Lock files of earlier versions count no deaths.
+        # Lock files of earlier versions do not count deaths.
         deaths, progress = int(fields.get("deaths", 0)), str(fields.get("progress", ""))
         return Note(owner=owner, deaths=deaths, progress=progress)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

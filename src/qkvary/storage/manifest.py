@@ -111,7 +111,7 @@ class Manifest:
     files: Mapping[str, FileEntry]
     """Size and digest by file name."""
     about: Mapping[str, JsonValue]
-    """Metadata of the folder, such as the step of a checkpoint."""
+    """Further facts about the folder, such as the step of a checkpoint."""
 
     def read(self, directory: Path, name: str) -> bytes:
         """Return the checked bytes of a file.
@@ -146,7 +146,7 @@ class Manifest:
         """
         path, entry = self._find(directory, name)
         try:
-            # Unbuffered: reads are large and avoid a copy.
+            # Unbuffered, because reads are large and this avoids a copy.
             file = path.open("rb", buffering=0)
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None

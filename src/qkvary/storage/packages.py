@@ -29,7 +29,7 @@ _EXTRAS: Mapping[str, str] = {
     "vl_convert": "train",
     "zstandard": "data",
 }
-"""The extra that provides a package; a package in none is installed by its own name."""
+"""The extra that installs a package; packages without an entry are installed by name."""
 
 
 def is_installed(package: str) -> bool:

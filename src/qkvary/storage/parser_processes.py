@@ -50,14 +50,14 @@ class ParserProcess:
             ValueError: if the parser refuses the file or the request, or exceeds a limit.
         """
         with self._lock:
-            # A process that was inherited in a fork belongs to the parent.
+            # A process that was inherited through a fork belongs to the parent.
             if self._process is None or self._owner != os.getpid():
                 self._start()
             return self._exchange(request, characters)
 
     def _start(self) -> None:
         path = os.pathsep.join(folder for folder in sys.path if folder)
-        # -P: no module is found in the working directory, which may be the stranger's folder.
+        # -P: the working directory, which may hold a stranger's modules, is not searched.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", self._module],
             stdin=subprocess.PIPE,
@@ -86,7 +86,7 @@ class ParserProcess:
                 requests.flush()
                 line = answers.readline()
         finally:
-            # Also where the user interrupts: a later answer would belong to this request.
+            # Also if the user interrupts: a later answer would belong to this request.
             if not line.endswith(b"\n"):
                 self._process = None
                 self._stop()
@@ -104,7 +104,7 @@ def _stop(process: "subprocess.Popen[bytes]", owner: int) -> None:
     for stream in (process.stdin, process.stdout):
         with suppress(OSError):
             cast("IO[bytes]", stream).close()
-    # Its exit status is lost where it is killed before it ended by itself.
+    # The exit status is lost if the process is killed before it ends by itself.
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=1)
     process.kill()
@@ -131,7 +131,7 @@ def serve(load: Callable[[Any], Callable[[Any], Any]]) -> None:
         with suppress(ValueError, OSError):
             # Not every system limits the address space.
             resource.setrlimit(resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
-        # The signal ends the process, whatever runs.
+        # The timer's signal ends the process, whatever it is doing.
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             if handle is None:
@@ -139,7 +139,7 @@ def serve(load: Callable[[Any], Callable[[Any], Any]]) -> None:
             else:
                 found = handle(request)
             answer = {"found": found}
-        # A panic of Rust is no Exception.
+        # A panic in Rust is not an Exception.
         except BaseException as error:  # noqa: BLE001
             answer = {"refused": short_reason(error)}
         signal.setitimer(signal.ITIMER_PROF, 0)

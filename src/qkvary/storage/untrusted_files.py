@@ -18,31 +18,32 @@ from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 
 StrPath = str | os.PathLike[str]
-"""A path, or a name where there are names."""
+"""A path, or a name where names are accepted."""
 MAX_WEIGHT_BYTES = 2**40
-"""Size limit of weights."""
+"""Maximum bytes of weights."""
 MAX_SIDE_FILE_BYTES = 2**26
-"""Size limit of configurations and tokenizers."""
+"""Maximum bytes of a configuration or tokenizer."""
 MAX_JSON_DEPTH = 100
-"""The most levels of lists and objects in a JSON document."""
+"""Maximum nesting of lists and objects in a JSON document."""
 MAX_ENTRIES = 2**21
-"""The most fields, pieces or texts in a file: each takes a step of Python."""
+"""Maximum number of fields, pieces or texts in a file, because each takes a step of Python."""
 LARGEST_RATIO = 200
-"""The maximum ratio by which a compressed file may expand beyond ``FREE_BYTES``."""
+"""Maximum ratio of uncompressed to compressed bytes, beyond the first ``FREE_BYTES``."""
 FREE_BYTES = 2**26
-"""The bytes into which any compressed file may expand."""
+"""Number of bytes into which any compressed file may expand, however small it is."""
 LARGEST_SIZE = 2**24
-"""The largest size of a network that a configuration of another format may have."""
+"""Maximum size (width, layers, vocabulary) in a configuration of another format."""
 MAX_REASON = 300
-"""The most characters of a parser's message that are shown."""
+"""Maximum number of characters shown of a parser's message."""
 PARSER_SECONDS = 5.0
-"""The most processor time that a native parser may take for a file, or for a short text."""
+"""Maximum processor seconds of a native parser for a file or a short text."""
 PARSER_BYTES = 2**31
-"""The most address space of the process of a native parser."""
+"""Maximum address space of a native parser's process, in bytes."""
 PARSER_CHARACTERS_PER_SECOND = 20_000
-"""Processor time for a long text in addition; tokenizers take a tenth of it or less."""
+"""For long texts, one second is added per this many characters; tokenizers need a tenth of it or
+less."""
 PARSER_BYTES_PER_CHARACTER = 1024
-"""Address space for a long text in addition."""
+"""For long texts, this much address space is added per character."""
 _JSON_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NO_BRACKETS = re.compile(r"[^][{}]+")
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")

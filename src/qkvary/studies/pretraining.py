@@ -32,13 +32,13 @@ VALIDATIONS = 20
 VALIDATION_TOKENS = 65_536
 """Tokens per validation of a shortened run, or if the preset does not specify them."""
 MOST_SCORED = 0.5
-"""Tokens that the validations of a shortened run score together, as a share of those that it trains
-on; the final test scores as many at most where this makes validations smaller."""
+"""Tokens that all validations of a shortened run score together, as a share of its training tokens.
+Where this makes validations smaller, the final test scores at most as many tokens."""
 MOST_PASSES = 16
-"""Passes over a text beyond which a language model learns little more: Muennighoff et al. 2023,
+"""Passes over a text after which a language model learns little more: Muennighoff et al. 2023,
 "Scaling Data-Constrained Language Models"."""
 FEWEST_STEPS = 200
-"""Steps below which a smaller batch is the better use of a text."""
+"""With fewer steps than this, a smaller batch makes better use of the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +48,11 @@ class ExecutionOptions:
     micro_batch_size: int | str | None = None
     """Rows per forward pass, in each process."""
     precision: Precision | None = None
-    """full, or bf16: products in bfloat16."""
+    """full, or bf16: matrix products in bfloat16."""
     compile: bool | None = None
-    """Compile the network with torch."""
+    """Compile the network with torch.compile."""
     recompute_blocks: bool | None = None
-    """Recompute blocks for their gradient: less memory, a third more work."""
+    """Recompute each block in the backward pass: less memory, a third more work."""
     threads: int | str | None = None
     """Threads on a CPU; the number of processors if not given, 1 under torchrun."""
 
@@ -62,27 +62,27 @@ class PresetOptions(ExecutionOptions):
     """Changes to a preset; None keeps its value."""
 
     steps: int | str | None = None
-    """Steps; warm-up and validations are shortened with them."""
+    """Training steps; with fewer, warm-up and validations are shortened too."""
     minutes: float | None = None
-    """Minutes of each run instead of steps, estimated on this processor."""
+    """Minutes of each run, instead of steps; the steps are estimated for this processor."""
     batch_size: int | str | None = None
     """Rows per step, over all processes."""
     context: int | str | None = None
     """Tokens per row: 256, 1k."""
     learning_rate: float | None = None
-    """The peak of the learning rate."""
+    """Peak learning rate."""
     evaluate_every: int | str | None = None
     """Steps between validations."""
     validation_tokens: int | str | None = None
-    """Tokens per validation; as many as published, else 64k, fewer in a short run."""
+    """Tokens per validation. If not given, as published or else 64k, and fewer in a short run."""
     test_tokens: int | str | None = None
-    """Tokens scored at the end; all if not given, fewer in a short run."""
+    """Tokens scored at the end. If not given, all, and fewer in a short run."""
     on_nonfinite: OnNonfinite | None = None
-    """Action at a step with a non-finite loss or gradient: stop, or skip."""
+    """What to do at a step with a non-finite loss or gradient: stop the run, or skip the step."""
     spike_guard: bool | None = None
     """End a run whose loss stays far above earlier ones."""
     protocol: Protocol | None = None
-    """packed, or padded-paper: the published one."""
+    """How documents become rows: packed, or padded-paper as published."""
     document_mask: bool = False
     """Attend within a document only."""
 
@@ -92,13 +92,13 @@ class TrainingOptions(PresetOptions):
     """Changes to a preset, and how its runs are executed."""
 
     tokenizer: str | None = None
-    """gpt2, bytes, characters, or a tokenizer.json; the preset's own if not given."""
+    """gpt2, bytes, characters, or a tokenizer.json; the preset's tokenizer if not given."""
     device: str = "cpu"
     """Device: cpu, cuda, cuda:1, mps."""
     dtype: Literal["float32", "float64"] = "float32"
     """Number format of the weights."""
     sample: str | None = None
-    """Continue this text at each validation."""
+    """Log how the network continues this text, at each validation."""
     log: TrackerName | None = None
     """A tracker that gets a copy of the logs; none if not given."""
     checkpoint_seconds: float = 60.0
@@ -106,9 +106,9 @@ class TrainingOptions(PresetOptions):
     keep: int | str = DEFAULT_KEEP
     """Number of newest checkpoints to keep; at least 1."""
     allow_change: bool = False
-    """Resume runs that were begun with another device, other threads or micro-batches."""
+    """Resume runs that began with another device, number of threads or micro-batch size."""
     anew: bool = False
-    """Leave such runs, and begin new ones."""
+    """Leave such runs alone, and begin new ones."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """Under torchrun: ddp gives every process the whole network, fsdp a shard of it."""
 

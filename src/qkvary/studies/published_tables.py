@@ -24,13 +24,13 @@ class PublishedColumn:
     metric: str | None
     """The metric of those tasks, e.g. ``accuracy``; None if nothing here is comparable."""
     where: tuple[tuple[str, float | str], ...]
-    """The sizes of the column's setting (``context``, ``d_model``, ``num_layers``, ``num_heads``,
-    ``steps``, ``learning_rate``, ``source``); empty for an average over all settings of the
-    tasks."""
+    """The fields of a setting that choose the settings of the column (``context``, ``d_model``,
+    ``num_layers``, ``num_heads``, ``steps``, ``learning_rate``, ``source``); empty for an average
+    over all settings of the tasks."""
     variants: tuple[str, ...]
-    """The variants of the column, if columns are variants."""
+    """The variants in the column, if columns stand for variants."""
     stated: bool
-    """Whether its figures are settings or unsupported claims, neither measured nor derived."""
+    """Whether the column has settings or unsupported claims, not measured or derived figures."""
 
 
 @stored("PublishedFigure")
@@ -44,18 +44,18 @@ class PublishedFigure:
     """The canonical label of the row, or None if it is not a variant."""
     column: str
     printed: str
-    """The printed text, e.g. ``+0.7%``; ``-`` if the paper prints none."""
+    """The text as printed, e.g. ``+0.7%``; ``-`` if the paper prints none."""
     value: float | None
     """The number in the unit of the column; None for words and formulas."""
     std: float | None
     note: str
     """A remark on the figure."""
     recomputes: Recomputes = "not checkable"
-    """Whether it follows from the document's own inputs."""
+    """Whether the figure follows from the document's own inputs."""
     recomputed: float | None = None
     """The recomputed number."""
     why: str = ""
-    """The reason why it does not follow, in a sentence; empty if it does."""
+    """Why the figure does not follow, in a sentence; empty if it does."""
 
 
 @stored("PublishedTable")
@@ -75,7 +75,7 @@ class PublishedTable:
     figures: tuple[PublishedFigure, ...]
     note: str
     runs: int | None = None
-    """Runs that each figure is the mean of."""
+    """The number of runs that each figure is a mean of."""
 
     @property
     def source(self) -> str:

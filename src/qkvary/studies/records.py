@@ -38,7 +38,7 @@ class Record:
     status: Status
     """``failed`` ended with an error, ``diverged`` with a non-finite loss or gradient."""
     message: str
-    """Why it failed or diverged, and what a damaged log lacks; else empty."""
+    """Why the run failed or diverged, and what a damaged log lacks; empty if neither applies."""
     metric: str
     """Name of the headline metric among ``metrics``, such as ``test_accuracy``."""
     higher_is_better: bool
@@ -51,14 +51,14 @@ class Record:
     ``cache_bytes_per_token`` (None: the network keeps no cache)."""
     timing: Mapping[str, float]
     """``training_seconds``, ``evaluation_seconds``, ``total_seconds``, ``cpu_seconds``,
-    ``steps_per_second``; for language models also ``utilization``, training's share of
-    ``product_flops_per_second``, if that could be measured."""
+    ``steps_per_second``; for language models also ``utilization`` (training's share of
+    ``product_flops_per_second``), where that rate could be measured."""
     environment: Mapping[str, Any]
     """Versions, commit, processor, threads and kernels."""
     started: str
-    """ISO 8601, UTC: when the process that ended the run started it."""
+    """When the process that ended the run started it: ISO 8601, UTC."""
     ended: str
-    """ISO 8601, UTC: when the record was created."""
+    """When the record was created: ISO 8601, UTC."""
     state_sha256: str = ""
     """Digest of the final weights and optimizer state; equal for bit-identical runs."""
 

@@ -18,9 +18,10 @@ from qkvary.text.numbers import check_seed
 from qkvary.training.config import RunConfig, TrainingConfig
 
 MOST_SEEDS = 1000
-"""Seeds of a study; more are a typing error, and listing their runs would take minutes."""
+"""Maximum number of seeds of a study; more is a typing error, and listing the runs would take
+minutes."""
 MOST_NAMED = 5
-"""The number of duplicates that an error names."""
+"""Maximum number of duplicates that an error names."""
 
 
 @stored("Setting")
@@ -38,8 +39,8 @@ class Setting:
     task: TaskConfig
     """The task."""
     network: Network
-    """The network, or the name of one such as ``lm-10m``; its variant is replaced by each variant
-    of the study."""
+    """The network, or its name such as ``lm-10m``; each variant of the study replaces the network's
+    own variant."""
     training: TrainingConfig
     """The training configuration."""
     keep_networks: bool = False
@@ -47,21 +48,22 @@ class Setting:
     not part of a run's identity."""
     keep_steps: tuple[int, ...] = field(default=(), metadata=ADDED_LATER)
     """Further steps after which the network is kept, 0 for its initial weights; not part of a run's
-    identity either."""
+    identity."""
     table: str | None = None
-    """Name of its table, which settings can share; None for the table of its task."""
+    """Name of the table that shows the setting; settings with the same name share a table. None for
+    the table of the task."""
     variants: tuple[str, ...] | None = None
-    """Labels of the study's variants to which the setting is limited; None for all."""
+    """Labels of the study's variants that the setting is limited to; None for all."""
     equal_parameters: bool = False
     """Whether to choose each variant's ``d_ff`` so that it has about as many parameters as the
     baseline."""
     metric: str | None = None
-    """The metric of its table; None for the task's own, which also chooses learning rates. Must
+    """The metric of the table; None for the task's own, which always chooses learning rates. Must
     have the same direction as the task's own."""
     limits: tuple[str, ...] = ()
-    """Limits of what the setting can show; reports list them before other caveats."""
+    """What the setting cannot show; reports list these sentences before other caveats."""
     note: str = field(default="", metadata=ADDED_LATER)
-    """A sentence below every table with the setting's results, such as what chance scores."""
+    """A sentence below every table with the setting's results, such as the score of a guess."""
 
     def __post_init__(self) -> None:
         network: object = self.network
@@ -78,7 +80,7 @@ class Setting:
         wrong = [step for step in self.keep_steps if not 0 <= step < self.training.steps]
         if wrong or len({*self.keep_steps}) < len(self.keep_steps):
             raise ValueError(
-                f"setting {self.name!r}: expected different keep_steps from 0 to below the "
+                f"setting {self.name!r}: expected distinct keep_steps of at least 0, below the "
                 f"{self.training.steps} steps of the training, got {self.keep_steps}"
             )
         special = [
@@ -88,7 +90,7 @@ class Setting:
         ]
         if special and self.table is None:
             raise ValueError(
-                f"setting {self.name!r}: expected its own table with {', '.join(special)}, got none"
+                f"setting {self.name!r}: expected a table with {', '.join(special)}, got none"
             )
 
     def _check_kinds(self) -> None:
@@ -148,7 +150,7 @@ class Cell:
     run: RunConfig
     """Configuration of the run."""
     kept_networks: tuple[int | None, ...] = ()
-    """The steps after which the store keeps the network, None for the trained one."""
+    """The steps after which the store keeps the network; None stands for the trained network."""
 
     @property
     def seed(self) -> int:
@@ -187,7 +189,7 @@ def _remains(
 
 def _unique(study: str, what: str, values: Sequence[object]) -> None:
     if not values:
-        raise ValueError(f"study {study!r}: expected at least one of {what}, got none")
+        raise ValueError(f"study {study!r}: expected {what}, got none")
     twice = sorted({str(value) for value in values if values.count(value) > 1})
     if twice:
         more = f" and {len(twice) - MOST_NAMED} others" if len(twice) > MOST_NAMED else ""
@@ -219,7 +221,7 @@ class Study:
     description: str
     """Sizes, protocol and source."""
     settings: Sequence[Setting]
-    """Tasks with their networks and training; kept as a tuple, like the next two."""
+    """Tasks with their networks and training."""
     variants: Sequence[str]
     """Labels, in the order of the tables."""
     seeds: Sequence[int]
@@ -227,13 +229,13 @@ class Study:
     baseline: str = "QKV"
     """Label of the variant with which the others are compared."""
     learning_rates: tuple[float, ...] | None = None
-    """If given, each variant is compared at its own best of these, chosen by the task's own
-    validation metric."""
+    """If given, each variant is compared at its own best of these learning rates, as the task's own
+    validation metric chooses it."""
     published: tuple[PublishedTable, ...] = ()
     """The published tables to compare with."""
     contrasts: tuple[tuple[str, str] | CrossSettingContrast, ...] = ()
-    """Direct comparisons besides the baseline: pairs (variant, reference) in every setting that has
-    both, and contrasts across settings."""
+    """Direct comparisons in addition to those with the baseline: pairs (variant, reference) in
+    every setting that has both, and contrasts across settings."""
     device: str = "cpu"
     """Device of all runs, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -383,10 +385,8 @@ class Study:
             for label in setting.variants or ():
                 self._check_label("variants of the study", label, self.labels, where)
             if setting.variants == ():
-                raise ValueError(
-                    f"study {self.name!r}{where}: expected at least one of variants, got none"
-                )
-            # A setting without its own table has all variants.
+                raise ValueError(f"study {self.name!r}{where}: expected variants, got none")
+            # Settings of one table need the same variants; those without a name share one.
             first = tables.setdefault(setting.table or "", setting)
             if self.variants_of(first) != self.variants_of(setting):
                 raise ValueError(
@@ -439,7 +439,7 @@ class Study:
         Raises:
             ValueError: if a variant is invalid for one of the networks.
         """
-        # A network does not depend on the seed, and takes longer to build than the rest.
+        # The network does not depend on the seed, and takes longest to build.
         first = self.seeds[0]
         cells = [cell for setting in self.settings for cell in self._row(setting, first)]
         return tuple(

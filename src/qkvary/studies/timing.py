@@ -31,15 +31,17 @@ from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5
 TIMED_TOKENS, MOST_TIMED_MACS = 64, 2_000_000_000
-"""Maximum tokens of a row of a language model, and MACs of all rows of a timed forward pass."""
+"""For a timed forward pass: maximum tokens per row of a language model, and maximum MACs of all
+rows."""
 MOST_TIMED = 6
-"""Number of networks whose steps are timed; those of others are interpolated by their MACs."""
+"""Maximum number of networks whose steps are timed; the times of other networks are interpolated by
+their MACs."""
 TIMED_SECONDS = 5.0
 """Seconds after which nothing more is timed."""
 TIMED_VOCABULARY = 1_024
-"""Most rows of the tables of a language model that is timed."""
+"""Maximum vocabulary of a language model that is timed."""
 FORWARD_SHARE = 1 / 3
-"""Share of a forward pass in a training step."""
+"""Share of a training step that its forward pass takes."""
 
 
 class _OutOfTimeError(Exception):

@@ -38,9 +38,9 @@ class Training:
     study: Study
     """All requested variants and seeds, in the order of the requests."""
     commands: tuple[str, ...]
-    """The command lines."""
+    """The commands that started the training."""
     notes: tuple[str, ...]
-    """Names of the notes, without suffix."""
+    """Names of the training's notes, without suffix."""
 
 
 def note_training(store: Store, study: Study, command: str) -> None:
@@ -70,7 +70,7 @@ def list_trainings(store: Store) -> tuple[Training, ...]:
         DamagedError: if a note is damaged.
         NewerFormatError: if a newer qkvary wrote it.
     """
-    # Notes store whole seconds; within one second the modification times decide.
+    # Notes store whole seconds; within one second, modification times decide.
     paths = sorted((store.path / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     found = [_read_note(path) for path in paths]
     trainings: list[Training] = []
@@ -101,7 +101,7 @@ def find_training(store: Store, name: str) -> Training:
         if name in training.notes:
             return training
     named = [training for training in trainings if training.study.name == name]
-    # A training without a single step hides no older one.
+    # A training that has not made a step does not hide an older one.
     found = [training for training in named if _has_begun(store, training)] or named
     if found:
         return found[-1]
@@ -201,7 +201,7 @@ class SimilarRun:
     execution: ExecutionSettings
     """Execution settings of the stored run."""
     step: int
-    """Step of its newest checkpoint; 0 if it is done and has none."""
+    """Step of the newest checkpoint; 0 if the run is done and has none."""
 
     @property
     def differences(self) -> str:

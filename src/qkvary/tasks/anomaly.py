@@ -24,14 +24,14 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 2
-"""Sets that a run shows."""
+"""Number of sets that a run shows."""
 
 VALIDATION_SHARE = 10
-"""The last one in this many parts of the training images of each class is for validation."""
+"""Of the training images of each class, the last one in this many is held out for validation."""
 
 
 class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
-    """Point at the image whose class differs from that of the others.
+    """Point at the image whose class differs from the others'.
 
     Loss: mean cross entropy of a softmax over the images of a set. Metric: accuracy. In an epoch
     each training image is the anomaly once; the other images of its set are distinct, and drawn
@@ -47,7 +47,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
             config: Features and sets.
 
         Raises:
-            UsageError: if the features are not on this machine, or are others.
+            UsageError: if the features are not on this machine, or differ from the task's.
             DamagedError: if their file is not the expected one.
             ValueError: if a class has fewer images than a set takes of it.
         """
@@ -64,8 +64,8 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         smallest = min(split.shape[1] for split in self.splits.values())
         if smallest < config.set_size - 1:
             raise ValueError(
-                f"expected sets of at most {smallest + 1} images, as many as the smallest split "
-                f"has of a class and one, got {config.set_size}"
+                f"expected sets of at most {smallest + 1} images, one more than the smallest "
+                f"split has of a class, got {config.set_size}"
             )
 
     def build(self, network: Network, seed: int) -> Encoder:
@@ -160,7 +160,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         if self.config.order == "last":
             places = torch.full_like(places, size - 1)
         columns = torch.arange(size)
-        # Columns after the anomaly take the image before them.
+        # Columns after the anomaly take the image of the column before.
         taken = (columns - (columns > places[:, None]).long()).clamp_(max=size - 2)
         sets = torch.where(columns == places[:, None], anomalies[:, None], usual.gather(1, taken))
         return sets, places

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 ORDER = 4
-"""The longest n-grams that count."""
+"""Maximum length of the n-grams that count."""
 
 
 def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:
@@ -13,7 +13,7 @@ def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str]) -> flo
 
     Its signature is ``nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp``.
     """
-    # An extra, which this package's other tasks do without.
+    # An optional dependency that the other tasks do not need.
     from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415
 
     return BLEU().corpus_score(list(hypotheses), [list(references)]).score

@@ -26,7 +26,7 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample
 
 PRINTED = {"\n": "↵", " ": "␣"}
-"""Printed forms of whitespace characters."""
+"""How whitespace characters are printed."""
 
 
 class CharacterTask(ClassificationTask[CharacterTaskConfig]):

@@ -134,13 +134,14 @@ class RecallTaskConfig(DrawnExamples):
     name: Literal["recall"] = "recall"
     """Constant; it identifies the task in a record."""
     length: int
-    """Tokens in one sequence: pairs, then queries among zeros."""
+    """Tokens per sequence: pairs first, then queries among zeros."""
     pairs: int
-    """Key-value pairs in one sequence; each is queried once."""
+    """Key-value pairs per sequence; each is queried once."""
     vocabulary: int = 8_192
-    """Distinct tokens: zero, then keys in one half and values in the other."""
+    """Number of distinct tokens: zero, keys in one half, values in the other."""
     power: float = 0.01
-    """Exponent of the distances of queries, small ones being likelier; 1 for uniform distances."""
+    """Exponent of the distribution of query distances: 1 makes all equally likely, smaller values
+    favour small distances."""
     train_examples: int = 100_000
     validation_examples: int = 1_000
     test_examples: int = 3_000
@@ -193,21 +194,21 @@ class CharacterTaskConfig(NextToken):
 
     module: ClassVar[str] = "qkvary.tasks.characters"
     has_test: ClassVar[bool] = False
-    """The last part of the text is scored as validation and as test."""
+    """The last part of the text is both validation and test."""
     is_language: ClassVar[bool] = True
     name: Literal["characters"] = "characters"
     """Constant; it identifies the task in a record."""
     context: int
     """Characters per window."""
     evaluation: Evaluation = "exact"
-    """Validation: ``exact`` scores every held-out character once, ``sampled`` random windows. The
-    test is always exact."""
+    """How validation scores: ``exact`` scores every held-out character once, ``sampled`` random
+    windows. The test is always exact."""
     evaluation_batches: int = 200
-    """Number of batches if the evaluation is ``sampled``."""
+    """Number of batches, if the evaluation is ``sampled``."""
     evaluation_batch_size: int = 64
     """Windows per batch; affects the result only if the evaluation is ``sampled``."""
     scored_characters: int | None = None
-    """Number of held-out characters to score, from the first; None for all."""
+    """Number of held-out characters to score, counted from the first; None for all."""
     train_fraction: float = 0.9
     """Fraction of the text for training; the rest is for validation."""
     text_sha256: str = TINY_SHAKESPEARE_SHA256
@@ -242,15 +243,16 @@ class MaskedTaskConfig(TaskConfig):
     metric: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False
     has_test: ClassVar[bool] = False
-    """The last tenth of the text is scored as validation and as test."""
+    """The last tenth of the text is both validation and test."""
     name: Literal["masked"] = "masked"
     """Constant; it identifies the task in a record."""
     context: int
     """Characters per window."""
     share: float = 0.15
-    """Share of the characters of a window that are predicted; at least one is."""
+    """Share of a window's characters to predict; at least one character is."""
     scored_characters: int | None = None
-    """Number of held-out characters whose windows are scored, from the first; None for all."""
+    """Number of held-out characters whose windows are scored, counted from the first; None for
+    all."""
     evaluation_batch_size: int = 64
     """Windows per forward pass of an evaluation."""
 
@@ -294,18 +296,19 @@ class LanguageTaskConfig(HashedData, NextToken):
     has_test: bool = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default=True, metadata={**NOT_IDENTIFYING, **ADDED_LATER}
     )
-    """Whether the set has a test split; without one the validation split is scored at the end."""
+    """Whether the set has a test split; otherwise the validation split is scored at the end."""
     context: int
     """Tokens per row."""
     protocol: Protocol = "packed"
-    """``packed`` cuts the concatenated documents into windows without padding; ``padded-paper`` has
-    the first tokens of one document per row and counts padding in the loss, as in paper 1."""
+    """``packed`` cuts the concatenated documents into windows without padding. ``padded-paper``
+    puts the first tokens of one document into each row and counts padding in the loss, as paper 1
+    does."""
     document_mask: bool = False
-    """Whether tokens attend to their own document only (``packed``)."""
+    """Whether tokens attend only to their own document (for ``packed``)."""
     validation_tokens: int | None = None
-    """Number of validation tokens to score, from the first; None for all."""
+    """Number of validation tokens to score, counted from the first; None for all."""
     test_tokens: int | None = None
-    """Number of test tokens to score, from the first; None for all."""
+    """Number of test tokens to score, counted from the first; None for all."""
     evaluation_batch_size: int = 16
     """Rows per batch in evaluations."""
 
@@ -331,7 +334,7 @@ class LanguageTaskConfig(HashedData, NextToken):
         )
 
     def check_data(self, report: Callable[[str], None]) -> None:
-        """Check the prepared set; prepare that of a named corpus if it is missing."""
+        """Check the prepared set; prepare a named corpus if its set is missing."""
         data_module("prepared_sets").check_prepared(self.data, self.data_fingerprint, report)
 
 
@@ -349,9 +352,9 @@ class NumberTaskConfig(NextToken):
     context: int
     """Words per window."""
     protocol: NumberProtocol = "as-published"
-    """``as-published`` leaves out 8000, trains on the first 80 % of the windows and scores the
-    others as validation and as test; ``clean`` has all numbers, and splits windows of all sizes of
-    numbers 80/10/10."""
+    """``as-published`` omits the number 8000, trains on the first 80 % of the windows and scores
+    the rest as validation and as test. ``clean`` has all numbers and splits the windows 80/10/10,
+    for windows of every size."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -377,8 +380,8 @@ class TextTaskConfig(HashedData, Accuracy):
     name: Literal["texts"] = "texts"
     """Constant; it identifies the task in a record."""
     data: str = field(default="english-novels", metadata=NOT_IDENTIFYING)
-    """A folder with a folder of ``.txt`` files for each label, or ``english-novels`` for novels and
-    their authors; not part of a run's identity."""
+    """A folder with one folder of ``.txt`` files per label, or ``english-novels`` for novels by
+    author; not part of a run's identity."""
     labels: tuple[str, ...] | None = None
     """The labels to tell apart; None for all."""
     data_sha256: str | None = None
@@ -386,8 +389,8 @@ class TextTaskConfig(HashedData, Accuracy):
     context: int
     """Bytes per window; a shorter text is padded."""
     windows_per_label: int = 100
-    """Windows that are scored of each label, spread over its texts of a split; fewer of all labels
-    where a label has fewer."""
+    """Number of scored windows per label, spread over its texts in a split. If a label has fewer,
+    all labels get as few."""
     evaluation_batch_size: int = 100
     """Windows per forward pass of an evaluation."""
 
@@ -422,26 +425,26 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     name: Literal["translation"] = "translation"
     """Constant; it identifies the task in a record."""
     source: str
-    """The language of the source; of Multi30k ``de`` or ``en``."""
+    """Language of the source; ``de`` or ``en`` for Multi30k."""
     target: str
-    """The language of the translation."""
+    """Language of the translation."""
     protocol: TranslationProtocol = "clean"
-    """``clean`` has the loss per word and sacreBLEU for a metric. ``as-published`` divides the loss
-    by all rows of a batch, padding included, and has the BLEU of words between kept marks of
-    beginning and end."""
+    """``clean`` reports the loss per word and sacreBLEU. ``as-published`` divides the loss by all
+    rows of a batch, padding included, and computes BLEU over words with the marks of beginning and
+    end."""
     min_count: int = 1
-    """A word has a token if it occurs at least this often in the training split."""
+    """Minimum number of occurrences in the training split for a word to get a token."""
     label_smoothing: float = 0.1
-    """Probability of the targets that is spread over other words."""
+    """Share of the probability that is spread over other words than the target."""
     max_tokens: int = 100
-    """Longest source with its two marks, and longest translation with the mark at its end."""
+    """Maximum tokens of a source with its two marks, and of a translation with its end mark."""
     evaluation_batch_size: int = 50
     """Sentences per batch in evaluations."""
     data: str = field(default="multi30k", metadata=NOT_IDENTIFYING)
-    """``multi30k``, a folder with files of the same names, or the common path of two files, such as
-    ``mine`` for ``mine.fr`` and ``mine.en``; not part of a run's identity."""
+    """``multi30k``, a folder with files of the same names, or the common path of two files
+    (``mine`` for ``mine.fr`` and ``mine.en``); not part of a run's identity."""
     data_sha256: str | None = None
-    """Fingerprint of the files; None for that of Multi30k."""
+    """Fingerprint of the files; None for Multi30k's."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -462,7 +465,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs: those of an average sentence of Multi30k."""
+        """Tokens in one sequence, for the costs: an average sentence of Multi30k."""
         return min(MULTI30K_TOKENS, self.max_tokens)
 
     @property

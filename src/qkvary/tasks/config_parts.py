@@ -14,49 +14,52 @@ SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 """The five synthetic tasks."""
 
 Evaluation = Literal["exact", "sampled"]
-"""``exact`` scores every position of a split once, ``sampled`` random batches as published."""
+"""``exact`` scores every position of a split once; ``sampled`` scores random batches, as
+published."""
 
 Protocol = Literal["packed", "padded-paper"]
 """Windows over concatenated documents, or one padded document per row."""
 
 NumberProtocol = Literal["as-published", "clean"]
-"""Spelled numbers without 8000, the last windows scored as validation and as test; or all numbers,
-with windows of all sizes of numbers in three disjoint splits."""
+"""``as-published``: without the number 8000, the last windows are both validation and test.
+``clean``: all numbers, with windows of every size in three disjoint splits."""
 
 ImageSplits = Literal["clean", "as-published"]
-"""``clean`` holds validation images out; ``as-published`` validates on the test images, or on
-images that are mostly trained on too."""
+"""``clean`` holds out validation images. ``as-published`` validates on the test images, or on
+images most of which are also trained on."""
 
 TranslationProtocol = Literal["as-published", "clean"]
-"""Loss and BLEU of paper 2's code, which padding dilutes and marks inflate; or per token, and
-sacreBLEU."""
+"""``as-published``: loss and BLEU as in paper 2's code, where padding lowers the loss and marks
+raise BLEU. ``clean``: loss per token, and sacreBLEU."""
 
 AnomalyOrder = Literal["shuffled", "last"]
-"""Place of the anomaly in a set."""
+"""Where the anomaly is in a set."""
 
 TEXT_VOCABULARY = 257
-"""Distinct tokens of labelled texts: all bytes, and the padding after short texts."""
+"""Number of tokens of labelled texts: all bytes, and the padding of short texts."""
 
 MULTI30K_TOKENS = 14
-"""Words of an average training sentence of Multi30k and the mark at its end, in both languages."""
+"""Number of words in an average training sentence of Multi30k, plus the end mark, in both
+languages."""
 
 PADDING_MULTIPLE = 64
-"""Tables of language models are padded to a multiple of this, as the papers' and the presets'."""
+"""Vocabularies of language models are padded to a multiple of this, as in the papers and the
+presets."""
 
 ANOMALY_DATA_VERSION = 1
-"""Incremented by hand when other sets of images are drawn."""
+"""Incremented by hand when different sets of images are drawn."""
 
 SEQUENCE_DATA_VERSION = 1
-"""Incremented by hand when the generator draws other synthetic sequences."""
+"""Incremented by hand when the generator draws different synthetic sequences."""
 
 MASKED_DATA_VERSION = 1
-"""Incremented by hand when other characters of a text are hidden."""
+"""Incremented by hand when different characters of a text are hidden."""
 
 NUMBER_DATA_VERSION = 1
 """Incremented by hand when the spelled numbers or their splits change."""
 
 RECALL_DATA_VERSION = 1
-"""Incremented by hand when the generator draws other sequences of pairs and queries."""
+"""Incremented by hand when the generator draws different sequences of pairs and queries."""
 
 
 class Scale(NamedTuple):
@@ -81,15 +84,15 @@ class TaskConfig:
     """
 
     module: ClassVar[str] = ""
-    """The module whose ``load`` makes the task of a configuration; empty for that of the class."""
+    """The module whose function ``load`` makes the task; empty for the module of the class."""
     metric: ClassVar[str]
-    """The headline metric, a key of what the task scores."""
+    """The headline metric, one of the scores of the task."""
     higher_is_better: ClassVar[bool]
     """Whether a larger headline metric is better."""
     has_test: ClassVar[bool] = True
     """Whether the data have a test split."""
     is_language: ClassVar[bool] = False
-    """Whether it models a language, as the networks of the published tables do."""
+    """Whether the task models a language, like the networks of the published tables."""
     right_cell: ClassVar[str] = "the cell with the answer"
     """The cell of an attention map that holds the answer of its row."""
     name: str
@@ -133,7 +136,7 @@ class TaskConfig:
         return None
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint: its own, or that of the data on this machine."""
+        """Return the task with a fingerprint, computed from the data here if necessary."""
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
@@ -160,11 +163,11 @@ class DrawnExamples(Accuracy):
     """A task whose examples are drawn from a seed, a number of them for each split."""
 
     train_examples: int
-    """Sequences in the training split."""
+    """Number of sequences in the training split."""
     validation_examples: int
-    """Sequences in the validation split."""
+    """Number of sequences in the validation split."""
     test_examples: int
-    """Sequences in the test split."""
+    """Number of sequences in the test split."""
     data_seed: int = 42
     """Seed from which all three splits are drawn."""
 
@@ -189,7 +192,7 @@ class NextToken(TaskConfig):
     metric: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False
     context: int
-    """Tokens of a window."""
+    """Tokens per window."""
 
     @property
     def sequence_length(self) -> int:
@@ -200,7 +203,7 @@ class NextToken(TaskConfig):
 class HashedData:
     """A task whose data is a file or folder, ``data``, identified by its sha256, ``data_sha256``.
 
-    If no sha256 is given, loading the study fills in that of the data on this machine.
+    If no sha256 is given, loading the study computes it from the data on this machine.
     """
 
     __slots__ = ()
@@ -216,8 +219,8 @@ class HashedData:
         """
         if self.data_sha256 is None:
             raise ValueError(
-                f"expected data_sha256, the fingerprint of {self.data}, got None; pinned() takes "
-                "that of the data that is there"
+                f"expected data_sha256, the fingerprint of {self.data}, got None; pinned() "
+                "computes it from the data"
             )
         return self.data_sha256
 
@@ -246,7 +249,7 @@ class HashedData:
         self.require(self.find_fingerprint())
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint: its own, or that of the data on this machine."""
+        """Return the task with a fingerprint, computed from the data here if necessary."""
         if self.data_sha256 is not None:
             return self
         config = cast("Any", self)

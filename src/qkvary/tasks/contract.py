@@ -29,26 +29,26 @@ from qkvary.tasks.config import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 Split = Literal["validation", "test"]
-"""The splits that are scored."""
+"""The splits that can be scored."""
 
 
 ALL_ROWS = slice(None)
-"""All rows of a batch."""
+"""Selects all rows of a batch."""
 Config = TypeVar("Config", bound=TaskConfig)
 Kind = TypeVar("Kind", bound=Network)
 Built = TypeVar("Built", bound=nn.Module)
 _Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
 EVALUATION_BATCH_TOKENS = 8_192
-"""Tokens per forward call of an evaluation: fast, and small in memory."""
+"""Tokens per forward pass of an evaluation: fast, and small in memory."""
 
 
 class Batch(NamedTuple):
     """A training batch, or some rows of it."""
 
     inputs: Tensor
-    """Inputs of the network."""
+    """Inputs of the network, one row per example."""
     targets: Tensor
-    """Targets; ``IGNORE_INDEX`` where there is none."""
+    """Targets; ``IGNORE_INDEX`` at positions without a target."""
     documents: Tensor | None = None
     """Document number of each input, if tokens must not attend to other documents."""
     source: Tensor | None = None
@@ -79,7 +79,7 @@ class Batch(NamedTuple):
 
 
 def _move(part: Tensor, device: torch.device) -> Tensor:
-    # Of other memory a GPU copies only once it has done everything before.
+    # From pageable memory, a GPU copies only after finishing all earlier work.
     ready = part.pin_memory() if device.type == "cuda" and part.device.type == "cpu" else part
     return ready.to(device, non_blocking=True)
 
@@ -93,7 +93,7 @@ class ProcessGroup:
     size: int = 1
     """Number of processes."""
     all_reduce: Callable[[Sequence[float]], list[float]] = list[float]
-    """Sums numbers over all processes; collective."""
+    """Sums numbers over all processes; all of them must call it."""
 
 
 SINGLE_PROCESS = ProcessGroup()
@@ -132,7 +132,7 @@ class EvaluationContext:
     processes: ProcessGroup = SINGLE_PROCESS
     """The processes that score together."""
     generate: Generate | None = None
-    """Greedy decoding, if the run supports it."""
+    """Greedy decoding, if the run supports it; otherwise None."""
 
 
 SINGLE_PROCESS_CONTEXT = EvaluationContext()
@@ -320,18 +320,18 @@ def require_network(
     if not isinstance(network, kind):
         # All bad input is a ValueError.
         raise ValueError(  # noqa: TRY004
-            f"expected a network of {kind.__name__} for task {task}, got {type(network).__name__}"
+            f"expected a {kind.__name__} for task {task}, got {type(network).__name__}"
         )
     for name, value in exact.items():
         if getattr(network, name) != value:
             raise ValueError(
-                f"expected the {name} {value} of a network for task {task}, got "
+                f"expected a network with {name} {value} for task {task}, got "
                 f"{getattr(network, name)}"
             )
     for name, value in (least or {}).items():
         if getattr(network, name) < value:
             raise ValueError(
-                f"expected {name} of at least {value:,} of a network for task {task}, got "
+                f"expected a network with {name} of at least {value:,} for task {task}, got "
                 f"{getattr(network, name):,}"
             )
     return network

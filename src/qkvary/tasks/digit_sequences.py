@@ -28,11 +28,11 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample
 
 MASS_EXAMPLES = 64
-"""Test sequences over which ``attention_mass_on_target`` is averaged."""
+"""Number of test sequences over which ``attention_mass_on_target`` is averaged."""
 
 
 Columns = Callable[[Tensor], Tensor]
-"""Maps digits ``[batch, n]`` to the columns of the answers, in the same shape."""
+"""Maps digits ``[batch, n]`` to the columns of their answers, ``[batch, n]``."""
 
 
 class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):

@@ -14,11 +14,11 @@ class AttentionExample:
     maps: NDArray[np.floating[Any]]
     """Attention weights, ``[layers, heads, rows, columns]``; a row is a query."""
     tokens: tuple[str, ...]
-    """The example's tokens as printed, one per column."""
+    """The example's tokens as they are printed, one per column."""
     targets: tuple[int | None, ...]
-    """The column that holds the answer of each row; None if no single column does."""
+    """For each row, the column that holds the answer; None if no single column does."""
     kind: str = ""
-    """The layers, where a network has several kinds, such as ``cross attention``."""
+    """The kind of the layers, such as ``cross attention``, if a network has several kinds."""
     others: "tuple[AttentionExample, ...]" = ()
     """The maps of the other kinds of layers on the same example."""
 
@@ -28,10 +28,10 @@ class Sample:
     """A question of the validation split, the right answer and a network's answer."""
 
     truth: str
-    """The right answer; of a set of pictures the number of one, from 1."""
+    """The right answer; for a set of pictures, the number of a picture, counted from 1."""
     answer: str
     """The network's answer."""
     text: str = ""
-    """The text that is asked about; empty for pictures."""
+    """The text to be classified or translated; empty for pictures."""
     pictures: NDArray[np.uint8] | None = None
-    """The pictures that are asked about, ``[count, channels, rows, columns]``."""
+    """The pictures to be classified, ``[count, channels, rows, columns]``."""

@@ -30,22 +30,24 @@ class ImageTaskConfig(Accuracy):
 
     module: ClassVar[str] = "qkvary.tasks.images"
     name: str
-    """The data set; any name for images of one's own."""
+    """The name of the data set; any name for a user's own images."""
     splits: ImageSplits = "clean"
-    """``clean`` holds ``validation_images`` out of the training images. ``as-published`` does what
-    the code of paper 2 does: MNIST and FashionMNIST validate on the test images, and CIFAR draws
-    training and validation images apart from each other, so that nine of ten validation images are
-    trained on. Tiny ImageNet, which has no public code, is validated on what is tested."""
+    """``clean`` holds ``validation_images`` out of the training images. ``as-published`` follows
+    paper 2's code: MNIST and FashionMNIST validate on the test images. CIFAR draws training and
+    validation images independently, so that nine of ten validation images are trained on. Tiny
+    ImageNet, which has no public code, is validated on the test images."""
     validation_images: int = 5_000
-    """Validation images; where validation is on the test images, all of those instead."""
+    """Number of validation images; not used if validation is on the test images, which are all
+    scored."""
     augment: bool = False
     """Whether to flip and crop training images at random."""
     resize_to: int | None = field(default=None, metadata=ADDED_LATER)
-    """Rows and columns to which images are resized when they are batched; None for their own."""
+    """Height and width in pixels to which images are resized when they are batched; None for no
+    resizing."""
     evaluation_batch_size: int = 500
     """Images per forward pass of an evaluation."""
     own: OwnImages | None = field(default=None, metadata=ADDED_LATER)
-    """Images of one's own, as ``data.own_images.describe_images`` returns them."""
+    """A user's own images, as ``data.own_images.describe_images`` returns them."""
 
     def __post_init__(self) -> None:
         if self.own is None and self.name not in IMAGE_SETS:
@@ -118,19 +120,19 @@ class AnomalyTaskConfig(Accuracy):
     name: Literal["anomaly"] = "anomaly"
     """Constant; it identifies the task in a record."""
     features: FeatureSetName
-    """The images, and the network that describes them."""
+    """The features of the images."""
     order: AnomalyOrder = "shuffled"
-    """Place of the anomaly: ``shuffled``, or always ``last`` as published, which networks that know
-    positions can learn instead of the task."""
+    """Where the anomaly is: ``shuffled``, or always ``last`` as published. Networks that know
+    positions can learn ``last`` instead of the task."""
     set_size: int = 10
-    """Images in a set."""
+    """Images per set."""
     data_seed: int = 42
-    """Seed from which the sets of validation and test are drawn."""
+    """Seed from which the validation and test sets are drawn."""
     evaluation_batch_size: int = 500
     """Sets per forward pass of an evaluation."""
     features_sha256: str | None = field(default=None, metadata=ADDED_LATER)
-    """sha256 of the file of features, for those that are made on the machine; a study takes that of
-    the file that is there when it is loaded."""
+    """sha256 of the file of features, for features that this machine computed; a study takes it
+    from the file when the study is loaded."""
 
     def __post_init__(self) -> None:
         check_choices(self)

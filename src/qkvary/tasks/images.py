@@ -31,7 +31,7 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 10
-"""Images that a run shows."""
+"""Number of images that a run shows."""
 
 
 class ImageTask(ClassificationTask[ImageTaskConfig]):
@@ -57,7 +57,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         super().__init__(config)
         loaded = load_images(config.name) if config.own is None else load_own_images(config.own)
         about = config.images
-        # Divided by 255 as well: pixels are bytes.
+        # Pixels are bytes, so mean and scale are multiplied by 255.
         self._mean = torch.tensor(about.pixels.mean).mul_(255)[:, None, None]
         self._scale = torch.tensor(about.pixels.std).mul_(255).reciprocal_()[:, None, None]
         self._train, self._test = _as_tensors(loaded.train), _as_tensors(loaded.test)
@@ -104,7 +104,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         """Return the maps of the first validation image; patches are named by row and column."""
         (pixels, _), rows = self._split("validation")
         maps = example_maps(model, self._read(pixels[rows[:1]]))
-        # The class token comes before the patches of a square.
+        # The class token comes before the patches, which form a square.
         side = math.isqrt(maps.shape[-1] - 1)
         cells = tuple(f"{row + 1},{column + 1}" for row in range(side) for column in range(side))
         tokens = ("class", *cells)
@@ -171,7 +171,7 @@ def _as_tensors(images: Images) -> tuple[Tensor, Tensor]:
 
 
 def _take(images: Tensor, rows: Tensor) -> Tensor:
-    # Several times as fast as indexing, which goes through every dimension.
+    # Several times as fast as indexing.
     return images.flatten(1).index_select(0, rows).view(-1, *images.shape[1:])
 
 
@@ -189,7 +189,7 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
     table = _resizing(pixels, size, cuts)
     across = torch.from_numpy((crops.flipped * cuts + cut_across) * cuts + crops.left)
     down = torch.from_numpy(cut_down * cuts + crops.top)
-    # A column is a product with bilinear weights, a row the weighted sum of two.
+    # Columns are products with bilinear weights, rows weighted sums of two.
     columns = torch.bmm(images.float().flatten(1, 2), table.weights.index_select(0, across))
     first = torch.arange(0, batch * channels * pixels, pixels).view(batch, channels, 1, 1)
     pairs = first + table.pairs.index_select(0, down)[:, None]
@@ -207,11 +207,12 @@ class _Resizing(NamedTuple):
     """Weights of bilinear resizing along one side, for every possible crop."""
 
     pairs: Tensor
-    """The two pixels that a resized pixel lies between, ``[cuts * starts, size, 2]``."""
+    """The two pixels between which a resized pixel lies, ``[cuts * starts, size, 2]``."""
     shares: Tensor
-    """The weights of both."""
+    """The weights of the two pixels, ``[cuts * starts, size, 2]``."""
     weights: Tensor
-    """The weights of all pixels, ``[2 * cuts * starts, pixels, size]``, the second half flipped."""
+    """The weights of all pixels, ``[2 * cuts * starts, pixels, size]``; the second half is
+    flipped."""
 
 
 @functools.lru_cache(maxsize=16)

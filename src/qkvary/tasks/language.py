@@ -35,7 +35,7 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample
 
 SHOWN_TOKENS = 24
-"""Length of the attention example."""
+"""Number of tokens in the attention example."""
 
 
 class LanguageTask:

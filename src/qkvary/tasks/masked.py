@@ -26,8 +26,8 @@ from qkvary.tasks.examples import AttentionExample
 
 TRAIN_FRACTION = 0.9
 HIDDEN, REPLACED = 0.8, 0.1
-"""Shares of the predicted characters that the mask hides and that random ones replace; the rest is
-shown."""
+"""Shares of the characters to predict that are hidden and that are replaced by random ones; the
+rest stays visible."""
 PRINTED_MASK = "▒"
 
 
@@ -77,7 +77,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the logits and targets of the predicted characters, computing no others."""
-        # As places, which a GPU makes the host wait for, and only once.
+        # Indices instead of masks: the host waits for a GPU only once.
         chosen = (batch.targets != IGNORE_INDEX).nonzero(as_tuple=True)
         encoder = cast("Encoder", model)
         return encoder.head(encoder.features(batch.inputs)[chosen]), batch.targets[chosen]

@@ -22,9 +22,10 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample
 
 TRAIN_SHARE = 0.8
-"""Share of the windows for training."""
+"""Share of the windows that are trained on."""
 PERIOD, VALIDATION_PLACE, TEST_PLACE = 10, 8, 9
-"""The places of validation and test windows in every ten windows of the clean protocol."""
+"""In the clean protocol, the positions of the validation and the test window among every ten
+windows."""
 
 
 class NumberTask(ClassificationTask[NumberTaskConfig]):
@@ -60,8 +61,8 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
         longest = (len(codes) - 1) // PERIOD
         if context > longest:
             raise ValueError(
-                f"expected a context of at most {longest:,} words, of which there are {PERIOD} "
-                f"windows, got {context:,}"
+                f"expected a context of at most {longest:,} words, which leaves {PERIOD} windows, "
+                f"got {context:,}"
             )
         windows = codes.unfold(0, context + 1, context)
         self._splits = _split_clean(windows) if config.protocol == "clean" else _split(windows)

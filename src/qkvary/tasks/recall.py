@@ -60,7 +60,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits and targets of the queries, without computing those of other positions."""
-        # As places, which a GPU makes the host wait for, and only once.
+        # Indices instead of masks: the host waits for a GPU only once.
         queries = (batch.targets != IGNORE_INDEX).nonzero(as_tuple=True)
         decoder = cast("Decoder", model)
         return decoder.head(decoder.features(batch.inputs)[queries]), batch.targets[queries]

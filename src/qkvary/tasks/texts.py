@@ -27,11 +27,11 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 PADDING = TEXT_VOCABULARY - 1
-"""The token after the end of a text that is shorter than a window."""
+"""The token that fills the end of a window after a shorter text."""
 SAMPLES = 10
-"""Windows that a run shows."""
+"""Number of windows that a run shows."""
 SHOWN_BYTES = 32
-"""Bytes whose attention a run shows."""
+"""Number of bytes whose attention a run shows."""
 
 
 class TextTask(ClassificationTask[TextTaskConfig]):
@@ -94,7 +94,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the beginning of the first validation window."""
         windows, _ = self._scored_windows("validation")
-        # Maps are made without a mask: the padding after a short text is left out.
+        # Attention maps are computed without a mask, so the padding of a short text is cut off.
         shown = windows[0][windows[0] != PADDING][:SHOWN_BYTES]
         return AttentionExample(
             maps=example_maps(model, torch.from_numpy(shown)[None]),

@@ -31,7 +31,7 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 6
-"""Sentences that a run shows."""
+"""Number of sentences that a run shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TranslationTask:
     also reports the loss per word (``token_loss``).
 
     Translations are greedy. ``bleu`` is sacreBLEU of sentences, from 0 to 100, against the
-    references as they are distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to
+    references as distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to
     1: it compares words, treats all rare words as equal, and keeps the marks of beginning and end,
     which inflates it.
 
@@ -147,7 +147,7 @@ class TranslationTask:
         }
         if self.config.protocol == "clean":
             return {"loss": total / words, **scores}
-        # The published code averages the means of its batches.
+        # The published code averages the mean losses of its batches.
         return {"loss": statistics.fmean(means), "token_loss": total / words, **scores}
 
     def translate(
@@ -249,7 +249,7 @@ class TranslationTask:
                 (self.target_words, sentences[config.target]),
             )
         )
-        # The last token of a target is no input.
+        # The last token of a target is not an input.
         longest = max(*map(len, sources), *(len(target) - 1 for target in targets))
         if longest > config.max_tokens:
             raise UsageError(

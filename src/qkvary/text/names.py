@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 SLUG_LENGTH = 40
 FOLDER_DIGITS = 8
-"""Digits of a sha256 at the end of a name, to make it unique."""
+"""Number of hexadecimal digits of a sha256 at the end of a name, to make it unique."""
 _MARKS = str.maketrans(
     {sign: f"\\{sign}" for sign in "\\`*_{}[]<>#|~$"} | {"\n": " ", "\r": " ", "&": "&amp;"}
 )

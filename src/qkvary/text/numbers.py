@@ -8,7 +8,7 @@ MISSING = "–"
 """The text for a missing figure."""
 MINUS = "−"
 LARGEST_SEED = 2**63 - 1
-"""The largest seed that every generator of random numbers takes."""
+"""The largest seed that every random number generator accepts."""
 
 
 def ten_to_the(exponent: int) -> str:
@@ -82,7 +82,7 @@ def whole(value: float | None) -> str:
     if value is None:
         return MISSING
     if isinstance(value, int):
-        # Every digit: a float has 16.
+        # All digits: a float has only 16.
         return f"{value:,}".replace("-", MINUS)
     return f"{value:,.0f}".replace("-", MINUS) if math.isfinite(value) else real(value)
 
@@ -136,7 +136,7 @@ def check_number(name: str, value: object, *, low: float, high: float) -> None:
         ValueError: with the name and the range.
     """
     number = value if isinstance(value, int | float) else math.nan
-    # Not "outside", which would accept NaN.
+    # Written so that NaN is refused.
     if isinstance(value, bool) or not low <= number <= high or number == math.inf:
         most = f" to {high:g}" if high < math.inf else " and finite"
         raise ValueError(f"expected {name} from {low:g}{most}, got {value!r}")

@@ -23,10 +23,10 @@ _NUMBER = re.compile(r"[-+]?(?P<whole>\d[\d,]*)(?:\.(?P<decimals>\d+))?")
 _RANGE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)%")
 _ABOUT = ("~", "about ")
 _SLACK = 1e-9
-"""The relative tolerance for floating-point errors, in steps."""
+"""Tolerance for floating-point errors, relative to a rounding step."""
 
 WIDE_INTERVAL = 0.2
-"""The width in percentage points from which one decimal suffices."""
+"""From this width of an interval on, in percentage points, one decimal is enough."""
 
 
 def printed_step(figure: PrintedFigure) -> float:

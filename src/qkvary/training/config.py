@@ -19,7 +19,7 @@ from qkvary.tasks.config import TaskConfig
 NUMERICS_VERSION = 2
 """Incremented by hand when a run's numbers change by more than rounding: its key then changes."""
 ROUNDING_VERSION = 2
-"""Incremented by hand when the last bits of a run change; recorded, as torch's version is."""
+"""Incremented by hand when the last bits of a run change; recorded, like torch's version."""
 
 OptimizerName = Literal["adam", "adamw"]
 ScheduleName = Literal[
@@ -87,10 +87,11 @@ class ScheduleConfig:
     """Learning rate schedule."""
 
     name: ScheduleName = "constant"
-    """``constant``; ``cosine_warmup``, the cosine of the synthetic experiments, multiplied by the
-    warm-up; ``cosine``, that of language models, which begins after the warm-up; ``inverse_sqrt``,
-    that of the first Transformer; ``multistep``, which falls at given steps; or ``one_cycle``,
-    which rises for a quarter of the steps, and moves the first beta the other way."""
+    """``constant``. ``cosine_warmup``: the cosine of the synthetic experiments, multiplied by the
+    warm-up. ``cosine``: the cosine of language models, which begins after the warm-up.
+    ``inverse_sqrt``: the schedule of the first Transformer. ``multistep``: falls at given steps.
+    ``one_cycle``: rises for a quarter of the steps and then falls, while the first beta moves the
+    other way."""
     warmup_steps: int = 0
     """Steps until the warm-up factor reaches one."""
     floor: float = 0.0
@@ -147,7 +148,7 @@ class TemperatureSchedule:
     start: float
     """The temperature at the first step, as a multiple of the variant's."""
     steps: int | None = None
-    """S; None for all steps of the run."""
+    """S, the number of steps of the annealing; None for all steps of the run."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.start < math.inf:
@@ -222,7 +223,7 @@ class ExecutionSettings:
     """Execution and device of the steps; a run can be resumed with other settings."""
 
     config: ExecutionConfig = field(metadata=stored_as("execution"))
-    """Execution of the steps."""
+    """How the steps are executed: precision, threads, micro-batches."""
     device: str
     """Device, as torch names it."""
 
@@ -244,9 +245,7 @@ class TrainingConfig:
     batch_size: int
     """Examples per step, over all processes."""
     optimizer: OptimizerConfig
-    """The optimizer."""
     schedule: ScheduleConfig = ScheduleConfig()
-    """The learning rate schedule."""
     evaluate_every: int
     """Steps between evaluations on the validation split; the last step is always evaluated."""
     log_every: int = 10
@@ -258,12 +257,12 @@ class TrainingConfig:
     guards: GuardConfig = GuardConfig()
     """Handling of non-finite steps and divergence."""
     execution: ExecutionConfig = ExecutionConfig()
-    """Execution of the steps."""
+    """How the steps are executed."""
     temperature: TemperatureSchedule | None = field(default=None, metadata=ADDED_LATER)
     """Annealing of the softmax temperature; None leaves it at the variant's."""
     test_at: TestAt = field(default="last", metadata=ADDED_LATER)
-    """Whether the test metrics are those of the ``last`` step, or of the first step with the
-    ``best`` validation metric; the network that a run leaves is that of the last step."""
+    """The step whose network is tested: the ``last``, or the first with the ``best`` validation
+    metric. A run always leaves the network of the last step."""
 
     def __post_init__(self) -> None:
         self._check_temperature()
@@ -291,7 +290,7 @@ class TrainingConfig:
         if self.stop_when_solved or (self.temperature.steps or 0) > self.steps:
             raise ValueError(
                 "expected a run that ends at the variant's own temperature, got one that may stop "
-                f"before its annealing does (after {self.temperature.steps or self.steps} steps)"
+                f"before the annealing ends (after {self.temperature.steps or self.steps} steps)"
             )
 
     def temperature_factor(self, step: int) -> float:
@@ -305,11 +304,8 @@ class RunConfig:
     """Complete configuration of a training run: equal configurations give equal numbers."""
 
     task: TaskConfig
-    """The task."""
     network: Network
-    """The network."""
     training: TrainingConfig
-    """The training configuration."""
     seed: int
     """Seed of the initial weights, the order of the examples and the dropout."""
     device: str = "cpu"
@@ -345,10 +341,10 @@ class RunConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs; of an image those that the network cuts it into.
+        """Tokens in one sequence, for the costs; for an image, the tokens that it is cut into.
 
         Raises:
-            ValueError: if the network of an image task is none over patches.
+            ValueError: if the network of an image task does not read patches.
         """
         return self.task.count_tokens(self.network)
 

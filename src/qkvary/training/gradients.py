@@ -87,7 +87,7 @@ class Gradients:
                 # Processes average their gradients, but the weighted sum is needed.
                 (mean * (weight * distribution.size)).backward()
             means.append(mean.detach())
-        # Read at the end: a GPU then computes the micro-batches without waiting in between.
+        # Read at the end, so that a GPU computes the micro-batches without waiting in between.
         loss = 0.0
         for mean, weight in zip(torch.stack(means).tolist(), weights, strict=True):
             loss += mean * weight

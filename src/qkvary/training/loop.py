@@ -56,7 +56,7 @@ _VERSIONS: Mapping[str, JsonValue] = {
 }
 """Versions that change the last bits of a run; a checkpoint without ``rounding`` has 0."""
 LogEntry = Mapping[str, JsonValue]
-"""``event``, ``step`` and the fields of that event."""
+"""A log entry: ``event``, ``step`` and the fields of that event."""
 ADAM_MOMENTS = 2
 """Values that Adam stores per weight."""
 CHECKPOINTS_NEEDED = 2.2
@@ -74,7 +74,7 @@ class Outcome:
     status: Literal["done", "diverged", "stopped"]
     """``stopped`` means that a checkpoint was written from which the same call resumes."""
     message: str
-    """Why the run diverged, and what a damaged log lacks; else empty."""
+    """Why the run diverged, and what a damaged log lacks; empty if neither applies."""
     metrics: Mapping[str, float | int | None]
     """``validation_*``, ``test_*``, ``final_train_loss``, ``steps``, ``steps_to_solve``."""
     timing: Mapping[str, float]
@@ -116,8 +116,8 @@ def train(
         checkpoint_seconds: Seconds between checkpoints.
         keep: Number of newest checkpoints to keep; at least 1.
         distribution: The processes that train together; one by default.
-        execution: Execution settings from now on, by default those of ``run``; the log records
-            the differences.
+        execution: Execution settings from now on; the settings of ``run`` by default. The log
+            records the differences.
         generate: Passed to the task when it scores the network.
 
     Raises:
@@ -180,7 +180,7 @@ class _Trainer:
         anneal(self.model, run.training.temperature_factor(self.state.step))
         self.guards = Guards(run.training.guards, self.state.guards)
         self.check_free_space()
-        # Gathering the network is collective, even if only one rank samples.
+        # Gathering the network is collective, even if only one rank generates samples.
         self.is_sampled = self.any_rank(callbacks.sample is not None)
 
     # ---- state and checkpoints
@@ -269,7 +269,8 @@ class _Trainer:
     def checkpoint(self) -> None:
         self.stopwatch.lap("training")
         if self.state.step == self.stored_step:
-            # Writing it again would remove the first before the second is in place.
+            # This step is stored. Writing it again would remove the first copy before the second is
+            # in place.
             return
         mark = self.journal.mark()
         about: dict[str, JsonValue] = {
@@ -377,7 +378,7 @@ class _Trainer:
     def log_loss(self) -> None:
         state = self.state
         if not state.loss_count:
-            # All steps since the last entry were skipped and logged as such.
+            # All steps since the last entry were skipped, and logged as skipped.
             return
         state.train_loss = state.loss_sum / state.loss_count
         state.loss_sum, state.loss_count = 0.0, 0
@@ -469,7 +470,7 @@ class _Trainer:
         return self.distribution.gather_network(self.model, self.build)
 
     def diverge(self, message: str) -> Outcome:
-        # The network before the diverged step.
+        # Stores the network as it was before the diverged step.
         self.checkpoint()
         return self.outcome("diverged", message=message)
 

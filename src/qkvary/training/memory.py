@@ -19,7 +19,8 @@ from qkvary.training.config import RunConfig
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST = 2**31 - 1
 _MAPPED_BYTES = 2**25
-"""Larger blocks are mapped separately, which avoids fragmentation; the maximum of glibc itself."""
+"""Bytes from which glibc maps a block separately, which avoids fragmentation; the maximum that
+glibc itself allows."""
 
 
 def keep_freed_memory() -> bool:

@@ -18,9 +18,9 @@ from qkvary.training.config import ONE_CYCLE_DIP, OptimizerConfig, ScheduleConfi
 
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 Factor = Callable[[int, int, ScheduleConfig], float]
-"""Step, total steps, schedule -> factor of the peak learning rate."""
+"""Maps step, total steps and schedule to a factor of the peak learning rate."""
 ONE_CYCLE_RISE, ONE_CYCLE_START, ONE_CYCLE_END = 0.25, 1 / 25, 1e-5
-"""Share of the steps until the peak; first and last learning rate as fractions of it."""
+"""Share of the steps before the peak; first and last learning rate as fractions of the peak."""
 
 
 class _Adam(torch.optim.Adam):

@@ -97,7 +97,7 @@ class Replicated(_MultiProcess):
         wrapped = DistributedDataParallel(
             model,
             device_ids=[torch.cuda.current_device()] if self.kind == "cuda" else None,
-            # Buffers follow from the configuration: they never differ.
+            # Buffers follow from the configuration, so they never differ.
             forward_sync_buffers=False,
             gradient_as_bucket_view=True,
         )
@@ -112,7 +112,7 @@ class Replicated(_MultiProcess):
 
 def _average_in_order(
     _state: object,
-    # Documented, but not declared as public.
+    # Documented, but not declared public.
     bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
 ) -> torch.futures.Future[Tensor]:
     """Average gradients in rank order, whatever their place in DDP's bucket.
@@ -250,7 +250,7 @@ class Sharded(_MultiProcess):
             tensor = weights.get(name) if is_weight else _parameter_of(name, parameters)
             if not isinstance(tensor, DTensor) or tensor.shape[0] != rows:
                 return range(rows)
-            # Split as by ``torch.chunk``.
+            # Split in the same way as ``torch.chunk``.
             share = -(-rows // self.size)
             return range(min(rows, self.rank * share), min(rows, (self.rank + 1) * share))
 
@@ -315,7 +315,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 def _parameter_of(name: str, parameters: Sequence[Tensor]) -> Tensor | None:
     number, _, _ = name.partition(".")
-    # Names are read before the digest is checked: a damaged file may hold any.
+    # Names are read before the digest is checked, so a damaged file may contain any name.
     known = number.isdecimal() and int(number) < len(parameters)
     return parameters[int(number)] if known else None
 

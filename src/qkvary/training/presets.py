@@ -43,9 +43,8 @@ class Remark:
     """A remark for the description of a preset."""
 
     text: str
-    """The remark."""
     about: Literal["rotary", "decoupled"] | None = None
-    """The positions that it explains; None if it is about none."""
+    """The kind of positions that the remark is about; None if it is about something else."""
 
     def holds(self, network: LanguageModelConfig) -> bool:
         """Return whether the remark holds for a network: the network must have its positions."""
@@ -62,25 +61,23 @@ class Preset:
     name: str
     """Name on the command line."""
     network: LanguageModelConfig
-    """The network."""
     training: TrainingConfig
-    """The training configuration."""
     protocol: Protocol
-    """Arrangement of documents in rows."""
+    """How documents are arranged in rows."""
     corpus: str
     """Default corpus."""
     tokenizer: str
     """Default tokenizer."""
     source: str
-    """The publication that describes it."""
+    """The publication that describes the preset."""
     variants: tuple[str, ...] = ()
     """Labels of the variants that the source trained."""
     validation_tokens: int | None = None
-    """Positions that the source scored in each validation."""
+    """Tokens that the source scored in each validation."""
     reported_step: int | None = None
     """The step whose results the source reports, if it is not the last step."""
     remarks: tuple[Remark, ...] = ()
-    """Remarks for the description that hold for the variant."""
+    """Remarks for the description; each is shown if it holds for the variant."""
     base: str = ""
     """The preset from which this one differs in variant or tuning; it accepts other variants."""
 
@@ -299,11 +296,11 @@ _GPT2_TRAINING = TrainingConfig(
     schedule=ScheduleConfig(name="cosine", warmup_steps=2_000, floor=0.1, decay_steps=600_000),
     evaluate_every=1_000,
 )
-"""The cosine spans 600,000 steps, far more than were trained."""
+"""The published cosine spans 600,000 steps, far more than were trained."""
 
 _GPT2_VALIDATION = 200 * 12 * 1_024
-"""Batches, windows of each and their tokens. The public code draws other windows each time, the
-same for all networks; here they are the first of the validation split."""
+"""Batches, windows per batch, tokens per window. The public code draws other windows for each
+validation, the same for all networks; here they are the first of the validation split."""
 
 _IDENTITY = (
     "identity query: scores are halved and matrices decay with 2^-5 = 0.1 * 0.3125, as published"

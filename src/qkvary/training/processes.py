@@ -155,7 +155,7 @@ def _initialize(info: RankInfo, kind: str, timeout: timedelta) -> None:
     names = [f"process {rank} is ready" for rank in range(info.size)]
     store.set(names[info.rank], "")
     store.wait(names, timeout)
-    # All have started. Gloo waits for each that died since, one after the other.
+    # All processes have started. Gloo waits for each one that has died since, one after the other.
     connecting = timeout if kind == "cuda" else min(timeout, timedelta(seconds=CONNECT_SECONDS))
     dist.init_process_group(
         "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl",
@@ -218,7 +218,7 @@ def _watch_launcher() -> Generator[None]:
             if os.getppid() != launcher:
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(GRACE_SECONDS)
-                # It may hang in a collective call.
+                # The process may hang in a collective call.
                 os._exit(128 + signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()

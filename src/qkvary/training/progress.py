@@ -135,11 +135,10 @@ class BestStep:
     """The step with the best validation metric so far; the first of equal ones."""
 
     step: int
-    """The step."""
     metric: float
-    """Its validation metric."""
+    """The validation metric at this step."""
     test: Mapping[str, float]
-    """The test scores of its network."""
+    """The test scores of the network at this step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,7 +156,7 @@ class RunState:
     validation: dict[str, float] = field(default_factory=dict[str, float])
     """The latest validation scores."""
     best: BestStep | None = None
-    """The best validation, where that is the one tested."""
+    """The best validation so far, if its step is the one that is tested."""
     steps_to_solve: int | None = None
     """Step of the first validation that found the task solved."""
     seconds: dict[str, float] = field(
@@ -181,7 +180,7 @@ class RunState:
         nested = {"guards", "best"}
         state = cls(**{name: value for name, value in values.items() if name not in nested})
         state.guards = GuardState(**values["guards"])
-        # States that were written before had no best step.
+        # States written by older versions have no best step.
         best = values.get("best")
         state.best = None if best is None else BestStep(**best)
         return state
@@ -239,7 +238,7 @@ class Callbacks:
     """Functions that a run calls during training."""
 
     on_start: Callable[[Any], None] = ignore
-    """Called with a run, as its study names it, before it is begun or resumed."""
+    """Called with the run (a cell of its study) before it starts or resumes."""
     on_event: Callable[[Event], None] = ignore
     """Called with progress events, at most four times a second, and with warnings."""
     on_log: Callable[[Mapping[str, JsonValue]], None] = ignore
@@ -250,7 +249,8 @@ class Callbacks:
     network_steps: frozenset[int] = frozenset()
     """Steps after which ``on_network`` is called; 0 is before the first."""
     on_network: Callable[[int, Any], None] = ignore
-    """Called with a number of steps and the network after it, whose training continues."""
+    """Called with a number of completed steps and the network, which goes on training
+    afterwards."""
 
 
 NO_CALLBACKS = Callbacks()

@@ -124,7 +124,7 @@ def _find_damage(contents: JournalContents, step: int) -> tuple[list[str], Gaps]
 def _find_loss(
     journal: Journal, mark: FileEntry, kept: Sequence[dict[str, Any]], step: int
 ) -> tuple[list[str], Gaps]:
-    """Describe a log whose lines are all valid but differ from those of the checkpoint."""
+    """Describe a log whose lines are all valid but differ from the checkpoint's log."""
     size = journal.mark().size
     if size < mark.size:
         last = kept[-1]["step"] if kept else 0

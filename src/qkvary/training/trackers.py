@@ -32,7 +32,7 @@ class TrackedRun:
     config: Mapping[str, Any]
     """The configuration of the run, as JSON values."""
     folder: Path
-    """The folder of all copies, for trackers that write files of their own."""
+    """The folder of the copies, for trackers that write files."""
 
 
 class _Opened(NamedTuple):
@@ -46,7 +46,7 @@ def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
     """Open a tracker; event files of TensorBoard are in ``FOLDER/tensorboard/PROJECT/NAME/``."""
     if tracker == "tensorboard":
         directory = run.folder / "tensorboard" / run.project / run.name
-        # Hides later entries of an earlier, killed process.
+        # Hides later entries from an earlier process that was killed.
         board: Any = import_module("torch.utils.tensorboard")
         writer = board.SummaryWriter(str(directory), purge_step=first_step)
 
@@ -98,7 +98,8 @@ class LogCopy:
         }
         with self._guard():
             if self._opened is None:
-                # A resumed run repeats the entries after its checkpoint, not those at its step.
+                # A resumed run repeats the entries after its checkpoint's step, but not those of
+                # that step.
                 first = step + (entry["event"] == "resumed")
                 self._opened = _open(self._name, self._run, first)
             self._opened.log(values, step)
@@ -117,7 +118,7 @@ class LogCopy:
             # Libraries announce themselves; standard output is for results.
             with redirect_stdout(sys.stderr):
                 yield
-        # Trackers raise anything, and no copy is worth a run.
+        # Trackers raise all kinds of exceptions, and no copy of a log is worth a run.
         except (Exception, SystemExit) as error:  # noqa: BLE001
             self._warn(f"{self._name} gets no more of the log: {type(error).__name__}: {error}")
             self._name, self._opened = None, None

@@ -38,7 +38,7 @@ def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
     [
         ({"general.architecture": "mamba"}, UsageError, "architecture 'mamba'; choices:"),
         ({"llama.block_count": 3}, DamagedError, "weights, but its configuration requires"),
-        ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers and fewer tensors"),
+        ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers but fewer tensors"),
         ({"llama.attention.head_count_kv": 3}, DamagedError, "does not describe a network"),
         ({"llama.rope.scaling.type": "su"}, UsageError, "has rope.scaling.type 'su', which this"),
         ({"tokenizer.ggml.model": "bert"}, UsageError, "a tokenizer of the kind 'bert'; choices"),
@@ -47,7 +47,7 @@ def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
         (
             {"tokenizer.ggml.pre": "tekken", "tokenizer.ggml.tokens": ["ab"] * 13},
             UsageError,
-            "cuts texts as 'tekken'; choices: gpt-2, llama-bpe",
+            "splits texts like 'tekken'; choices: gpt-2, llama-bpe",
         ),
     ],
 )
@@ -97,5 +97,5 @@ def test_a_split_file_is_one(tmp_path: Path) -> None:
             read(tmp_path)
     (tmp_path / "a-00003-of-00003.gguf").unlink()
     for read in (load, read_config):
-        with pytest.raises(DamagedError, match=r"3 parts, of which a-00003-of-00003\.gguf is miss"):
+        with pytest.raises(DamagedError, match=r"3 parts, but a-00003-of-00003\.gguf is miss"):
             read(tmp_path)

@@ -94,7 +94,7 @@ def changed(place: int, code: str, value: int) -> bytes:
         (changed(AT["key"] + 8 + 12 + 4, "<Q", 2**60), "ends inside its header"),
         (changed(AT["key"] + 20, "<I", 99), "a value of the unknown type 99"),
         (SMALL[:-10], "ends before w"),
-        (SMALL.replace(b"\0w", b"\0\xff"), "a name of other characters than printable ones"),
+        (SMALL.replace(b"\0w", b"\0\xff"), "a name with characters that are not printable"),
         (pack_file({"general.alignment": 3}, {}), "the alignment 3, expected a power of two"),
         (pack_file({"general.alignment": 32.0}, {}), "the alignment 32.0, expected a power of two"),
     ],

@@ -62,7 +62,7 @@ def test_both_in_one_layer_leave_one_key() -> None:
     [
         ("QKV", {"heads": 4}, "merge-query-key", "one head of 20 channels in layer 1, got 4 of 5"),
         ("QKV@rotary", {}, "merge-query-key", "no rotary positions in layer 1"),
-        ("Q-K=V@rotary", {}, "merge-value-output", "a value with a projection of its own"),
+        ("Q-K=V@rotary", {}, "merge-value-output", "a value with its own projection"),
         ("QKV", {"bias": True}, "merge-query-key", "no query bias in layer 1"),
         ("QKV@soft", {}, "merge-query-key", "the core softmax in layer 1, got soft"),
     ],

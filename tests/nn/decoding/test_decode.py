@@ -210,9 +210,9 @@ REFUSED = [
     ({"key": torch.ones(1, 3, 5, 8)}, r"expected KV heads that divide 4 heads, got 3"),
     (
         {"key": torch.ones(2, 2, 5, 8)},
-        r"expected a key of \[1, 2, 5, channels\], got \[2, 2, 5, 8\]",
+        r"expected a key of shape \[1, 2, 5, channels\], got \[2, 2, 5, 8\]",
     ),
-    ({"value": torch.ones(1, 2, 6, 8)}, r"expected a value of \[1, 2, 5, channels\], got"),
+    ({"value": torch.ones(1, 2, 6, 8)}, r"expected a value of shape \[1, 2, 5, channels\], got"),
     (
         {"key": torch.ones(1, 2, 5, 8).to(torch.int8)},
         r"expected a key of torch.float32, got torch.i",
@@ -223,7 +223,10 @@ REFUSED = [
     ),
     ({"query": torch.ones(1, 4, 6, 8)}, r"expected at most 5 queries, got 6"),
     ({"value": torch.ones(1, 2, 5, 8).half()}, r"expected a value of torch.float32, got torch.f"),
-    ({"bias": torch.ones(1, 4, 1, 4)}, r"expected a bias of \[1, 4, 1, 5\], got \[1, 4, 1, 4\]"),
+    (
+        {"bias": torch.ones(1, 4, 1, 4)},
+        r"expected a bias of shape \[1, 4, 1, 5\], got \[1, 4, 1, 4\]",
+    ),
     (
         {"kernel": "fast"},
         r"expected a kernel for decoding, got 'fast'; choices: auto, fastest, layer, folded, ",

@@ -310,7 +310,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     with pytest.raises(ValueError, match="expected a batch of 3 as stored, got 4"):
         take(torch.zeros(4, dtype=torch.long), None)
     for shape in ([3, PROMPT], [3, PROMPT + 2], [2, PROMPT + 1]):
-        with pytest.raises(ValueError, match=r"expected attention_mask of \[3, 6\]"):
+        with pytest.raises(ValueError, match=r"expected attention_mask \[3, 6\]"):
             take(tokens[:, PROMPT], torch.ones(shape, dtype=torch.bool))
     assert cache.length == PROMPT
     for _ in range(LONGEST - PROMPT):

@@ -35,5 +35,5 @@ def test_images_that_are_missing_or_damaged_end_the_study_before_it_begins(
     archive = tmp_path / "data" / "tiny-imagenet-200.zip"
     archive.write_bytes(b"no archive")
     assert main(["study", "tiny-imagenet-paper", *out]) == 3
-    assert f"expected a whole archive in {archive}" in capsys.readouterr().err
+    assert f"expected a complete archive in {archive}" in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == [tmp_path / "data"]

@@ -114,7 +114,7 @@ def test_the_hub_is_not_asked_for_a_set_that_was_made_of_a_local_text(
     with pytest.raises(UsageError) as caught:
         prepare_sets(DILUTION.cells(), pytest.fail)
     assert str(caught.value) == (
-        "expected the data set ab5927fbfbdd of tinystories/gpt2-4096, got neither it nor its text: "
+        "expected the data set ab5927fbfbdd of tinystories/gpt2-4096 or its text, got neither: "
         "put the text at tinystories below QKVARY_DATA"
     )
     assert not (places / "cache").exists()

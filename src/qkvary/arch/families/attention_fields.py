@@ -14,7 +14,8 @@ from qkvary.arch.terms import ScorePosition
 from qkvary.arch.variants import Variant
 
 MOST_KINDS = 100
-"""More kinds of layers than this are a mistake, and each would be counted apart."""
+"""Maximum number of kinds of layers; more is a mistake in the configuration, and each kind is
+counted separately."""
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 Kind = TypeVar("Kind", bound=Hashable)
@@ -32,7 +33,7 @@ class Heads:
     count: int
     """Query heads."""
     kv_count: int
-    """Heads of keys and values."""
+    """KV heads."""
     dim: int | None = None
     """Channels of a head; ``None`` means ``d_model / count``."""
 
@@ -63,7 +64,7 @@ class Heads:
             window=window,
             positions=positions,
         )
-        # One spelling for the usual size, whether or not a file names it.
+        # The usual size has one spelling, whether or not a file names it.
         usual = self.dim is None or self.dim * self.count == self.d_model
         return AttentionConfig(
             d_model=self.d_model,

@@ -17,11 +17,11 @@ from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 PHI_ROTATED = 0.5
-"""The share of rotated channels where a Phi configuration does not say."""
+"""The share of rotated channels if a Phi configuration omits it."""
 NEO_WINDOW = 256
-"""The window where a GPT-Neo configuration does not say."""
+"""The window if a GPT-Neo configuration omits it."""
 OPT_OFFSET = 2
-"""Rows of OPT's learned positions that no token uses."""
+"""Rows of OPT's learned positions that belong to no token."""
 
 
 def _read_gpt2(fields: Fields, name: str) -> Model:
@@ -76,7 +76,7 @@ def _read_japanese_neox(fields: Fields, name: str) -> Model:
         bias=False,
     )
     model = _build(fields, name, layer, tied=True)
-    # Attention of the last layer alone adds a bias.
+    # Only the attention of the last layer adds a bias.
     last = replace(layer, entries=heads.d_model)
     return replace(model, layers=(*model.layers[:-1], last))
 
@@ -116,7 +116,7 @@ def _read_bloom(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields, ("n_embed", "hidden_size"), ("n_head", "num_attention_heads"))
     config = heads.attend(positions="alibi", bias=True, out_bias=True)
     layer = _build_layer(config, d_ff=4 * heads.d_model)
-    # The second norm follows the embedding.
+    # The second norm comes after the embedding.
     return _build(fields, name, layer, tied=True, norms=2)
 
 

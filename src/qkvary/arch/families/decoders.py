@@ -24,7 +24,7 @@ from qkvary.arch.families.recipes import (
 _CAUSAL: Mapping[str, tuple[object, ...]] = {"use_bidirectional_attention": (False,)}
 
 RECIPES: Mapping[str, Recipe] = {
-    # Llama's block with other biases, norms or windows.
+    # Llama's block, with other biases, norms or windows.
     "llama": Recipe(kinds=LayerKinds(windows="none"), dense=Dense(bias=("mlp_bias", False))),
     "mistral": Recipe(
         attention=AttentionRecipe(bias=False, may_lack_kv_heads=False),
@@ -53,7 +53,7 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "arcee": Recipe(dense=Dense(bias=("mlp_bias", False), gated=False)),
     "beam": Recipe(
-        # A bias of the gate for each head.
+        # One gate bias per head.
         attention=AttentionRecipe(head_norm="head", gate="channel", per_head=1),
         kinds=LayerKinds(needs_types=True),
         norms=Norms(count=4),
@@ -128,7 +128,7 @@ RECIPES: Mapping[str, Recipe] = {
     "olmo3": Recipe(
         attention=AttentionRecipe(head_norm="heads"),
         kinds=LayerKinds(period=4, window=4096),
-        # Scaled positions are those of the layers that see everything.
+        # Only layers that see everything have scaled positions.
         rotary=Rotary(base=500_000.0, local_base=("rope_theta", 500_000.0)),
     ),
     "seed_oss": Recipe(
@@ -315,7 +315,7 @@ RECIPES: Mapping[str, Recipe] = {
     "solar_open": Recipe(
         attention=AttentionRecipe(out_bias=False), routed=Routed(shared="count", shared_count=1)
     ),
-    # Layers with a state between layers of attention.
+    # Layers with a state, between layers of attention.
     "bailing_hybrid": Recipe(
         attention=AttentionRecipe(latent=True, gate="head"),
         kinds=LayerKinds(
@@ -418,7 +418,7 @@ RECIPES: Mapping[str, Recipe] = {
         routed=Routed(shared="width", gated_sharing=True),
         rotary=Rotary(share=0.25),
     ),
-    # Keys and values from one latent.
+    # Keys and values made from one latent.
     "axk1": Recipe(
         attention=AttentionRecipe(latent=True),
         routed=Routed(shared="count", shared_count=1, norms=1),

@@ -26,19 +26,20 @@ WINDOWED = "sliding_attention"
 SPARSE = "compressed_sparse_attention"
 HEAVY = "heavily_compressed_attention"
 LAYER_TYPES = (WINDOWED, SPARSE, HEAVY)
-"""The layers of DeepSeek V4: a window alone, or with summaries of a few or of many tokens."""
+"""The kinds of layers of DeepSeek V4: with a window only, or also with summaries of a few or of
+many tokens."""
 NETWORK_TYPES = ("hash_moe", "moe")
-"""Whether a table or the input chooses experts. Both score them with a matrix."""
+"""How experts are chosen: by a table or by the input. In both cases a matrix scores them."""
 RATES = {SPARSE: 4, HEAVY: 128}
-"""Tokens per summary where a configuration does not say."""
+"""Tokens per summary if a configuration omits the rate."""
 TYPE_OF_RATIO = {0: WINDOWED, 4: SPARSE, 128: HEAVY}
-"""The types of layers as published files write them."""
+"""The kind of layer for each ratio in published files."""
 HASH_LAYERS = 3
-"""Layers whose experts a table chooses, where a configuration does not say."""
+"""Number of layers whose experts a table chooses, if a configuration omits it."""
 STREAMS = 4
-"""Parallel residual streams of DeepSeek V4 where a configuration does not say."""
+"""Number of parallel residual streams of DeepSeek V4 if a configuration omits it."""
 SCALES = 3
-"""Learned factors of a hyper-connection: of what it reads, writes and mixes."""
+"""Number of learned factors of a hyper-connection: one each for what it reads, writes and mixes."""
 
 
 def _read_latent(fields: Fields, name: str, *, bias: bool, predicts: int) -> Model:
@@ -189,11 +190,11 @@ def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
         return _cut(fields, "layer_types", layers, LAYER_TYPES)
     ratios = fields.items("compress_ratios")
     if ratios is None:
-        # Two layers with many tokens to a summary, then few and many in alternation.
+        # Two layers with many tokens per summary, then alternately few and many.
         return [HEAVY if index < 2 or index % 2 == 0 else SPARSE for index in range(layers)]
     if len(ratios) < layers:
         raise fields.refuse("compress_ratios", f"at least {layers} entries")
-    # Published files have an entry more, for the layer that predicts a further token.
+    # Published files have one more entry, for the layer that predicts a further token.
     kinds = [TYPE_OF_RATIO.get(ratio) for ratio in ratios[:layers] if isinstance(ratio, int)]
     known = [kind for kind in kinds if kind is not None]
     if len(known) < layers:

@@ -14,11 +14,11 @@ from qkvary.arch.models import Encoder, Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 T5_BUCKETS = 32
-"""Distances that T5 distinguishes where a configuration does not say."""
+"""Number of distances that T5 distinguishes if a configuration omits it."""
 KERNEL = 3
-"""Frames that a convolution of Whisper's stem sees."""
+"""Width in frames of the convolutions in Whisper's stem."""
 PLAIN_FORWARDS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh")
-"""Activations of T5; with ``gated-`` before them, a third matrix gates them."""
+"""Activations of T5; the prefix ``gated-`` means that a third matrix gates them."""
 
 
 def _read_t5(fields: Fields, name: str) -> Model:
@@ -33,7 +33,7 @@ def _read_t5(fields: Fields, name: str) -> Model:
     decoder_layers = encoder_layers
     if fields.has("num_decoder_layers"):
         decoder_layers = fields.layers("num_decoder_layers")
-    # The first layer of a stack has the one table of relative positions that all of it reads.
+    # The first layer of a stack has the table of relative positions that all its layers read.
     buckets = fields.size("relative_attention_num_buckets", default=T5_BUCKETS) * count
     feed_forward, norm = _read_t5_forward(fields), Norm(width=d_model)
     causal, vocabulary = heads.attend(), fields.size("vocab_size")
@@ -117,7 +117,7 @@ def _read_stem(fields: Fields) -> tuple[Linear, ...]:
     """Return two convolutions; the second merges two frames into one token."""
     d_model, bins = fields.size("d_model"), fields.size("num_mel_bins")
     frame = Linear(inputs=KERNEL * bins, outputs=d_model, bias=True)
-    # The token's other frame passes through the same matrix.
+    # The token's second frame passes through the same matrix.
     other = Linear(inputs=frame.inputs, outputs=d_model, tied=True)
     return (frame, other, Linear(inputs=KERNEL * d_model, outputs=d_model, bias=True))
 

@@ -87,7 +87,7 @@ def _read_doge(fields: Fields, name: str) -> Model:
     model = recipes.read(_DOGE, fields, name)
     config = recipes.read_head_config(_DOGE, fields, recipes.Kind(GLOBAL, None, sparse=False))
     step = Linear(inputs=config.kv_width, outputs=config.num_kv_heads, bias=config.bias)
-    # A decay for each head, and a factor for each channel of both residual connections.
+    # One decay per head, and one factor per channel of both residual connections.
     entries = config.num_kv_heads + 2 * config.d_model
     layers = map_layers(
         model.layers, lambda layer: dataclasses.replace(layer, others=(step,), entries=entries)
@@ -102,7 +102,8 @@ def _read_jetmoe(fields: Fields, name: str) -> Model:
     content["head_dim"] = fields.size("kv_channels", "head_dim")
     model = recipes.read(_JETMOE, Fields(content, fields.family), name)
     d_model, count = model.d_model, fields.size(*recipes.COUNTS)
-    # What a token passes through is counted as projections, the other experts here.
+    # Experts that a token passes through are counted as projections; the other experts are counted
+    # here.
     idle = (count - active) * 2 * kv_heads * fields.size("kv_channels", "head_dim") * d_model
     router = Linear(inputs=d_model, outputs=count)
     layers = map_layers(
@@ -157,7 +158,7 @@ def _read_modernbert(fields: Fields, name: str) -> Model:
     every = map_layers(
         model.layers, lambda layer: dataclasses.replace(layer, norms=(norm,) * len(layer.norms))
     )
-    # The first layer reads what is normalised after the embedding.
+    # The first layer reads the output of the norm after the embedding.
     first = dataclasses.replace(every[0], norms=(norm,))
     dense = Linear(
         inputs=d_model, outputs=d_model, bias=fields.flag("classifier_bias", default=False)
@@ -178,7 +179,7 @@ def _read_axk2(fields: Fields, name: str) -> Model:
         Linear(inputs=model.d_model, outputs=narrow),
         Linear(inputs=narrow, outputs=model.d_model),
     )
-    # One matrix makes queries and gates of the query's latent before and after its norm.
+    # One matrix makes queries and gates from the query's latent, before and after its norm.
     queries = Linear(inputs=rank, outputs=heads * latent.key_dim)
     gates = Linear(inputs=2 * rank, outputs=heads * latent.value_dim)
 
@@ -195,7 +196,7 @@ def _read_hy_v4(fields: Fields, name: str) -> Model:
     streams = fields.size("hc_mult", default=4)
     wide = streams * model.d_model
     connection = Linear(inputs=wide, outputs=2 * streams)
-    # Two offsets of each stream and two factors a sublayer, and a sink for each head.
+    # Per sublayer two offsets and two factors for each stream, and one sink for each head.
     entries = 2 * (connection.outputs + 2) + fields.size("num_attention_heads")
     layers = map_layers(
         model.layers,
@@ -216,7 +217,7 @@ _DOTS3_SIZES = {
     "qk_nope_head_dim": 192,
     "v_head_dim": 128,
 }
-"""The sizes of a layer with a window where a configuration does not say."""
+"""The sizes of layers with a window if a configuration omits them."""
 
 
 def _read_dots3(fields: Fields, name: str) -> Model:
@@ -226,7 +227,7 @@ def _read_dots3(fields: Fields, name: str) -> Model:
     words = (GLOBAL, LOCAL, INDEXED)
     types = fields.words("layer_types", choices=words, length=count) or usual
     listed = fields.section("per_layer_config") or Fields({}, fields.family)
-    # Files without sizes for each layer mean an indexer where they say full attention.
+    # In files that have no sizes per layer, full attention means an indexer.
     indexed = fields.flag("use_dsa", default=not fields.has("per_layer_config"))
     forbidden = fields.has("use_dsa") and not indexed
     window = fields.size("sliding_window", "sliding_window_size", default=512)
@@ -250,7 +251,7 @@ def _read_dots3(fields: Fields, name: str) -> Model:
         )
 
     layers = [build(index, layer) for index, layer in enumerate(model.layers)]
-    # One object for layers that are alike, by which they are counted.
+    # Equal layers are one object, which counting relies on.
     alike: dict[Layer, Layer] = {}
     return _replace_layers(model, [alike.setdefault(layer, layer) for layer in layers])
 

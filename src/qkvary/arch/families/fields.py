@@ -12,7 +12,7 @@ from qkvary.arch.labels import MOST_LAYERS
 from qkvary.arch.models import Model
 from qkvary.arch.parts import LARGEST_SIZE
 
-# Values may be long, deep, or both; a message is neither.
+# Values may be long and deep, but messages must stay short.
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 40
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 3
@@ -190,4 +190,4 @@ def _is_finite(value: float) -> bool:
 
 
 Reader = Callable[[Fields, str], Model]
-"""Makes a model of a configuration and of the name that it gets in tables."""
+"""Makes a model from a configuration and the model's name in tables."""

@@ -21,19 +21,19 @@ from qkvary.arch.sharing import share
 GLOBAL, LOCAL = LAYER_TYPES
 
 PERIOD = 6
-"""Every sixth layer is global by default."""
+"""Every n-th layer is global by default."""
 GEMMA4_WINDOW = 512
-"""The window where a configuration does not say."""
+"""The window if a configuration omits it."""
 UNIFIED_WINDOW = 1024
-"""The window where a configuration of Gemma 4 without a vision tower does not say."""
+"""The window if a configuration of Gemma 4 without a vision tower omits it."""
 HEADS, KV_HEADS, HEAD_DIM = 8, 4, 256
-"""Sizes of attention where a configuration does not say, as published files do not."""
+"""Sizes of attention if a configuration omits them, as published files do."""
 GLOBAL_HEAD_DIM = 512
-"""Channels of a head of the global layers, by default."""
+"""Channels of a head in global layers, by default."""
 GEMMA4_VOCABULARY = 262_144
-"""Tokens where a configuration does not say, also of the inputs per layer."""
+"""Vocabulary if a configuration omits it, also of the per-layer inputs."""
 PER_LAYER_WIDTH = 256
-"""Channels of the input to each layer, by default; 0 or a null means none."""
+"""Channels of each per-layer input, by default; 0 or null means that there are none."""
 GLOBAL_ROTATED = 0.25
 """The share of rotated channels in the global layers, by default."""
 BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
@@ -49,15 +49,15 @@ class _Kind:
     """The differences between the attention layers of a stack."""
 
     heads: Heads
-    """Sizes."""
+    """The sizes of attention."""
     window: int | None
-    """Tokens that a query sees; ``None`` for a global layer."""
+    """Number of tokens that a query sees; ``None`` for a global layer."""
     rotation: PositionConfig
     """The rotation of keys."""
     equal: bool = False
     """Whether keys and values read one projection."""
     reads_layer: int | None = None
-    """The layer whose keys and values it attends to instead of own ones."""
+    """The layer whose keys and values are read; ``None`` if the layer has its own."""
 
 
 def _read_gemma4(fields: Fields, name: str) -> Model:
@@ -163,7 +163,7 @@ def _override_heads(
 ) -> tuple[Heads, ...]:
     heads, name, known = [usual] * layers, "per_layer_config", ("head_dim", "num_key_value_heads")
     for key, value in overrides.content.items():
-        # Whole numbers outside of JSON, where every key is a text.
+        # Keys are integers in Python, but strings in JSON.
         index = str(key)
         if not index.isdecimal() or len(index) > 9 or int(index) >= layers:
             raise fields.refuse(name, f"numbers of layers below {layers}")
@@ -199,7 +199,7 @@ def _read_experts(fields: Fields) -> Experts:
         count=count,
         active=fields.size("top_k_experts"),
         router=Linear(inputs=d_model, outputs=count),
-        # A gain on what enters the router, and one on what each expert answers.
+        # A gain on the router's input, and one for each expert's output.
         entries=d_model + count,
     )
 

@@ -22,17 +22,17 @@ from qkvary.arch.parts import Linear, Norm, Table
 
 GLOBAL, LOCAL = LAYER_TYPES
 PERIOD = 5
-"""Every fifth layer is global by default."""
+"""Every n-th layer is global by default."""
 SHARED = 15
-"""Layers that read another layer's cache, by default."""
+"""Number of layers that read another layer's cache, by default."""
 WINDOW = 512
-"""The window where a configuration does not say."""
+"""The window if a configuration omits it."""
 STREAMS = 4
-"""Residual streams where a configuration does not say."""
+"""Number of residual streams if a configuration omits it."""
 INPUT_WIDTH = 256
-"""Channels of the input to each layer, by default."""
+"""Channels of each per-layer input, by default."""
 INPUT_ROWS = 262_144
-"""Tokens with an input to each layer, by default."""
+"""Vocabulary of the per-layer inputs, by default."""
 LAUREL_RANK = 64
 """Inner width of the low-rank residual connection, by default."""
 
@@ -69,7 +69,7 @@ def _read_gemma3n(fields: Fields, name: str) -> Model:
             norms=(*(Norm(width=d_model),) * 4, *norms),
             others=others,
             entries=d_model,
-            # A matrix between the streams of each token; the router of streams runs twice.
+            # A matrix mixes the streams of each token; the router of the streams runs twice.
             products=streams**2 * d_model + streams * d_model,
         )
 

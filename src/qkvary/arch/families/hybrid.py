@@ -18,7 +18,7 @@ from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 MARKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""The blocks of Nemotron H, as published files abbreviate them."""
+"""The kinds of blocks of Nemotron H, by the letters of published files."""
 
 
 def _read_mamba(
@@ -100,7 +100,7 @@ def _read_experts(fields: Fields) -> Experts:
 
 def _build(fields: Fields, name: str, layers: tuple[Layer, ...], *, tied: bool | None) -> Model:
     d_model, vocabulary = fields.size("hidden_size"), fields.size("vocab_size")
-    # ``None`` for a family that never ties its head.
+    # ``None`` means that the family never ties its head.
     is_tied = tied is not None and fields.flag("tie_word_embeddings", default=tied)
     return Model(
         name=name,
@@ -151,11 +151,11 @@ def _read_rwkv(fields: Fields, name: str) -> Model:
         attention=recurrent.read_time_mixing(fields),
         feed_forward=(FeedForward(d_model=d_model, d_ff=inner),),
         norms=(norm, norm),
-        # The gate of the channel mixing.
+        # The gate of channel mixing.
         others=(Linear(inputs=d_model, outputs=d_model),),
     )
     layers = (layer,) * fields.layers("num_hidden_layers")
-    # One more norm follows the embedding.
+    # One more norm comes after the embedding.
     return replace(_build(fields, name, layers, tied=False), norms=(norm, norm))
 
 

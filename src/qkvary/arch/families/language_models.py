@@ -43,7 +43,7 @@ GATED: Mapping[str, Activation] = {
     "gelu_pytorch_tanh": "geglu-tanh",
     "gelu_new": "geglu-tanh",
 }
-"""Activations of the gate, by the name in transformers."""
+"""Gated activations, by the name in transformers."""
 PLAIN: Mapping[str, Activation] = {
     "gelu_new": "gelu-tanh",
     "gelu_pytorch_tanh": "gelu-tanh",
@@ -51,7 +51,7 @@ PLAIN: Mapping[str, Activation] = {
     "gelu": "gelu",
     "relu": "relu",
 }
-"""Activations without a gate."""
+"""Ungated activations, by the name in transformers."""
 HEAD_NORMS: Mapping[str, HeadNorm] = {
     "none": "none",
     "head": "qk-norm",
@@ -64,34 +64,34 @@ class Block:
     """The differences of a family from Llama that do not change its costs."""
 
     activation: str = "hidden_act"
-    """The field of the activation."""
+    """The configuration's field with the activation."""
     norm: Norm = "rmsnorm"
-    """Its normalisation."""
+    """Kind of normalisation."""
     placement: NormPlacement = "pre"
-    """Its place."""
+    """Where the block normalises."""
     eps: str = "rms_norm_eps"
-    """The field of the epsilon."""
+    """The configuration's field with the epsilon of the normalisations."""
     parallel: Flag = False
-    """Whether both sublayers read the same."""
+    """Whether attention and feed-forward network read the same input."""
     scales_embedding: bool = False
     """Whether embedded tokens are multiplied by sqrt(d_model)."""
     score_cap: str | None = None
-    """The field of the soft cap of scores."""
+    """The configuration's field with the soft cap of scores."""
     logit_cap: str | None = None
-    """The field of the soft cap of logits."""
+    """The configuration's field with the soft cap of logits."""
     scale: str | None = None
-    """The field of the number under the root of the score scale."""
+    """The configuration's field with the number under the root of the score scale."""
     skips_rotation: bool = False
-    """Whether ``no_rope_layers`` lists layers without positions."""
+    """Whether the field ``no_rope_layers`` lists layers without rotary positions."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    """The values of fields that a configuration leaves out, where they are not Llama's."""
+    """Defaults of fields that a configuration may omit, where they differ from Llama's."""
     fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict[str, tuple[object, ...]])
-    """Fields with the values that are computed; others are refused."""
+    """Fields whose values can be computed; other values are refused."""
 
 
 _LLAMA = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
 _UNLISTED: Mapping[str, tuple[object, ...]] = {"layer_types": ()}
-"""transformers does not read the list of layers, but other programs do."""
+"""transformers ignores this list of layers, but other programs read it."""
 _GEMMA = Block(
     activation="hidden_activation",
     norm="rmsnorm-plus-one",
@@ -191,7 +191,7 @@ BLOCKS: Mapping[str, Block] = {
     "gemma3_text": _GEMMA3,
     "gemma3": _GEMMA3,
 }
-"""The families that are built here from their recipes, by ``model_type``."""
+"""The families that can be built here, with their blocks, by ``model_type``."""
 
 
 def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:
@@ -231,7 +231,7 @@ def _read_block(recipe: Recipe, block: Block, fields: Fields) -> BlockConfig:
     dense = read_dense(recipe, fields)
     name = fields.text(block.activation, default="")
     if fields.family == "gemma" and name == "gelu":
-        # Older files say so, and transformers takes the approximation.
+        # Older files say "gelu", and transformers uses the approximation.
         name = "gelu_pytorch_tanh"
     known = GATED if dense.gated else PLAIN
     if name not in known:

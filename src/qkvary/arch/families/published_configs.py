@@ -15,9 +15,9 @@ class PublishedConfig(NamedTuple):
     """The configuration of a model, and its source."""
 
     source: str
-    """An address, or the class of transformers whose defaults they are."""
+    """The URL of the configuration, or the class of transformers that has these defaults."""
     config: Mapping[str, object]
-    """The fields of its ``config.json``."""
+    """The fields of the ``config.json``."""
 
 
 @functools.cache

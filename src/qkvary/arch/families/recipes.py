@@ -18,13 +18,13 @@ from qkvary.arch.parts import Linear, Norm, Table
 
 GLOBAL, LOCAL = LAYER_TYPES
 ROTARY_BASE = 10_000.0
-"""Base of the rotary frequencies, where a configuration does not say."""
+"""Base of the rotary frequencies if a configuration omits it."""
 FULL_LAYERS = 28
-"""The layers before the first one with a window, where a Qwen configuration does not say."""
+"""Number of layers before the first one with a window, if a Qwen configuration omits it."""
 CHUNKED = "chunked_attention"
 
 Flag = bool | tuple[str, bool]
-"""A fixed choice, or the field that decides with its default."""
+"""A fixed choice, or the configuration's field that decides, with its default."""
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
@@ -42,18 +42,18 @@ class Routed:
     """The experts of a family."""
 
     width: tuple[str, ...] = ("moe_intermediate_size",)
-    """The names of the field with the inner width of an expert."""
+    """Possible names of the field with the inner width of an expert."""
     shared: Literal["none", "count", "width", "one"] = "none"
-    """Whether the configuration gives the shared experts as a number, as a width, or not at all:
-    then there is one as wide as the others."""
+    """How the configuration describes shared experts: by their ``count``, by their total ``width``,
+    or not at all; then there is ``one``, as wide as the others, or ``none``."""
     shared_count: int = 0
-    """Shared experts where the configuration does not say."""
+    """Number of shared experts if the configuration omits it."""
     gated_sharing: bool = False
     """Whether a vector gates the shared experts."""
     bias: bool = False
-    """Biases on the experts and the router."""
+    """Whether the experts and the router have biases."""
     corrected: bool = False
-    """Whether a learned number corrects the score of each expert."""
+    """Whether a learned number per expert corrects the expert's score."""
     norms: int = 0
     """Further normalisations in a layer with experts."""
 
@@ -63,29 +63,30 @@ class AttentionRecipe:
     """The attention layers of a family."""
 
     bias: Flag = ("attention_bias", False)
-    """Biases on queries, keys and values."""
+    """Whether queries, keys and values have biases."""
     out_bias: Flag | None = None
-    """Bias on the output projection; as ``bias`` where ``None``."""
+    """Whether the output projection has a bias; ``None`` for the value of ``bias``."""
     head_norm: Literal["none", "head", "heads"] = "none"
-    """Gains of queries and keys: one vector of a head's channels, or of all heads' channels."""
+    """The gains of the norms of queries and keys: one vector for the channels of a head, or one for
+    the channels of all heads."""
     is_normed: Flag = True
-    """Whether these exist."""
+    """Whether the norms of queries and keys exist."""
     gate: Literal["none", "head", "channel", "query"] = "none"
-    """A learned gate of the output: for each head or channel, or a part of the query's projection,
-    whose bias it has."""
+    """A learned gate of the output: one per head, one per channel, or a part of the query's
+    projection, which then has the query's bias."""
     is_gated: Flag = True
-    """Whether it exists."""
+    """Whether the gate exists."""
     per_head: int = 0
-    """Further learned numbers of a layer for each head, such as its sink."""
+    """Number of further learned parameters per head of a layer, such as its sink."""
     head_entries: int = 0
-    """Further learned numbers of a block, for each channel of a head."""
+    """Number of further learned parameters per head channel of a block."""
     latent: bool = False
     """Whether keys and values are expanded from one latent."""
     may_lack_kv_heads: bool = True
-    """Whether published files may leave out the number of KV heads, which is then that of the query
-    heads. In other families only a null means that."""
+    """Whether published files may omit the number of KV heads, which then equals the number of
+    query heads. In other families only a null means that."""
     head_dim: int | None = None
-    """Channels of a head where the configuration does not say."""
+    """Channels of a head if the configuration omits them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,20 +94,20 @@ class LayerKinds:
     """Which layers of a family have a window, a state, or see everything."""
 
     windows: Literal["types", "all", "upper", "none"] = "types"
-    """The layers with a window: those that ``layer_types`` marks or, where it is missing, all or
-    those from ``max_window_layers`` on; or none."""
+    """Which layers have a window. ``none``: none; else those that ``layer_types`` marks. Without
+    ``layer_types``: ``all``, or with ``upper`` those from ``max_window_layers`` on."""
     switched: bool = False
-    """Whether ``use_sliding_window`` switches windows on."""
+    """Whether the field ``use_sliding_window`` switches windows on."""
     window: int | None = None
-    """The window where a configuration does not mention one; a null switches it off."""
+    """The window if a configuration omits it; a null switches windows off."""
     period: int | None = None
-    """Every n-th layer is global where ``layer_types`` is missing."""
+    """Every n-th layer is global if ``layer_types`` is missing."""
     others: str = LOCAL
-    """The kind of the layers between those."""
+    """The kind of the layers between the global ones."""
     needs_types: bool = False
     """Whether a configuration must list its layers."""
     recurrent: Mapping[str, ReadRecurrent] | None = None
-    """The readers of layers with a state, by their name in the list of layers."""
+    """The functions that read layers with a state, by their name in the list of layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +115,13 @@ class Dense:
     """The feed-forward network of a family; with experts, the one that all tokens use too."""
 
     bias: Flag = False
-    """Biases on the feed-forward network."""
+    """Whether the feed-forward network has biases."""
     gated: bool = True
     """Whether the feed-forward network has a gate."""
     width: tuple[str, ...] = ("intermediate_size",)
-    """The field of the inner width of dense layers."""
+    """Possible names of the field with the inner width of dense layers."""
     adjusted: bool = False
-    """Whether the inner width is two thirds of what is given, rounded up."""
+    """Whether the inner width is two thirds of the given number, rounded up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +129,13 @@ class Norms:
     """The normalisations of a family."""
 
     count: int = 2
-    """Normalisations of a block."""
+    """Number of normalisations of a block."""
     post: Flag = False
-    """Whether a block has two more, after its sublayers."""
+    """Whether a block has two more normalisations, after its sublayers."""
     parallel: Flag = False
-    """Whether attention and feed-forward network read one of them."""
+    """Whether attention and feed-forward network share one normalisation."""
     bias: bool = False
-    """Biases on them."""
+    """Whether the normalisations have biases."""
     final: bool = True
     """Whether the normalisation after the last block has a gain."""
     inner: bool = False
@@ -150,7 +151,8 @@ class Rotary:
     base: float = ROTARY_BASE
     """The base of the frequencies."""
     local_base: tuple[str, float] | None = None
-    """The field and the default of the base of layers with a window, where they have their own."""
+    """The field and the default of the base of layers with a window, if they have their own
+    base."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,31 +160,30 @@ class Recipe:
     """The differences of a family from Llama."""
 
     attention: AttentionRecipe = AttentionRecipe()
-    """Its attention."""
     kinds: LayerKinds = LayerKinds()
-    """Its kinds of layers."""
+    """The kinds of layers."""
     dense: Dense = Dense()
-    """Its dense feed-forward network."""
+    """The dense feed-forward network."""
     norms: Norms = Norms()
-    """Its normalisations."""
     routed: Routed | None = None
-    """Its experts."""
+    """The experts."""
     entries: int = 0
-    """Further learned numbers of a block."""
+    """Number of further learned parameters of a block."""
     tied: bool | None = False
-    """Whether the head is the embedding where the configuration does not say; ``None`` if never."""
+    """Whether the head is the embedding if the configuration does not state it; ``None`` if it
+    never is."""
     head_bias: Flag = False
-    """Bias on the head."""
+    """Whether the head has a bias."""
     rotary: Rotary = Rotary()
-    """Its rotary positions."""
+    """The rotary positions."""
     required: Mapping[str, tuple[object, ...]] = field(
         default_factory=dict[str, tuple[object, ...]]
     )
-    """Fields with the values that are counted; others are refused."""
+    """Fields whose values can be counted; other values are refused."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
-    """The values of fields that published files leave out."""
+    """Defaults of fields that published files omit."""
     ignored: tuple[str, ...] = ()
-    """Fields of other families, which transformers does not read here."""
+    """Fields of other families, which transformers ignores in this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +191,13 @@ class Kind:
     """Properties in which the layers of one model differ."""
 
     mixing: str
-    """Its name in the list of layers."""
+    """The name in the list of layers."""
     window: int | None
-    """Tokens that a query sees; ``None`` for all."""
+    """Number of tokens that a query sees; ``None`` for all."""
     sparse: bool
-    """Whether it has experts."""
+    """Whether the layer has experts."""
     shares_indexer: bool = False
-    """Whether it uses the tokens that an earlier layer's indexer selected."""
+    """Whether the layer uses the tokens that the indexer of an earlier layer picked."""
 
 
 def read(recipe: Recipe, fields: Fields, name: str) -> Model:
@@ -332,7 +333,7 @@ def _window(recipe: Recipe, fields: Fields, mixing: str) -> int | None:
             raise fields.refuse("layer_types", "full_attention everywhere without a sliding window")
         return window
     if mixing == CHUNKED:
-        # A chunk of tokens is kept like a window of as many.
+        # A chunk of tokens is cached like a window of the same length.
         return fields.size("attention_chunk_size")
     return None
 
@@ -431,7 +432,7 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
         return fields
     found: dict[str, object] = {} if own is None else dict(own.content)
     if recipe.rotary.local_base is not None and not is_local:
-        # Scaled positions are those of the layers that see everything.
+        # Only layers that see everything have scaled positions.
         found |= (fields.section("rope_scaling") or Fields({}, fields.family)).content
     theta = fields.number(name if is_local else "rope_theta", default=base)
     return Fields(

@@ -10,7 +10,7 @@ from qkvary.arch.families.fields import Fields
 from qkvary.arch.parts import Linear, Norm
 
 ReadRecurrent = Callable[[Fields], RecurrentLayer]
-"""Makes a layer of a configuration."""
+"""Makes a layer with a state from a configuration."""
 
 
 def read_short_convolution(fields: Fields) -> RecurrentLayer:
@@ -60,9 +60,9 @@ def read_gated_delta(fields: Fields) -> RecurrentLayer:
             Linear(inputs=values, outputs=d_model),
         ),
         norms=(Norm(width=value_dim),),
-        # The taps, a decay and a step for each head.
+        # The taps, and one decay and one step size per head.
         entries=mixed * taps + 2 * value_heads,
-        # The state answers the key, takes the difference in and answers the query.
+        # Three products with the state: with the key, to add the difference, and with the query.
         products=mixed * taps + 3 * state,
     )
 
@@ -138,7 +138,7 @@ def read_mamba2(fields: Fields) -> RecurrentLayer:
             Linear(inputs=inner, outputs=d_model, bias=out_bias),
         ),
         norms=(Norm(width=inner),) if is_normed else (),
-        # The taps, and a decay, a step and a skip for each head.
+        # The taps, and one decay, one step size and one skip per head.
         entries=mixed * (taps + conv_bias) + 3 * heads,
         products=mixed * taps + 2 * inner * state,
     )
@@ -196,7 +196,7 @@ def read_kimi_delta(fields: Fields) -> RecurrentLayer:
     size = own.size("linear_head_dim", "head_dim")
     taps = own.size("linear_conv_kernel_dim", "short_conv_kernel_size")
     inner = heads * size
-    # What decays and gates are made by: two narrow matrices, or a full one.
+    # Decays and gates are made by two narrow matrices, or by a full one.
     maps = (Linear(inputs=d_model, outputs=size), Linear(inputs=size, outputs=inner))
     if fields.family == "bailing_hybrid":
         maps = (Linear(inputs=d_model, outputs=inner),)
@@ -237,7 +237,7 @@ def read_gated_recurrence(fields: Fields) -> RecurrentLayer:
         d_model=d_model,
         sum_bits=32,
         sums=width,
-        # transformers too keeps no place for the new token.
+        # The new token needs no room, as in transformers.
         recent=width * (taps - 1),
         linears=(into, into, gate, gate, Linear(inputs=width, outputs=d_model, bias=True)),
         # The taps and their bias, and a decay.
@@ -265,7 +265,7 @@ def read_time_mixing(fields: Fields) -> RecurrentLayer:
         sums=3 * inner,
         recent=2 * d_model,
         linears=(into, into, into, Linear(inputs=inner, outputs=d_model)),
-        # Decay and bonus, and the mixes of both shifts.
+        # Decay and bonus, and the mixing factors of both shifts.
         entries=2 * inner + 5 * d_model,
     )
 
@@ -291,7 +291,7 @@ def read_matrix_memory(fields: Fields) -> RecurrentLayer:
         kind="xLSTM",
         d_model=d_model,
         sum_bits=32,
-        # A matrix, its normaliser and its largest exponent for each head.
+        # Per head: a matrix, its normaliser and its largest exponent.
         sums=state + keys + heads,
         linears=(
             *(Linear(inputs=d_model, outputs=keys, bias=bias),) * 2,

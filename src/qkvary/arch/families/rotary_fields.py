@@ -18,9 +18,9 @@ ORIGINAL = "original_max_position_embeddings"
 LONGEST = "max_position_embeddings"
 _ALWAYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 GROWTH = "llama_4_scaling_beta"
-"""The growth of queries, which transformers reads in the rotary settings of some families."""
+"""The field with the growth of queries, which some families have among the rotary settings."""
 _GROWING: Mapping[str, tuple[str, ...]] = {"ministral3": (GROWTH, LONGEST)}
-"""Further settings of these families; their longest text is not read in the section."""
+"""Further rotary settings that these families may have; the longest text is not read from here."""
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     PLAIN: (),
     # transformers reads no original length for these two.
@@ -33,7 +33,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "llama3": ("factor", ORIGINAL, "low_freq_factor", "high_freq_factor"),
     "longrope": ("factor", ORIGINAL, "attention_factor", "short_factor", "long_factor"),
 }
-"""The settings that each form has."""
+"""The settings of each form of scaling."""
 
 
 def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | None:
@@ -50,7 +50,7 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
     section = rotary_section(fields)
     form = section.text("rope_type", "type", default=PLAIN)
     if fields.family == "phi3" and form in ("su", "yarn"):
-        # Names of older files.
+        # The names in older files.
         form = "longrope"
     if form not in _SETTINGS:
         raise section.refuse(
@@ -73,7 +73,7 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
 
 
 def write_rotation(position: PositionConfig) -> dict[str, object]:
-    """Return the settings of rotary positions of all channels, as transformers reads them."""
+    """Return transformers' settings for rotary positions that rotate all channels."""
     scaling = position.scaling
     written: dict[str, object] = {"rope_type": PLAIN, "rope_theta": position.rotary_base}
     if scaling is None:

@@ -24,15 +24,15 @@ FAMILIES: dict[str, Reader] = {
     )
     for model_type, read in file.READERS.items()
 }
-"""The reader of every family, by ``model_type``."""
+"""The function that reads each family's configuration, by ``model_type``."""
 
 MULTIMODAL = frozenset({"gemma3", "gemma4", "gemma4_unified", "qwen2_vl", "qwen2_5_vl"})
-"""Families whose language model is a section of the configuration, if it has that section."""
+"""Families whose configuration may have the language model in a section."""
 TOWERS = ("vision_config", "audio_config")
-"""The keys of the other parts of a model of several modalities."""
+"""Keys of the other parts of a multimodal model."""
 
 TEXT_SECTION = "text_config"
-"""The key of that section, also in multimodal models of other families."""
+"""The key of the language model's section, also in multimodal models of other families."""
 
 
 def read_model(config: Mapping[str, object], name: str) -> Model:
@@ -77,7 +77,7 @@ def find_text(config: Mapping[str, object]) -> tuple[str, Fields]:
     if not isinstance(family, str) or family not in FAMILIES:
         raise _unknown(model_type)
     tied = config.get("tie_word_embeddings")
-    # The head belongs to the whole.
+    # Whether the head is tied stands outside the section.
     whole = {} if tied is None else {"tie_word_embeddings": tied}
     return family, Fields({**part.content, **whole}, family)
 

@@ -18,20 +18,20 @@ from qkvary.arch.networks import LanguageModelConfig
 
 GLOBAL, LOCAL = LAYER_TYPES
 _WHOLES = ("gemma3",)
-"""Names of multimodal models, whose language model has a separate name."""
+"""Multimodal families, whose language model has its own ``model_type``."""
 
 
 _PARTIAL = ("phi3", "stablelm", "gpt_neox")
-"""Families that may rotate a part of the channels of a head."""
+"""Families that can rotate a part of a head's channels."""
 
 
 class Written(NamedTuple):
     """A network as a configuration of transformers."""
 
     family: str
-    """Its ``model_type``."""
+    """The ``model_type``."""
     fields: Mapping[str, object]
-    """The fields of its configuration."""
+    """The fields of the configuration."""
 
 
 def write_language_model(config: LanguageModelConfig) -> Written | None:

@@ -41,7 +41,7 @@ _LAYER_NAMES = {
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is such a folder, or its weights."""
+    """Return whether a path is a folder of this format, or the file of its weights."""
     return holds(path, b'"chars"')
 
 

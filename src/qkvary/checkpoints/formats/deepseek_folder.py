@@ -46,7 +46,7 @@ _EXPECTED: dict[str, object] = {
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is such a folder, or its weights."""
+    """Return whether a path is a folder of this format, or the file of its weights."""
     return holds(path, b'"deepseek_v3"')
 
 
@@ -66,7 +66,7 @@ def load(path: Path) -> LoadedModel:
         raise UsageError(f"{where} cannot be used: {error}") from None
     weights = parse_weights(read_part(folder, WEIGHTS), str(folder / WEIGHTS))
     if sizes.layers > len(weights):
-        raise DamagedError(f"{where} has {sizes.layers:,} layers and fewer tensors")
+        raise DamagedError(f"{where} has {sizes.layers:,} layers but fewer tensors")
     if is_head_tied(weights.get(_EMBEDDING), weights.get(_HEAD), str(folder), declared=tied):
         weights.pop(_HEAD, None)
     elif _HEAD not in weights:

@@ -17,7 +17,7 @@ TOKENIZER_FILES = ()
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is such a file, or a folder with one."""
+    """Return whether a path is a GGUF file, or a folder with one."""
     return bool(list_files(path))
 
 

@@ -141,7 +141,7 @@ def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where:
     steps = ROTARY_BASE ** (-np.arange(0, sizes.head_dim, 2) / sizes.head_dim)
     angles = np.arange(count)[:, None] * steps
     for name, expected in (("cosines", np.cos(angles)), ("sines", np.sin(angles))):
-        # Not "greater", which would accept NaN.
+        # Written so that NaN is refused.
         if not (np.abs(parts[name][:count] - expected) < 1e-3).all():
             raise DamagedError(f"{where} has {name} of a rotary base other than 10,000")
 

@@ -41,17 +41,17 @@ INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
 
 _OTHERS = ("qkvary", "deepseek_v3")
-"""Those of other formats."""
+"""The ``model_type`` of folders that other formats read."""
 _FAMILIES = ("gpt2", *BLOCKS)
 _PREFIX = "transformer."
 _OF_TEXT = ("language_model.model.", "model.language_model.")
-"""Prefixes of the language model in a model of several modalities."""
+"""Prefixes of the names of the language model's tensors in a multimodal model."""
 _OF_OTHERS = ("vision_tower", "multi_modal_projector")
-"""The first names of its other parts, which are not read."""
+"""The first part of the names of a multimodal model's other tensors, which are not read."""
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is such a folder, or its weights."""
+    """Return whether a path is a folder of this format, or the file of its weights."""
     folder = path.parent if path.name == WEIGHTS else path
     if not (folder / CONFIG).is_file():
         return False
@@ -169,7 +169,7 @@ def _are_frequencies(found: Tensor, config: LanguageModelConfig) -> bool:
     expected = position.rotary_base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / max(dim, 1))
     if position.scaling is not None:
         expected /= expected.new_tensor(position.scaling.divisors(dim, position.rotary_base, 0))
-    # They may be stored in 16 bits.
+    # The stored frequencies may be in 16 bits.
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=0.01)
 
 
@@ -179,8 +179,8 @@ _BUFFERS: Mapping[str, Callable[[Tensor, LanguageModelConfig], bool]] = {
     ".masked_bias": lambda found, _config: bool((found <= -10_000).all()),
     ".inv_freq": _are_frequencies,
 }
-"""For tensors that are no weights, by the end of their names: whether they agree with the
-configuration."""
+"""Checks of tensors that are not weights against the configuration, by the suffix of the tensor's
+name."""
 
 
 def _rename(tensors: Weights, table: str, config: LanguageModelConfig, where: str) -> Weights:
@@ -191,7 +191,7 @@ def _rename(tensors: Weights, table: str, config: LanguageModelConfig, where: st
     for row in list_tensors(table, config.num_layers):
         tensor = tensors.pop(row.theirs, None)
         if config.tied_head and row.ours == "head_weight":
-            # A copy of the embedding, which files may lack.
+            # A copy of the embedding; files may omit it.
             continue
         if tensor is not None:
             parts = split_parts(row, tensor, layer, is_transposed=True)
@@ -209,7 +209,7 @@ def _needed_names(config: LanguageModelConfig) -> set[str]:
         with torch.device("meta"):
             return {*make_language_model(config).state_dict()}
     except RuntimeError:
-        # Of sizes that no file has, which are refused with the weights.
+        # No file has such sizes; the weights are refused later.
         return set()
 
 

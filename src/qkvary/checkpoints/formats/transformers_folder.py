@@ -28,14 +28,14 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, MAX_WEIGHT_BYTES
 FORMAT = "a network of ours that transformers saved (model.safetensors, and its config.json)"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 OWN_TOKENIZER = "qkvary_tokenizer.json"
-"""Our description of the tokenizer; transformers has its own."""
+"""The file that describes our tokenizer; transformers reads files of its own."""
 CONFIG_FORMAT = DocumentFormat(name="a configuration of ours", version=1, key="network_format")
 PREFIX = "network."
 TOKENIZER_FILES = (OWN_TOKENIZER,)
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is such a folder, or its weights."""
+    """Return whether a path is a folder of this format, or the file of its weights."""
     return holds(path, b'"qkvary"')
 
 
@@ -73,7 +73,7 @@ def read_config(path: Path, *, tensors: int = MOST_LAYERS) -> LanguageModelConfi
 
 
 def holds(path: Path, text: bytes) -> bool:
-    """Return whether ``config.json`` in a folder, or next to these weights, contains a text.
+    """Return whether the ``config.json`` of a folder contains a text.
 
     Args:
         path: The folder, or ``model.safetensors`` in it.

@@ -26,11 +26,13 @@ FAMILIES: Mapping[str, str] = {
     "gemma3": "gemma3_text",
     "gptneox": "gpt_neox",
 }
-"""The ``model_type`` of transformers by the architecture of llama.cpp."""
+"""The ``model_type`` of transformers, by llama.cpp's name of the architecture."""
 PAIRED = ("llama", "smollm3")
-"""Architectures that rotate neighbouring channels of a head; others rotate its two halves."""
+"""Architectures that rotate pairs of neighbouring channels; the others pair the two halves of a
+head."""
 _GEMMAS = {"gemma": None, "gemma2": 46, "gemma3": 62}
-"""The layers of the one model that scales scores by its width, as llama.cpp knows it."""
+"""The number of layers by which llama.cpp recognises the model that scales its scores by the width;
+None if no model of the architecture does."""
 _WITH_WINDOWS = ("gemma2", "gemma3", "phi3")
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "rope.scaling.type": ("none",),
@@ -41,9 +43,10 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "attention.sliding_window": (0,),
     "expert_count": (0,),
 }
-"""The values that do not change the computation, by key; a factor of 0 means none."""
+"""The values of each key that do not change the computation; a factor of 0 means that there is
+none."""
 _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetuned")
-"""The settings of scaled rotary positions that are read."""
+"""The settings of scaled rotary positions that are supported."""
 
 
 def read_sizes(file: Described, where: str) -> Sizes:
@@ -130,7 +133,7 @@ class Sizes:
         """Blocks; each has a tensor."""
         layers = self.get("block_count")
         if layers > len(self.file.shapes):
-            raise DamagedError(f"{self.where} has {layers:,} layers and fewer tensors")
+            raise DamagedError(f"{self.where} has {layers:,} layers but fewer tensors")
         return layers
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -147,7 +150,7 @@ def _make_network(sizes: Sizes) -> LanguageModelConfig:
     attention = tuple(_fit_layer(sizes, layer) for layer in config.layers)
     block = config.block
     if sizes.architecture in _GEMMAS:
-        # One was added to the gains when the file was made.
+        # The gains in the file already include the one that Gemma adds.
         block = dataclasses.replace(block, norm="rmsnorm")
     one = isinstance(config.attention, AttentionConfig)
     return dataclasses.replace(config, attention=attention[0] if one else attention, block=block)
@@ -195,7 +198,7 @@ def _describe(sizes: Sizes, family: str) -> Iterator[tuple[str, object]]:
         ("final_logit_softcapping", block.logit_cap, 30.0),
     ):
         if field is not None:
-            # Gemma 2 has both where a file does not say.
+            # If a file omits them, Gemma 2 has both caps.
             usual = default if sizes.architecture == "gemma2" else 0.0
             yield field, sizes.number(name, usual) or None
     if block.scale is not None:
@@ -217,14 +220,14 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
             raise UsageError(f"{sizes.where} has rope_freqs other than those of a partial rotation")
         rotated = counted
     elif plain is not None:
-        # Those of a scaling that was worked out when the file was made.
+        # The divisors of a scaling that was computed when the file was made.
         own = {"rope_type": "longrope", "factor": 1.0, "short_factor": plain, "long_factor": plain}
     elif short is not None and long is not None:
         own = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
         own |= {"attention_factor": factor}
     if "attention_factor" not in own:
         sizes.require("rope.scaling.attn_factor", factor, 1)
-    # A share may be rounded down to one channel less.
+    # A share may be rounded down by one channel.
     shares = (rotated / head_dim, (rotated + 0.5) / head_dim)
     share = next((one for one in shares if int(head_dim * one) == rotated), 2.0)
     return {"rope_theta": base, "partial_rotary_factor": share, **own}
@@ -238,7 +241,7 @@ def _describe_scaling(sizes: Sizes) -> dict[str, object]:
             f"{sizes.where} has rope.scaling.type {form!r:.40}, which this program does not compute"
         )
     if form in ("none", "longrope") and factor in (0.0, 1.0):
-        # Lists of divisors are tensors.
+        # In GGUF, lists of divisors are tensors.
         return {}
     own: dict[str, object] = {"rope_type": "linear" if form == "none" else form, "factor": factor}
     if form == "yarn":
@@ -248,7 +251,7 @@ def _describe_scaling(sizes: Sizes) -> dict[str, object]:
 
 
 _LISTS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
-"""Tensors of divisors of the frequencies."""
+"""Tensors that hold divisors of the rotary frequencies."""
 
 
 def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
@@ -257,7 +260,7 @@ def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
         return None
     found = sizes.file.numbers_of(f"{stem}.weight")
     if len(found) != rotated // 2:
-        raise DamagedError(f"{sizes.where} has {len(found)} {stem} for {rotated}")
+        raise DamagedError(f"{sizes.where} has {len(found)} {stem} for {rotated} channels")
     return found
 
 

@@ -22,9 +22,9 @@ class GgufExport(NamedTuple):
     architecture: str
     """llama.cpp's name for the network."""
     size: int
-    """Bytes."""
+    """Size of the file in bytes."""
     notes: tuple[str, ...]
-    """Losses and differences, one sentence each."""
+    """What the export loses or changes, one sentence each."""
 
 
 def export_gguf(

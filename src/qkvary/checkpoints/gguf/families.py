@@ -27,9 +27,9 @@ from qkvary.storage.errors import DamagedError, UsageError
 
 ARCHITECTURE = "general.architecture"
 _WINDOWED = ("gemma2", "gemma3")
-"""Architectures whose windows llama.cpp uses; those of Phi 3 it switches off."""
+"""Architectures whose windows llama.cpp uses; it ignores the windows of Phi 3."""
 _ALWAYS_BIASED = ("gptneox", "starcoder2")
-"""Architectures whose attention has biases in llama.cpp, always."""
+"""Architectures whose attention always has biases in llama.cpp."""
 _BIASED = (*_ALWAYS_BIASED, "llama", "qwen2", "stablelm")
 """Architectures whose attention may have biases in llama.cpp."""
 
@@ -38,11 +38,11 @@ class FamilyFile(NamedTuple):
     """A network as an architecture of llama.cpp."""
 
     architecture: str
-    """llama.cpp's name of it."""
+    """llama.cpp's name of the architecture."""
     metadata: dict[str, Any]
-    """Sizes by key."""
+    """The metadata of the network, by key."""
     tensors: dict[str, torch.Tensor]
-    """Tensors in float32 by name."""
+    """The tensors in float32, by name."""
 
 
 def convert_family(network: LanguageModel) -> FamilyFile | None:
@@ -136,7 +136,7 @@ def _describe(config: LanguageModelConfig, name: str) -> Iterator[tuple[str, Any
     yield from (("attention.sliding_window", window) for window in windows)
     if block.parallel or "use_parallel_residual" in block.fixed:
         yield "use_parallel_residual", config.block.parallel
-    # llama.cpp always divides by both caps of Gemma 2, and a file may lack either.
+    # llama.cpp always applies both caps of Gemma 2, even if the file omits one.
     if layer.variant.soft_cap is not None:
         yield "attn_logit_softcapping", layer.variant.soft_cap
     if config.logit_cap is not None:

@@ -35,9 +35,9 @@ class Tensor(NamedTuple):
     """A stored tensor."""
 
     values: Array
-    """Its numbers in float32, in the order of numpy: rows first."""
+    """The values in float32; the shape is in numpy's order, rows first."""
     type: str
-    """The type of the file."""
+    """The type in the file."""
 
 
 class GgufFile(NamedTuple):
@@ -117,7 +117,7 @@ def _pack_plain(value: Any, kind: int) -> bytes:
     if kind != ARRAY:
         return struct.pack(f"<{SCALARS[kind]}", value)
     inner = _kind_of(value[0])
-    # Readers expect arrays of signed numbers.
+    # Readers expect arrays of signed integers.
     inner = _NUMBERS["i"] if inner == _NUMBERS["I"] else inner
     parts = (_pack_plain(one, inner) for one in value)
     return struct.pack("<IQ", inner, len(value)) + b"".join(parts)

@@ -23,14 +23,15 @@ READ_VERSIONS = (2, 3)
 ALIGNMENT = 32
 
 GELU = "qkvary.gelu"
-"""The key of a network with the exact form of GELU, ``erf``; llama.cpp ignores it."""
+"""The key that a network with exact GELU (``erf``) sets; llama.cpp ignores it."""
 
 CHAT_TEMPLATE = "tokenizer.chat_template"
-"""The key of the text with which llama.cpp writes messages as a prompt."""
+"""The key of the template by which llama.cpp turns messages into a prompt."""
 
 TensorType = Literal["f32", "f16", "bf16", "q8_0"]
 Metadata = Mapping[str, Any]
-"""Values by key: whole numbers, float, bool, str, and lists of one of them or of bytes."""
+"""The metadata of a file by key: integers, floats, booleans, strings, and lists of one of these or
+of bytes."""
 
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 LONGEST_NAME = 1024
@@ -50,18 +51,18 @@ SCALARS: Mapping[int, str] = {
     11: "q",
     12: "d",
 }
-"""The codes of ``struct`` by the numbers of value types."""
+"""The format characters of ``struct``, by the number of the value type in a file."""
 
 
 class Blocks(NamedTuple):
     """The storage of a type of tensors."""
 
     number: int
-    """Its number in files."""
+    """The number of the type in files."""
     size: int
-    """Numbers in a block; rows consist of whole blocks."""
+    """Values per block; a row consists of whole blocks."""
     block_bytes: int
-    """Bytes of a block."""
+    """Bytes per block."""
 
 
 BLOCKS: Mapping[str, Blocks] = {
@@ -92,7 +93,7 @@ BLOCKS: Mapping[str, Blocks] = {
     "mxfp4": Blocks(39, 32, 17),
     "nvfp4": Blocks(40, 64, 36),
 }
-"""The types that are read; those of ``TensorType`` are written too."""
+"""The types that can be read; those of ``TensorType`` can be written too."""
 _BY_NUMBER = {one.number: name for name, one in BLOCKS.items()}
 
 
@@ -101,13 +102,13 @@ class Entry(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
-    """Its sizes in the order of numpy: rows first."""
+    """The shape in numpy's order, rows first."""
     type: str
-    """The type of the file."""
+    """The type in the file."""
     place: int
-    """Its first byte, counted from the first tensor."""
+    """Offset of the first byte, counted from the first tensor."""
     size: int
-    """Its bytes."""
+    """Number of bytes."""
 
 
 class Described(Protocol):
@@ -173,7 +174,7 @@ class SplitHeader:
             name: shape for part in parts for name, shape in part.shapes.items()
         }
         if len(self.shapes) < sum(len(part.shapes) for part in parts):
-            raise DamagedError(f"{where} has two tensors of one name in its parts")
+            raise DamagedError(f"{where} has two tensors with one name in its parts")
 
     def numbers_of(self, name: str) -> list[float]:
         """Return the numbers of a small tensor of float32; none for another type."""
@@ -181,7 +182,7 @@ class SplitHeader:
 
 
 _LENGTH = struct.Struct("<Q")
-"""The number before a text."""
+"""The length before a string."""
 
 
 class _Reader:
@@ -194,7 +195,9 @@ class _Reader:
         """Return the next bytes."""
         left = len(self.data) - self.place
         if size > left:
-            raise DamagedError(f"{self.where} ends inside its header: {size:,} bytes of {left:,}")
+            raise DamagedError(
+                f"{self.where} ends inside its header: expected {size:,} bytes, got {left:,}"
+            )
         self.place += size
         return self.data[self.place - size : self.place]
 
@@ -221,7 +224,7 @@ class _Reader:
             "utf-8", "replace"
         )
         if not text.isprintable() or "\ufffd" in text:
-            raise DamagedError(f"{self.where} has a name of other characters than printable ones")
+            raise DamagedError(f"{self.where} has a name with characters that are not printable")
         return text
 
     def value(self) -> Any:
@@ -290,9 +293,9 @@ def list_parts(path: Path) -> list[Path]:
 
 
 def read_header(path: Path) -> "GgufHeader | SplitHeader":
-    """Return the header of a file, however large the file is, or those of all of its parts.
+    """Return the header of a file of any size, or the headers of all of its parts.
 
-    Lists of texts are left out.
+    Lists of strings are skipped.
 
     Raises:
         UsageError: for a version or a type of tensors that is not supported, or if the file cannot
@@ -311,9 +314,7 @@ def check_parts(parts: list[Path]) -> list[Path]:
     """
     for part in parts if len(parts) > 1 else ():
         if not part.is_file():
-            raise DamagedError(
-                f"{parts[0]} has {len(parts)} parts, of which {part.name} is missing"
-            )
+            raise DamagedError(f"{parts[0]} has {len(parts)} parts, but {part.name} is missing")
     return parts
 
 
@@ -322,7 +323,7 @@ def _read_part(path: Path) -> GgufHeader:
         raise DamagedError(f"{path} is empty")
     try:
         with path.open("rb") as file:
-            # The pages of the header alone are read.
+            # Only the pages of the header are read.
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
@@ -357,7 +358,7 @@ def parse_header(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = F
         metadata[key] = reader.value()
     entries = tuple(_read_entry(reader) for _ in range(tensors))
     if len({entry.name for entry in entries}) != tensors:
-        raise DamagedError(f"{where} has two tensors of one name")
+        raise DamagedError(f"{where} has two tensors with one name")
     if sum(entry.size for entry in entries) > len(data):
         raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors")
     alignment = metadata.get("general.alignment", ALIGNMENT)

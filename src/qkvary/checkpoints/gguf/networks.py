@@ -44,25 +44,25 @@ GELU_NOTES = {
     ),
 }
 LARGEST: Mapping[TensorType, int] = {"f16": 65_504, "q8_0": 127 * 65_504}
-"""The largest number of a type; the scales of q8_0 are f16."""
+"""The largest value that a type can hold; the scales of q8_0 are f16."""
 SMALLEST = 2.0**-14
-"""The smallest number that the types with a largest one hold as precisely as others."""
+"""The smallest value that the types in ``LARGEST`` hold with full precision."""
 FLOATS = ("position_embd.weight", "rope_freqs.weight")
-"""Matrices that every file stores in f32, as norms and biases."""
+"""Matrices that every file stores in f32, like norms and biases."""
 _FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
-"""The numbers of ``general.file_type``."""
+"""The value of ``general.file_type`` for each type."""
 
 
 class GgufNetwork(NamedTuple):
     """A network for llama.cpp."""
 
     architecture: str
-    """llama.cpp's name of it."""
+    """llama.cpp's name of the architecture."""
     metadata: dict[str, Any]
-    """Sizes by key."""
+    """The metadata of the network, by key."""
     tensors: dict[str, Tensor]
     notes: tuple[str, ...]
-    """Losses and differences, one sentence each."""
+    """What the export loses or changes, one sentence each."""
 
 
 def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
@@ -91,8 +91,8 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     weights = stock_weights(network, to)
     if config.tied_head:
         del weights["lm_head.weight"]
-    # llama.cpp has one epsilon for all norms, by whose root this gain is divided where it makes a
-    # tensor large again (latent_networks).
+    # llama.cpp has one epsilon for all norms. Where this norm makes a tensor large again
+    # (latent_networks), its gain is divided by the root of epsilon, and is adjusted here.
     for name in weights:
         if name.endswith("kv_a_layernorm.weight"):
             weights[name] = weights[name] * (config.block.norm_eps / KV_NORM_EPS) ** 0.5
@@ -218,7 +218,7 @@ def _choose_type(name: str, values: TorchTensor, kind: TensorType) -> TensorType
     rows = values.abs().amax(dim=-1)
     if kind in LARGEST and bool(((rows > 0) & (rows < SMALLEST)).any()):
         return "f32"
-    # Zeros and ones, or products of small heads, where fewer bits would cost precision.
+    # Selectors (zeros and ones), or products of small heads, which need more bits.
     if len(shape) > 2 and kind != "f32":
         return "f16"
     return "f16" if shape[-1] % BLOCKS[kind].size else kind
@@ -246,14 +246,14 @@ def _deepseek_sizes(config: LanguageModelConfig) -> dict[str, Any]:
     width, size, rope = latent_width(layer), layer.size_per_head, layer.variant.decoupled or 0
     return {
         **_common_sizes(config),
-        # The cache holds one key of all channels; its first ones are the value.
+        # The cache holds one key with all channels; its first channels are the value.
         "attention.head_count_kv": 1,
         "attention.key_length": width + rope,
         "attention.value_length": width,
         "attention.key_length_mla": size + rope,
         "attention.value_length_mla": size,
         "attention.kv_lora_rank": width,
-        # The query has one matrix.
+        # The query has one full-rank matrix.
         "attention.q_lora_rank": 0,
         "attention.layer_norm_rms_epsilon": config.block.norm_eps,
         "rope.dimension_count": rope,

@@ -27,8 +27,8 @@ def read_network(file: GgufFile, where: str) -> ReadNetwork:
         where: Its name in messages.
 
     Raises:
-        UsageError: for a network that this program does not compute.
-        DamagedError: for sizes that are missing, implausible, or not those of the tensors.
+        UsageError: for a network that this program does not support.
+        DamagedError: for sizes that are missing, implausible, or do not match the tensors.
     """
     sizes = read_sizes(file, where)
     config = make_config(sizes)
@@ -71,7 +71,7 @@ def _join_latent(file: GgufFile, sizes: Sizes) -> dict[str, TorchTensor]:
     for layer in range(sizes.layers):
         key, value = (f"blk.{layer}.attn_{kind}_b.weight" for kind in "kv")
         if not len(sizes.shape(key)) == len(sizes.shape(value)) == 3:
-            raise DamagedError(f"{sizes.where} has {key} that is not one matrix a head")
+            raise DamagedError(f"{sizes.where} has {key} that is not one matrix per head")
         if tensors[key].mT.shape != tensors[value].shape:
             raise DamagedError(f"{sizes.where} has {key} and {value} whose heads differ")
         both = torch.cat((tensors.pop(key).mT, tensors.pop(value)), dim=1)
@@ -88,7 +88,7 @@ def _read_weights(
 ) -> dict[str, TorchTensor]:
     """Return the weights by our names, in float32, which holds every stored type exactly."""
     weights = dict[str, TorchTensor]()
-    # Divisors of rotary frequencies are part of the configuration.
+    # Divisors of rotary frequencies belong to the configuration.
     left = {name for name in file.tensors if not name.startswith(("rope_freqs", "rope_factors"))}
     family, layer = FAMILIES.get(architecture, architecture), config.layers[0]
     size, rotated = layer.size_per_head, layer.position.rotary_dim(layer.size_per_head)
@@ -99,10 +99,10 @@ def _read_weights(
             continue
         left.remove(row.gguf)
         values = torch.tensor(file.tensors[row.gguf].values)
-        # Query, key and value are joined without change.
+        # Query, key and value are concatenated without change.
         for name, part in split_parts(row._replace(change=""), values, layer).items():
             if is_turned(name) and len(part) % size:
-                raise DamagedError(f"{where} has {len(part)} rows in heads of {size} channels")
+                raise DamagedError(f"{where} has {len(part)} rows for heads of {size} channels")
             weights[name] = order_channels(part, size, order) if is_turned(name) else part
     if left:
         raise UsageError(f"{where} has {min(left)[:80]}, which this program does not compute")

@@ -24,13 +24,14 @@ _PIECE_VALUES: Mapping[str, object] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""The settings that our pieces support; llama.cpp's defaults where a file has none."""
+"""The settings that our sentencepiece tokenizer supports; llama.cpp's defaults where a file has
+none."""
 _PIECE_FLAGS: Mapping[str, bool] = {
     "add_space_prefix": True,
     "add_bos_token": True,
     "remove_extra_whitespaces": False,
 }
-"""The settings that decide about the tokens of a text, with llama.cpp's defaults."""
+"""Settings that change the tokens of a text, with llama.cpp's defaults."""
 _PIECE_TYPES = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
 _WHITESPACE = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
@@ -143,7 +144,8 @@ def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> To
     end = vocabulary.metadata.get(f"{_KEY}eos_token_id")
     if splitting is None:
         raise UsageError(
-            f"{vocabulary.where} cuts texts as {str(pre)[:40]!r}; choices: {', '.join(SPLITTINGS)}"
+            f"{vocabulary.where} splits texts like {str(pre)[:40]!r}; "
+            f"choices: {', '.join(SPLITTINGS)}"
         )
     names = [token.decode("utf-8", "replace") for token in vocabulary.tokens]
     if not isinstance(end, int) or not 0 <= end < len(names):
@@ -172,7 +174,7 @@ def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> To
         "model": {
             "type": "BPE",
             "ignore_merges": pre in WHOLE_WORDS,
-            # The library numbers special tokens itself if they are not listed here.
+            # The library gives special tokens other ids if they are not listed here.
             "vocab": {name: token for token, name in enumerate(names)},
             "merges": merges,
         },
@@ -209,7 +211,7 @@ def _check_pieces(vocabulary: _Vocabulary) -> list[bool]:
         if found != expected:
             raise UsageError(f"{where} has {_KEY}{name} {found!r:.40}, expected {expected}")
     first = len(PIECE_NAMES)
-    # The others are made by no merge: llama.cpp finds them in a text before it merges.
+    # No merge makes tokens of other types: llama.cpp finds them in a text before it merges.
     for token, kind in enumerate(vocabulary.types[first:], start=first):
         if kind not in _PIECE_TYPES:
             types = ", ".join(f"{one} ({one.name})" for one in _PIECE_TYPES)

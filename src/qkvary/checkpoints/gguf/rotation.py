@@ -7,7 +7,7 @@ llama.cpp rotates all channels of a head, neighbours together.
 from collections.abc import Sequence
 
 STILL = 1e30
-"""The divisor that stops a rotation; its sine is zero in 32 bits."""
+"""A frequency divisor that stops the rotation: the sine is zero in 32 bits."""
 
 
 def pair_order(head_dim: int, rotated: int) -> list[int]:

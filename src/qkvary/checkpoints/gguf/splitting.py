@@ -29,18 +29,17 @@ SPLITTINGS: Mapping[str, Mapping[str, Any]] = {
     "dbrx": _LLAMA3,
     "qwen2": _ONE_DIGIT,
     "starcoder": _APART,
-    # Other names of the same.
+    # Other names of the same pre-tokenizers.
     **dict.fromkeys(("olmo", "phi-2", "mpt"), _GPT2),
     **dict.fromkeys(("llama3", "llama-v3", "pixtral", "lfm2", "falcon3"), _LLAMA3),
     **dict.fromkeys(("stablelm2", "deepseek-r1-qwen"), _ONE_DIGIT),
     **dict.fromkeys(("smollm", "refact", "command-r"), _APART),
 }
-"""The ``pre_tokenizer`` of a ``tokenizer.json`` by the name of what cuts alike in llama.cpp.
-
-Source: the pre-tokenizers in ``llama-vocab.cpp`` of llama.cpp.
-"""
+"""The ``pre_tokenizer`` of a ``tokenizer.json``, by llama.cpp's name of the equal pre-tokenizer.
+Source: the pre-tokenizers in ``llama-vocab.cpp`` of llama.cpp."""
 WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "pixtral", "lfm2", "falcon3")
-"""Names of those that take a word that is a token without merging (``ignore_merges``)."""
+"""Names of the pre-tokenizers that keep a word that is a token, without merging
+(``ignore_merges``)."""
 
 
 def find_splitting(fields: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from qkvary.data.tokenizers import (
 from qkvary.storage.errors import UsageError
 
 NO_MERGES = ["ÿ ÿ"]
-"""A merge that no text has; a list must have an entry."""
+"""A merge that occurs in no text, because a list of merges needs an entry."""
 PIECE_NAMES = (b"<unk>", b"<s>", b"</s>")
 
 
@@ -45,17 +45,17 @@ class Vocabulary(NamedTuple):
     """A vocabulary for llama.cpp."""
 
     metadata: dict[str, Any]
-    """Values by key."""
+    """The metadata of the vocabulary, by key."""
     notes: tuple[str, ...]
     """Differences from our tokenizer, one sentence each."""
 
 
 def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
-    """Return the vocabulary of a tokenizer; without one, that of a network that reads numbers.
+    """Return the vocabulary of a tokenizer; without a tokenizer, tokens are plain numbers.
 
     Args:
         tokenizer: The tokenizer.
-        size: Tokens of the network. Those that the tokenizer does not have are marked as unused.
+        size: Vocabulary of the network. Tokens beyond the tokenizer's are marked as unused.
 
     Raises:
         UsageError: if llama.cpp cannot make the same tokens.
@@ -182,7 +182,7 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> Vocabulary:
         if len(tokenizer.piece(token)) == 1 and len(piece) == 6:
             types[token] = TokenType.BYTE
         if name in seen or not name:
-            # Of equal pieces only the first is used.
+            # If pieces are equal, only the first is used.
             name, types[token] = b"[unused %d]" % token, TokenType.UNUSED
         seen.add(name)
         tokens.append(name)

@@ -33,7 +33,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         self.index = index
         self.rows = 0
         self.device = torch.device("cpu")
-        # A window drops tokens that a rollback would need, and a state is the sum of all of them.
+        # A window drops tokens that a rollback would need, and a state sums all tokens.
         self.is_croppable = self.stored.config.variant.reach is None
 
     @property
@@ -88,7 +88,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         stored = self.stored
         if stored.state is not None:
             raise ValueError(
-                "expected layers that keep tokens for generation that takes tokens back, got the "
+                "expected layers that keep tokens for generation that removes tokens, got the "
                 "state of linear attention"
             )
         if not (self.is_croppable or stored.length):

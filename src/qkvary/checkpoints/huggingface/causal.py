@@ -28,7 +28,7 @@ from qkvary.nn.cache import DEFAULT_OPTIONS
 from qkvary.nn.language_model import LanguageModel
 
 FORMAT = 1
-"""The version of the network's fields in ``config.json``."""
+"""The version of ``network`` in ``config.json``."""
 
 _MARK = "_is_hf_initialized"
 """The attribute that transformers sets on initialised parameters."""
@@ -45,9 +45,9 @@ class QKVConfig(PreTrainedConfig):
     network: dict[str, Any] | None = None
     """``to_dict`` of a ``LanguageModelConfig``."""
     network_format: int = FORMAT
-    """The version of ``network``."""
+    """The version of the field ``network``."""
     use_cache: bool = True
-    """The default of ``use_cache`` outside of training."""
+    """The default of ``use_cache``, except in training."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Check a configuration that may still be empty."""
@@ -111,7 +111,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = QKVConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
-    # No ClassVar, since transformers declares it as an attribute of the instance.
+    # Not a ClassVar, because transformers declares an instance attribute.
     _no_split_modules = ["Block"]  # noqa: RUF012
 
     def __init__(self, config: QKVConfig) -> None:
@@ -226,7 +226,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         start = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         return self.make_cache() if start else None
 
-    # transformers passes a module, but all are initialised at once.
+    # transformers passes a module, but all modules are initialised at once.
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:  # noqa: ARG002
         """Initialise all parameters that were not loaded.
@@ -274,7 +274,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             )
         cache = self.make_cache(max_tokens=most, options=options)
         if generation_config.is_assistant:
-            # What the other model rejects is taken back.
+            # Tokens that the other model rejects are removed from the cache.
             cache.activate_past_recording()
         model_kwargs["past_key_values"] = cache
         return True

@@ -29,7 +29,7 @@ class FastTokenizer(NamedTuple):
     """A tokenizer for transformers."""
 
     library: LibraryModel
-    """The tokenizer of the library."""
+    """The tokenizer of the ``tokenizers`` library."""
     beginning: str | None
     """The name of the token that begins a text."""
     end: str | None
@@ -100,7 +100,7 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
             vocab=numbers,
             merges=_list_merges(tokenizer),
             unk_token=_UNKNOWN,
-            # Without bytes, a run of characters without a piece is one unknown token.
+            # Without byte pieces, a run of characters that have no piece is one unknown token.
             fuse_unk=not has_bytes,
             byte_fallback=has_bytes,
         )
@@ -109,7 +109,7 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
     if tokenizer.joins_spaces:
         steps = [
             normalizers.Replace(Regex(" +"), " "),
-            # Not ^ and $, which match at lines here.
+            # Not ^ and $, which match at every line here.
             normalizers.Replace(Regex(r"\A | \z"), ""),
         ]
     if tokenizer.adds_space:
@@ -140,7 +140,7 @@ def _number_pieces(tokenizer: PieceTokenizer) -> dict[str, int]:
     names = {_UNKNOWN: 0, _BEGIN: 1, _END: 2}
     for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
         try:
-            # Of equal pieces only the first is used; the others get placeholder names.
+            # If pieces are equal, only the first is used; the others get placeholder names.
             name = piece.decode("utf-8")
         except UnicodeDecodeError:
             raise UsageError(

@@ -30,8 +30,8 @@ from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path
 
 Target = StockArchitecture | Literal["transformers", "hf"]
-"""The exported class: our own, an architecture that every engine supports, or the one of
-transformers that fits (``hf``)."""
+"""The architecture of the export: our own, one that every engine supports, or the fitting one of
+transformers (``hf``)."""
 
 _CLASSES: dict[StockArchitecture, str] = {
     "gpt2": "GPT2LMHeadModel",
@@ -41,18 +41,18 @@ _CLASSES: dict[StockArchitecture, str] = {
 
 
 HEADS = {"gpt_neox": "embed_out.weight"}
-"""The names of heads in files, where they differ."""
+"""Names of output heads in files, by ``model_type``, if they are not ``lm_head.weight``."""
 
 
 class ExportResult(NamedTuple):
     """A completed export."""
 
     files: dict[str, int]
-    """The bytes of each file."""
+    """The size of each file in bytes, by its name."""
     architecture: str
-    """The class that loads it."""
+    """The class of transformers that loads the folder."""
     notes: tuple[str, ...]
-    """Losses and differences, one sentence each."""
+    """What the export loses or changes, one sentence each."""
 
 
 class _Weights(NamedTuple):
@@ -128,9 +128,9 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
         own = to != "hf" and write_language_model(network.config) is not None
         able = next(others, "hf" if own else "transformers")
         raise UsageError(f"{error}; --to {able} can") from None
-    # Copies, because the roles of one projection share memory.
+    # Copies, because roles that share a projection share its memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
-    # vLLM gives every DeepSeek a separate head, which stays zero unless the file has one.
+    # vLLM gives every DeepSeek model a separate head, which stays zero unless the file has one.
     name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[stock.config.model_type]
     if stock.config.tie_word_embeddings and name != _CLASSES["deepseek"]:
         # Stored once; transformers ties it again.

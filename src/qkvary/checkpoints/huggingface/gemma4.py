@@ -24,10 +24,11 @@ from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 Layout = Literal["value and slice", "rotate when read"]
-"""The stored tensors: V and the rotated channels of K, or only V with one position per token."""
+"""What the cache stores: V and the rotated channels of K, or V alone with the position of each
+token."""
 
 GLOBAL = "full_attention"
-"""The layer type of transformers without a window."""
+"""The name that transformers gives layers without a window."""
 FIXED_ROTATIONS = ("default", "proportional")
 """Rotary embeddings whose frequencies do not depend on the length of the text."""
 
@@ -77,11 +78,11 @@ class KeyFromValue:
     """Computes the keys of a layer from its values."""
 
     gain: nn.Parameter
-    """The weight of the key norm, one number per channel."""
+    """The weight of the key norm, one value per channel."""
     rotary: nn.Module
-    """The module that returns cosines and sines of positions."""
+    """The module that returns cosine and sine of each position."""
     angles: int
-    """The number of rotated channel pairs, the first of both halves of a head."""
+    """The number of rotated channel pairs: the first channels of each half of a head."""
 
     def apply_gain(self, values: Tensor, computed_in: torch.dtype) -> Tensor:
         """Return ``gamma * V`` with the model's rounding: multiplied in float32."""
@@ -145,7 +146,7 @@ class RotateWhenReadLayer(DynamicLayer):
         if self.first:
             rows, _, tokens, _ = key_states.shape
             self.positions.append(rows, tokens, key_states.device)
-        # Keys without channels, so that all operations of transformers on keys still work.
+        # Keys without channels, so that everything that transformers does to keys still works.
         _, values = super().update(key_states[..., :0], value_states, *args, **kwargs)
         still = self.make_key.apply_gain(values, value_states.dtype).to(key_states.dtype)
         return self.make_key.rotate(still, cast("Tensor", self.positions.stored)), values
@@ -374,12 +375,12 @@ def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
         attention = cast("Any", module)
         if attention.k_norm.eps != attention.v_norm.eps:
             raise ValueError(
-                f"expected norms of one epsilon for keys and values, got {attention.k_norm.eps} "
-                f"and {attention.v_norm.eps}"
+                "expected the same epsilon in the norms of keys and values, got "
+                f"{attention.k_norm.eps} and {attention.v_norm.eps}"
             )
         if layout == "value and slice" and 2 * angles >= attention.head_dim:
             raise ValueError(
-                f"expected keys that are rotated in part for layout {layout}, got "
+                f"expected partially rotated keys for layout {layout}, got "
                 f"{2 * angles} of {attention.head_dim} channels; choices: rotate when read"
             )
         makers[index] = KeyFromValue(gain=attention.k_norm.weight, rotary=rotary, angles=angles)

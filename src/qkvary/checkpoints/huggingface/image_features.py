@@ -27,10 +27,10 @@ IMAGE_SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of the training images by channel, for pixels in [0, 1]."""
 DEPTHS = (3, 4, 6, 3)
-"""Blocks of the stages of ResNet-34."""
+"""Number of blocks in each stage of ResNet-34."""
 WEIGHTS = "model.safetensors"
 IMAGES_PER_PART = 500
-"""Images whose features are written at once."""
+"""Number of images whose features are written at once."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of completed images and their total."""
@@ -43,7 +43,7 @@ def describe_cifar100(
 
     Args:
         weights: A folder of ResNet-34 with ``config.json`` and ``model.safetensors``.
-        parts: The folder of finished parts, which are kept apart by the weights.
+        parts: The folder of finished parts; other weights have other parts.
         on_progress: Called after each part.
 
     Raises:
@@ -81,7 +81,7 @@ def _read_part(path: Path) -> NDArray[np.float32]:
     try:
         return load(path.read_bytes())["features"]
     except (SafetensorError, KeyError) as error:
-        raise DamagedError(f"{path} is not a part of features, remove it: {error}") from None
+        raise DamagedError(f"{path} is not a file of features, remove it: {error}") from None
 
 
 def _load_network(weights: Path) -> ResNetModel:
@@ -91,7 +91,7 @@ def _load_network(weights: Path) -> ResNetModel:
         )
     except SafetensorError as error:
         raise DamagedError(
-            f"expected a whole file of weights in {weights / WEIGHTS}, got another: {error}"
+            f"expected a complete file of weights in {weights / WEIGHTS}: {error}"
         ) from None
     except (OSError, ValueError, TypeError, RuntimeError, StrictDataclassError) as error:
         reason = str(error).splitlines()[0]
@@ -100,7 +100,7 @@ def _load_network(weights: Path) -> ResNetModel:
             f"{weights}: {reason}"
         ) from error
     network, found = cast("tuple[ResNetModel, dict[str, set[str]]]", loaded)
-    # Those would be drawn at random.
+    # Missing weights would be drawn at random.
     if found["missing_keys"]:
         raise DamagedError(
             f"expected all weights of ResNet-34 in {weights / WEIGHTS}, got none for "

@@ -36,24 +36,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 _ACTIVATIONS = {"gelu-tanh": "gelu_new"}
-"""Names that differ in transformers."""
+"""Our names of activations that transformers calls differently."""
 
 
 class StockExport(NamedTuple):
     """A network expressed as a stock architecture."""
 
     config: PreTrainedConfig
-    """The configuration of GPT-2, Llama, DeepSeek V3 or another family."""
+    """The configuration of the stock architecture (GPT-2, Llama, DeepSeek V3, ...)."""
     weights: Weights
-    """The weights by the architecture's names, including a tied head."""
+    """The weights by the architecture's names; a tied head is included."""
     notes: tuple[str, ...]
-    """Losses, one sentence each."""
+    """What the export loses, one sentence each."""
 
     def build(self) -> Any:
         """Build the model of transformers."""
         dtype = next(iter(self.weights.values())).dtype
         model = _import_transformers().AutoModelForCausalLM.from_config(self.config, dtype=dtype)
-        # The head of GPT-NeoX has another name in files.
+        # GPT-NeoX has another name for the head in files.
         names = {name: name.replace("embed_out", "lm_head") for name in self.weights}
         model.load_state_dict({names[name]: one for name, one in self.weights.items()})
         return model.eval()
@@ -185,7 +185,7 @@ def _deepseek_fields(config: LanguageModelConfig) -> dict[str, Any]:
         **_common_fields(config),
         "rms_norm_eps": KV_NORM_EPS,
         "moe_intermediate_size": config.block.d_ff,
-        # Every layer is dense, and no other one follows.
+        # All layers are dense, and there is no layer that predicts further tokens.
         "first_k_dense_replace": config.num_layers,
         "num_mtp_layers": 0,
         "num_key_value_heads": layer.num_heads,
@@ -204,7 +204,7 @@ _CONFIGS: Mapping[
     "llama": ("LlamaConfig", _llama_fields),
     "deepseek": ("DeepseekV3Config", _deepseek_fields),
 }
-"""The class of transformers and its fields."""
+"""The configuration class in transformers, and the function that returns its fields."""
 
 
 def _import_transformers() -> Any:
@@ -219,7 +219,7 @@ def _find_losses(
     kv_heads = count_kv_heads(config) if to == "llama" else layer.num_heads
     stock = 2 * kv_heads * layer.size_per_head * config.num_layers
     own = (cache_bytes_per_token(config, "float32") or 0) // 4
-    # The cache of latent attention holds what ours does.
+    # The cache of latent attention holds the same tensors as ours.
     if to != "deepseek" and stock > own:
         yield (
             f"its cache holds {stock:,} numbers per token, keys and values of {kv_heads} heads per "

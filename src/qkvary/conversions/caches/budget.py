@@ -15,7 +15,7 @@ from qkvary.costs.formats import Format
 from qkvary.storage.errors import UsageError
 
 TOKENS = 4096
-"""Tokens over which bytes are counted: what tokens share is spread over them."""
+"""Number of tokens over which bytes that all tokens share are spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +23,11 @@ class Budget:
     """The maximum size of a cache."""
 
     share: float | None = None
-    """A share of the bytes that the network's cache takes now, in the same format."""
+    """The size as a share of the network's present cache, in the same format."""
     bytes_per_token: float | None = None
-    """Bytes of a token over all layers; one of both is given."""
+    """The size in bytes per token over all layers. Either this or ``share`` is given."""
     stored_as: Format
-    """The format of the cache."""
+    """The number format of the cache."""
 
     def __post_init__(self) -> None:
         if (self.share is None) == (self.bytes_per_token is None):
@@ -79,7 +79,7 @@ def spend_evenly(
     Args:
         config: The network before.
         budget: The budget.
-        choose: Returns the new form of a layer for numbers of a token.
+        choose: Returns the new form of a layer for a number of values per token.
 
     Raises:
         UsageError: if the method has no form that fits.
@@ -100,15 +100,15 @@ def spend_evenly(
 def spend_by_cost(
     costs: Sequence[Sequence[float]], total: int, *, least: int, step: int
 ) -> tuple[int, ...]:
-    """Return the sizes of the layers that make the sum of costs small.
+    """Return sizes of the layers, in cached values per token, that make the sum of costs small.
 
     Each step enlarges the layer whose cost this reduces most.
 
     Args:
-        costs: What each layer costs by its numbers, from none on.
-        total: Numbers of all layers.
-        least: Numbers that every layer has.
-        step: Numbers that are given at once.
+        costs: The cost of each layer, by its size from 0 on.
+        total: The size of all layers together.
+        least: The minimum size of a layer.
+        step: How much a layer grows in one step.
     """
     sizes = [least] * len(costs)
 

@@ -13,9 +13,9 @@ from qkvary.data.tokenizers import Tokenizer, encode_document
 from qkvary.storage.errors import UsageError
 
 HELD_OUT = 10
-"""One window of so many is held out, where no other text is given for it."""
+"""One window in this many is held out if no other text is given for it."""
 LETTERS_PER_TOKEN = 32
-"""Letters of a document that are encoded for each wanted token."""
+"""Letters of a document to encode per requested token."""
 
 
 class Texts(NamedTuple):
@@ -24,7 +24,7 @@ class Texts(NamedTuple):
     fitted: Int[Tensor, "windows tokens"]
     """The windows that the conversion is fitted to."""
     trained: Int[Tensor, "more tokens"]
-    """The windows that a distillation reads, those among them."""
+    """The windows that a distillation reads; they include the fitted ones."""
     held_out: Int[Tensor, "others tokens"]
     """The windows on which losses are measured."""
 
@@ -64,12 +64,12 @@ def read_texts(
         chosen = torch.arange(len(every)) % HELD_OUT == HELD_OUT - 1
         if not chosen.any():
             raise UsageError(
-                f"expected a text of at least {HELD_OUT} windows of {context} tokens, of which one "
-                f"is held out, got {len(every)}; choices: --held-out TEXT, a smaller --context"
+                f"expected a text of at least {HELD_OUT} windows of {context} tokens, one of them "
+                f"held out, got {len(every)}; choices: --held-out TEXT, a smaller --context"
             )
         trained, others = every[~chosen], every[chosen][: max(1, held_out_tokens // context)]
     count = min(len(trained), max(1, tokens // context))
-    # Spread over all documents.
+    # Windows are spread over all documents.
     numbers = torch.arange(count) * len(trained) // count
     return Texts(trained[numbers], trained, others)
 
@@ -86,7 +86,7 @@ def _read_windows(
         except ValueError as error:
             raise UsageError(f"{document.where} cannot be encoded: {error}") from error
         parts.append(list(found))
-    # What short documents lack is taken from longer ones.
+    # Tokens that short documents lack are taken from longer ones.
     missing = tokens
     kept: list[list[int]] = []
     for index, part in enumerate(sorted(parts, key=len)):

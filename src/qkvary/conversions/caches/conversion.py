@@ -1,8 +1,8 @@
 """Converts a network layer by layer, on the activations of the layers already converted.
 
-Two sets of hidden states pass through the layers in parallel: those of the given network, whose
-layers are the targets, and those of the new network, whose layers are fitted to them. Nothing else
-of a text is kept.
+Two sets of hidden states pass through the layers in parallel: one of the given network, whose
+layers are the targets, and one of the new network, whose layers are fitted to them. Nothing else of
+a text is kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 
 Progress = Callable[[int, int], None]
-"""Called with the number of converted layers and their total."""
+"""Called with the number of converted layers and the number of all layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,12 @@ class LayerOutcome:
     """The result of converting a layer."""
 
     lost: float | None
-    """The share of the spectrum of keys and values that is left out."""
+    """The share of the spectrum of keys and values that the converted layer drops."""
     error: float
-    """The error of the output relative to its size (root mean squares), before the refit."""
+    """The error of the layer's output before the refit, relative to the output (root mean
+    squares)."""
     refitted_error: float
-    """The same after it."""
+    """The same error after the refit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +48,10 @@ class Conversion:
     """A converted network."""
 
     one_shot: LanguageModel
-    """The network without a refit: every layer from the weights and the moments of its input."""
+    """The network before the refit: each layer follows from its weights and the moments of its
+    input."""
     refitted: LanguageModel
-    """The network with attention outputs refitted to those of the original."""
+    """The network whose attention outputs are refitted to those of the original."""
     layers: tuple[LayerOutcome, ...]
 
 

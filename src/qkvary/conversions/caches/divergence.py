@@ -8,9 +8,9 @@ from torch import Tensor
 from qkvary.nn.language_model import LanguageModel
 
 ROWS = 4
-"""Windows that are computed together."""
+"""Windows per forward pass."""
 CHUNK = 256
-"""Tokens whose logits exist at once."""
+"""Maximum number of tokens whose logits are in memory at the same time."""
 
 
 def divergence_sum(
@@ -23,9 +23,9 @@ def divergence_sum(
 
     Args:
         original: The network whose distribution is the reference.
-        network: The other, whose states may need gradients.
-        wanted: The last hidden states of the reference.
-        found: Those of the other.
+        network: The other network.
+        wanted: The last hidden states of ``original``.
+        found: The last hidden states of ``network``; they may need gradients.
     """
     total = found.new_zeros(())
     pairs = zip(wanted.flatten(0, 1).split(CHUNK), found.flatten(0, 1).split(CHUNK), strict=True)

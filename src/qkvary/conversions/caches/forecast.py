@@ -29,7 +29,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 
 PROBED = 6
-"""Layers that are converted alone for a forecast, spread over the network."""
+"""Number of layers, spread over the network, that a forecast converts one at a time."""
 Progress = Callable[[int, int], None]
 
 
@@ -38,15 +38,16 @@ class Forecast:
     """The forecast loss of a conversion, layer by layer."""
 
     layers: tuple[float, ...]
-    """The divergence that each layer adds, in nats a token."""
+    """The divergence that the conversion of each layer adds, in nats per token."""
     measured: tuple[bool, ...]
-    """Whether it was measured, not taken from the spectrum."""
+    """Whether the divergence of each layer was measured; otherwise it is estimated from the
+    spectrum."""
     lost: tuple[float | None, ...]
-    """The share of its spectrum that each layer loses."""
+    """The share of its spectrum that each layer drops."""
     spectra: tuple[Float[Tensor, " numbers"] | None, ...]
-    """The same by the numbers of its tensor."""
+    """The share that each layer would drop, by the number of channels of its tensor."""
     seconds_per_token: float
-    """Seconds for a token of the text in one pass through the network."""
+    """Seconds per token of text for one pass through the network."""
 
     @property
     def divergence(self) -> float:

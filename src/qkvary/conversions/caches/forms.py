@@ -11,7 +11,7 @@ from qkvary.arch.variants import Variant
 from qkvary.storage.errors import UsageError
 
 KEPT_TERMS = ("rotary", "soft_cap", "plus", "key_bias", "relative", "alibi", "temperature")
-"""Terms of scores that a converted layer has too; the others are refused."""
+"""Score terms that a converted layer can keep; others are refused."""
 _REASONS = {
     "kv_norm": "its keys and values already are one normalised tensor",
     "latent": "its keys and values already are made of one latent",
@@ -20,7 +20,7 @@ _REASONS = {
     "qk-norm-wide": "its queries and keys are normalised, which is not linear",
 }
 BY_FREQUENCY = ("linear", "llama3")
-"""Scalings that divide a frequency by itself, whatever the other channels."""
+"""Rotary scalings that divide each frequency by a function of that frequency alone."""
 
 
 def check_layers(config: LanguageModelConfig) -> None:
@@ -31,8 +31,8 @@ def check_layers(config: LanguageModelConfig) -> None:
     """
     if config.shared_blocks:
         raise UsageError(
-            "expected blocks with weights of their own, got one block for all layers, which read "
-            "different inputs"
+            "expected separate weights for each block, got one block for all layers, whose inputs "
+            "differ"
         )
     for index, layer in enumerate(config.layers, start=1):
         reason = _find_reason(layer)
@@ -58,7 +58,7 @@ def _find_reason(layer: AttentionConfig) -> str | None:
 
 
 def count_numbers(layer: AttentionConfig) -> int:
-    """Return how many numbers a layer keeps per token."""
+    """Return how many values a layer caches per token."""
     return sum(layer.width(source) for source in layer.variant.cached)
 
 
@@ -89,11 +89,11 @@ def resize(layer: AttentionConfig, variant: Variant, head_dim: int) -> Attention
 
 
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
-    """Return the channels of the rotated key: all, or at most three quarters of the numbers.
+    """Return the channels of the rotated key: all, or at most three quarters of the values.
 
     Args:
         layer: The layer before.
-        numbers: Numbers of a token.
+        numbers: Values to cache per token.
     """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:
@@ -115,6 +115,6 @@ def refuse_budget(
     kept = count_numbers(layer)
     some = ", ".join(f"{one} ({one / kept:.0%})" for one in choices)
     return UsageError(
-        f"expected a cache that {method} can have, got {numbers} of {kept} numbers a token and "
+        f"expected a cache that {method} can have, got {numbers} of {kept} values per token and "
         f"layer; choices: {some}"
     )

@@ -1,9 +1,9 @@
 """One tensor in place of keys and values: the best of its rank for scores and outputs.
 
-With C the second moment of the layer's input x, M_q that of the queries and M_o = W_O W_O^T, errors
-of keys are weighted by their effect on scores, and errors of values by their effect on outputs. The
-tensor is the best approximation of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its norm,
-and values multiplied by a weight.
+C is the second moment of the layer's input x, M_q the second moment of the queries, and
+M_o = W_O W_O^T. Errors of keys are weighted by their effect on scores, and errors of values by
+their effect on outputs. The tensor is the best approximation of C^1/2 [W_K M_q^1/2, W_V M_o^1/2],
+each half divided by its norm, and values multiplied by a weight.
 """
 
 from typing import NamedTuple
@@ -16,24 +16,25 @@ from torch import Tensor
 from qkvary.conversions.caches.layer_maps import take_root
 
 VALUE_WEIGHT = 1.6
-"""The weight of an error of values next to one of keys. Of SmolLM2-135M at half the cache the loss
-rises by 0.161, 0.116 and 0.109 nats a token at 0.6, 1 and 1.6 (6,144 tokens of text)."""
+"""The weight of errors of values relative to errors of keys. For SmolLM2-135M at half the cache,
+weights of 0.6, 1 and 1.6 raise the loss by 0.161, 0.116 and 0.109 nats per token (6,144 tokens of
+text)."""
 
 
 class JointTensor(NamedTuple):
     """A tensor computed from the layer's input, and keys and values as its products."""
 
     read: Float[Tensor, "inputs rank"]
-    """The tensor is ``x read``."""
+    """The joint tensor of an input x is ``x read``."""
     key: Float[Tensor, "kv_heads rank head_dim"]
-    """Keys are the tensor times this."""
+    """The matrices that turn the joint tensor into keys."""
     value: Float[Tensor, "kv_heads rank head_dim"]
-    """Values likewise."""
+    """The matrices that turn the joint tensor into values."""
     rank: int
-    """Its channels."""
+    """The number of channels of the joint tensor."""
     spectrum: Float[Tensor, " ranks"]
-    """The share of the squared singular values that a tensor leaves out, by its channels from none
-    on; none at the end."""
+    """The share of the squared singular values that a joint tensor drops, by its number of
+    channels: 1 for no channel, 0 for all."""
 
     @property
     def lost(self) -> float:
@@ -54,10 +55,10 @@ def join(
 
     Args:
         key: Keys as maps of the layer's input.
-        value: Values likewise.
+        value: Values as maps of the layer's input.
         rank: Channels of the tensor.
         moment: The second moment of the input.
-        queries: That of the queries of each KV head.
+        queries: The second moment of the queries of each KV head.
         outputs: W_O W_O^T of each KV head.
     """
     root, inverse = take_root(moment)
@@ -70,7 +71,7 @@ def join(
         parts.append(part / size)
         backs.append(down * size)
     left, values, right = torch.linalg.svd(torch.cat(parts, dim=1), full_matrices=False)
-    # Channels beyond those that keys and values need are zeros.
+    # Channels beyond those that keys and values need are filled with zeros.
     unused = max(0, rank - len(values))
     halves = F.pad(right[:rank], (0, 0, 0, unused)).unflatten(1, (2, key.shape[1], -1)).unbind(1)
     made = [

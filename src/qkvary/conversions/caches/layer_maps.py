@@ -15,9 +15,9 @@ from qkvary.nn.attention import Attention
 from qkvary.nn.role_maps import LinearMap, make_role_maps
 
 Weights = dict[str, Tensor]
-"""Parameters of an attention layer by name."""
+"""The parameters of an attention layer by name."""
 SMALLEST_SHARE = 1e-9
-"""The least eigenvalue of a moment whose root is inverted, as a share of the largest."""
+"""Added to the eigenvalues of a moment before its root is inverted, as a share of the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +25,15 @@ class LayerMaps:
     """Query, key, value and output of a layer, in float64."""
 
     config: AttentionConfig
-    """The layer."""
     query: Float[Tensor, "inputs heads head_dim"]
-    """The scores are scaled products of these."""
+    """The query map; scores are its scaled products with the key map."""
     key: Float[Tensor, "inputs kv_heads head_dim"]
     value: Float[Tensor, "inputs kv_heads head_dim"]
     output: Float[Tensor, "heads head_dim d_model"]
     output_bias: Float[Tensor, " d_model"]
     """Zeros where the layer has none."""
     moment: Float[Tensor, "inputs inputs"]
-    """The second moment of the layer's input with a one appended."""
+    """The second moment of the layer's input, which has a one appended."""
 
     @property
     def heads_of_group(self) -> int:
@@ -85,7 +84,7 @@ def write_layer(config: AttentionConfig, **maps: Float[Tensor, "inputs *_ channe
 
     Args:
         config: The layer.
-        **maps: The matrix of each projection, the heads of its source side by side or apart.
+        **maps: The matrix of each projection; its heads may be one dimension or part of the last.
     """
     weights: Weights = {}
     for name, matrix in maps.items():

@@ -14,11 +14,12 @@ class Converted(NamedTuple):
     """A converted layer."""
 
     weights: "Weights"
-    """The parameters of its projections, in float64."""
+    """The parameters of the layer's projections, in float64."""
     lost: float | None = None
-    """The share of the spectrum of keys and values that is left out, where the method has one."""
+    """The share of the spectrum of keys and values that is dropped; None for methods without a
+    spectrum."""
     spectrum: "Tensor | None" = None
-    """That share by the numbers of the one tensor of a layer, from none on."""
+    """The share that would be dropped, by the number of channels of the joint tensor, from 0 on."""
 
 
 class Method(Protocol):
@@ -28,7 +29,7 @@ class Method(Protocol):
     """The new form, as a clause of a sentence."""
 
     def choose(self, layer: AttentionConfig, numbers: int, /) -> AttentionConfig:
-        """Return the form of the layer with at most this many numbers per token in its cache.
+        """Return the form of the layer with at most this many values per token in its cache.
 
         Raises:
             UsageError: if there is no such form; the message lists the choices.

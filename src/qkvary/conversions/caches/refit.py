@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 RIDGE = 0.02
-"""The weight of the prior, as a share of the mean square of an input."""
+"""Weight of the prior, as a share of the mean square of an input."""
 
 
 def widen(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs channels"]:
@@ -44,7 +44,7 @@ class Regression:
         """Return W."""
         damped = self._square.clone()
         damped.diagonal().add_(RIDGE * damped.diagonal().mean())
-        # Inputs that are always zero have no weight to find.
+        # Inputs that are always zero determine no weight.
         damped.diagonal().clamp_(min=torch.finfo(damped.dtype).tiny)
         return self.prior + torch.linalg.solve(damped, self._product - self._square @ self.prior)
 

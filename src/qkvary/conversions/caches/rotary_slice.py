@@ -5,8 +5,8 @@ phase. So any unitary matrix over the numbers that the KV heads have at that fre
 scores unchanged, and can move most of what the queries read into the first number. The first
 numbers of all frequencies are the slice; the rest of the keys is read without rotation.
 
-Source: the decoupled positions are those of DeepSeek-AI 2024, "DeepSeek-V2"; the rotation between
-heads follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
+Source: decoupled positions are from DeepSeek-AI 2024, "DeepSeek-V2"; the rotation between heads
+follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.layer_maps import LayerMaps, Weights, write_layer
 
 ROUNDING = 1e-12
-"""The part of the largest number of a key that is rounding."""
+"""Components of a key below this share of its largest component count as rounding errors."""
 
 
 class RotarySlice(NamedTuple):
@@ -28,9 +28,9 @@ class RotarySlice(NamedTuple):
     key: Float[Tensor, "inputs channels"]
     query: Float[Tensor, "inputs heads channels"]
     rest: Float[Tensor, "inputs kv_heads head_dim"]
-    """The part of each key outside the slice; the queries that read it are the layer's."""
+    """The part of each key outside the slice; the layer's own queries read it."""
     kept: float
-    """The share of the energy of rotated keys that the slice has, weighted by the queries."""
+    """The share of the energy of rotated keys that the slice keeps, weighted by the queries."""
 
     def write(self, config: AttentionConfig, factor: float) -> Weights:
         """Return the parameters of decoupled positions; none for a layer without rotation."""
@@ -59,7 +59,7 @@ def cut_slice(
     key = _pair(maps.key[:, heads], rotated)
     groups = key.shape[1]
     query = _pair(maps.query, rotated).unflatten(1, (maps.key.shape[1], -1))[:, heads]
-    # [inputs, frequencies, numbers]: those of all heads that are rotated alike.
+    # [inputs, frequencies, numbers]: of all heads, the channels that rotate at the same frequency.
     numbers = key.unflatten(2, (frequencies, folded)).transpose(1, 2).flatten(2)
     moment = maps.moment.to(key.dtype)
     energy = torch.einsum("dghf,de,eghf->gf", query.conj(), moment, query).real
@@ -70,10 +70,10 @@ def cut_slice(
     values, vectors = torch.linalg.eigh(shared)
     first = vectors[..., -1]
     own = torch.einsum("dfn,fn->df", weighted, first)
-    # The part of each number that the slice has, and what the slice is to its query.
+    # Projects each channel onto the slice; the rest of the channel is ``left``.
     back = first.conj() / weights
     left = numbers - own[..., None] * back
-    # Rounding is no rest, which a tensor of keys and values would have to carry.
+    # Set rounding errors to zero, or the tensor of keys and values would have to store them.
     left = torch.where(left.abs() > ROUNDING * numbers.abs().max(), left, 0)
     turned = query.unflatten(3, (frequencies, folded)).permute(0, 2, 3, 1, 4).flatten(3)
     kept = torch.einsum("dhfn,fn->dhfn", turned, back.conj())

@@ -25,13 +25,14 @@ from qkvary.training.config import Precision
 from qkvary.training.progress import NO_CALLBACKS, Callbacks
 
 FORECAST_TOKENS = 4096
-"""Tokens of the text that a forecast reads."""
+"""Number of tokens of the text that a forecast reads."""
 LAYER_STEP = 8
-"""Channels that --layers auto gives at once."""
+"""Number of channels that --layers auto assigns at a time."""
 PASSES = 2.4
-"""Passes through the network that a conversion takes, the layers that are made included."""
+"""The time of a conversion, in passes through the network; includes the conversion of the
+layers."""
 HEALING_PASSES = 4.0
-"""Passes for a token of healing: one of the network before, three of the new one."""
+"""The time of healing, in passes per token: one of the original network, three of the new one."""
 
 ShowProgress = Callable[..., AbstractContextManager[Callable[[int, int], None]]]
 
@@ -46,17 +47,17 @@ class Plan:
     """The settings of a conversion."""
 
     method: str
-    """The method, out of ``method_names()``."""
+    """The name of a method, one of ``method_names()``."""
     budget: Budget
     by_layer: bool = False
-    """Whether layers whose conversion costs more keep more."""
+    """Whether layers that lose more by the conversion keep more."""
     heal_tokens: int = 0
     """Tokens of distillation; 0 for none."""
     learning_rate: float | None = None
     precision: Precision = "full"
-    """That of the distillation."""
+    """Precision of the matrix products in the distillation."""
     seed: int = 0
-    """Seed of the order of windows in the distillation."""
+    """Seed for the order of windows in the distillation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +65,13 @@ class Stage:
     """A measured stage of a conversion."""
 
     name: str
-    """as it is, one shot, refitted, healed."""
+    """The name: ``as it is``, ``one shot``, ``refitted`` or ``healed``."""
     loss: float
-    """The loss on the held-out text, in nats a token."""
+    """The loss on the held-out text, in nats per token."""
     divergence: float
-    """KL(original || this stage) on the same text, in nats a token."""
+    """KL(original || this stage) on the held-out text, in nats per token."""
     cpu_seconds: float
-    """CPU seconds of the stage, without its measurement."""
+    """CPU seconds of the stage, without the measurement of its loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +82,20 @@ class SmallerCache:
     original: LanguageModel
     """The network that was given."""
     network: LanguageModel
-    """The network of the last stage; that which was given where nothing was converted."""
+    """The network of the last stage; the original where nothing was converted."""
     config: LanguageModelConfig
-    """The network that is made."""
+    """The configuration of the converted network."""
     statement: str
     """The new form, as a clause of a sentence."""
     forecast: Forecast | None
     stages: tuple[Stage, ...]
-    """The first is the unchanged network."""
+    """The stages; the first is the unchanged network."""
     layers: tuple[LayerOutcome, ...]
-    """What became of each layer; empty where nothing was converted."""
+    """The outcome of each layer; empty if nothing was converted."""
     fitted_tokens: int
     held_out_tokens: int
     seconds: float | None = None
-    """Forecast of CPU seconds, where nothing was converted."""
+    """Forecast of the CPU seconds, if nothing was converted."""
 
     @property
     def share(self) -> float:
@@ -183,7 +184,7 @@ def run_stages(
         found, config = forecast_sizes(network, plan, config, texts, show_progress)
     with show_progress("converting", "layers") as on_progress:
         made = convert_network(network, config, method, texts.fitted, on_progress=on_progress)
-    # Both are made in one pass.
+    # One pass makes both networks.
     seconds = time.process_time() - begun
     measure("one shot", made.one_shot, 0.0)
     measure("refitted", made.refitted, seconds)

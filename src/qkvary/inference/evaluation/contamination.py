@@ -21,16 +21,16 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 
 RUN = 13
-"""The length of a run in words."""
+"""Length in words of the runs that are compared."""
 LONGEST_WORD = 2**16
-"""Longer runs without a space may be split, because the text is read in parts."""
+"""Longer stretches without a space may be split, because the text is read in parts."""
 
 _BLOCK = 2**18
-"""Tokens decoded at a time."""
+"""Number of tokens decoded at a time."""
 _REMEMBERED = 2**10
-"""Words kept of a long run of known words."""
+"""Number of words kept of a long run of known words."""
 _BORDER = ""
-"""The border between two documents, not a word."""
+"""Marks the border between two documents; it is not a word."""
 _WORD = re.compile(r"[^\W_]+")
 _APOSTROPHES = str.maketrans("", "", "'’")
 
@@ -88,7 +88,7 @@ class TrainingText:
         tokenizer = self.data.tokenizer
         pieces = list_token_bytes(tokenizer, find_boundary_tokens(tokenizer, self.data.separator))
         parts = _read_words(_decode(self.split, pieces, on_progress))
-        # The last words, as far as all of them occur in questions.
+        # The words at the end, as long as all of them occur in questions.
         recent: list[str] = []
         for word in chain.from_iterable(parts):
             if word not in known:
@@ -104,7 +104,7 @@ class TrainingText:
         return shared
 
     def describe(self) -> dict[str, JsonValue]:
-        """Return the identity of the text and the length of a run, for the results."""
+        """Return what identifies the text, and how many words in a row are compared."""
         return {
             "data": str(self.data.path),
             "name": self.data.name,

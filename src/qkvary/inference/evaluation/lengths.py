@@ -19,7 +19,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
 FIRST_BUCKET = 128
-"""Positions per bucket, unless there would be too many buckets."""
+"""Positions per bucket, if that does not make too many buckets."""
 MOST_BUCKETS = 32
 
 
@@ -28,9 +28,9 @@ class Bucket:
     """The targets in a range of positions of their windows."""
 
     first: int
-    """The position in the window, from 0, of the last token read before the first target."""
+    """Position in the window, counted from 0, of the token before the first target."""
     last: int
-    """The position before the last target."""
+    """Position in the window of the token before the last target."""
     tokens: int
     """The number of targets over all windows."""
     loss: float
@@ -44,7 +44,7 @@ class LengthScore:
     length: int
     """Tokens per window."""
     beyond: bool
-    """Whether the length exceeds the configured one."""
+    """Whether the length exceeds the network's configured maximum."""
     score: TextScore
     """The score over all positions."""
     buckets: tuple[Bucket, ...]

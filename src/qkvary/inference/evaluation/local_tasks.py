@@ -22,19 +22,20 @@ class LocalTask:
     """A task of lm-eval and its local files, whose fields differ from those of the hub."""
 
     task: str
-    """Its name in lm-eval."""
+    """The name in lm-eval."""
     config: str
-    """Its configuration file in lm-eval's folder of tasks."""
+    """The configuration file in lm-eval's folder of tasks."""
     evaluated: str
     """The file of the questions."""
     shots: tuple[str, ...] = ()
-    """Possible files of solved examples; the first that exists is used, else the evaluated file."""
+    """Possible files of solved examples: the first that exists is used, otherwise the file of the
+    questions."""
     convert: Callable[[Row], Row]
-    """Converts a row of the local copy to the fields that the prompts read."""
+    """Converts a row of the local file to the fields that the prompts read."""
     usual_shots: int = 5
     """The default number of solved examples."""
     is_processed: bool = False
-    """Whether ``convert`` returns what ``process_docs`` of the configuration would."""
+    """Whether ``convert`` already does what the configuration's ``process_docs`` does."""
 
     def find_shots(self, folder: Path) -> str:
         """Return the file of the solved examples."""
@@ -60,7 +61,7 @@ def read_rows(path: Path, convert: Callable[[Row], Row] | None = None) -> list[R
                 found.append(convert(row) if convert else row)
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise DamagedError(
-                    f"{path}:{number} is not a question of this task: expected an object of JSON "
+                    f"{path}:{number} is not a question of this task: expected a JSON object "
                     "with its fields"
                 ) from None
     if not found:

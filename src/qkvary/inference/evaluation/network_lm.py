@@ -26,9 +26,9 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
 _REMEMBERED = 64
-"""Texts whose tokens are cached: all choices of a question share a prompt."""
+"""Number of texts whose tokens are cached: all choices of a question share a prompt."""
 _LONGEST_ANSWER = 256
-"""Tokens of a written answer where a task says nothing; lm-eval's own number."""
+"""Maximum tokens of a generated answer if the task sets none; lm-eval's default."""
 _UNKNOWN = "<unk>"
 
 
@@ -50,9 +50,9 @@ class NetworkLM(HFLM):
         self._prefix = 0 if begin is None else begin
         self._limit = model.config.max_tokens
         self._names: list[str] = []
-        """The tasks of the current requests."""
+        """The tasks that the current requests belong to."""
         self._cut: dict[str, list[bool]] = {}
-        """Whether each prompt of a task lost its beginning."""
+        """For each task, whether each prompt lost its beginning."""
         options: dict[str, Any] = {
             "pretrained": QKVForCausalLM.wrap(model),
             "tokenizer": _make_stand_in(),
@@ -138,7 +138,7 @@ class NetworkLM(HFLM):
         Raises:
             UsageError: if an answer alone does not fit, or is empty.
         """
-        # The windows of a rolling text have no task, and lose nothing.
+        # Windows of a rolling text belong to no task, and are not cut.
         names = self._names or [""] * len(requests)
         for name, (_, context, answer) in zip(names, requests, strict=True):
             if not 0 < len(answer) <= self._limit:

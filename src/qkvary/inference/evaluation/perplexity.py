@@ -21,7 +21,7 @@ from qkvary.nn.decoder import Decoder
 from qkvary.storage.environment import require_memory
 
 PADDED_BYTES = 16
-"""Bytes of a token of padded rows: its number, and where it is in the text."""
+"""Bytes per token of padded rows: its id, and its position in the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,10 @@ class Protocol:
     context: int
     """The maximum number of tokens before a target."""
     stride: int
-    """The offset between consecutive windows; equal to the context for windows side by side."""
+    """The offset between consecutive windows; equal to the context for windows that do not
+    overlap."""
     joined: bool = False
-    """Whether documents are concatenated; otherwise each is read alone."""
+    """Whether documents are concatenated; otherwise each is read by itself."""
     batch_size: int = 8
     """Windows per batch; affects rounding only."""
 
@@ -47,15 +48,17 @@ class TextScore:
     windows: int
     """The number of windows."""
     tokens: int
-    """Predicted real tokens."""
+    """The number of predicted real tokens."""
     text_bytes: int
-    """UTF-8 bytes of these tokens."""
+    """The UTF-8 bytes of these tokens."""
     loss: float
     """Nats per real token."""
     loss_error: float
-    """The standard error over blocks of ``context`` tokens; NaN for fewer than two."""
+    """The standard error of ``loss`` over blocks of ``context`` tokens; NaN for fewer than two
+    blocks."""
     marks: int
-    """Real tokens that mark the beginning or end of a document; they have no bytes."""
+    """The number of real tokens that mark the beginning or end of a document; they have no
+    bytes."""
     mark_loss: float
     """Nats per mark; NaN without marks."""
 
@@ -80,7 +83,7 @@ class PaperScore:
     """The score by the papers' protocol."""
 
     rows: int
-    """The number of documents, each a row."""
+    """The number of rows, each with one document."""
     real_share: float
     """The share of targets that are not padding."""
     loss: float

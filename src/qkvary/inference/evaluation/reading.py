@@ -19,17 +19,17 @@ class TextReading:
     split: DataSplit = "validation"
     """The split of a prepared set."""
     tokens: int | None = None
-    """The maximum number of tokens to read; ``None`` for all."""
+    """The maximum number of tokens to read; ``None`` for all tokens."""
     context: int | None = None
-    """The maximum tokens before a target; ``None`` for the maximum of the network."""
+    """The maximum number of tokens before a target; ``None`` for the network's maximum."""
     stride: int | None = None
-    """Tokens between starts of windows; ``None`` for as many as ``context``."""
+    """Tokens between the starts of two windows; ``None`` for ``context``."""
     joined: bool = False
-    """Whether documents are read one after the other, not separately."""
+    """Whether documents are concatenated; otherwise each is read by itself."""
     lengths: tuple[int, ...] = ()
     """Window lengths at which the perplexity by position is compared."""
     paper: bool = False
-    """Whether to count as the papers did too: a document per row, padded with separators."""
+    """Whether to score as the papers did too: one document per row, padded with separators."""
 
     def __post_init__(self) -> None:
         check_word("split", self.split, get_args(DataSplit))
@@ -48,25 +48,25 @@ class TaskReading:
     """Tasks, and how their prompts are made."""
 
     tasks: tuple[str, ...]
-    """Names of tasks; ``five`` for the local ones but lambada."""
+    """Names of tasks; ``five`` means all local tasks except lambada."""
     task_data: Path | None = None
     """The folder of the task files; ``None`` for ``lm_eval`` in ``$QKVARY_DATA``."""
     fewshot: int | None = None
-    """Solved examples before each question; ``None`` for those of the task."""
+    """Solved examples before each question; ``None`` for the task's own number."""
     limit: int | None = None
-    """The maximum number of questions per task, from the first; ``None`` for all."""
+    """The maximum number of questions per task, counted from the first; ``None`` for all."""
     against: str | None = None
-    """A prepared set in whose training split the questions are looked for, by its folder or its
-    name in the cache."""
+    """A prepared set whose training split is searched for the questions: its folder, or its name in
+    the cache."""
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
-            raise ValueError(f"expected limit of at least 1, got {self.limit}")
+            raise ValueError(f"expected a limit of at least 1, got {self.limit}")
         if self.fewshot is not None and self.fewshot < 0:
             raise ValueError(f"expected fewshot of at least 0, got {self.fewshot}")
         if not self.tasks:
             given = "a set to compare with" if self.against else "none"
-            raise ValueError(f"expected tasks to ask, got {given}")
+            raise ValueError(f"expected tasks, got {given}")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def _put(values: NDArray[np.int64], model: Decoder) -> Tensor:
 
 
 def _score(model: Decoder, inputs: Tensor, targets: Tensor, wanted: Tensor) -> NDArray[np.float64]:
-    # Places found on the host, which need not wait for the device to count them.
+    # Positions are found on the host, so that the device need not be waited for.
     chosen = tuple(place.to(inputs.device) for place in wanted.nonzero(as_tuple=True))
     losses = model.token_losses(model.features(inputs)[chosen], targets[chosen])
     return losses.double().cpu().numpy()

@@ -44,7 +44,7 @@ SHOT_SEED = 1234
 """lm-eval's own seed, which selects the solved examples of each question."""
 _ACCURACIES = ("acc", "acc_norm")
 _LABELS = re.compile(r"^Question: |\nAnswer:(?= )")
-"""The labels that prompts put around a question, which a training text need not have."""
+"""The labels that prompts put around a question; a training text may lack them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +52,10 @@ class PreparedTasks:
     """Tasks that exist, with everything that scoring them needs."""
 
     reading: TaskReading
-    """The settings."""
     folder: Path | None
     """The folder of local files, if any."""
     against: TrainingText | None
-    """The text in which the questions are searched for."""
+    """The training text that is searched for the questions."""
     manager: TaskManager
     """lm-eval's index of tasks."""
 
@@ -87,7 +86,7 @@ class PreparedTasks:
         for name, task in found["tasks"].items():
             shots = local[name].usual_shots if name in local else None
             shots = shots if reading.fewshot is None else reading.fewshot
-            # A task without any keeps none, as in lm-eval.
+            # A task that wants no examples gets none, as in lm-eval.
             if shots is not None and task.get_config("num_fewshot") != 0:
                 task.set_config(key="num_fewshot", value=shots)
             _check_shots(task)
@@ -122,7 +121,7 @@ def prepare_tasks(reading: TaskReading) -> PreparedTasks:
                 f"expected {task.evaluated} in {folder} for {name}, got no such file; nothing is "
                 "downloaded"
             )
-    # The index of all tasks takes seconds.
+    # Building the index of all tasks takes seconds.
     manager = TaskManager(include_defaults=bool(others))
     for name in others:
         if not manager.match_tasks([name]):
@@ -172,7 +171,7 @@ def measure_tasks(
                 answers = iter(asked.against.find(questions, on_progress=on_progress))
                 shared = {name: [next(answers) for _ in one] for name, one in texts.items()}
         with _explain(reading.names):
-            # Its standard errors by resampling would start a process per core.
+            # lm-eval's bootstrapped standard errors would start one process per core.
             results: Any = evaluate(
                 lm, found, limit=reading.limit, bootstrap_iters=0, log_samples=True
             )
@@ -201,7 +200,7 @@ def question_text(task: Any, document: Mapping[str, Any]) -> str:
         document, task.fewshot_context(document, 0), metadata=(task.config.task, 0, 1)
     )
     if task.OUTPUT_TYPE == "multiple_choice":
-        # With choices inside the question, doc_to_text gives the index of the right one.
+        # If the choices are in the question, doc_to_text returns the index of the right one.
         right = task.doc_to_text if task.multiple_input else task.doc_to_target
         requests = requests[right(document)]
     return _LABELS.sub("", "".join(requests.args))
@@ -220,7 +219,8 @@ def _local_rows(folder: Path) -> Generator[None]:
         config, shots = task.config, cast("Any", task.fewshot_cfg)
         local = next((one for one in LOCAL_TASKS.values() if one.task == config.task), None)
         if local and (folder / local.evaluated).is_file():
-            # lm-eval leaves a question out of its examples where both have one test split.
+            # If questions and examples come from the same test split, lm-eval excludes the question
+            # from its examples.
             found = {"test": local.evaluated, "shots": local.find_shots(folder)}
             if local.is_processed:
                 config.process_docs = shots.process_docs = None
@@ -241,7 +241,7 @@ def _local_rows(folder: Path) -> Generator[None]:
             file: Dataset.from_list(read_rows(folder / file, convert)) for file in {*found.values()}
         }
         task.dataset = cast("Any", LocalRows(rows))
-        # A split without a file is one that the task does not have.
+        # A missing file means that the task does not have this split.
         config.training_split = found.get("training")
         config.validation_split = found.get("validation")
         config.test_split, shots.split = found.get("test"), found.get("shots")

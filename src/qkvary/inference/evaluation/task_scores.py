@@ -19,7 +19,8 @@ class Metric:
     value: float
     """The figure."""
     error: float = math.nan
-    """The standard error over questions; NaN for fewer than two, or if the figure is no mean."""
+    """The standard error over questions; NaN for fewer than two questions, or if the figure is not
+    a mean."""
     chance: float | None = None
     """The accuracy of guessing; ``None`` without choices."""
 
@@ -36,7 +37,7 @@ class Metrics:
     """The metrics of some questions."""
 
     metrics: Mapping[str, Metric]
-    """By the name that lm-eval gives them, with the filter if there is one."""
+    """The figures by lm-eval's name of the metric, with the filter if there is one."""
 
     @property
     def accuracy(self) -> Metric | None:
@@ -54,9 +55,9 @@ class Contamination(Metrics):
     """The overlap of a task's questions with a training text, and accuracies on the others."""
 
     questions: int
-    """Questions searched for."""
+    """Number of questions that were searched for."""
     shared: int
-    """Questions that share a run of words with the text."""
+    """Number of questions that share a run of words with the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class TaskScore(Metrics):
     """The score of a network on a task, or on a group of tasks."""
 
     task: str
-    """The name in lm-eval."""
+    """The name of the task in lm-eval."""
     documents: int | None
     """The number of questions; ``None`` for a group."""
     evaluated: str | None
@@ -74,12 +75,12 @@ class TaskScore(Metrics):
     shots_from: str | None
     """The local file of the solved examples, if any."""
     cut_prompts: float | None
-    """The share of prompts truncated on the left to fit the network; ``None`` for a group, and for
-    whole texts."""
+    """The share of prompts that were cut on the left to fit the network; ``None`` for a group, and
+    for tasks that score whole texts."""
     version: str
     """The version of the task in lm-eval."""
     contamination: Contamination | None = None
-    """The overlap with a training text, if it was searched for."""
+    """The overlap with a training text, if one was given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +90,9 @@ class TaskMeasurement:
     reading: TaskReading
     """The tasks and their settings."""
     against: Mapping[str, Any] | None
-    """The text in which the questions were searched for."""
+    """The text that was searched for the questions."""
     scores: Mapping[str, TaskScore]
-    """The scores by the names of the tasks, and of groups as lm-eval lists them."""
+    """The scores by the name of the task, or of the group in lm-eval's list."""
     lm_eval: str
     """The version of lm-eval."""
 

@@ -21,7 +21,8 @@ from qkvary.inference.evaluation.texts import Text, make_text, open_split
 from qkvary.storage.errors import UsageError
 
 ShowProgress = Callable[[str], AbstractContextManager[Progress]]
-"""Opens the display of a part of the work, which is called with what is done and the total."""
+"""Opens a progress display for a named part of the work; it is called with the finished amount and
+the total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +32,13 @@ class TextMeasurement:
     reading: TextReading
     """The text and how it was read."""
     protocol: Protocol
-    """The windows."""
+    """How the text was cut into windows."""
     made_for: int
-    """The maximum tokens of the network."""
+    """The network's maximum number of tokens."""
     score: TextScore
     """The score per token."""
     paper: PaperScore | None
-    """The score as the papers counted; ``None`` where it was not requested, or without a
-    separator."""
+    """The score as the papers count; ``None`` if it was not requested, or there is no separator."""
     lengths: tuple[LengthScore, ...]
     """The scores at several window lengths."""
 
@@ -74,14 +74,14 @@ def measure_text(
     longest = lengthen(network, requested)
     lengthen(network, max(reading.lengths, default=1))
     text = _load_text(loaded, reading)
-    # More than the text has would only pad it.
+    # A context longer than the text would only add padding.
     spans = text.spans(joined=reading.joined)
     most = int((spans[:, 1] - spans[:, 0]).max(initial=0)) - 1
     context = min(requested, max(network.config.max_tokens, most))
     stride = reading.stride or requested
     protocol = Protocol(
         context=context,
-        # One beyond the requested context is refused.
+        # A stride above the requested context is passed on, and refused.
         stride=stride if stride > requested else min(stride, context),
         joined=reading.joined,
         batch_size=batch_size,

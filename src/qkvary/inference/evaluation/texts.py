@@ -24,11 +24,11 @@ class Text:
     tokens: NDArray[np.int64]
     """The tokens of all documents."""
     starts: NDArray[np.int64]
-    """The start of each document, and the end of the last."""
+    """The start of each document, and the end of the last one; [documents + 1]."""
     token_bytes: TokenBytes
     """The number of UTF-8 bytes of each token of the vocabulary."""
     marks: NDArray[np.bool_]
-    """A mask over the vocabulary of tokens that mark the beginning or end of a document."""
+    """Whether each token of the vocabulary marks the beginning or end of a document."""
     separator: int | None
     """The token that ends documents and pads rows, if there is one."""
 

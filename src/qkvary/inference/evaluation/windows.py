@@ -15,9 +15,10 @@ class Windows:
     starts: Positions
     """The position of the first token of each window."""
     lengths: Positions
-    """Tokens read; the token after the last is a target too."""
+    """Tokens read per window; the token after the last is a target too."""
     known: Positions
-    """Targets at the beginning that an earlier window has scored: context only."""
+    """Targets at the beginning of each window that an earlier window has scored; they are context
+    only."""
 
     def __len__(self) -> int:
         return len(self.starts)

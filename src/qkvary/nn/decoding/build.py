@@ -22,7 +22,7 @@ COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 600.0
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
 NATIVE = ("-march=native", "-mcpu=native", "")
-"""Options of compilers for the processor that they run on; not all of them know both."""
+"""Compiler options for the processor of this machine; not all compilers know both."""
 
 
 class BuildError(RuntimeError):
@@ -108,7 +108,7 @@ def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
 
 
 def _load_unkept(compiler: str, source: Path) -> ctypes.CDLL:
-    # What is loaded stays when its file goes, where the system lets go of it.
+    # A loaded library stays loaded when its file is removed, on systems that allow it.
     with tempfile.TemporaryDirectory(prefix="qkvary-", ignore_cleanup_errors=True) as room:
         made = Path(room) / f"{source.stem}.so"
         _compile(compiler, source, made)
@@ -125,7 +125,8 @@ def _compile(compiler: str, source: Path, target: Path) -> None:
             raise BuildError(f"{compiler} does not finish: {error}") from error
         if done.returncode == 0:
             return
-        # A source that does not build would only be slow without the flag, or fail again.
+        # Only a compiler that refuses the flag gets another try; otherwise the source would fail
+        # again.
         is_refused = native.split("=")[0] in done.stderr
         said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
         if not is_refused:

@@ -25,14 +25,14 @@ from qkvary.nn.decoding.kept import keep_text, kept_folder
 from qkvary.nn.decoding.problem import Decoding
 
 VARIABLE = "QKVARY_DECODE_KERNEL"
-"""The environment variable that says what ``auto`` means."""
+"""The environment variable that fixes what ``auto`` chooses."""
 
 FILE_NAME = "choices.json"
 FORMAT = 2
 ROUNDS = 3
 TURN_SECONDS = 2e-4
 HOPELESS = 4.0
-"""Times of the best first call beyond which a kernel is not timed again."""
+"""A kernel whose first call takes this many times as long as the best is not timed again."""
 
 KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
     **folded.FORMS,
@@ -43,10 +43,10 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
 """The kernels by name."""
 
 _IS_FINE = time.get_clock_info("thread_time").resolution < TURN_SECONDS / 20
-"""Whether the clock of a thread resolves a turn."""
+"""Whether the thread clock is precise enough to time a turn."""
 
 LAYER = "layer"
-"""The name of the layer's own kernel, which is not among these."""
+"""The name of the layer's own computation, which is not in ``KERNELS``."""
 
 Kind = tuple[object, ...]
 
@@ -101,7 +101,7 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     """
     name = pinned(kernel)
     if name == LAYER:
-        # The layer itself is not among these kernels.
+        # The layer's own computation is not among these kernels.
         name = "auto"
     if name == "auto":
         return _prefer(problem)
@@ -123,7 +123,7 @@ def _prefer(problem: Decoding) -> str:
         return "folded"
     kind = kind_of(problem)
     if kind not in _started:
-        # A kernel that cannot be built is told once, and left out.
+        # A kernel that cannot be built is reported once, and skipped from then on.
         _started[kind] = _starts(problem, "triton")
     return "triton" if _started[kind] else "folded"
 
@@ -160,7 +160,8 @@ def choose_once(kind: str, names: Sequence[str], measure: Callable[[], str]) -> 
 def _choose_once(problem: Decoding, kind: str) -> str:
     names = [name for name in available(problem) if _is_usable(name, problem)]
     if "native" in names and "compiled" in names:
-        # Compiling takes longer than most runs decode; it is for machines that lack the kernel.
+        # Compiling takes longer than most runs decode; it is for machines without the native
+        # kernel.
         names.remove("compiled")
     return choose_once(kind, names, lambda: fastest(problem, names))
 
@@ -201,7 +202,7 @@ NAMES = (
     "padding",
     "bias",
 )
-"""Names of the parts of a kind."""
+"""Names of the parts of a ``Kind``."""
 
 
 def describe(kind: Kind) -> str:
@@ -299,7 +300,7 @@ def _remember() -> None:
     folder = kept_folder()
     if folder is None:
         return
-    # Other processes may have written meanwhile; what is overwritten is timed again.
+    # Other processes may have written choices meanwhile; overwritten ones are timed again.
     choices = {**_kept(folder), **_chosen}
     found = {"format": FORMAT, "machine": _machine(), "choices": choices}
     keep_text(FILE_NAME, json.dumps(found, indent=1, sort_keys=True) + "\n")

@@ -15,7 +15,7 @@ from qkvary.nn.decoding.build import find_compiler
 from qkvary.nn.decoding.problem import Decoding
 
 MOST_ROWS = 16
-"""Rows to a KV head beyond which products as sums are too slow."""
+"""With more rows per KV head, matrix products written as sums are too slow."""
 
 
 def can_compile(problem: Decoding) -> bool:

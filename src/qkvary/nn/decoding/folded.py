@@ -22,7 +22,7 @@ def attend_folded(problem: Decoding) -> Mixed:
     visible = problem.folded_visible()
     query, key, value = problem.folded_query(), problem.key, problem.value
     wider = key.shape[-1] - value.shape[-1]
-    # Fused kernels want one width; a pad of nothing would be a copy.
+    # Fused kernels need equal widths; padding by zero would still copy.
     if wider < 0:
         query, key = F.pad(query, (0, -wider)), F.pad(key, (0, -wider))
     mixed = F.scaled_dot_product_attention(
@@ -56,7 +56,7 @@ def _mask(problem: Decoding, visible: Tensor | None) -> Tensor | None:
 def _scores(query: Tensor, key: Tensor, bias: Tensor | None, visible: Tensor | None) -> Tensor:
     scores = query @ key.mT
     if scores.dtype == torch.float16:
-        # Its range ends at 65,504, and a softmax of infinities is not a number.
+        # float16 ends at 65,504, and the softmax of infinities is NaN.
         largest = torch.finfo(scores.dtype).max
         scores = scores.clamp_(-largest, largest)
     if bias is not None:
@@ -75,4 +75,4 @@ FORMS: Mapping[str, Callable[[Decoding], Tensor]] = {
     "folded": attend_folded,
     "matmul": attend_matmul,
 }
-"""The forms by name."""
+"""The forms of folded attention by name."""

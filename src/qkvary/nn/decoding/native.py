@@ -43,19 +43,19 @@ SOURCES = tuple(
     )
 )
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-"""The library's number of a dtype."""
+"""The library's number for each dtype."""
 CODES = {8: 3, 4: 4}
-"""The library's number of the codes of a quantised cache, by their bits."""
+"""The library's number for the codes of a quantised cache, by their bits."""
 LOG2_E = math.log2(math.e)
-"""The kernel computes powers of two."""
+"""Scales scores by log2(e), because the kernel computes powers of two."""
 WIDEST_VECTOR = 16
-"""Floats in the widest vector; rows of tables are padded to a multiple of it."""
+"""Number of floats in the widest vector register; rows of tables are padded to a multiple of it."""
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 _PLAIN = (0,) * 11
-"""The fields of ``Stored`` about codes, for a tensor without any."""
+"""The code fields of ``Stored``, for a tensor that is not quantised."""
 _UNROTATED = (0,) * 6
-"""The fields of ``Call`` about rotation, for keys that are read as they are stored."""
+"""The rotation fields of ``Call``, for keys that are read as stored."""
 
 
 class Stored(ctypes.Structure):
@@ -173,7 +173,7 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
         query = query.contiguous()
     width = problem.value.shape[3]
     output = torch.empty_like(query) if width == shape[3] else query.new_empty(*shape[:3], width)
-    # Tensors that the call points to must outlive it.
+    # Tensors whose addresses are in the call must outlive it.
     call, _kept = describe(problem, query, output)
     if loaded.qkvary_decode(call):
         raise MemoryError("no room for the partial results of decoding attention")
@@ -239,7 +239,7 @@ def rotate_when_read(call: Call, turn: Turn, tokens: int) -> list[Tensor]:
         tokens: The number of positions of the tables.
     """
     width = math.ceil(turn.dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
-    # Powers of two, so that a growing cache does not make a table for every length.
+    # Powers of two, so that a growing cache does not need a table for every length.
     periods = 1 << (-(-tokens // PERIOD) - 1).bit_length()
     tables = [*near_table(turn, width), *far_table(turn, width, periods)]
     call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
@@ -273,7 +273,7 @@ def point_codes(stored: Stored, claimed: ClaimedCodes) -> None:
     batch, head, token, _ = newest.stride()
     stored.newest_batch_stride, stored.newest_head_stride = batch, head
     stored.newest_token_stride = token
-    # The tokens that become codes now come before the first one that stays.
+    # The tokens that are quantised now come before the first one that stays unquantised.
     stored.newest = newest.data_ptr() + claimed.closing * token * newest.element_size()
 
 

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 Stored = Shaped[Tensor, "_ _ _ _"]
-"""[batch, kv_heads, keys, channels]; checked here, because key and value may differ in width."""
+"""[batch, kv_heads, keys, channels]; the width is checked here, because key and value may
+differ."""
 
 Bias = Float[Tensor, "_ _ _ _"]
 """[batch, heads, queries, keys]."""
@@ -23,11 +24,11 @@ class Decoding:
     query: Float[Tensor, "batch heads queries key_dim"]
     """The new queries."""
     key: Stored
-    """All stored keys, possibly of fewer heads than the query."""
+    """All stored keys; they may have fewer heads than the query."""
     value: Stored
-    """All stored values; the key itself where one tensor serves both roles."""
+    """All stored values; the same tensor as ``key`` if it serves both roles."""
     scale: float
-    """Factor of the products."""
+    """Factor of the products of query and key."""
     valid: Bool[Tensor, "batch keys"] | None = None
     """False for hidden keys."""
     bias: Bias | None = None
@@ -45,7 +46,7 @@ class Decoding:
         for name, stored in stored_parts.items():
             if stored.shape[:3] != (batch, groups, keys):
                 raise ValueError(
-                    f"expected a {name} of [{batch}, {groups}, {keys}, channels], "
+                    f"expected a {name} of shape [{batch}, {groups}, {keys}, channels], "
                     f"got {list(stored.shape)}"
                 )
             if stored.dtype != dtype:
@@ -56,7 +57,9 @@ class Decoding:
             raise ValueError(f"expected KV heads that divide {heads} heads, got {groups}")
         expected = (*self.query.shape[:3], keys)
         if self.bias is not None and self.bias.shape != expected:
-            raise ValueError(f"expected a bias of {list(expected)}, got {list(self.bias.shape)}")
+            raise ValueError(
+                f"expected a bias of shape {list(expected)}, got {list(self.bias.shape)}"
+            )
         parts = (self.query, key, value)
         if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
             raise ValueError("expected tensors without gradients, got one that requires them")

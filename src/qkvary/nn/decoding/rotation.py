@@ -17,20 +17,20 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.rotary import RotaryScaling
 
 PERIOD = 64
-"""Tokens after which the table for keys begins again."""
+"""Number of positions in the near table; the far table holds the multiples of it."""
 
 
 class Turn(NamedTuple):
     """The settings of a layer's rotation."""
 
     dim: int
-    """Rotated channels of a head, an even number."""
+    """Number of rotated channels per head; even."""
     base: float
-    """Channel pair k rotates by ``base^(-2k/dim)`` per position, where nothing is scaled."""
+    """Channel pair k rotates by ``base^(-2k/dim)`` per position, before any scaling."""
     scaling: RotaryScaling | None = None
-    """What divides that."""
+    """The scaling of the frequencies, if any."""
     tokens: int = 0
-    """The length of the text, where the scaling depends on it."""
+    """The length of the text, if the scaling depends on it; otherwise 0."""
 
 
 def turn_of(config: AttentionConfig, tokens: int) -> Turn:

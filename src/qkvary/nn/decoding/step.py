@@ -39,10 +39,10 @@ LAYER_NORM, RMS_NORM = 1, 2
 PLACEMENTS = ("pre", "pre-only", "post", "post-final")
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
-"""The failures of ``step.cpp`` by number; any other number is a lack of memory."""
+"""Error codes of ``step.cpp``; any other means that memory ran out."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 FEATURES = {"linear": 1, "linear-relu": 2, "linear-softmax": 3, "linear-identity": 4}
-"""The feature maps of linear attention by the library's numbers."""
+"""The library's numbers for the feature maps of linear attention."""
 
 
 def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | EncoderDecoder]:
@@ -102,18 +102,19 @@ def _supports_layer(cache: LayerCache) -> bool:
     scaling = config.position.scaling
     has_factor = scaling is not None and scaling.attention_factor != 1.0
     if has_factor and config.value_rope == "counter":
-        # One table is for keys and for mixed values, which are turned back.
+        # Keys and the values that are rotated back share one table, so no factor can apply to keys
+        # only.
         return False
     if variant.latent is not None and options.layout == "split":
-        # Keys and values that a latent was expanded to are read by other means.
+        # The native step cannot read keys and values that were expanded from a latent.
         return False
     if variant.decoupled is not None:
-        # A rotary key is stored rotated, or would have to be rotated whenever it is read.
+        # In other layouts the rotary key would have to be rotated whenever it is read.
         return options.layout in ("rotated", "split")
     if variant.positions == "none":
         return options.layout in ("sources", "rotated", "split")
     if options.layout == "sources":
-        # A value that is the turned key would have to be turned as well.
+        # A value that is the rotated key would have to be rotated as well.
         return variant.sharing.key != variant.sharing.value or needs_slice(config)
     return options.layout == "split" or (options.layout == "rotated" and not needs_slice(config))
 
@@ -207,7 +208,7 @@ class NativeStep:
         valid = _as_read(attention_mask, tokens.shape[0], index + 1)
         position = torch.full_like(tokens, index)
         if valid is not None:
-            # Positions count from the first real token, as in a layout.
+            # Positions count from the first real token, as in ``Layout``.
             position = (position - valid.int().argmax(dim=-1)).clamp(min=0)
         shape = (tokens.shape[0], self.model.config.vocabulary)
         logits = torch.empty(shape, dtype=torch.float32)
@@ -265,7 +266,7 @@ class NativeStep:
         """Point to the keys and values of the source, and to the mask of its real tokens."""
         length = cache.cross.length
         mask = _as_read(cache.memory_mask, rows, length)
-        # A softmax over nothing but padding is one over all of it.
+        # A row that has only padding attends to all of it, so that its softmax is defined.
         self._memory_mask = None if mask is None else mask | ~mask.any(dim=-1, keepdim=True)
         crossing = (layer for layer in self._layers if layer.reads_memory)
         for layer, memory in zip(crossing, cache.cross.layers, strict=True):
@@ -430,7 +431,7 @@ class NativeStep:
         return self._turns[key]
 
     def _at(self, tensor: Tensor) -> int:
-        # Not the parameter itself: a cast would leave it with other memory, and this freed.
+        # Detached: a cast would give the parameter new memory, and free this.
         self._kept.append(tensor.detach())
         return tensor.data_ptr()
 
@@ -440,7 +441,7 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
     if mask is None:
         return None
     if mask.shape != (rows, tokens):
-        raise ValueError(f"expected attention_mask of [{rows}, {tokens}], got {list(mask.shape)}")
+        raise ValueError(f"expected attention_mask [{rows}, {tokens}], got {list(mask.shape)}")
     mask = mask.bool()
     return mask if mask.stride(-1) == 1 else mask.contiguous()
 

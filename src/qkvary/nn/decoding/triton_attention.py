@@ -25,31 +25,32 @@ except ImportError:
 
 SOURCES = (Path(__file__), Path(__file__).with_name("triton_kernels.py"))
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-"""The dtypes that the kernels compute."""
+"""The dtypes that the kernels support."""
 
 LEAST = 16
-"""Rows, keys and channels of the smallest product that matrix units take."""
+"""The smallest number of rows, keys and channels that matrix units can multiply."""
 MOST_FEW = {torch.float32: 1, torch.float16: 0, torch.bfloat16: 0}
-"""Rows up to which a program multiplies number by number: without rounding float32, matrix units
-are slow, and they take 16 rows for one. Measured on an H200 (``studies/ours/gpu``)."""
+"""Up to this number of rows a program does not use matrix units: they are slow for float32 without
+rounding, and they compute 16 rows for one. Measured on an H200 (``studies/ours/gpu``)."""
 MOST_ROWS, MOST_KEYS = 64, 256
-"""The maximum rows and keys of a tile."""
+"""Maximum number of rows and of keys per tile."""
 TILE_BYTES = 1 << 15
-"""Bytes of a tile of keys or queries: of 27 cuts measured on an H200 the fastest for 32 and 8 KV
-heads of 64 channels in bfloat16, at 0.63 to 0.71 of the rate of a copy. Where a multiprocessor has
-too little shared memory, half of it and twice the programs, and so on."""
+"""Bytes of a tile of keys or queries. Of 27 sizes measured on an H200 this was the fastest for
+32 and 8 KV heads of 64 channels in bfloat16, at 0.63 to 0.71 of the rate of a copy. If a
+multiprocessor has too little shared memory, tiles are halved and programs doubled until they
+fit."""
 MOST_ROW_BYTES = 1 << 10
-"""Bytes of the widest key, value or query."""
+"""Maximum bytes of a key, value or query."""
 MERGED = 1 << 12
-"""Numbers that a program of the merge reads."""
+"""Number of values that a program of the merge reads."""
 MOST_RUNS = 256
 WARPS, STAGES = 4, 3
-"""Warps of a program, and tiles that it has on their way."""
+"""Warps per program, and tiles that are loaded in advance."""
 PROGRAMS = 2
 """Programs per multiprocessor, so that some compute while others wait for memory."""
 INTERPRETED_PROCESSORS = 2
 _tile_bytes: dict[object, int] = {}
-"""Bytes of a tile by kind of call, where one of ``TILE_BYTES`` did not fit."""
+"""Bytes per tile by kind of call, where ``TILE_BYTES`` did not fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +58,15 @@ class Cut:
     """The sizes of the pieces of a call."""
 
     tile: int
-    """Keys that are read at a time."""
+    """Number of keys per tile."""
     runs: int
-    """Parts of the keys, each of as many whole tiles."""
+    """Number of parts into which the keys are cut, each with the same number of whole tiles."""
     block: int
-    """Rows of a program; fewer than ``LEAST`` are multiplied without matrix units."""
+    """Rows per program; fewer than ``LEAST`` are multiplied without matrix units."""
     blocks: int
-    """Programs for the rows of a KV head."""
+    """Number of programs for the rows of a KV head."""
     warps: int
-    """Warps of a program."""
+    """Warps per program."""
 
 
 def is_interpreted() -> bool:
@@ -117,7 +118,7 @@ def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows va
 
 
 def cut(problem: Decoding, tile_bytes: int) -> Cut:
-    """Return the sizes of the pieces of a call, given a tile size, that suit its device."""
+    """Return how to cut a call into tiles of at most this size, for its device."""
     batch, groups, keys, _ = problem.key.shape
     bytes_of_row = _bytes_of_row(problem)
     most = tile_bytes // bytes_of_row
@@ -131,7 +132,7 @@ def cut(problem: Decoding, tile_bytes: int) -> Cut:
     runs = min(tiles, MOST_RUNS, max(1, wanted))
     return Cut(
         tile=tile,
-        # Runs of equal length, none of them empty.
+        # Runs have equal lengths, and none is empty.
         runs=-(-tiles // -(-tiles // runs)),
         block=block,
         blocks=blocks,
@@ -148,7 +149,7 @@ def _bytes_of_row(problem: Decoding) -> int:
 def _attend(problem: Decoding, pieces: Cut) -> Float[Tensor, "batch kv_heads rows value_dim"]:
     query, key, value, valid = problem.query, problem.key, problem.value, problem.valid
     shape = (*key.shape[:2], problem.rows, pieces.runs)
-    # The part of a single run is the result, and has its type.
+    # If there is a single run, its part is the result and has the result's dtype.
     dtype = query.dtype if pieces.runs == 1 else torch.float32
     parts = query.new_empty(*shape, value.shape[3], dtype=dtype)
     sizes = query.new_empty(shape, dtype=torch.float32)

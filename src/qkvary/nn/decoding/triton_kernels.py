@@ -16,7 +16,7 @@ from torch import Tensor
 from triton import knobs
 
 FAILURES = (triton.TritonError, SubprocessError)
-"""Errors of a kernel that cannot be built; Triton calls a compiler, which may fail too."""
+"""Errors of a kernel that cannot be built; the compiler that Triton calls may fail too."""
 
 NoRoom = triton.OutOfResources
 """The error of a kernel whose tiles exceed the shared memory of the GPU."""
@@ -30,44 +30,45 @@ PRODUCTS = {
     # The interpreter cannot multiply bfloat16.
     torch.bfloat16: tl.float32 if INTERPRETED else tl.bfloat16,
 }
-"""The dtype of the factors of both products, by the dtype of the queries."""
+"""The dtype in which both products multiply, by the dtype of the queries."""
 
 LOWEST = tl.constexpr(-1e38)
-"""The initial maximum of a row's scores: finite, so that a row without keys is no special case."""
+"""The initial maximum of a row's scores: finite, so that rows without keys need no special case."""
 
 
 class Stored(NamedTuple):
     """Keys or values in place, [batch, kv_heads, tokens, channels]."""
 
     numbers: Tensor
-    """The numbers."""
+    """The tensor."""
     strides: tuple[int, ...]
     """The strides of all four dimensions."""
     dim: tl.constexpr
-    """Channels."""
+    """Number of channels."""
     width: tl.constexpr
-    """Channels, padded to a power of two."""
+    """Number of channels, padded to a power of two."""
 
 
 class Bias(NamedTuple):
     """A bias on scores in powers of two, [batch, kv_heads, rows, tokens], contiguous."""
 
     numbers: Tensor
-    """The numbers, float32."""
+    """The values, float32."""
     keys: int
-    """Keys per row."""
+    """Number of keys per row."""
 
 
 class Valid(NamedTuple):
     """A mask of the keys, [batch, tokens]."""
 
     marks: Tensor
-    """False for padding."""
+    """The mask: False for padding."""
     strides: tuple[int, ...]
     """The strides of both dimensions."""
 
 
-# Parameters have no types here: inside a kernel they are Triton's pointers, blocks and constants.
+# Parameters have no annotations here: inside a kernel they are Triton's pointers, blocks and
+# constants.
 @triton.jit
 @no_type_check
 def read_tile(stored, batch, group, first, tokens, TILE: tl.constexpr):
@@ -187,7 +188,7 @@ def attend_run(
         mixed *= kept[:, None]
         mixed = mix(weights, values, mixed, FEW)
         most = highest
-    # A row that sees some key gives its highest score the weight 1.
+    # A row that sees a key gives its highest score the weight 1.
     total = tl.maximum(total, 1.0)
     part = row * runs + run
     channel = tl.arange(0, mixture.width)[None, :]

@@ -15,31 +15,31 @@ from qkvary.tasks.config import (
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 SYNTHETIC_TASKS: tuple[SequenceTaskName, ...] = ("reverse", "sort", "sub", "swap", "copy")
-"""The tasks, in the order of the papers' tables."""
+"""The tasks in the order of the papers' tables."""
 
 SYNTHETIC_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
-"""The rows of the tables of synthetic and vision tasks of paper 1; paper 2 has the first three."""
+"""The rows of paper 1's tables of synthetic and vision tasks; paper 2 has the first three."""
 
 CHARACTER_VARIANTS = SYNTHETIC_VARIANTS[:3]
-"""The rows of the character experiment of paper 2."""
+"""The rows of paper 2's character experiment."""
 
 NUMBER_VARIANTS = ("QKV", "(Q=K-V)+", "Q=K-V")
-"""The rows of the number experiment of paper 2."""
+"""The rows of paper 2's number experiment."""
 
 DIGITS = 10
 CHARACTERS = 65
-"""Distinct characters of tiny Shakespeare."""
+"""Number of distinct characters in tiny Shakespeare."""
 
 NUMBER_WORDS = 30
-"""Distinct words of the spelled numbers, the mark between them included."""
+"""Number of distinct words in the spelled numbers, including the mark between them."""
 
 NUMBER_EPOCHS = 15
 NUMBER_BATCH = 64
 NUMBER_STEPS_PER_EPOCH = {16: 49, 32: 24, 64: 12, 128: 6}
-"""Whole batches of training windows, by words per window; the same under both protocols."""
+"""Number of whole batches of training windows, by words per window; the same for both protocols."""
 
 SOLVED = 0.99
-"""Token accuracy on the validation split from which a synthetic task counts as solved."""
+"""The token accuracy on the validation split at which a synthetic task counts as solved."""
 
 
 def synthetic_network(
@@ -266,14 +266,14 @@ NUMBER_CEILING = (
     "windows of 16, 32, 64 and 128 words the best possible accuracies are 0.80, 0.90, 0.95 and "
     "0.98, the best losses 0.52, 0.26, 0.13 and 0.06."
 )
-"""The scores of a solver that knows the numbers by heart."""
+"""The score of a solver that knows all numbers."""
 
 NUMBER_UNDERTRAINED = (
     "Windows of 64 and 128 words give 12 and 6 updates an epoch, and the learning rate 1e-4 is a "
     "tenth of the other: these settings measure how far a short training gets, not what a network "
     "can learn."
 )
-"""The limit of the longer windows and the lower rate."""
+"""Why longer windows and the lower learning rate score less."""
 
 NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
     "as-published": (
@@ -285,7 +285,7 @@ NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
         "training has a loss of 2.75."
     ),
 }
-"""The scores of a solver that reads no word, over windows of all sizes."""
+"""The score of a solver that reads no words, over windows of all sizes."""
 
 
 def number_grid(

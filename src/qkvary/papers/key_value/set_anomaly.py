@@ -9,7 +9,7 @@ from qkvary.tasks.config import AnomalyOrder, AnomalyTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TestAt, TrainingConfig
 
 PLUS_FEATURES = 50
-"""Channels of the 2D sinusoid of ``+`` in the vision experiments."""
+"""Number of channels of the 2D sinusoid of ``+`` in the vision experiments."""
 SETS_PER_STEP = 64
 
 

@@ -8,18 +8,19 @@ from qkvary.tasks.config import TranslationProtocol, TranslationTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+")
-"""The rows of the translation experiment of paper 2."""
+"""The rows of paper 2's translation experiment."""
 WORDS: dict[int, dict[Language, int]] = {
     1: {"de": 19_133, "en": 11_200},
     3: {"de": 5_629, "en": 4_778},
 }
-"""Tokens of the training split of Multi30k by the occurrences from which a word has one."""
+"""Vocabulary sizes for Multi30k, by the number of times that a word must occur in the training
+split to get a token."""
 MAX_TOKENS = 100
-"""Longest translation of the published code."""
+"""Maximum length of a translation in the published code, in tokens."""
 SACREBLEU = "sacreBLEU (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp)"
-"""The score of the clean protocols, with its signature."""
+"""The score of the clean protocols, with its sacreBLEU signature."""
 EPOCH = 580
-"""Batches of 50 in the 29,000 training sentences."""
+"""Number of batches of 50 in the 29,000 training sentences."""
 BATCH = 50
 WARMUP = 4_000
 

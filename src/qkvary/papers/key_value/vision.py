@@ -25,7 +25,7 @@ EPOCHS: Mapping[ImageSetName, int] = {
     "cifar10": 40,
     "cifar100": 50,
 }
-"""The complete data sets of both papers, and the epochs for each."""
+"""The number of epochs on each complete data set, as in both papers."""
 
 PUBLISHED_TABLES = ("three-projections-table-3", "key-value-table-3")
 
@@ -48,7 +48,7 @@ def vision_network(
     """Return the vision transformer of the published code.
 
     Args:
-        name: The data set, or a task with images of one's own.
+        name: The data set, or a task with a user's own images.
         patch_size: Rows and columns of a patch.
         d_model: Channels.
         num_layers: Blocks.
@@ -94,8 +94,8 @@ def vision_floor(task: ImageTaskConfig) -> str:
 def vit_base(name: ImageSetName, *, image_size: int) -> VisionTransformerConfig:
     """Return ViT-B/16, with dropout of 0.1 and torch's default initialization.
 
-    Source: paper 1, section 3.2: width 768, 12 layers, 12 heads, d_ff 3,072. Norm after the last
-    block, one matrix as head and biases everywhere are those of Dosovitskiy et al. 2021.
+    Source: paper 1, section 3.2: width 768, 12 layers, 12 heads, d_ff 3,072. The norm after
+    the last block, a head of one matrix, and biases everywhere follow Dosovitskiy et al. 2021.
     """
     images = IMAGE_SETS[name]
     return VisionTransformerConfig(

@@ -9,13 +9,13 @@ from qkvary.tasks.config import RecallTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 RECALL_VARIANTS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V", "GQA-2", "MQA", "Q-GQA-2", "Q-MQA")
-"""The sharings of paper 1's tables, of projections and of heads."""
+"""Paper 1's sharings, of projections and of heads."""
 PROJECTIONS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
-"""Those of projections alone, which are all that one head has."""
+"""The sharings of projections only, for networks with one head."""
 CORES = ("linear", "soft")
-"""Cores without a softmax that are causal: linear attention with 1 + elu, and SOFT."""
+"""Causal cores without a softmax: linear attention with 1 + elu, and SOFT."""
 SOLVED = 0.99
-"""Validation accuracy at which a run ends, as in the published code."""
+"""A run ends at this validation accuracy, as in the published code."""
 
 POSITIONAL_FLOORS: Mapping[tuple[int, int], float] = {
     (32, 4): 0.307,
@@ -23,8 +23,8 @@ POSITIONAL_FLOORS: Mapping[tuple[int, int], float] = {
     (128, 8): 0.155,
     (256, 16): 0.083,
 }
-"""The highest accuracy of a table from the position of a query to the number of a pair, by length
-and pairs, with the default power: early pairs are queried at small distances more often."""
+"""The accuracy of the best guess from the position of a query alone, by length and pairs, for the
+default power. It exceeds chance because early pairs are queried at small distances more often."""
 
 
 def with_cores(labels: Sequence[str]) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ def quick_recall(
 def published_recall() -> tuple[Setting, ...]:
     """Return the published settings: (length, pairs) x widths, with one head and with four.
 
-    Those with one head have the sharings of projections alone, in their own table.
+    Settings with one head have only sharings of projections, in their own table.
 
     Source: code of Arora et al. 2023, figure 2: one head, dropout 0.1 after the embedding and on
     attention probabilities, weights from N(0, 0.02), tied head, 64 epochs of AdamW with weight

@@ -16,13 +16,13 @@ from qkvary.training.config import ScheduleConfig, TrainingConfig
 from qkvary.training.presets import adamw, find_preset
 
 BYTES = 257
-"""Distinct bytes and the separator."""
+"""Number of tokens: all bytes, and the separator."""
 PIECES = 4_096
-"""Vocabulary of GPT-2's first tokens: with all of them the head would dominate a step."""
+"""Vocabulary: GPT-2's first tokens. With all of them the output head would dominate a step."""
 CONTEXT = 128
 HEADS = 16
 STEPS = 800
-"""The size and training of lm-small, which portable-quality repeats."""
+"""Number of steps of lm-small, whose size and training portable-quality repeats."""
 POSITIONS_PER_STEP = 1_024
 ROTARY_STEPS = 350
 DEVICE = "h100-80gb"

@@ -22,15 +22,15 @@ class Size:
     """A network, its rows and its training."""
 
     d_model: int
-    """Channels."""
+    """Width of the residual stream."""
     num_layers: int
-    """Blocks."""
+    """Number of blocks."""
     num_heads: int
-    """Query heads."""
+    """Number of query heads."""
     context: int
     """Tokens per row."""
     steps: int
-    """Steps of 1,024 positions."""
+    """Number of steps, each of 1,024 positions."""
     learning_rate: float
     """Peak learning rate."""
 
@@ -41,10 +41,10 @@ SIZES: Mapping[str, Size] = {
         d_model=256, num_layers=4, num_heads=16, context=128, steps=800, learning_rate=2e-3
     ),
 }
-"""The protocols of these studies; a run takes ten seconds or some minutes of one thread."""
+"""The sizes of these studies; a run takes ten seconds to some minutes on one thread."""
 
 STD = 0.06
-"""Initial deviation of weights, that of ``small_network``."""
+"""Initial standard deviation of weights, as in ``small_network``."""
 
 
 def why_setting(

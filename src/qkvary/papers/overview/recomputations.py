@@ -53,7 +53,7 @@ def _count_all(label: str) -> int:
 def _parameters(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
     whole = "the whole 300M network of the first paper"
-    # Q-I-V was not published at 300M; Q=K-V has the same number of matrices.
+    # Q-I-V was not published at 300M; Q=K-V has as many matrices.
     twin = "Q=K-V" if label == "Q-I-V" else label
     alternatives = [
         Alternative(value=_saved(label, _count_projections), convention="input projections only"),

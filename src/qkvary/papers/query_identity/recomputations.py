@@ -18,7 +18,7 @@ NETWORKS: Mapping[str, LanguageModelConfig] = {
     "Reduced (117M)": gpt_124m("I-K-V"),
     "Reduced, larger MLP (124M)": gpt_124m("I-K-V", d_ff=3456),
 }
-"""The networks by row of Table 2."""
+"""The network of each row of Table 2."""
 
 _NO_BIASES = "no biases, tied head"
 

@@ -28,7 +28,7 @@ LARGE = "three-projections-table-10"
 
 SQUARE = "every pair of tokens counted, also those that causality hides; biases and softmax not"
 _NETWORKS = {"three": "QKV", "two": "Q-K=V", "one": "Q=K=V"}
-"""The variants of the three columns of Tables 5, 6 and 8; Q=K-V costs the same as Q-K=V there."""
+"""The variants of the three columns of Tables 5, 6 and 8, where Q=K-V costs the same as Q-K=V."""
 _NAMES: Mapping[Source, str] = {"q": "Q", "k": "K", "v": "V", "x": "X"}
 _BILLION = 10**9
 _MILLION = 10**6
@@ -280,7 +280,7 @@ def _large_parameters(figure: PublishedFigure) -> Derivation:
 def _large_attention(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
     own, shared = (costs.parameters(one, "1.2B").attention / _MILLION for one in (label, "Q-K=V"))
-    # Half-way between four matrices a layer and the three of the next row.
+    # Half-way between the four matrices per layer and the three of the next row.
     half = Alternative(value=(own + shared) / 2, convention="three and a half matrices a layer")
     slips = (half,) if label == "QKV" else ()
     return Derivation(
@@ -316,7 +316,7 @@ def derive_large_reduction(label: str) -> Derivation:
 _PARTS = dict.fromkeys(_NETWORKS, _parameters)
 _PRODUCTS = dict.fromkeys(_NETWORKS, _macs)
 SUMMARY: Mapping[str, Derive] = {"cache_reduction": cache_reduction, "change": change}
-"""The columns of several tables, in the paper and on the poster."""
+"""The derivations of columns that appear in several tables, in the paper and on the poster."""
 
 TABLES: Registry = {
     SMALL: by_column(

@@ -67,7 +67,7 @@ def _caches() -> Rows:
 
 def _saved_cache() -> Derivation:
     qkv = derive_cache_gb("QKV", "300M", costs.TOKENS_32K, USERS)
-    # Q-K=V caches one tensor of two.
+    # Q-K=V caches one of two tensors.
     halves = [dataclasses.replace(one, value=float(one.value) / 2) for one in qkv.others]
     return dataclasses.replace(
         qkv,
@@ -79,7 +79,7 @@ def _saved_cache() -> Derivation:
 
 def _large_cache(label: str, users: int, unit: int) -> Derivation:
     size = users * quality.cache_bytes(label, "1.2B", tokens=costs.TOKENS_32K)
-    # A megabyte of 2^20 bytes, and a gigabyte of a thousand such megabytes.
+    # A megabyte of 2^20 bytes, but a gigabyte of 1,000 such megabytes.
     binary = costs.MIB * (unit // costs.MB)
     words = "MiB of 2^20 bytes" if unit == costs.MB else "GB of 1,000 MiB"
     return Derivation(

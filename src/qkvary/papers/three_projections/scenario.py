@@ -26,10 +26,10 @@ from qkvary.studies.published_tables import PublishedFigure
 
 USERS = 100
 PRICE = 2_000
-"""Dollars per GPU and month: $14k for 7."""
+"""Dollars per GPU and month: the paper's $14k for 7 GPUs."""
 GPU = "a100-40gb"
 SHARED = "Q-K=V"
-"""The paper's recommendation, compared with QKV."""
+"""The variant that the paper recommends; it is compared with QKV."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +37,13 @@ class Convention:
     """A convention for counting memory."""
 
     tokens: int
-    """The meaning of "32k"."""
+    """The number of tokens that "32k" means."""
     memory_bytes: int
-    """The meaning of "40 GB"."""
+    """The number of bytes that "40 GB" means."""
     weights: bool
-    """Whether weights count."""
+    """Whether the weights take memory."""
     words: str
-    """A description."""
+    """A description for readers."""
 
 
 def _gpu_bytes() -> int:
@@ -69,7 +69,7 @@ BINARY = Convention(
     words="32,768 tokens, 40 x 2^30 bytes and 16-bit weights",
 )
 OTHERS = (DECIMAL, BINARY)
-"""The alternatives to the paper's convention."""
+"""The alternatives to the paper's conventions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

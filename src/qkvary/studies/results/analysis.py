@@ -91,7 +91,7 @@ def summarise(
         variants=study.labels,
         seeds=tuple(study.seeds),
         counts=counts,
-        # Where nothing was learnt, nothing can be compared.
+        # If nothing was learnt, there is nothing to compare.
         headline=(
             *chance,
             *(() if is_all else (*describe_repeats(published), *headline.sentences)),
@@ -112,7 +112,7 @@ def summarise(
         method=_method(study, tables, contrasts),
         tables=tables,
         contrasts=contrasts,
-        # Single settings have tables only.
+        # Charts are for averages and tasks; single settings have only tables.
         frontiers=tuple(
             chart
             for table in tables

@@ -11,7 +11,8 @@ from qkvary.text.names import listed
 from qkvary.text.numbers import real
 
 LEARNT = 0.1
-"""The least share of the way from a guess to a perfect score that counts as learnt."""
+"""A network counts as having learnt if it covers at least this share of the distance from a guess
+to a perfect score."""
 
 
 def describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:

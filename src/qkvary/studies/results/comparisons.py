@@ -32,7 +32,7 @@ CONFIDENCE = 0.95
 POWER = 0.8
 """Probability of seeing a detectable difference."""
 ENOUGH_SEEDS = 5
-"""Number of planned seeds from which on the seeds are always the units."""
+"""From this number of planned seeds on, the seeds are always the units."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -47,7 +47,7 @@ class Pairing:
     unit: PairUnit
     differences: tuple[float, ...]
     weights: tuple[float, ...]
-    """Weight of each difference in the mean; tasks have equal weight."""
+    """Weight of each difference in the mean; all tasks weigh the same."""
     wording: DifferenceWording
 
 

@@ -1,10 +1,9 @@
 """The answer of a study in a few plain sentences, by rule. Never imports torch.
 
-Each sentence follows from corrected intervals, those of all comparisons with the baseline, or those
-of all planned contrasts, holding at once: a variant costs something where its interval excludes
-zero, and "at most" is the end of an interval. A cost counts as none if the interval excludes costs
-of ``MARGIN`` of what the baseline learnt; otherwise it is not decided. ``answers`` states every
-comparison in full.
+Each sentence follows from intervals that are corrected for all comparisons with the baseline, or
+for all planned contrasts: a variant costs something if its interval excludes zero, and "at most"
+gives the end of an interval. A cost counts as none if the interval excludes costs of ``MARGIN`` of
+what the baseline learnt; otherwise it is not decided. ``answers`` states every comparison in full.
 """
 
 import math
@@ -28,16 +27,17 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import decimals_of, fixed
 
 MARGIN = 0.02
-"""A cost counts as none if it is certainly below this share of what the baseline learnt."""
+"""A variant counts as costing nothing if its cost is certainly below this share of what the
+baseline learnt."""
 MOST_NAMED = 6
-"""Number of variants that a sentence names; of those without a visible cost, the surest come
-first."""
+"""Maximum number of variants that a sentence names. Of the variants without a visible cost it names
+the surest."""
 MOST_OTHER_TABLES = 2
-"""The maximum of other tables with a sentence of their own."""
+"""Maximum number of other tables that get their own sentence."""
 MOST_CONTRASTS = 3
-"""The maximum of planned contrasts with a sentence of their own."""
+"""Maximum number of planned contrasts that get their own sentence."""
 MOST_CHARACTERS = 400
-"""The maximum length of a sentence about several planned contrasts."""
+"""Maximum length of a sentence about several planned contrasts, in characters."""
 _DECIDED: tuple[Verdict, ...] = ("better", "worse")
 
 
@@ -213,8 +213,8 @@ def _list_costs(table: ResultTable, baseline: str) -> list[str]:
 
 
 _Group = tuple[str, Sequence[Difference]]
-"""The differences of variants that change the same thing, by that change; a single variant's by its
-label."""
+"""A description of the change, and the differences of all variants that make this change. A variant
+that no other resembles is described by its label."""
 
 
 def _group(table: ResultTable, baseline: str) -> list[_Group]:

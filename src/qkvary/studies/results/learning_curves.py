@@ -25,7 +25,7 @@ class _Run(NamedTuple):
     points: Mapping[int, tuple[float, float]]
     """Values and seconds so far, by step."""
     solved: bool
-    """Whether it stopped because it had solved its task."""
+    """Whether the run stopped because it had solved its task."""
 
     def at(self, step: int) -> tuple[float, float] | None:
         last = max(self.points)

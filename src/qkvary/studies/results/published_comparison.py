@@ -1,8 +1,8 @@
 """Compares published figures with a study's results. Never imports torch.
 
-A column of a published table is compared with the result table of the same tasks and metric, or
-with the mean of another metric over the runs of the table of the same tasks; rows and columns
-without a counterpart are listed.
+A column of a published table is compared with the result table of the same tasks and metric. If
+the metric differs, it is compared with the mean of that metric over the runs of the same tasks.
+Rows and columns without a counterpart are listed.
 """
 
 from collections.abc import Sequence

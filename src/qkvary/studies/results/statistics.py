@@ -28,7 +28,7 @@ import scipy as _untyped_scipy
 scipy = cast(Any, _untyped_scipy)
 
 _EQUAL = 1e-9
-"""Differences whose spread is below this share of their size differ by rounding only."""
+"""Differences whose spread is below this share of their size count as equal up to rounding."""
 
 _POWER_SLICES = 4096
 
@@ -41,8 +41,8 @@ class Estimate:
     confidence: float
     mean: float | None = None
     std: float | None = None
-    """Sample standard deviation, or standard error times the root of the units; None for fewer than
-    two values."""
+    """Sample standard deviation, or the standard error times the root of the number of units; None
+    for fewer than two values."""
     low: float | None = None
     high: float | None = None
     p_value: float | None = None
@@ -362,7 +362,7 @@ def _check_confidence(confidence: float) -> None:
 def _detectable_ratio(units: int, degrees: float, confidence: float, power: float) -> float:
     """Return the detectable difference divided by the standard deviation."""
     critical = _critical(confidence, degrees)
-    # Ratio of the estimated to the true spread, at the middle of equally likely slices.
+    # Ratio of the estimated to the true spread, at the midpoints of slices of equal probability.
     slices = (np.arange(_POWER_SLICES) + 0.5) / _POWER_SLICES
     spread = np.sqrt(2 * scipy.special.gammaincinv(degrees / 2, slices) / degrees)
 

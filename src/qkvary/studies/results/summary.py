@@ -40,7 +40,7 @@ class Counts:
     planned: int
     done: int
     failed: int
-    """Runs that ended with an error, which tells nothing about the variant."""
+    """Runs that ended with an error, which says nothing about the variant."""
     diverged: int
     """Runs with a non-finite loss or result, which is a property of the variant."""
     damaged: int = 0
@@ -66,28 +66,29 @@ class Difference:
     baseline: str
     """The study's baseline, or the reference of a contrast."""
     pairs: int
-    """Pairs of finished runs (same setting, same seed) that the difference was computed from."""
+    """Number of finished pairs of runs (same setting, same seed) that give the difference."""
     pairs_planned: int
     units: int
-    """Number of independent units that the interval rests on."""
+    """Number of independent units that the interval is computed from."""
     unit: PairUnit
     """The independent unit: ``seed``, or ``setting`` if few seeds were planned."""
     mean: float | None
     """Variant minus baseline (or reference)."""
     low: float | None
-    """Lower end of the simultaneous interval of the family."""
+    """Lower end of the interval that is corrected for all comparisons of the family."""
     high: float | None
     low_single: float | None
     """Lower end of the uncorrected interval."""
     high_single: float | None
     p_value: float | None
     p_adjusted: float | None
-    """Holm's p-value over the family; the verdict follows the more cautious interval."""
+    """Holm's p-value over the family. The verdict follows this or the interval, whichever is more
+    cautious."""
     comparisons: int
     """Size of the family for which ``low``, ``high`` and ``p_adjusted`` are corrected."""
     detectable: float | None
-    """The smallest true difference seen with 80 % probability; None without an interval, or if it
-    exceeds the largest possible difference."""
+    """The smallest true difference that would be detected with 80 % probability; None without an
+    interval, or if it exceeds the largest possible difference."""
     verdict: Verdict
     sentence: str
     """The verdict in words, e.g. ``lower by 0.12 [0.05, 0.19]``."""
@@ -99,15 +100,16 @@ class Solving:
 
     threshold: float
     horizon: int
-    """Training steps; unsolved runs are censored at this step."""
+    """Number of training steps; runs that did not solve the task are censored at this step."""
     runs: int
-    """Finished and diverged runs; a run that diverged before solving the task is unsolved."""
+    """Number of finished and diverged runs; a run that diverged before solving the task counts as
+    unsolved."""
     solved: int
     proportion_low: float | None
-    """Wilson interval of the proportion solved."""
+    """Lower end of the Wilson interval of the proportion solved."""
     proportion_high: float | None
     median_steps: float | None
-    """Median steps to solve; None if it is beyond the horizon."""
+    """Median number of steps to solve; None if it exceeds the horizon."""
     restricted_mean_steps: float | None
     """Mean of min(steps to solve, horizon)."""
     difference: Difference | None
@@ -125,8 +127,8 @@ class CostRow:
     macs_per_token: float | None
     macs_per_sequence: float | None
     cache_bytes_per_token: float | None
-    """None for a network that keeps no cache (bidirectional). A state that does not grow is divided
-    by the tokens of a sequence."""
+    """Cache bytes of one token; None for a network without a cache (bidirectional). A state of
+    fixed size is divided by the tokens of a sequence."""
 
     @property
     def parameters_total(self) -> float | None:
@@ -141,23 +143,25 @@ class VariantRow:
     variant: str
     counts: Counts
     mean: float | None
-    """Mean of the metric: over seeds, and then, unweighted, over settings."""
+    """Mean of the metric over seeds, and then over settings with equal weights."""
     std_seeds: float | None
     """Sample standard deviation over seeds (pooled over settings); None with a single seed."""
     std_settings: float | None
-    """Population standard deviation over the settings' means, as in the papers; None for one."""
+    """Population standard deviation of the settings' means, as in the papers; None for one
+    setting."""
     difference: Difference | None
-    """None for the baseline itself."""
+    """Difference to the baseline; None for the baseline itself."""
     solving: Solving | None
-    """None if there is no threshold, or the thresholds of the settings differ."""
+    """How often and how fast runs solved the task; None if there is no threshold, or the settings
+    have different thresholds."""
     training_seconds: float | None
-    """Mean seconds of training of one run."""
+    """Mean training seconds of one run."""
     steps_per_second: float | None
     costs: CostRow | None
     learning_rates: tuple[float, ...]
     """The learning rate used in each setting of the table (see ``Summary.learning_rates``)."""
     utilization: float | None = None
-    """Mean device utilization of training; None if it was not measured."""
+    """Mean utilization of the device in training; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,13 +176,13 @@ class ResultTable:
     metric: str
     higher_is_better: bool
     rows: tuple[VariantRow, ...]
-    """In the order of the study's variants, including the baseline."""
+    """One row per variant, in the order of the study, including the baseline."""
     notes: tuple[str, ...] = ()
     """The notes of the settings, each once."""
     is_tested: bool | None = True
-    """Whether the data of its settings have a test split; None if only some have."""
+    """Whether the data of all settings have a test split; None if only some have one."""
     scale: Scale | None = None
-    """The metric of a guess and of a perfect network, averaged as the rows; None if not known."""
+    """The metric of a guess and of a perfect network, averaged like the rows; None if not known."""
     is_language: bool = False
     """Whether any of its tasks models a language."""
 
@@ -203,17 +207,17 @@ class ContrastRow:
     """A planned contrast in one result table."""
 
     table: str
-    """``ResultTable.name``."""
+    """The ``ResultTable.name`` of the table."""
     kind: TableKind
     metric: str
     higher_is_better: bool
     difference: Difference
-    """Variant minus reference, corrected over all contrasts in averages and tasks, or over all
-    contrasts in single settings."""
+    """Variant minus reference. In averages and tasks it is corrected over all their contrasts, in
+    single settings over all contrasts there."""
     sentence: str
-    """The verdict with both names."""
+    """The verdict, with the names of both variants."""
     metric_title: str
-    """``ResultTable.metric_title``."""
+    """The ``ResultTable.metric_title`` of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +229,7 @@ class Contrast:
     answer: str
     """The results in averages and tasks, in one sentence."""
     rows: tuple[ContrastRow, ...]
-    """One for each result table, in their order."""
+    """One row per result table, in the order of the tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +243,8 @@ class FrontierPoint:
     """Difference to the baseline, for error bars and tooltips."""
     standing: FrontierStatus
     dominated_by: tuple[str, ...]
-    """Variants whose means cost no more and are no worse, one of the two strictly."""
+    """Variants whose means cost no more and are no worse, and are strictly better in one of the
+    two."""
     sentence: str
 
 
@@ -248,7 +253,7 @@ class Frontier:
     """Quality against one cost over the variants of one table."""
 
     table: str
-    """``ResultTable.name``."""
+    """The ``ResultTable.name`` of the table."""
     axis: CostAxis
     axis_title: str
     metric: str
@@ -257,7 +262,7 @@ class Frontier:
     left_out: tuple[str, ...]
     """Variants without a finished run or without this cost."""
     metric_title: str
-    """``ResultTable.metric_title``."""
+    """The ``ResultTable.metric_title`` of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +272,7 @@ class LearningCurve:
     setting: str
     variant: str
     quantity: str
-    """``train loss``, ``validation loss``, ``validation accuracy``, ..."""
+    """What the curve shows: ``train loss``, ``validation loss``, ``validation accuracy``, ..."""
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
     """Mean accumulated training seconds at each step."""
@@ -276,8 +281,8 @@ class LearningCurve:
     """Smallest value over the runs."""
     high: tuple[float, ...]
     runs: tuple[int, ...]
-    """Number of runs in the mean at each step: those with a finite value, and those that had solved
-    the task before and stopped, with their last value."""
+    """Number of runs in the mean at each step: runs with a finite value, and runs that had stopped
+    because they solved the task, with their last value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +296,8 @@ class LearningRateRow:
     validation_mean: float | None
     chosen: bool
     at_the_edge: bool
-    """Chosen, and the smallest or largest of those tried: a better one may lie outside."""
+    """Whether the chosen rate is the smallest or largest of those tried, so that a better one may
+    lie outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,8 +317,8 @@ class PublishedCell:
     """The figure recomputed from the paper's own inputs, if possible."""
     note: str
     repeat_low: float | None = None
-    """Lower end of where the mean of as many runs as published lies if they are like ours, at 95 %;
-    None if the number of published runs is not known, or we have fewer than two."""
+    """Lower end of a 95 % interval for the mean of as many runs as published, if they are like
+    ours; None if the number of published runs is not known, or we have fewer than two."""
     repeat_high: float | None = None
 
     @property
@@ -338,7 +344,7 @@ class PublishedComparison:
     notes: tuple[str, ...] = ()
     """The notes of the settings that are compared, each once."""
     published_runs: int | None = None
-    """Runs that each published figure is the mean of."""
+    """The number of runs that each published figure is a mean of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,13 +363,13 @@ class RunRow:
     value: float | None
     metrics: tuple[tuple[str, float | None], ...]
     timing: tuple[tuple[str, float], ...]
-    """``tokens_per_second`` of training and, of language models, ``gigaflops_per_second`` and
-    ``utilization``, their share of those of one large product."""
+    """``tokens_per_second`` of training. Language models also have ``gigaflops_per_second``, and
+    ``utilization``: this rate as a share of the rate of one large matrix product."""
     steps_to_solve: int | None
     training_seconds: float | None
     total_seconds: float | None
     selected: bool
-    """Whether the tables use this run; False for learning rates that were not chosen."""
+    """Whether the tables use this run; False if its learning rate was not chosen."""
     is_tested: bool = True
     """Whether the data have a test split."""
 
@@ -394,22 +400,24 @@ class Summary:
     headline: tuple[str, ...]
     """The answer in a few plain sentences; empty without a finished pair of runs."""
     headline_table: str
-    """The table that the headline is about (``ResultTable.name``), or empty."""
+    """The ``ResultTable.name`` of the table that the headline is about, or empty."""
     answers: tuple[str, ...]
-    """The answers: which differences the data support, and which variants are not distinguished."""
+    """Which differences the data support, and which variants they do not distinguish."""
     commands: tuple[str, ...]
-    """The commands that reproduce runs and report."""
+    """The commands that reproduce the runs and the report."""
     caveats: tuple[str, ...]
-    """The caveats: failed or missing runs, a single seed, ..."""
+    """Reasons to be careful: failed or missing runs, a single seed, ..."""
     method: Method
     tables: tuple[ResultTable, ...]
-    """Averages over tasks, then tasks, then settings; a task with one setting has one table."""
+    """Tables of averages over tasks, then of tasks, then of settings; a task with one setting has
+    one table."""
     contrasts: tuple[Contrast, ...]
     """The planned contrasts."""
     frontiers: tuple[Frontier, ...]
     curves: tuple[LearningCurve, ...]
     learning_rates: tuple[LearningRateRow, ...]
-    """Empty unless each variant uses its own best learning rate."""
+    """The learning rates that were tried and chosen; empty unless each variant uses its own best
+    learning rate."""
     published: tuple[PublishedComparison, ...]
     runs: tuple[RunRow, ...]
     environments: tuple[tuple[tuple[str, str], ...], ...]

@@ -24,7 +24,7 @@ class DifferenceWording:
     unit: str = ""
     """Unit after the figure, with a leading space."""
     limit: float | None = None
-    """Largest possible difference; None for no limit."""
+    """Largest possible difference; None if there is no limit."""
 
 
 def is_share(metric: str) -> bool:

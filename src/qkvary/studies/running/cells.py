@@ -26,16 +26,16 @@ from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
 from qkvary.training.trackers import LogCopy, TrackedRun, TrackerName
 
 RUNNER_GONE = threading.Event()
-"""Set in a worker whose runner has ended."""
+"""Set in a worker when its runner has ended."""
 TERMINATED = threading.Event()
-"""Set when a signal ended a task of this process; a worker takes no other then."""
+"""Set when a signal has ended a task of this process; a worker then takes no other task."""
 COPIES_NAME = "logs"
-"""The folder of the copies of logs, below the store."""
+"""The folder of the copied logs, inside the store."""
 MAX_CRASHES = 3
 """A run that crashes more processes than this without progress counts as failed."""
 Outcome = Literal["made", "elsewhere", "busy", "stopped"]
-"""``made`` here; ``elsewhere``: it was done; ``busy``: another process holds it; ``stopped``: it
-can be resumed."""
+"""What became of a run: ``made`` by this process; ``elsewhere``: already done; ``busy``: another
+process holds it; ``stopped``: it can be resumed."""
 Log = Callable[[Mapping[str, JsonValue]], None]
 
 
@@ -50,11 +50,11 @@ class CellOptions:
     tracker: TrackerName | None = None
     """The tracker that gets a copy of the log."""
     project: str = ""
-    """The name of the study there."""
+    """The name of the study in the tracker."""
     prompt: str | None = None
-    """Text that the network continues at each validation, for the log; None for none."""
+    """Text that the network continues at each validation, for the log; None for no text."""
     records_failures: bool = True
-    """Whether to record a run that raises an error, or crashes too often, as failed. If not, the
+    """Whether a run that raises an error or crashes too often is recorded as failed. Otherwise the
     error is raised, and the run stays open with its checkpoints."""
 
 
@@ -66,11 +66,10 @@ class RunResult:
     """The result of a run."""
 
     record: Record
-    """The record."""
     attention: bytes | None = None
-    """Attention maps, if it has any."""
+    """Attention maps, if the run has any."""
     samples: bytes | None = None
-    """Samples, if it has any."""
+    """Samples, if the run has any."""
 
 
 class TrainFunction(Protocol):
@@ -95,9 +94,9 @@ class CellEnd:
     """How a run ended in this process; its status is in the store."""
 
     outcome: Outcome
-    """How it ended."""
+    """How the run ended."""
     seconds: float = 0.0
-    """Seconds that this process spent on it."""
+    """Seconds that this process spent on the run."""
 
 
 def never_stop() -> bool:
@@ -187,7 +186,7 @@ def _record(
         claim.finish(made.record, attention=made.attention, samples=made.samples)
         return CellEnd(outcome="made", seconds=time.perf_counter() - started)
     finally:
-        # After the record: a tracker that hangs loses no run.
+        # After the record is written, so that a hanging tracker loses no run.
         if copy is not None:
             copy.finish()
 

@@ -19,13 +19,13 @@ from qkvary.text.names import count
 from qkvary.text.units import duration
 
 FIRST_SECONDS, INTERVAL_SECONDS = 10.0, 20.0
-"""The minimum of seconds before the first page of results so far, and between two."""
+"""Minimum number of seconds before the first page of partial results, and between two pages."""
 SHARE = 0.05
-"""The maximum share of the time that the pages take."""
+"""Maximum share of the time that may be spent on these pages."""
 PLAIN_SECONDS, LIVE_SECONDS = 10.0, 0.25
-"""Seconds between two lines without a terminal, and two pictures on one."""
+"""Seconds between two lines without a terminal, and between two updates on a terminal."""
 COLUMN_WIDTH = 16
-"""Columns of a terminal for each setting in the table of means."""
+"""Width in characters of each setting's column in the table of means."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,17 +35,17 @@ class ProgressView:
     name: str
     """Name of the study."""
     cells: Mapping[str, Cell]
-    """Its runs by their keys."""
+    """The study's runs, by key."""
     running: Callable[[], Iterable[tuple[Cell, Mapping[str, Any]]]] = tuple
-    """Returns the runs that are executed, each with the newest event of its log."""
+    """Returns the current runs, each with the newest event of its log."""
     records: dict[str, Record] = field(default_factory=dict[str, Record])
     """The records of the runs that have ended."""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
-    """The durations of those that this runner executed."""
+    """The seconds of each run that this runner executed."""
     began: float = field(default_factory=time.monotonic)
-    """When this runner began."""
+    """When this runner began, on the monotonic clock."""
     seconds_left: float | None = None
-    """Estimated seconds until all are done."""
+    """Estimated seconds until all runs are done."""
 
     def count(self) -> Counter[str]:
         """Return the number of runs that have ended, by status."""
@@ -217,7 +217,7 @@ class Publisher:
         self._published = results
         try:
             said = self._function()
-        # No page is worth a study.
+        # No page of partial results is worth a study.
         except Exception as error:  # noqa: BLE001
             self._function = None
             return f"the page is not written before the end: {error}"

@@ -33,11 +33,11 @@ from qkvary.studies.running.store import (
 from qkvary.text.names import count
 
 Extra = Literal["maps", "samples"]
-"""The parts that a file of runs may leave out: attention maps, or samples."""
+"""The parts that an archive of runs may omit: attention maps and samples."""
 EXTRAS: frozenset[Extra] = frozenset(get_args(Extra))
 VERSION = 1
 MOST_LINE_BYTES = 1 << 28
-"""Bytes of a line; a longer one is no run."""
+"""Maximum number of bytes of a line; a longer line is not a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class Unpacked:
     """The runs that were read from a file."""
 
     added: int
-    """Runs that the store did not hold."""
+    """Number of runs that the store did not have."""
     present: int
-    """Runs that it held already, which are kept."""
+    """Number of runs that the store already had; these are kept."""
 
 
 def pack_runs(
@@ -100,7 +100,7 @@ def _to_line(run: FinishedRun) -> bytes:
 def unpack_runs(path: Path, store: Store) -> Unpacked:
     """Add the runs in a file to a store, which keeps what it holds already.
 
-    A run that the store holds without its maps or samples gets those of the file.
+    If the store holds a run without its maps or samples, they are added from the file.
 
     Args:
         path: A file that ``pack_runs`` wrote.
@@ -141,9 +141,8 @@ class FinishedRun:
     config: Mapping[str, Any]
     """The configuration, as the store writes it."""
     record: Record
-    """The record."""
     journal: bytes | None
-    """The log, if it has one."""
+    """The log, if the run has one."""
     attention: bytes | None
     """Attention maps, if they are kept."""
     samples: bytes | None
@@ -151,7 +150,7 @@ class FinishedRun:
     networks: Mapping[str, Mapping[str, bytes]] = field(
         default_factory=dict[str, Mapping[str, bytes]]
     )
-    """The files of its networks by the name of their folder; files of runs have none."""
+    """The files of the run's networks, by the name of their folder; archives contain none."""
 
 
 def read_run(
@@ -249,7 +248,7 @@ def _lines(file: lzma.LZMAFile, limit: int, where: str) -> Iterator[dict[str, An
 
 def _read_line(line: bytes, bytes_left: int) -> dict[str, Any]:
     if bytes_left < 0 or len(line) > MOST_LINE_BYTES:
-        raise ValueError("it expands to more than runs do")
+        raise ValueError("it expands to more bytes than runs have")
     return from_line(line.removesuffix(b"\n"))
 
 
@@ -273,7 +272,7 @@ def _read_run(fields: Mapping[str, Any], where: str) -> FinishedRun:
             record=record,
             journal=None if journal is None else journal.encode(),
             attention=_from_text(fields["attention"]),
-            # Files of earlier versions have none.
+            # Archives of earlier versions have none.
             samples=_from_text(fields.get("samples")),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:

@@ -32,7 +32,7 @@ class RunnerOptions:
     workers: int | None = None
     """Worker processes; None for one per processor."""
     strict: bool = False
-    """Whether failed and diverged runs make the exit code 1."""
+    """Whether failed and diverged runs set the exit code to 1."""
     retry_failed: bool = False
     """Whether to repeat failed runs."""
     checkpoint_seconds: float = 30.0
@@ -44,7 +44,7 @@ class RunnerOptions:
     tracker: TrackerName | None = None
     """The tracker that gets a copy of the logs; None for none."""
     executor: Executor | None = None
-    """Executes the runs; None for worker processes of this machine."""
+    """Where the runs execute; None for worker processes of this machine."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -63,23 +63,23 @@ class RunSummary:
     """The outcome of running a study."""
 
     planned: int
-    """Runs of the study."""
+    """Number of runs of the study."""
     done: int
-    """Runs that completed."""
+    """Number of completed runs."""
     failed: int
-    """Runs that ended with an error."""
+    """Number of runs that ended with an error."""
     diverged: int
-    """Runs whose loss or gradient was not finite."""
+    """Number of runs whose loss or gradient was not finite."""
     missing: int
-    """Runs without a record."""
+    """Number of runs without a record."""
     executed: int
-    """Runs that ended in the workers of this runner."""
+    """Number of runs that ended in the workers of this runner."""
     seconds: float
-    """Duration."""
+    """Seconds that the runner took."""
     exit_code: int
     """Exit code for the command."""
     message: str = ""
-    """Why the runner stopped early, if it did."""
+    """Why the runner stopped early; empty if it did not."""
     notes: tuple[str, ...] = ()
     """Warnings that were shown."""
 

@@ -35,11 +35,12 @@ from qkvary.studies.study import Cell, Study
 
 T = TypeVar("T")
 POLL_SECONDS = 0.25
-"""Seconds to wait for the end of a task, and between two checks of runs that others hold."""
+"""Seconds to wait for the end of a task, and between two checks of runs that other processes
+hold."""
 CLAIM_ATTEMPTS, CLAIM_SECONDS = 20, 0.01
 """Attempts to claim a run after a crash, and seconds between them."""
 KILL_SECONDS = 2.0
-"""Maximum of seconds to wait for the end of tasks that are killed."""
+"""Maximum number of seconds to wait for the end of killed tasks."""
 MADE, ELSEWHERE = CellEnd(outcome="made"), CellEnd(outcome="elsewhere")
 _MISSING = "its node says that it ended, but no result returned"
 
@@ -72,15 +73,15 @@ class Scheduler:
         self.left = dict(self.cells)
         """The runs that have not ended, by key."""
         self.again: dict[str, int] = {}
-        """Versions of the records of runs to be made again."""
+        """Finished runs to repeat: versions of their records by run key."""
         self.futures: dict[Future[TaskEnd], tuple[str, ...]] = {}
-        """The runs of each task that has not ended."""
+        """The runs of each unfinished task."""
         self.ended: SimpleQueue[Future[TaskEnd]] = SimpleQueue()
-        """The tasks that have ended, and were not looked at."""
+        """Tasks that have ended and have not been processed."""
         self.waiting: set[str] = set()
         """Runs that other processes hold."""
         self.lost: Counter[str] = Counter()
-        """Tasks of each run that were lost consecutively without having started it."""
+        """For each run, the consecutive tasks that were lost before they started it."""
         self.notes: list[str] = []
         self.signal = self.exit_code = 0
         self.message = ""
@@ -109,7 +110,7 @@ class Scheduler:
         except NewerFormatError as error:
             self.abort(error.exit_code, str(error))
         except BaseException:
-            # What ended the study may also keep its tasks from being cancelled.
+            # The error that ended the study may also prevent cancelling its tasks.
             with suppress(Exception):
                 executor.stop()
             raise
@@ -127,7 +128,7 @@ class Scheduler:
 
         A finished run to be made again keeps its record until a worker begins it.
         """
-        # Runs that are not checked yet count as left if a check aborts.
+        # If a check aborts, runs that are not checked yet count as open.
         for key, cell in self.cells.items():
             record, problems = self.store.check(key, cell.run.identity())
             for text in problems:
@@ -195,7 +196,7 @@ class Scheduler:
         except ConnectionError as error:
             self.abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
             return
-        # Executors raise whatever their libraries do.
+        # Executors raise whatever exceptions their libraries raise.
         except Exception as error:  # noqa: BLE001
             self.handle_loss(keys, error)
             return
@@ -224,7 +225,7 @@ class Scheduler:
 
         Args:
             keys: The runs.
-            ends: What became of them where they were executed, as far as they were.
+            ends: How the runs ended, for those that were executed.
         """
         missing, left = list[str](), list[str]()
         for key in [key for key in keys if key in self.left]:
@@ -275,7 +276,7 @@ class Scheduler:
         if often and (self.is_shared or not self.view.seconds):
             self.abort(ResourceError.exit_code, f"the tasks of this study {text}")
             return
-        # Other runs have returned.
+        # Other runs have come back, so the fault is in this run.
         for key in often:
             claim = self.try_claim(key)
             if claim is not None:
@@ -283,7 +284,7 @@ class Scheduler:
         left = [key for key in left if key in self.left]
         if left:
             self.note(f"{self.cells[left[0]].title}: {reason}; it is submitted again")
-            # A run that crashes takes along the others of its task that have not returned.
+            # A run that crashes its worker also ends the unfinished runs of the same task.
             self.submit(left, one_by_one=not self.is_shared)
 
     def was_started(self, key: str, error: Exception) -> bool:
@@ -325,7 +326,7 @@ class Scheduler:
             self.settle(POLL_SECONDS)
             running = self.find_running()
             begun |= running
-            # Schedulers report the ends of cancelled tasks late, or not at all.
+            # Schedulers report the end of cancelled tasks late, or never.
             is_over = self.executor.is_remote and self.is_shared and not running
             if is_over or time.monotonic() > deadline:
                 break
@@ -340,7 +341,7 @@ class Scheduler:
     def kill(self, _number: int) -> None:
         """Kill the tasks; this does not count as a crash of their runs."""
         begun = self.find_running()
-        # Whatever is wrong with the scheduler: the process ends now.
+        # The process ends now, so errors of the scheduler no longer matter.
         with suppress(Exception):
             self.executor.kill()
         self.forget_deaths(begun)
@@ -425,7 +426,7 @@ def _try_while_busy(attempt: Callable[[], T]) -> T | None:
     for _ in range(CLAIM_ATTEMPTS):
         with suppress(BusyError):
             return attempt()
-        # Another process may only look at the run.
+        # The other process may only be looking at the run.
         time.sleep(CLAIM_SECONDS)
     return None
 

@@ -51,7 +51,7 @@ ATTENTION_NAME = "attention.safetensors"
 SAMPLES_NAME = "samples.safetensors"
 LOCK_NAME = "run.lock"
 LATEST_BYTES = 4096
-"""Bytes at the end of a log, among which its newest event is found."""
+"""Bytes read from the end of a log to find its newest event."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -201,7 +201,7 @@ class Store:
         make_directory(directory)
         lock = OwnerLock(directory / LOCK_NAME, progress=lambda: _newest_checkpoint(directory))
         try:
-            # After locking: another process may have finished the run just before.
+            # Checked after locking, because another process may have just finished the run.
             problem = self.find_damage(key)
             done = (directory / RECORD_NAME).exists() and problem is None
             if done and (again is None or again != self.version(key)):
@@ -241,7 +241,7 @@ class Store:
     def is_clean(self, key: str) -> bool:
         """Return whether the checkpoints of a finished run have been removed.
 
-        Those of a diverged run are kept for inspection.
+        A diverged run keeps its checkpoints, for inspection.
         """
         record = self.record(key)
         is_kept = record is not None and record.status == "diverged"
@@ -283,10 +283,10 @@ def config_bytes(config: Mapping[str, Any]) -> bytes:
 def _restore(
     directory: Path, config: Mapping[str, Any], problem: str | None, done: bool
 ) -> tuple[str, ...]:
-    """Make a folder that was just locked that of an open run again; return warnings."""
+    """Turn a folder that was just locked into an open run again; return warnings."""
     clean_leftovers(directory)
     warnings: list[str] = []
-    # Remove the record first: without it the run is open, whatever happens next.
+    # Remove the record first: without it the run is open, even if the next lines fail.
     files = (RECORD_NAME, MANIFEST_NAME, ATTENTION_NAME, SAMPLES_NAME)
     if problem is not None:
         # A diverged run resumes from its checkpoints, and needs its log.
@@ -328,7 +328,7 @@ class Claim:
     lock: OwnerLock
     """The lock of the run."""
     warnings: tuple[str, ...]
-    """Descriptions of damage that was found."""
+    """Descriptions of the damage that was found."""
 
     @property
     def directory(self) -> Path:
@@ -349,7 +349,7 @@ class Claim:
         Raises:
             ResourceError: if they cannot be moved.
         """
-        # The log first: if this is interrupted, the checkpoints are found damaged again.
+        # The log first: if this is interrupted, the damaged checkpoints are found again.
         return quarantine(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
 
     def finish(

@@ -246,5 +246,5 @@ def test_runs_with_similar_needs_share_them() -> None:
 def test_an_executor_takes_no_task_after_its_shutdown() -> None:
     executor = Polled()
     executor.shutdown()
-    with pytest.raises(RuntimeError, match="after its shutdown"):
+    with pytest.raises(RuntimeError, match="that was shut down"):
         executor.watch("a run")

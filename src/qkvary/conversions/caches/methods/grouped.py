@@ -14,7 +14,7 @@ STATEMENT = "fewer KV heads, each the best for the heads that it replaces"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most this many numbers per token."""
+    """Return the form with at most this many values per token."""
     kept, heads = count_numbers(layer), layer.num_kv_heads
     if heads == 1:
         raise UsageError("expected several KV heads for grouped, got one; choices: latent, shared")

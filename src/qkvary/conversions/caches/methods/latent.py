@@ -17,7 +17,7 @@ STATEMENT = "keys and values of all heads are made from one latent, stored with 
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most this many numbers per token."""
+    """Return the form with at most this many values per token."""
     rotary = choose_rotary(layer, numbers)
     latent = numbers - rotary
     if latent < 1 or numbers >= count_numbers(layer):

@@ -19,7 +19,7 @@ STATEMENT = "key and value of each KV head are one tensor (K=V), stored with one
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most this many numbers per token."""
+    """Return the form with at most this many values per token."""
     rotary, heads = choose_rotary(layer, numbers), layer.num_kv_heads
     head_dim = (numbers - rotary) // heads
     if head_dim < 1 or numbers >= count_numbers(layer):

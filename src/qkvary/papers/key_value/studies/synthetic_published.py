@@ -29,8 +29,8 @@ HARDER = (
     "on swap, where guessing scores 0.1. That is the likeliest reason why scores here are above "
     "the published ones."
 )
-"""Its scores are those of ``--setting reverse-d64-L2-H2-n128 --variant QKV --seeds 0`` and the same
-of swap."""
+"""The scores in this text come from ``--setting reverse-d64-L2-H2-n128 --variant QKV --seeds 0``,
+and the same for swap."""
 PROTOCOLS = {
     "as-published": STUDY,
     "part": replace(

@@ -20,6 +20,6 @@ STUDY = replace(
 
 PROTOCOLS = {
     "as-published": STUDY,
-    # The repaired code is the repaired text: the same runs.
+    # Once repaired, the published code does what the paper's text says: the same runs.
     "clean": replace(translation_published.PROTOCOLS["clean"], name="translation-paper-clean"),
 }

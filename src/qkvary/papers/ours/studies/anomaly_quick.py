@@ -24,7 +24,7 @@ _SETTINGS: Mapping[str, tuple[FeatureSetName, AnomalyOrder, int, str | None]] = 
     "noise, always last": ("noise", "last", 700, "noise, always last"),
     "noise, shuffled": ("noise", "shuffled", 700, "noise, shuffled"),
 }
-"""Features, order, steps and the table of each setting."""
+"""Features, order, steps and table of each setting."""
 
 
 def _setting(name: str) -> Setting:

@@ -8,7 +8,7 @@ from qkvary.tasks.config import TextTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 AUTHORS = ("Dickens", "Doyle", "Gaskell", "Haggard")
-"""Four of 17 authors with three novels at hand, chosen because counts of byte pairs tell their
+"""Four of the 17 authors with three novels each, chosen because counts of byte pairs tell their
 novels apart."""
 CONTEXT, STEPS = 128, 960
 VARIANTS = (*RECALL_VARIANTS, "(Q=K-V)+", "(Q=K=V)+")

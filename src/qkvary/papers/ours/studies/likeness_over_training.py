@@ -8,9 +8,9 @@ from qkvary.studies.study import Study
 APART, SHARED = "QKV@alibi", "Q-K=V@alibi"
 LAYERS = 4
 LONGER = 2
-"""Steps, as a multiple of those of the size."""
+"""Number of steps, as a multiple of the usual steps of the size."""
 PARTS = (0.0, 0.05, 0.1, 0.25, 0.5)
-"""The shares of the training after which networks are kept, in addition to its end."""
+"""The shares of the training after which networks are kept, in addition to the end."""
 
 
 def _study(size: Size) -> Study:

@@ -12,7 +12,7 @@ CAUSAL = (
     *(f"{label}@soft" for label in ("QKV", "Q-K=V")),
 )
 VARIANTS = (*CAUSAL, *(f"{label}@sima" for label in ("QKV", "Q-K=V")))
-"""SimA normalises over all tokens, which leaves it without a causal form."""
+"""SimA normalises over all tokens, so it has no causal form."""
 STUDY = Study(
     name="linear-quick",
     question="What does linear attention cost, and does sharing cost more or less with it?",

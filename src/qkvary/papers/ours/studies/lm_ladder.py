@@ -12,7 +12,7 @@ from qkvary.training.presets import adamw
 
 CONTEXT, HEADS = 512, 4
 TRAINING_BYTES = 39_169_315
-"""Bytes of the novels that networks learn from."""
+"""Bytes of the novels that networks are trained on."""
 BYTES_PER_PARAMETER = 20
 _VOCABULARY = -(-BYTES // 64) * 64
 

@@ -43,7 +43,8 @@ _LIMITS = (
 def _rotary(part: str, meaning: ValueRope) -> Setting:
     position = small_rotary(fraction=FRACTIONS[part], value=meaning)
     network = small_network(context=CONTEXT, num_heads=HEADS, position=position)
-    # With separate key and value the meaning of the value does not matter: once is enough.
+    # With separate key and value, the rotation of the value does not matter, so one setting
+    # suffices.
     variants = (APART, SHARED) if meaning == COUNTER else (SHARED,)
     return rotary_setting(_name(part, meaning), network, variants, _LIMITS)
 

@@ -7,7 +7,7 @@ LEARNED, IDENTITY = "QKV@rotary", "I-K-V@rotary"
 LINEAR, NONLINEAR = "Q[residual]-K-V@rotary", "Q[residual-gelu]-K-V@rotary"
 USUAL, NARROW, WIDE = "feed-forward x4", "feed-forward x1", "feed-forward x16"
 FACTORS = {USUAL: 4, NARROW: 1, WIDE: 16}
-"""Inner channels of the feed-forward networks, as multiples of the width."""
+"""Inner width of the feed-forward networks, as multiples of the network's width."""
 
 
 def _study(size: Size) -> Study:

@@ -15,7 +15,7 @@ FULL, SMALLER, NONE, LARGER = (
 )
 DECAYS: Mapping[str, float] = {FULL: 0.1, SMALLER: 2.0**-5, NONE: 0.0, LARGER: 1.0}
 MEAN_RATE = 0.55
-"""The mean of a cosine to a tenth, as a share of its peak."""
+"""The mean of a cosine schedule that falls to a tenth, as a share of its peak."""
 
 
 def _study(size: Size) -> Study:

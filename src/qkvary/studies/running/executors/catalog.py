@@ -10,7 +10,7 @@ from qkvary.studies.running.executors.contract import CLUSTER, ClusterOptions, E
 from qkvary.text.names import suggest
 
 ExecutorName = Literal["local", "ray", "slurm"]
-"""``local`` stands for the worker processes of this machine, which need no executor."""
+"""``local`` means worker processes of this machine, which need no executor."""
 EXECUTORS: tuple[str, ...] = get_args(ExecutorName)
 _LIBRARIES = {"ray": "ray", "slurm": "submitit"}
 _OPTIONS = {

@@ -29,20 +29,20 @@ class ClusterOptions:
     address: str | None = None
     """ray: address of the cluster; RAY_ADDRESS or this machine if not given."""
     gpu_share: float = 1.0
-    """ray: GPUs of a run on a device; 0.25 lets four share one."""
+    """ray: GPUs per run on a device; 0.25 lets four runs share one."""
     partition: str | None = None
     """slurm: partition of the jobs."""
     minutes: int = 60
-    """slurm: time limit of a job."""
+    """slurm: time limit of a job in minutes."""
     runs_per_job: int = 1
-    """slurm: runs that a job executes one after the other."""
+    """slurm: runs that a job executes in sequence."""
     parallel_jobs: int = 256
-    """slurm: jobs that run at once."""
+    """slurm: maximum number of jobs that run at once."""
     slurm: Mapping[str, str] | Sequence[str] = ()
-    """slurm: another option of sbatch, such as account=name; repeat it for more."""
+    """slurm: another option for sbatch, such as account=name (can be repeated)."""
     shared_folder: bool = True
-    """ray, slurm: whether all nodes see the folder of runs; if not, each works in a temporary
-    folder, and finished runs return through Ray or submitit."""
+    """ray, slurm: whether all nodes see the folder of runs. If not, each works in a temporary
+    folder, and finished runs are sent back."""
 
     @property
     def sbatch(self) -> dict[str, str]:
@@ -67,7 +67,7 @@ class ClusterOptions:
         if not 0.0 < self.gpu_share <= 8.0:
             raise ValueError(f"gpu_share must be above 0 and at most 8, got {self.gpu_share}")
         if self.gpu_share > 1.0 and not float(self.gpu_share).is_integer():
-            raise ValueError(f"gpu_share must be whole above 1, got {self.gpu_share}")
+            raise ValueError(f"gpu_share above 1 must be a whole number, got {self.gpu_share}")
         _ = self.sbatch
 
 
@@ -95,17 +95,18 @@ class Task:
     cells: tuple[Cell, ...]
     """The runs."""
     options: CellOptions
-    """How they are executed."""
+    """How the runs are executed."""
     trainer: str
-    """The module whose ``train_cell`` trains them."""
+    """The module whose function ``train_cell`` trains the runs."""
     again: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Versions of the records of finished runs to be made again, by run key."""
+    """Finished runs to repeat: versions of their records by run key."""
     resources: Resources = Resources()
-    """What each of them needs."""
+    """What each run needs."""
     mark: tuple[Path, str] | None = None
-    """A file in the store and a line of it, by which a node knows that it sees the same folder."""
+    """A file in the store and a line in it, by which a node recognises that it sees the same
+    folder."""
     scratch: str | None = None
-    """Name of the folder of unfinished runs, on a node that does not see the store."""
+    """Name of the folder for unfinished runs, on a node that does not see the store."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what recreates the task in another process, importing a user's classes first."""
@@ -133,7 +134,7 @@ class TaskEnd:
     """The end of a task."""
 
     ends: Mapping[str, CellEnd] = field(default_factory=dict[str, CellEnd])
-    """The end of each run by its key; a run that was not reached has none."""
+    """The end of each run by its key; runs that were not reached are missing."""
     warnings: tuple[str, ...] = ()
     """Warnings, with the titles of the runs."""
     runs: tuple[FinishedRun, ...] = ()
@@ -146,13 +147,13 @@ class Executor(concurrent.futures.Executor):
     """An executor that can also be stopped in order, and killed."""
 
     runs_per_task = 1
-    """Runs to put into one task."""
+    """Number of runs to put into one task."""
     shared_folder = True
     """Whether all tasks see the folder of runs."""
     is_remote = False
     """Whether tasks are executed on other machines too."""
     stop_seconds = math.inf
-    """Maximum of seconds to wait for the checkpoints of tasks that are stopped."""
+    """Maximum number of seconds to wait until stopped tasks have written their checkpoints."""
 
     def needs(self, _cell: Cell, /) -> Resources:
         """Return what a run needs of a node."""
@@ -183,11 +184,11 @@ class PollingExecutor(Executor):
     is_remote = True
     stop_seconds = 60.0
     poll_seconds = 0.25
-    """Seconds between two questions."""
+    """Seconds between two checks of the tasks."""
 
     def __init__(self) -> None:
         self.pending: dict[Any, Future[TaskEnd]] = {}
-        """The futures by the scheduler's own handles of the tasks."""
+        """The futures of the tasks, by the scheduler's handles."""
         self._asking: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -198,7 +199,7 @@ class PollingExecutor(Executor):
             RuntimeError: after ``shutdown``, as from the executors of the standard library.
         """
         if self._closed.is_set():
-            raise RuntimeError("expected an executor that is open, got one after its shutdown")
+            raise RuntimeError("expected an open executor, got one that was shut down")
         future = self.pending[handle] = Future[TaskEnd]()
         future.set_running_or_notify_cancel()
         if self._asking is None:
@@ -219,7 +220,7 @@ class PollingExecutor(Executor):
             try:
                 for handle in self.find_ended(list(self.pending)):
                     self._settle(handle)
-            # Whatever is wrong with the scheduler, the runner has to know.
+            # The runner has to know whatever goes wrong in the scheduler.
             except Exception as error:  # noqa: BLE001
                 for future in [self.pending.pop(handle) for handle in list(self.pending)]:
                     future.set_exception(ConnectionError(str(error)))

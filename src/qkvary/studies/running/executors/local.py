@@ -18,7 +18,7 @@ from qkvary.studies.running.executors.contract import Executor
 
 WORKER = "qkvary.studies.running.executors.worker"
 TAIL_BYTES = 4000
-"""Bytes of a worker's stderr to keep, for the record of a run that crashed it."""
+"""Bytes kept from the end of a worker's stderr, for the record of a run that crashed the worker."""
 
 
 class WorkerDiedError(Exception):
@@ -57,7 +57,7 @@ class LocalExecutor(Executor):
             self._own.worker = worker
             self._workers.add(worker)
             if self._is_ending:
-                # It may have been started while the others were stopped.
+                # This worker may have started while the others were being stopped.
                 worker.process.terminate()
             try:
                 return worker.call(call)
@@ -67,7 +67,7 @@ class LocalExecutor(Executor):
                 code = worker.close()
                 if code != 128 + signal.SIGTERM or self._is_ending:
                     raise WorkerDiedError(worker.process.pid, code, worker.tail) from None
-                # This worker alone was terminated, and left its run in order.
+                # Only this worker was terminated, and it left its run in a resumable state.
 
     def stop(self) -> None:
         """Drop waiting calls; send SIGTERM to the workers, which end after their call."""

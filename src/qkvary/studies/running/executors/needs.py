@@ -5,11 +5,13 @@ from qkvary.studies.study import Cell
 from qkvary.training.memory import training_bytes
 
 PROCESS_BYTES = 2**30
-"""Memory of a process with torch and the data of its task, besides weights and activations."""
+"""Memory of a process for torch and the data of its task, in addition to weights and
+activations."""
 DEVICE_BYTES = 2**32
-"""Least main memory of a run on a device: libraries, and copies of its state for checkpoints."""
+"""Minimum main memory of a run on a device, for libraries and copies of its state for
+checkpoints."""
 MEMORY_UNIT = 2**28
-"""Memory is rounded up to this, so that variants that differ little can share a job."""
+"""Memory is rounded up to a multiple of this, so that similar variants can share a job."""
 
 
 def needed_resources(cell: Cell, gpu_share: float) -> Resources:

@@ -24,7 +24,7 @@ from qkvary.studies.study import Cell
 from qkvary.text.units import data_size
 
 _PREFIXES = ("QKVARY_", "OMP_", "MKL_")
-"""Prefixes of the environment variables that tasks get from this process."""
+"""Prefixes of the environment variables that this process passes on to tasks."""
 _NAMES = (
     "HF_HOME",
     "HF_HUB_CACHE",
@@ -35,13 +35,14 @@ _NAMES = (
     "WANDB_ENTITY",
     "WANDB_MODE",
 )
-"""Others that they get. Ray shows them to everyone who sees the cluster: no keys, no tokens."""
+"""Other variables that are passed on. Everyone who sees the cluster can read them in Ray, so no
+keys or tokens."""
 CONNECT_SECONDS = 5.0
-"""Seconds to wait for an address; Ray itself waits for minutes, and prints its log."""
+"""Seconds to wait for an address; Ray itself would wait for minutes and print its log."""
 _FRAME_BYTES, _FRAME_TYPE, _SETTINGS = 9, 3, b"\x04"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
-"""The start of a connection of gRPC, which Ray speaks: a fixed text, and a frame of settings (RFC
-9113). A server answers with such a frame; Ray waits for minutes if it does not."""
+"""The start of a gRPC connection, which Ray uses: a fixed text and a settings frame (RFC 9113). A
+server answers with such a frame; Ray would wait for minutes if there is none."""
 _HOST_AND_PORT = re.compile(r"(?:ray://)?\[?(?P<host>.+?)\]?:(?P<port>[0-9]+)")
 _UNTIL_IT_ENDS = -1
 
@@ -69,7 +70,7 @@ class RayExecutor(PollingExecutor):
     def _connect(self, address: str) -> None:
         try:
             if address == "auto":
-                # A cluster that was killed leaves its address behind.
+                # A cluster that was killed leaves its address file.
                 services: Any = importlib.import_module("ray._private.services")
                 address = services.canonicalize_bootstrap_address_or_die(address)
             _check_port(address)
@@ -105,7 +106,7 @@ class RayExecutor(PollingExecutor):
                 )
         return None
 
-    # An executor of tasks takes no other calls.
+    # This executor accepts tasks only.
     def submit(  # type: ignore[override]
         self, fn: Callable[[Task], TaskEnd], task: Task, /
     ) -> Future[TaskEnd]:

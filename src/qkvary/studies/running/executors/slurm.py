@@ -25,11 +25,12 @@ from qkvary.studies.running.executors.needs import needed_resources
 from qkvary.studies.study import Cell
 
 FOLDER = "slurm"
-"""The folder below the store with one folder for each runner: submitit's files and logs."""
+"""The folder inside the store that has one folder per runner, with submitit's files and logs."""
 POLL_SECONDS = 2.0
 """Seconds between two checks of the jobs of a queue."""
 END_SECONDS = 5.0
-"""Maximum of seconds to wait for the end of cancelled jobs, before their files are removed."""
+"""Maximum number of seconds to wait for the end of cancelled jobs before their files are
+removed."""
 _OWN_ONLY = 0o700
 
 
@@ -66,7 +67,7 @@ class SlurmExecutor(PollingExecutor):
             UsageError: if this machine has no Slurm.
         """
         super().__init__()
-        # Every check of a job reads the common folder.
+        # Every check of a job reads the shared folder.
         self.poll_seconds = 0.1 if cluster == "local" else POLL_SECONDS
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise UsageError(
@@ -88,7 +89,7 @@ class SlurmExecutor(PollingExecutor):
     ) -> list[Future[TaskEnd]]:
         """Submit tasks as arrays, one for all tasks with the same needs."""
         make_directory(self._folder)
-        # It holds pickles, which other users must not replace.
+        # The folder holds pickles, which other users must not replace.
         for folder in (self._folder.parent, self._folder):
             folder.chmod(_OWN_ONLY)
         futures: dict[int, Future[TaskEnd]] = {}
@@ -131,7 +132,7 @@ class SlurmExecutor(PollingExecutor):
         try:
             return handle.result()
         except Exception:
-            # Its log is kept.
+            # Its log is kept if the task was not cancelled.
             self._failed |= not self._cancelled
             raise
 
@@ -156,7 +157,7 @@ class SlurmExecutor(PollingExecutor):
     def _remove_files(self) -> None:
         if self._folder.exists() and not self._failed:
             remove_dir(self._folder)
-            # Another runner may have jobs.
+            # Another runner may still have a folder here.
             with suppress(OSError):
                 self._folder.parent.rmdir()
 

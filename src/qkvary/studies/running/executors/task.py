@@ -94,7 +94,7 @@ def _find_store(task: Task) -> Store:
         if not path.is_file() or line not in path.read_text("utf-8").splitlines():
             raise UsageError(
                 f"{task.store} is not the folder of this study: expected a folder that all nodes "
-                "see under the same path, give one with --out, or --no-shared-folder"
+                "see under the same path: name it with --out, or use --no-shared-folder"
             )
     return Store(task.store)
 

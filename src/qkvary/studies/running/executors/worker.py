@@ -23,7 +23,7 @@ def serve() -> int:
     answers = Connection(os.dup(1), readable=False)
     # Libraries print; the original standard output is for results.
     os.dup2(2, 1)
-    # The runner gets these too, and stops its workers in order.
+    # The runner gets these signals too, and stops its workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
@@ -33,7 +33,7 @@ def serve() -> int:
         function, args, kwargs = call
         try:
             answer = True, function(*args, **kwargs)
-        # It is raised where the call was made.
+        # The exception is raised in the process that made the call.
         except Exception as error:  # noqa: BLE001
             answer = False, error
         try:
@@ -53,7 +53,7 @@ def _read(calls: Calls) -> None:
             calls.put(pipe.recv())
         except (EOFError, OSError):
             break
-        # Raised where the call would be made.
+        # The exception is raised where the call would be executed.
         except Exception as error:  # noqa: BLE001
             calls.put((_fail, (error,), {}))
     RUNNER_GONE.set()
