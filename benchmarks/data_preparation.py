@@ -24,7 +24,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.corpora import open_source
-from qkvary.data.preparation import PreparationSettings, prepare
+from qkvary.data.preparation import prepare
 from qkvary.data.prepared import PreparedData
 from qkvary.data.sources import Source
 from qkvary.data.tokenizer_files import load_gpt2
@@ -78,8 +78,7 @@ def compare_preparing(
 
     def prepared() -> PreparedData:
         shutil.rmtree(out, ignore_errors=True)
-        settings = PreparationSettings(workers=1)
-        return prepare(open_source(name), tokenizer, out, tokenizer_name="own", settings=settings)
+        return prepare(open_source(name), tokenizer, out, tokenizer_name="own", workers=1)
 
     calls: dict[str, Callable[[], object]] = {"tokenizer": alone, "preparing": prepared}
     for clock, what in ((time.process_time, "CPU seconds"), (time.perf_counter, "on the clock")):

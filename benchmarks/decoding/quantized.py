@@ -12,7 +12,7 @@ from qkvary.api.options import Checkpoint, CheckpointTokenizer
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout
 from qkvary.costs.formats import format_options, parse_options
-from qkvary.data.tokenizers import encode_documents
+from qkvary.data.tokenizers import DOCUMENT_END
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Cell, Table, number, plain, tabulate, word
 from qkvary.storage.errors import UsageError
@@ -70,7 +70,11 @@ def quantized(
     ]
     loaded, name = open_checkpoint(checkpoint, tokenizer, speaks=True)
     network = loaded.network
-    encoded = encode_documents(cast("Tokenizer", loaded.tokenizer), _read(text))
+    own = cast("Tokenizer", loaded.tokenizer)
+    documents = _read(text).split(DOCUMENT_END)
+    if len(documents) > 1:
+        documents = [document.strip() for document in documents]
+    encoded = [token for document in documents if document for token in own.encode(document)]
     parameters = sum(one.numel() for one in network.parameters())
     budget = DEFAULT_PRODUCTS // (parameters * (len(caches) + 1))
     longest = min(network.config.max_tokens, len(encoded) - 1)

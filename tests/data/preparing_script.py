@@ -7,32 +7,33 @@ when it has the lock, and goes on when its standard input ends.
 import sys
 from pathlib import Path
 
-from qkvary.data.preparation import PreparationSettings, Progress, prepare
+from qkvary.data import preparation
+from qkvary.data.preparation import prepare
 from qkvary.data.sources import find_source
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import QkvaryError
 
 
 def main(texts: Path, folder: Path, group: int, way: str) -> None:
-    def report(_progress: Progress) -> None:
+    def report(_bytes: int, _total: int, _note: str) -> None:
         if way == "waits":
             sys.stdout.write("has the lock\n")
             sys.stdout.flush()
             sys.stdin.read()
 
-    settings = PreparationSettings(
-        workers=2 if way == "threads" else 1,
-        group_bytes=(group, group),
-        block_bytes=max(1, group // 3),
-        on_progress=report,
-    )
-    prepare(
-        find_source(texts),
-        ByteTokenizer(has_separator=True),
-        folder,
-        tokenizer_name="bytes",
-        settings=settings,
-    )
+    before = preparation.GROUP_BYTES, preparation.BLOCK_BYTES
+    preparation.GROUP_BYTES, preparation.BLOCK_BYTES = (group, group), max(1, group // 3)
+    try:
+        prepare(
+            find_source(texts),
+            ByteTokenizer(has_separator=True),
+            folder,
+            tokenizer_name="bytes",
+            workers=2 if way == "threads" else 1,
+            on_progress=report,
+        )
+    finally:
+        preparation.GROUP_BYTES, preparation.BLOCK_BYTES = before
 
 
 if __name__ == "__main__":

@@ -1,19 +1,33 @@
 """Small prepared sets, and their expected contents, computed independently."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from qkvary.data import preparation
 from qkvary.data.documents import FileDocuments
-from qkvary.data.preparation import PreparationSettings, prepare
+from qkvary.data.preparation import OnProgress, prepare
 from qkvary.data.prepared import PreparedData
 from qkvary.data.sources import Source, Stream
 from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
 
-TINY_GROUPS = PreparationSettings(workers=1, group_bytes=(40, 90), block_bytes=16)
-"""Small enough that a few sentences fill several shards."""
 BYTES = ByteTokenizer(has_separator=True)
+
+
+@contextmanager
+def tiny_groups(groups: tuple[int, int] = (40, 90), block: int = 16) -> Iterator[None]:
+    """Groups and blocks so small that a few sentences fill several shards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "GROUP_BYTES", groups)
+        patch.setattr(preparation, "BLOCK_BYTES", block)
+        yield
+
+
+def silent(_bytes: int, _total: int, _note: str) -> None:
+    """Show no progress."""
 
 
 def made_up(count: int, seed: int) -> list[str]:
@@ -39,9 +53,12 @@ def make_set(
     validation: Sequence[str] = ("held out",),
     *,
     tokenizer: Tokenizer = BYTES,
-    settings: PreparationSettings = TINY_GROUPS,
+    groups: tuple[int, int] = (40, 90),
+    block: int = 16,
+    workers: int = 1,
+    on_progress: OnProgress = silent,
 ) -> PreparedData:
-    """Prepare documents at ``folder / "set"``."""
+    """Prepare documents at ``folder / "set"``, in tiny groups."""
     parts = {"train": train, "validation": validation}
     streams = [
         Stream(
@@ -51,7 +68,15 @@ def make_set(
         for split, documents in parts.items()
     ]
     source = Source(name="made up", streams=streams, files=[list(train), list(validation)])
-    return prepare(source, tokenizer, folder / "set", tokenizer_name="own", settings=settings)
+    with tiny_groups(groups, block):
+        return prepare(
+            source,
+            tokenizer,
+            folder / "set",
+            tokenizer_name="own",
+            workers=workers,
+            on_progress=on_progress,
+        )
 
 
 def plain_tokens(documents: Sequence[str]) -> list[int]:

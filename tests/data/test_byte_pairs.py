@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.documents import FileDocuments
-from qkvary.data.encoding import Encoder
+from qkvary.data.encoding import encode_documents
 from qkvary.data.tokenizer_files import load_tokenizer
 from tests.conftest import examples
 from tests.data.merged import DATA, KINDS, TEXT, merges_of
@@ -67,7 +67,7 @@ if DATA is not None:
     def counted(place: str) -> int:
         path = PUBLISHED / place
         source = FileDocuments(files=sorted(path.glob("*.txt")) if path.is_dir() else [path])
-        encoded = Encoder(tokenizer("published")).encode(list(source.read()))
+        encoded = encode_documents(tokenizer("published"), list(source.read()))
         return sum(len(document.tokens) - 1 for document in encoded)
 
     @pytest.mark.parametrize(

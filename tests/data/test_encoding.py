@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qkvary.data import encoding
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.documents import Document
-from qkvary.data.encoding import Encoder, cut_text, digest_of, token_width
+from qkvary.data.encoding import cut_text, digest_of, encode_documents, token_width
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
 from qkvary.storage.errors import UsageError
 from tests.conftest import examples
@@ -42,7 +42,7 @@ def test_a_split_document_has_the_tokens_of_the_whole(name: str, text: str) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoding, "PIECE_CHARACTERS", 3)
         patch.setattr(encoding, "LIBRARY_CHARACTERS", 3)
-        (found,) = Encoder(tokenizer).encode([Document(text, "here")])
+        (found,) = encode_documents(tokenizer, [Document(text, "here")])
     assert found.tokens.tolist() == [*tokenizer.encode(text), tokenizer.separator]
     assert found.text_bytes == len(text.encode())
     assert found.digest == digest_of(f" {text}\n")
@@ -60,7 +60,7 @@ def test_cuts_are_before_spaces_after_other_characters(text: str, length: int) -
 
 def test_an_unknown_character_is_rejected_with_its_location() -> None:
     with pytest.raises(UsageError, match=r"^book:3: expected characters out of .* got 'z'"):
-        Encoder(every()["characters"]).encode([Document("stz", "book:3")])
+        encode_documents(every()["characters"], [Document("stz", "book:3")])
 
 
 @pytest.mark.parametrize(("vocabulary", "width"), [(2, 2), (65_536, 2), (65_537, 4), (256_000, 4)])

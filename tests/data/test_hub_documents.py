@@ -1,6 +1,5 @@
 """Documents of the hub, with the real library on local files and with a stand-in."""
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +12,15 @@ import pytest
 from huggingface_hub import errors
 
 from qkvary.data import hub_documents
-from qkvary.data.corpora import open_source
 from qkvary.data.downloads import DownloadError
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
-from qkvary.data.preparation import prepare
+from qkvary.data.preparation import OnProgress
 from qkvary.data.prepared import PreparedData
 from qkvary.data.prepared_sets import prepare_corpus
-from qkvary.data.sources import Source, SourceOptions
+from qkvary.data.sources import SourceOptions
 from qkvary.storage.errors import UsageError
-from tests.data.small_sets import BYTES, TINY_GROUPS, made_up
+from tests.data.small_sets import made_up, silent, tiny_groups
+from tests.data.test_preparation import interrupted
 
 TEXTS = made_up(23, seed=6)
 TODAY, TOMORROW = "a" * 40, "b" * 40
@@ -96,20 +95,6 @@ def test_reading_resumes_after_any_document(hub: list[dict[str, Any]]) -> None:
     assert len(hub) == 8
 
 
-def interrupted(source: Source, folder: Path) -> None:
-    """Begin to prepare a set, and be stopped after its first groups."""
-    calls = iter(range(6))
-
-    def interrupt(_progress: object) -> None:
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-
-    settings = dataclasses.replace(TINY_GROUPS, on_progress=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(source, BYTES, folder, tokenizer_name="bytes", settings=settings)
-    assert list(folder.glob("portion-*.json"))
-
-
 REFERENCE, THIRD = "hf:someone/texts", SourceOptions(held_out=0.3)
 
 
@@ -117,12 +102,17 @@ REFERENCE, THIRD = "hf:someone/texts", SourceOptions(held_out=0.3)
 def test_a_resumed_preparation_reads_the_same_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make_set(folder: Path) -> PreparedData:
-        return prepare_corpus(REFERENCE, "bytes", choices=THIRD, out=folder, settings=TINY_GROUPS)
+    def make_set(folder: Path, on_progress: OnProgress = silent) -> PreparedData:
+        with tiny_groups():
+            return prepare_corpus(
+                REFERENCE, "bytes", choices=THIRD, out=folder, workers=1, on_progress=on_progress
+            )
 
     whole = make_set(tmp_path / "whole")
     assert whole.about["plan"]["source"]["files"]["commit"] == TODAY
-    interrupted(open_source(REFERENCE, THIRD), tmp_path / "set")
+    with pytest.raises(KeyboardInterrupt):
+        make_set(tmp_path / "set", interrupted(6, KeyboardInterrupt))
+    assert list((tmp_path / "set").glob("portion-*.json"))
     is_at(monkeypatch, TOMORROW)
     assert make_set(tmp_path / "set").fingerprint == whole.fingerprint
     tomorrow = make_set(tmp_path / "tomorrow")

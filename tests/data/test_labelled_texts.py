@@ -8,10 +8,10 @@ import pytest
 from qkvary.data.labelled_texts import (
     FEWEST_TEXTS,
     LabelledTexts,
-    check_labelled_texts,
     load_labelled_texts,
 )
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.tasks.config import TextTaskConfig
 
 
 @pytest.fixture
@@ -57,15 +57,15 @@ def test_a_name_changes_nothing_and_a_text_or_label_does(folder: Path) -> None:
 
     (folder / "spam" / "4.txt").rename(folder / "spam" / "other.txt")
     assert found() == before
-    assert check_labelled_texts(str(folder), None, before).fingerprint == before
     (folder / "spam").rename(folder / "junk")
     assert found() != before
     (folder / "junk").rename(folder / "spam")
     assert found() == before
     (folder / "spam" / "3.txt").write_text("another text")
     assert found() != before
-    with pytest.raises(DamagedError, match=f"with sha256 {before}, got .* other texts, or changed"):
-        check_labelled_texts(str(folder), None, before)
+    task = TextTaskConfig(data=str(folder), data_sha256=before, context=8)
+    with pytest.raises(DamagedError, match=f"with sha256 {before}, got .* other data, or changed"):
+        task.check_data(pytest.fail)
 
 
 @pytest.mark.parametrize(

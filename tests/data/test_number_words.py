@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkvary.data.number_words import END, load_number_words, spell_number
+from qkvary.data.number_words import END, load_number_words
 
 UNITS = (
     "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
@@ -38,12 +38,6 @@ def test_sizes_are_the_published_ones() -> None:
         assert len(set(load_number_words(complete=complete).vocabulary)) == 30
     first = load_number_words(complete=False).codes[:10].tolist()
     assert first == [0, 1, 2, 1, 3, 1, 4, 1, 5, 1]
-
-
-def test_a_number_without_words_is_refused() -> None:
-    for number in (0, 10_000):
-        with pytest.raises(ValueError, match=f"from 1 to 9,999, got {number}"):
-            spell_number(number)
 
 
 def test_the_most_frequent_word_is_as_frequent_as_the_public_code_prints() -> None:

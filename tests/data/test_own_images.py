@@ -127,8 +127,11 @@ def test_a_network_is_trained_on_images_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"no picture", "expected a complete PNG or JPEG in .*0.png"),
-        (picture(draw(5, 6, 3, seed=1)), "expected a square picture of at most .*, got 6 x 5"),
+        (b"no picture", "expected a whole PNG or JPEG in .*0.png"),
+        (
+            picture(draw(5, 6, 3, seed=1)),
+            "expected a square picture of 1 to 1024 pixels .*, got 6 x 5",
+        ),
     ],
 )
 def test_bad_pictures_are_refused(tmp_path: Path, data: bytes, says: str) -> None:

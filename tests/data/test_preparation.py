@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.data.preparation import PreparationSettings, Progress, prepare
+from qkvary.data.preparation import LOCK_FILE, OnProgress, prepare
 from qkvary.data.prepared import open_prepared
-from qkvary.data.shard_groups import LOCK_FILE
 from qkvary.data.sources import Source, SourceOptions, find_source
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.data import preparing_script
-from tests.data.small_sets import BYTES, made_up, make_set, plain_tokens
+from tests.data.small_sets import BYTES, made_up, make_set, plain_tokens, tiny_groups
 from tests.forked import ForkedPython
 from tests.storage.damage import trials
 
@@ -64,8 +63,7 @@ def undisturbed(texts: Path, place: Path, group: int) -> dict[str, bytes]:
 @pytest.mark.parametrize(("workers", "block"), [(1, 1), (2, 30), (5, 10_000)])
 def test_workers_and_blocks_change_nothing(tmp_path: Path, workers: int, block: int) -> None:
     texts = made_up(40, seed=8)
-    settings = PreparationSettings(workers=workers, group_bytes=(40, 90), block_bytes=block)
-    found = make_set(tmp_path, texts, settings=settings)
+    found = make_set(tmp_path, texts, workers=workers, block=block)
     assert found.splits["train"].read(0, found.splits["train"].tokens).tolist() == plain_tokens(
         texts
     )
@@ -82,7 +80,7 @@ def test_a_second_time_nothing_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "documents", "group_bytes", "message"),
+    ("tokenizer", "documents", "groups", "message"),
     [
         (BYTES, 10, (40, 90), "another source"),
         (ByteTokenizer(has_separator=True), 9, (41, 90), "another portions"),
@@ -93,7 +91,7 @@ def test_two_sets_are_never_mixed(
     tmp_path: Path,
     tokenizer: ByteTokenizer,
     documents: int,
-    group_bytes: tuple[int, int],
+    groups: tuple[int, int],
     message: str,
     complete: bool,
 ) -> None:
@@ -101,21 +99,20 @@ def test_two_sets_are_never_mixed(
         make_set(tmp_path, made_up(9, seed=1))
     else:
         with pytest.raises(ZeroDivisionError):
-            make_set(tmp_path, made_up(9, seed=1), settings=interrupted(4))
-    settings = PreparationSettings(workers=1, group_bytes=group_bytes)
+            make_set(tmp_path, made_up(9, seed=1), on_progress=interrupted(4))
     with pytest.raises(UsageError, match=message):
-        make_set(tmp_path, made_up(documents, seed=1), tokenizer=tokenizer, settings=settings)
+        make_set(tmp_path, made_up(documents, seed=1), tokenizer=tokenizer, groups=groups)
 
 
-def interrupted(after: int, error: type[BaseException] = ZeroDivisionError) -> PreparationSettings:
-    """Return settings whose progress callback raises at its n-th call."""
+def interrupted(after: int, error: type[BaseException] = ZeroDivisionError) -> OnProgress:
+    """Return a callback that raises at its n-th call."""
     calls = iter(range(after))
 
-    def report(_progress: Progress) -> None:
+    def report(_bytes: int, _total: int, _note: str) -> None:
         if next(calls, None) is None:
             raise error
 
-    return PreparationSettings(workers=1, group_bytes=(40, 90), block_bytes=16, on_progress=report)
+    return report
 
 
 @pytest.mark.parametrize("after", range(1, 12, 3))
@@ -124,27 +121,21 @@ def test_a_restart_resumes_after_the_last_group(tmp_path: Path, after: int) -> N
     expected = make_set(tmp_path / "whole", texts)
     place = tmp_path / "again"
     with pytest.raises(KeyboardInterrupt):
-        make_set(place, texts, settings=interrupted(after, KeyboardInterrupt))
+        make_set(place, texts, on_progress=interrupted(after, KeyboardInterrupt))
     records = list((place / "set").glob("portion-*.json"))
     with pytest.raises(UsageError, match="is not finished"):
         open_prepared(place / "set")
-    reports: list[tuple[int, int]] = []
-    settings = PreparationSettings(
-        workers=1,
-        group_bytes=(40, 90),
-        block_bytes=16,
-        on_progress=lambda one: reports.append((one.resumed_bytes, one.text_bytes)),
-    )
-    make_set(place, texts, settings=settings)
+    reports: list[int] = []
+    make_set(place, texts, on_progress=lambda done, _total, _note: reports.append(done))
     assert contents(place / "set") == contents(expected.path)
-    assert (reports[0][0] > 0) == bool(records)
-    assert reports[-1][1] == sum(len(text.strip().encode()) for text in [*texts, "held out"])
+    assert (reports[0] > 0) == bool(records)
+    assert reports[-1] == sum(len(text.strip().encode()) for text in [*texts, "held out"])
 
 
 def test_a_changed_record_is_detected(tmp_path: Path) -> None:
     texts = made_up(30, seed=2)
     with pytest.raises(ZeroDivisionError):
-        make_set(tmp_path, texts, settings=interrupted(9))
+        make_set(tmp_path, texts, on_progress=interrupted(9))
     place = tmp_path / "set"
     record = place / "portion-00000.json"
     whole = record.read_bytes()
@@ -170,8 +161,8 @@ def test_the_limit_includes_the_document_that_reaches_it(
     texts = write_texts(tmp_path / "texts", 30, seed=4)
     (texts / "valid.txt").write_text("<|endoftext|>".join(held_out), "utf-8")
     source = find_source(texts, SourceOptions(max_tokens=limit))
-    settings = PreparationSettings(workers=workers, group_bytes=(40, 90), block_bytes=16)
-    data = prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes", settings=settings)
+    with tiny_groups():
+        data = prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes", workers=workers)
     taken: list[str] = []
     while len(plain_tokens(taken)) < limit and len(taken) < len(train):
         taken.append(train[len(taken)])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from qkvary.data import prepared
+from qkvary.data.preparation import LOCK_FILE
 from qkvary.data.prepared import is_prepared, open_prepared
-from qkvary.data.shard_groups import LOCK_FILE
 from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
-from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
+from qkvary.storage.manifest import MANIFEST_NAME, CheckedFile, read_manifest
 from tests.data.small_sets import made_up, make_set, plain_tokens
 from tests.storage.damage import DAMAGES, trials
 
@@ -79,40 +79,23 @@ def test_none_of_many_damages_goes_unnoticed(folder: Path, tmp_path: Path) -> No
     check_damage(folder, tmp_path / "copy", range(DAMAGED, DAMAGED + 1_000))
 
 
-def test_a_file_that_was_changed_since_is_read_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path / "copy"
-    shutil.copytree(folder, place)
-    monkeypatch.setattr(prepared, "_SETTLED_NANOSECONDS", -1)
-    open_prepared(place)
-    shard = place / "train-00001.bin"
-    shard.write_bytes(bytes(shard.stat().st_size))
-    # Clocks of files may tick too slowly for two moments of a test.
-    os.utime(shard, ns=(0, shard.stat().st_mtime_ns + 10**9))
-    with pytest.raises(DamagedError, match=r"train-00001\.bin was changed"):
-        open_prepared(place)
-
-
-def test_a_large_file_is_remembered_beyond_the_process(
+def test_a_large_file_is_read_again_only_if_it_was_changed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(prepared, "_SETTLED_NANOSECONDS", -1)
     monkeypatch.setattr(prepared, "REMEMBERED_BYTES", 1)
-    monkeypatch.setattr(prepared, "_checked", {})
     place = tmp_path / "copy"
     shutil.copytree(folder, place)
     open_prepared(place)
-    assert list((tmp_path / "cache" / "checked").iterdir())
-    monkeypatch.setattr(prepared, "_checked", {})
-    monkeypatch.setattr(prepared.hashlib, "file_digest", None)
-    open_prepared(place)
-    # What was remembered is no word about a file that is another one.
-    monkeypatch.undo()
-    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
-    (place / "train-00000.bin").write_bytes(bytes((place / "train-00000.bin").stat().st_size))
-    with pytest.raises(DamagedError, match=r"train-00000\.bin was changed"):
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckedFile, "finish", None)
+        open_prepared(place)
+    shard = place / "train-00001.bin"
+    shard.write_bytes(bytes(shard.stat().st_size))
+    # Clocks of files may tick too slowly for two moments of a test.
+    os.utime(shard, ns=(0, shard.stat().st_mtime_ns + 10**9))
+    with pytest.raises(DamagedError, match=r"train-00001\.bin was changed"):
         open_prepared(place)
 
 

@@ -125,13 +125,9 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
 
 def test_invalid_arguments_are_rejected(prepared: PreparedData) -> None:
     split = prepared.splits["train"]
-    with pytest.raises(ValueError, match="expected a step of at least 0"):
-        rows_of_step(-1, 1, rows=1, seed=0)
-    with pytest.raises(ValueError, match="expected a context of at least 1"):
-        PackedRows(split, 0)
     with pytest.raises(ValueError, match="expected more than 100,000 tokens"):
         PackedRows(split, 100_000)
-    with pytest.raises(ValueError, match="expected tokens among the"):
+    with pytest.raises(ValueError, match="expected rows of 2 among the"):
         split.read(split.tokens - 1, 2)
     with pytest.raises(ValueError, match="expected rows of 3 among the"):
         split.gather(np.array([0, split.tokens - 2]), 3)

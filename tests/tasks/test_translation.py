@@ -192,7 +192,7 @@ def test_the_published_code_is_decoded_as_it_does(corpus: Path) -> None:
 def test_what_does_not_fit_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"expected sentences of at most 9 tokens in .*, got one"):
         make_task(corpus, max_tokens=9)
-    with pytest.raises(DamagedError, match=r"expected the files of .* with sha256 abc, got"):
+    with pytest.raises(DamagedError, match=r"expected the data of .* with sha256 abc, got"):
         make_task(corpus, data_sha256="abc")
     monkeypatch.setattr(packages, "is_installed", lambda name: name != "sacrebleu")
     with pytest.raises(UsageError, match=r"sacrebleu is not installed: run pip install"):

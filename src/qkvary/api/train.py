@@ -42,7 +42,6 @@ from qkvary.training.progress import Callbacks, Event, ignore
 
 if TYPE_CHECKING:
     from qkvary.api.training_result import TrainingResult
-    from qkvary.data.prepared import PreparedData
     from qkvary.data.prepared_sets import PlannedSet
     from qkvary.tasks.config import LanguageTaskConfig
     from qkvary.training.distribution import Distribution
@@ -183,39 +182,12 @@ def _find_data(
     A plan prepares and downloads nothing.
 
     Raises:
-        UsageError: for a tokenizer with the folder of a prepared set.
+        UsageError: for a tokenizer with a prepared set.
     """
-    from qkvary.data.prepared import is_prepared, open_prepared
-    from qkvary.data.prepared_sets import PlannedSet, plan_set
+    from qkvary.data.prepared import PreparedData, open_prepared
+    from qkvary.data.prepared_sets import PlannedSet, find_or_prepare, plan_set
 
     reference = preset.corpus if data is None else os.fspath(data)
-    path = Path(reference).expanduser()
-    if is_prepared(path):
-        if tokenizer is not None:
-            raise UsageError(
-                f"expected no --tokenizer with a prepared set, got {tokenizer} with {path}"
-            )
-        planned = PlannedSet.of(open_prepared(path))
-    elif dry_run:
-        with without_downloads():
-            planned = plan_set(reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
-    else:
-        planned = PlannedSet.of(_prepare(reference, preset, tokenizer, shown, distribution))
-    if planned.problem is not None:
-        shown.warn(planned.problem)
-    return planned
-
-
-def _prepare(
-    reference: str,
-    preset: Preset,
-    tokenizer: str | None,
-    shown: Terminal,
-    distribution: "Distribution",
-) -> "PreparedData":
-    from qkvary.data.prepared import open_prepared
-    from qkvary.data.prepared_sets import find_or_prepare
-
     made: list[PreparedData] = []
 
     def prepare() -> str:
@@ -226,13 +198,20 @@ def _prepare(
                     tokenizer,
                     default=preset.tokenizer,
                     warn=shown.warn,
-                    on_progress=lambda progress: progress.show(show),
+                    on_progress=show,
                 )
             )
         return str(made[0].path)
 
-    path = distribution.run_on_first(prepare)
-    return made[0] if made else open_prepared(Path(path))
+    if dry_run:
+        with without_downloads():
+            planned = plan_set(reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
+    else:
+        folder = distribution.run_on_first(prepare)
+        planned = PlannedSet.of(made[0] if made else open_prepared(Path(folder)))
+    if planned.problem is not None:
+        shown.warn(planned.problem)
+    return planned
 
 
 def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal) -> None:

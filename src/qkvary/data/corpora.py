@@ -1,11 +1,12 @@
-"""Named corpora: their origin, splits and licences."""
+"""Named corpora: their origin and splits."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkvary.data.checksums import FEATURES_MADE_HERE, TINY_SHAKESPEARE_SHA256
+from qkvary.data.files import local_paths
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
-from qkvary.data.shakespeare import load_shakespeare
+from qkvary.data.shakespeare import load_text
 from qkvary.data.sources import (
     Source,
     SourceOptions,
@@ -16,11 +17,12 @@ from qkvary.data.sources import (
     list_source_files,
 )
 from qkvary.data.splits import HeldOut
-from qkvary.storage.environment import cache_directory, data_root
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.text.names import find_name, suggest
 
+SHIPPED = "tiny-shakespeare"
+"""The corpus inside the package."""
 HUB_SHARE = 0.005
 """The default validation share of a data set of the hub; small, because these sets are large."""
 
@@ -30,10 +32,7 @@ class Corpus:
     """A named corpus."""
 
     name: str
-    about: str
-    """A one-line description."""
-    licence: str
-    """The licence of the text."""
+    """The name."""
     local: str | None = None
     """The file or folder in ``QKVARY_DATA`` or in the cache."""
     hub: str | None = None
@@ -51,34 +50,29 @@ class Corpus:
 _CORPORA = (
     Corpus(
         name="english-novels",
-        about="55 English novels of 1839 to 1927, split by author",
-        licence="public domain",
+        # Licence: public domain.
         local="english_novels",
     ),
     Corpus(
         name="tinystories",
-        about="short stories in the words of small children, written by a language model",
-        licence="CDLA-Sharing-1.0",
+        # Licence: CDLA-Sharing-1.0.
         local="tinystories",
         hub="roneneldan/TinyStories",
         hub_validation="validation",
     ),
     Corpus(
         name="wikitext-2",
-        about="articles of Wikipedia, split into words",
-        licence="CC BY-SA 3.0 and GFDL",
+        # Licence: CC BY-SA 3.0 and GFDL.
         local="wikitext-2",
     ),
     Corpus(
-        name="tiny-shakespeare",
-        about="a million characters of Shakespeare's plays; the last tenth is for validation",
-        licence="public domain",
+        name=SHIPPED,
+        # Licence: public domain.
         share=0.1,
     ),
     Corpus(
         name="slimpajama",
-        about="the web, books and code; 10 billion tokens of it, as paper 1 took",
-        licence="those of its sources",
+        # Licence: those of its sources.
         hub="cerebras/SlimPajama-627B",
         hub_validation="validation",
         max_tokens=10_000_000_000,
@@ -86,15 +80,13 @@ _CORPORA = (
     ),
     Corpus(
         name="openwebtext",
-        about="pages that people linked to; 0.05 % are held out, as paper 3 did",
-        licence="CC0 for the collection",
+        # Licence: CC0 for the collection.
         hub="Skylion007/openwebtext",
         share=0.0005,
     ),
     Corpus(
         name="fineweb",
-        about="filtered pages of the web, a sample of 10 billion tokens",
-        licence="ODC-By 1.0",
+        # Licence: ODC-By 1.0.
         hub="HuggingFaceFW/fineweb:sample-10BT",
         share=0.0005,
     ),
@@ -125,13 +117,22 @@ def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
         UsageError: if the source does not exist, or the options do not fit it.
     """
     chosen, reference = choices or SourceOptions(), canonical_reference(reference)
+    corpus = CORPORA.get(reference)
+    if corpus is not None:
+        chosen = replace(chosen, name=chosen.name or reference)
     if reference.startswith("hf:"):
         return _from_hub(reference.removeprefix("hf:"), chosen)
-    if reference in CORPORA:
-        return _from_corpus(CORPORA[reference], replace(chosen, name=chosen.name or reference))
-    path = Path(reference).expanduser()
-    if reference and path.exists():
+    if reference == SHIPPED:
+        return _shipped(CORPORA[SHIPPED], chosen)
+    path = Path(reference).expanduser() if corpus is None else find_local(corpus)
+    if reference and path is not None and path.exists():
         return find_source(path, chosen)
+    if corpus is not None and corpus.hub is not None:
+        return _from_hub(corpus.hub, chosen, corpus)
+    if corpus is not None:
+        raise UsageError(
+            f"{corpus.name} is not on this machine: put it at {corpus.local} below QKVARY_DATA"
+        )
     advice = (
         "`qkvary data features --weights FOLDER` makes these features of images"
         if reference == FEATURES_MADE_HERE
@@ -145,11 +146,8 @@ def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
 
 def find_local(corpus: Corpus) -> Path | None:
     """Return where the files of a corpus are on this machine, if they exist."""
-    for base in (data_root(), cache_directory()) if corpus.local else ():
-        path = base / str(corpus.local) if base else None
-        if path is not None and path.exists():
-            return path
-    return None
+    paths = local_paths(corpus.local) if corpus.local else []
+    return next((path for path in paths if path.exists()), None)
 
 
 def identify_source(reference: str) -> tuple[str, JsonValue] | None:
@@ -173,37 +171,16 @@ def identify_source(reference: str) -> tuple[str, JsonValue] | None:
     return (reference, None) if corpus is not None or "/" not in reference else None
 
 
-def _from_corpus(corpus: Corpus, choices: SourceOptions) -> Source:
-    if corpus.name == "tiny-shakespeare":
-        return _shipped(corpus, choices)
-    path = find_local(corpus)
-    if path is not None:
-        return find_source(path, choices)
-    if corpus.hub is not None:
-        return _from_hub(corpus.hub, choices, corpus)
-    raise UsageError(
-        f"{corpus.name} is not on this machine: put it at {corpus.local} below QKVARY_DATA"
-    )
-
-
 def _shipped(corpus: Corpus, choices: SourceOptions) -> Source:
     """Return the text inside the package with its customary split."""
     if choices.validation is not None:
         raise UsageError(f"{corpus.name} already has splits: leave --validation out")
-    return cut_source(
-        str(choices.name),
-        _shakespeare,
-        corpus.share if choices.held_out is None else choices.held_out,
-        where=corpus.name,
-        files={"sha256": TINY_SHAKESPEARE_SHA256},
-        total=len(load_shakespeare().codes),
-        max_tokens=choices.max_tokens,
+    files: JsonValue = {"sha256": TINY_SHAKESPEARE_SHA256}
+    share = choices.share(corpus.share)
+    source = cut_source(
+        str(choices.name), load_text, share, choices, where=corpus.name, files=files
     )
-
-
-def _shakespeare() -> str:
-    encoded = load_shakespeare()
-    return "".join(encoded.alphabet[code] for code in encoded.codes.tolist())
+    return replace(source, total_bytes=len(load_text()))
 
 
 def _from_hub(
@@ -227,11 +204,11 @@ def _from_hub(
     def pin(known: str | None) -> Source:
         return _from_hub(reference, choices, corpus, known or find_commit(repository, revision))
 
-    most = choices.max_tokens or (corpus.max_tokens if corpus else None)
+    most = choices.token_limit or (corpus.max_tokens if corpus else None)
     streams = [stream("train", "train" if named else None, most)]
     if named and corpus:
         streams.append(stream(named, "validation", corpus.validation_tokens))
-    share = choices.held_out or (corpus.share if corpus else HUB_SHARE)
+    share = choices.share(corpus.share if corpus else HUB_SHARE)
     files: dict[str, JsonValue] = {
         "hub": repository,
         "configuration": configuration,

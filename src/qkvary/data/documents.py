@@ -108,6 +108,10 @@ class FileDocuments:
         """Return the position after the document that ``read`` yielded last."""
         return list(self.place)
 
+    def read_all(self) -> str:
+        """Return the text of all documents."""
+        return "".join(document.text for document in self.read())
+
     def _documents(self, path: Path) -> Iterator[Document]:
         # A file named explicitly may have any extension.
         kind = kind_of(path) or TEXT

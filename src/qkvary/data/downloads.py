@@ -120,30 +120,23 @@ def fetch(url: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
         response = _make_opener().open(url, timeout=timeout)
         if response is None:
             raise DownloadError(f"cannot download {url}: only https is opened")
+        data = bytearray()
         with response:
-            return _read(response, url, limit, end)
+            while chunk := response.read1(_CHUNK):
+                data += chunk
+                if len(data) > limit:
+                    raise ValueError(f"expected at most {limit:,} bytes at {url}, got more")
+                if monotonic() > end:
+                    raise TimeoutError("timed out")
+        return bytes(data)
     except urllib.error.HTTPError as error:
-        with error:
-            raise _refused(url, error) from error
+        error.close()
+        if error.code in {404, 410}:
+            raise FileNotFoundError(url) from error
+        if error.code in {401, 403}:
+            raise PermissionError(url) from error
+        said = f"the server answers {error.code} {error.reason}"
+        raise DownloadError(f"cannot download {url}: {said}") from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise DownloadError(f"cannot download {url}: {reason}") from error
-
-
-def _read(response: http.client.HTTPResponse, url: str, limit: int, end: float) -> bytes:
-    data = bytearray()
-    while chunk := response.read1(_CHUNK):
-        data += chunk
-        if len(data) > limit:
-            raise ValueError(f"expected at most {limit:,} bytes at {url}, got more")
-        if monotonic() > end:
-            raise TimeoutError("timed out")
-    return bytes(data)
-
-
-def _refused(url: str, error: urllib.error.HTTPError) -> Exception:
-    if error.code in {404, 410}:
-        return FileNotFoundError(url)
-    if error.code in {401, 403}:
-        return PermissionError(url)
-    return DownloadError(f"cannot download {url}: the server answers {error.code} {error.reason}")

@@ -6,7 +6,7 @@ merges across such a place, so the tokens equal those of the whole document.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.documents import Document
 from qkvary.data.library_tokenizers import LibraryTokenizer
-from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
+from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
 from qkvary.storage.errors import UsageError
 
 Tokens = NDArray[Any]
@@ -42,23 +42,7 @@ class EncodedDocument(NamedTuple):
 
 def digest_of(text: str) -> int:
     """Return the first 8 bytes of the sha256 of the stripped text."""
-    return _digest(_inner(text, text.encode()))
-
-
-def _inner(text: str, data: bytes) -> bytes | memoryview:
-    """Return the bytes of the stripped text, copied only if necessary."""
-    if not text.isascii():
-        return text.strip().encode() if text[:1].isspace() or text[-1:].isspace() else data
-    start, end = 0, len(text)
-    while end and text[end - 1].isspace():
-        end -= 1
-    while start < end and text[start].isspace():
-        start += 1
-    return memoryview(data)[start:end]
-
-
-def _digest(data: bytes | memoryview) -> int:
-    return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256(text.strip().encode()).digest()[:8], "big")
 
 
 def token_width(vocabulary: int) -> int:
@@ -66,59 +50,38 @@ def token_width(vocabulary: int) -> int:
     return 2 if vocabulary <= 2**16 else 4
 
 
-class Encoder:
-    """Turns documents into tokens; thread-safe."""
+def encode_documents(tokenizer: Tokenizer, documents: Sequence[Document]) -> list[EncodedDocument]:
+    """Return the tokens of each document; thread-safe.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """Select the fastest encoder of the tokenizer.
-
-        Raises:
-            UsageError: if the tokenizer has no separator.
-        """
-        if tokenizer.separator is None:
-            raise UsageError("expected a tokenizer with a separator, got one without")
-        self._end = np.array([tokenizer.separator], dtype=np.uint32)
-        self._vocabulary = tokenizer.vocabulary
-        self._kind = np.dtype(f"<u{token_width(tokenizer.vocabulary)}")
-        self._tokens = _fast_encoder(tokenizer)
-
-    def encode(self, documents: Sequence[Document]) -> list[EncodedDocument]:
-        """Return the tokens of each document.
-
-        Raises:
-            UsageError: if a document cannot be encoded; the message says where it is.
-        """
-        parts: list[Tokens] = []
-        for document in documents:
-            try:
-                parts += self._tokens(document.text), self._end
-            except ValueError as error:
-                raise UsageError(f"{document.where}: {error}") from None
-        # One array for all documents: for short documents, an array costs more than the tokens.
-        together = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-        if together.size and int(together.max()) >= self._vocabulary:
-            self._refuse(documents, parts)
-        return self._divide(documents, parts, together.astype(self._kind))
-
-    def _divide(
-        self, documents: Sequence[Document], parts: Sequence[Tokens], together: Tokens
-    ) -> list[EncodedDocument]:
-        found: list[EncodedDocument] = []
-        start = 0
-        for document, part in zip(documents, parts[::2], strict=True):
-            end = start + len(part) + 1
-            data = document.text.encode()
-            digest = _digest(_inner(document.text, data))
-            found.append(EncodedDocument(together[start:end], len(data), digest))
-            start = end
-        return found
-
-    def _refuse(self, documents: Sequence[Document], parts: Sequence[Tokens]) -> None:
-        for document, part in zip(documents, parts[::2], strict=True):
-            if part.size and part.max() >= self._vocabulary:
-                raise UsageError(
-                    f"{document.where}: expected tokens below {self._vocabulary}, got {part.max()}"
-                )
+    Raises:
+        UsageError: if the tokenizer has no separator, or a document cannot be encoded; the message
+            says where it is.
+    """
+    if tokenizer.separator is None:
+        raise UsageError("expected a tokenizer with a separator, got one without")
+    separator = np.array([tokenizer.separator], dtype=np.uint32)
+    parts: list[Tokens] = []
+    for document in documents:
+        try:
+            parts += _encode(tokenizer, document.text), separator
+        except ValueError as error:
+            raise UsageError(f"{document.where}: {error}") from None
+    # One array for all: an array costs more than the tokens of a short document.
+    together = np.concatenate(parts)
+    if together.max() >= tokenizer.vocabulary:
+        raise UsageError(
+            f"{documents[0].where}, or soon after: expected tokens below {tokenizer.vocabulary}, "
+            f"got {together.max()}"
+        )
+    together = together.astype(f"<u{token_width(tokenizer.vocabulary)}")
+    found: list[EncodedDocument] = []
+    start = 0
+    for document, part in zip(documents, parts[::2], strict=True):
+        end = start + len(part) + 1
+        size, digest = len(document.text.encode()), digest_of(document.text)
+        found.append(EncodedDocument(together[start:end], size, digest))
+        start = end
+    return found
 
 
 def cut_text(text: str, length: int) -> Iterator[str]:
@@ -141,61 +104,20 @@ def cut_text(text: str, length: int) -> Iterator[str]:
         start = end
 
 
-def _fast_encoder(tokenizer: Tokenizer) -> Callable[[str], Tokens]:
-    if isinstance(tokenizer, BytePairTokenizer):
-        encoding = tokenizer.encoding
-
-        def encode(text: str) -> Tokens:
-            if len(text) <= PIECE_CHARACTERS:
-                return encoding.encode_to_numpy(text, disallowed_special=())
-            pieces = cut_text(text, PIECE_CHARACTERS)
-            return _joined([encoding.encode_to_numpy(one, disallowed_special=()) for one in pieces])
-
-        return encode
+def _encode(tokenizer: Tokenizer, text: str) -> Tokens:
     if isinstance(tokenizer, ByteTokenizer):
-        return lambda text: np.frombuffer(text.encode(), dtype=np.uint8)
-    if isinstance(tokenizer, CharacterTokenizer):
-        return _by_table(tokenizer)
-    if isinstance(tokenizer, LibraryTokenizer):
-        return _by_library(tokenizer)
-    return lambda text: np.array(tokenizer.encode(text), dtype=np.int64)
-
-
-def _by_library(tokenizer: LibraryTokenizer) -> Callable[[str], Tokens]:
-    def encode(text: str) -> Tokens:
-        if tokenizer.cuts_at_spaces:
-            parts = list(cut_text(text, LIBRARY_CHARACTERS))
-        elif len(text) > LONGEST_UNBROKEN:
-            raise ValueError(
-                f"expected a document of at most {LONGEST_UNBROKEN:,} characters for this "
-                f"tokenizer, got {len(text):,}: split it with <|endoftext|>"
-            )
-        else:
-            parts = [text]
-        return _joined([np.array(tokenizer.encode(part), dtype=np.uint32) for part in parts])
-
-    return encode
-
-
-def _by_table(tokenizer: CharacterTokenizer) -> Callable[[str], Tokens]:
-    letters = np.array([ord(letter) for letter in tokenizer.alphabet], dtype=np.int64)
-    order = np.argsort(letters)
-    ordered = letters[order]
-
-    def encode(text: str) -> Tokens:
-        codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4").astype(np.int64)
-        places = np.minimum(np.searchsorted(ordered, codes), len(ordered) - 1)
-        if not np.array_equal(ordered[places], codes):
-            wrong = text[int(np.argmax(ordered[places] != codes))]
-            raise ValueError(
-                f"expected characters out of the {len(ordered)} of the alphabet, got {wrong!r}"
-            )
-        return order[places]
-
-    return encode
-
-
-def _joined(parts: list[Tokens]) -> Tokens:
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
+        return np.frombuffer(text.encode(), dtype=np.uint8)
+    if isinstance(tokenizer, BytePairTokenizer):
+        encode = tokenizer.encoding.encode_to_numpy
+        parts = [encode(part, disallowed_special=()) for part in cut_text(text, PIECE_CHARACTERS)]
+    elif isinstance(tokenizer, LibraryTokenizer) and tokenizer.cuts_at_spaces:
+        pieces = cut_text(text, LIBRARY_CHARACTERS)
+        parts = [np.array(tokenizer.encode(piece), dtype=np.uint32) for piece in pieces]
+    elif isinstance(tokenizer, LibraryTokenizer) and len(text) > LONGEST_UNBROKEN:
+        raise ValueError(
+            f"expected a document of at most {LONGEST_UNBROKEN:,} characters for this tokenizer, "
+            f"got {len(text):,}: split it with <|endoftext|>"
+        )
+    else:
+        parts = [np.array(tokenizer.encode(text), dtype=np.uint32)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -22,8 +22,7 @@ class FeatureSet:
     """A set of described images."""
 
     name: FeatureSetName
-    title: str
-    """The name in prose."""
+    """The name."""
     classes: int
     """Number of classes."""
     train_images: int
@@ -57,7 +56,7 @@ class FeatureSet:
 FEATURE_SETS: dict[str, FeatureSet] = {
     "cifar100-50": FeatureSet(
         name="cifar100-50",
-        title="50 classes of CIFAR-100, described by a small network that learned the other 50",
+        # 50 classes of CIFAR-100, described by a small network that learned the other 50.
         classes=50,
         train_images=100,
         test_images=20,
@@ -69,7 +68,7 @@ FEATURE_SETS: dict[str, FeatureSet] = {
     ),
     "cifar100-resnet34": FeatureSet(
         name="cifar100-resnet34",
-        title="CIFAR-100, described by ResNet-34 trained on ImageNet",
+        # CIFAR-100, described by ResNet-34 trained on ImageNet.
         classes=100,
         train_images=500,
         test_images=100,
@@ -80,7 +79,7 @@ FEATURE_SETS: dict[str, FeatureSet] = {
     ),
     "noise": FeatureSet(
         name="noise",
-        title="noise that says nothing of an image",
+        # Noise that says nothing of an image.
         classes=50,
         train_images=100,
         test_images=20,
@@ -95,7 +94,7 @@ FEATURE_SETS: dict[str, FeatureSet] = {
 
 def find_features(name: str) -> Path | None:
     """Return the file of a set on this machine, None if there is none."""
-    return find_file(FOLDER, f"{name}.safetensors")
+    return find_file(FOLDER, [f"{name}.safetensors"])
 
 
 def features_path(name: str) -> Path:

@@ -21,16 +21,19 @@ _GZIP = 31
 """The value of ``wbits`` for which zlib expects a gzip header."""
 
 
-def find_file(folder: str, file: str, endings: Sequence[str] = ("",)) -> Path | None:
+def local_paths(name: str) -> list[Path]:
+    """Return where a file or folder may be: below ``QKVARY_DATA``, and in the cache."""
+    return [base / name for base in (data_root(), cache_directory()) if base is not None]
+
+
+def find_file(folder: str, files: Sequence[str]) -> Path | None:
     """Return a file below ``QKVARY_DATA`` or in the cache, None if it is in neither.
 
     Args:
         folder: The folder of the data set.
-        file: The name of the file.
-        endings: Suffixes of the name; the first that exists is taken.
+        files: The names of the file; the first that exists is taken.
     """
-    bases = [base for base in (data_root(), cache_directory()) if base is not None]
-    paths = (base / folder / f"{file}{end}" for base in bases for end in endings)
+    paths = (place / file for place in local_paths(folder) for file in files)
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -102,28 +105,29 @@ def download(
 
 
 def load_published(
-    path: Path | None, url: str, sha256: str, *, name: str, put: str, limit: int, keep: str
+    folder: str, files: Sequence[str], url: str, sha256: str, *, name: str, put: str, limit: int
 ) -> tuple[bytes, str]:
     """Return a published file, of this machine or downloaded, and where it was found.
 
     Args:
-        path: The file on this machine, if it is there.
+        folder: The folder below ``QKVARY_DATA`` or the cache, in which a downloaded file is kept.
+        files: Its names there; the first that exists is taken.
         url: Its address.
         sha256: Its checksum.
         name: Its name, for messages.
         put: The advice for a user who cannot download it, for messages.
         limit: The maximum number of bytes.
-        keep: The path below the cache at which a downloaded file is kept.
 
     Raises:
         UsageError: if it is not on this machine and downloads are switched off.
         DamagedError: if the file on this machine is another one.
         DownloadError: as :func:`download`.
     """
+    path = find_file(folder, files)
     if path is None:
         data = download(url, put, name=name, limit=limit, sha256=sha256)
         if cache := cache_directory():
-            keep_in_cache(cache / keep, data)
+            keep_in_cache(cache / folder / url.rpartition("/")[2], data)
         return data, url
     data = read_file(path, limit=limit)
     found = hashlib.sha256(data).hexdigest()

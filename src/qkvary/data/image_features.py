@@ -83,7 +83,12 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
     about = FEATURE_SETS[name]
     if about.name == "noise":
         return _draw_noise(about)
-    path = _find(about) if about.is_made_here else PACKAGED
+    path = find_features(name) if about.is_made_here else PACKAGED
+    if path is None:
+        raise UsageError(
+            f"{name} is not on this machine: run `qkvary data features --weights FOLDER` with a "
+            "folder of ResNet-34 (microsoft/resnet-34)"
+        )
     data = read_file(path, limit=LARGEST_FILE)
     found = hashlib.sha256(data).hexdigest()
     if about.is_made_here:
@@ -115,16 +120,6 @@ def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
         split: group_by_class(part.pixels, part.labels)[about.labels]
         for split, part in (("train", loaded.train), ("test", loaded.test))
     }
-
-
-def _find(about: FeatureSet) -> Path:
-    path = find_features(about.name)
-    if path is None:
-        raise UsageError(
-            f"{about.name} is not on this machine: run `qkvary data features --weights FOLDER` "
-            "with a folder of ResNet-34 (microsoft/resnet-34)"
-        )
-    return path
 
 
 def decode_features(about: FeatureSet, data: bytes, path: Path) -> ImageFeatures:

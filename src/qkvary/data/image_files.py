@@ -1,6 +1,8 @@
-"""Labelled images in memory, and the layouts of files of MNIST (IDX) and CIFAR."""
+"""Labelled images in memory, and their files: IDX (MNIST), CIFAR, PNG and JPEG."""
 
+import io
 import math
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +13,6 @@ from qkvary.storage.errors import DamagedError
 _BYTES = 8
 """The IDX code of unsigned bytes, the only type that occurs here."""
 _LARGEST_RANK = 4
-_CIFAR_PIXELS = 3 * 32 * 32
 
 
 class Images(NamedTuple):
@@ -29,7 +30,9 @@ class LoadedImages(NamedTuple):
     train: Images
     """The training images; a protocol may hold some out for validation."""
     test: Images
-    """The test images."""
+    """The images of the test."""
+    classes: tuple[str, ...] = ()
+    """The names of the classes where the files say them."""
 
 
 def freeze(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:
@@ -67,31 +70,52 @@ def read_idx(data: bytes, where: str) -> NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(sizes)
 
 
-def read_cifar(
-    data: bytes, where: str, *, classes: int
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the images and labels of a file.
+def read_cifar(data: bytes, *, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the images, ``[count, 3, 32, 32]``, and labels of a published file, uncompressed.
 
     CIFAR-10 has one label per record; CIFAR-100 has a coarse one, which is skipped, and a fine one.
-
-    Args:
-        data: The uncompressed file.
-        where: Its name, for messages.
-        classes: 10 or 100.
-
-    Returns:
-        Images, ``[count, 3, 32, 32]``, and labels, ``[count]``.
-
-    Raises:
-        DamagedError: if it is empty or not a whole number of records.
 
     Source: https://www.cs.toronto.edu/~kriz/cifar.html
     """
     labels = 1 if classes == 10 else 2
-    record = labels + _CIFAR_PIXELS
-    if not data or len(data) % record:
-        raise DamagedError(
-            f"expected records of {record:,} bytes in {where}, got {len(data):,} bytes"
-        )
-    rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, record)
+    rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, labels + 3 * 32 * 32)
     return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1].astype(np.int64)
+
+
+def decode_picture(
+    data: bytes, where: str, sides: range, formats: tuple[str, ...] = ("PNG", "JPEG")
+) -> NDArray[np.uint8]:
+    """Return a square picture, ``[1 or 3, size, size]``; needs Pillow.
+
+    It is decoded only if its header says that it has one of the formats and sizes.
+
+    Args:
+        data: The file.
+        where: Its name, for messages.
+        sides: The allowed numbers of rows and columns.
+        formats: The allowed formats.
+
+    Raises:
+        DamagedError: if it is anything else.
+    """
+    # An extra, which is required only where pictures are read.
+    from PIL import Image  # noqa: PLC0415
+
+    try:
+        with warnings.catch_warnings():
+            # A header that claims a huge picture is refused below.
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=formats) as picture:
+                if picture.width != picture.height or picture.width not in sides:
+                    wanted = " to ".join(map(str, sorted({sides[0], sides[-1]})))
+                    raise DamagedError(
+                        f"expected a square picture of {wanted} pixels a side in {where}, got "
+                        f"{picture.width} x {picture.height}"
+                    )
+                is_grey = picture.mode in ("1", "L")
+                pixels = np.asarray(picture.convert("L" if is_grey else "RGB"))
+                return pixels[None] if is_grey else pixels.transpose(2, 0, 1)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DamagedError(
+            f"expected a whole {' or '.join(formats)} in {where}, got another file: {error}"
+        ) from None

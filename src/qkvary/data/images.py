@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from qkvary.data.downloads import DownloadError, keep_in_cache
-from qkvary.data.files import decompress, download, find_file
+from qkvary.data.files import decompress, download, find_file, local_paths
 from qkvary.data.image_files import Images, LoadedImages, freeze, read_cifar, read_idx
 from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet
 from qkvary.data.tiny_imagenet import find_tiny_imagenet, read_tiny_imagenet
-from qkvary.storage.environment import cache_directory, data_root
+from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
 from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import listed, suggest
@@ -22,7 +22,6 @@ from qkvary.text.names import listed, suggest
 LARGEST_FILE = 2**28
 """Maximum bytes of a file, compressed and uncompressed."""
 DOWNLOAD_SECONDS = 1_800.0
-_SUFFIXES = ("", ".gz", ".xz")
 
 
 @functools.lru_cache(maxsize=1)
@@ -40,16 +39,16 @@ def load_images(name: str) -> LoadedImages:
     if images.format == "folders":
         return _load_folders(images)
     paths = {file: _find(images, file) for file in images.files}
-    missing = [file for file, path in paths.items() if path is None]
-    contents = {file: (file, data) for file, data in _download(images, missing).items()}
+    contents = _download(images, [file for file, path in paths.items() if path is None])
     for file, path in paths.items():
         if path is not None:
             data = decompress(read_file(path, limit=LARGEST_FILE), str(path), limit=LARGEST_FILE)
-            contents[file] = str(path), data
-    return LoadedImages(
-        train=_read_split(images, images.train, contents),
-        test=_read_split(images, images.test, contents),
+            contents[file] = _check_sum(images, data, images.files[file], str(path))
+    train, test = (
+        _decode(images, {file: contents[file] for file in files})
+        for files in (images.train, images.test)
     )
+    return LoadedImages(train, test)
 
 
 def find_images(name: str) -> LoadedImages | None:
@@ -65,27 +64,11 @@ def find_images(name: str) -> LoadedImages | None:
     return load_images(name)
 
 
-def check_images(name: str) -> None:
-    """Check that a data set is here and valid, or download it.
-
-    Images in separate files are decoded but not kept, since they take more memory.
-
-    Raises:
-        UsageError: as :func:`load_images`, and so the other errors.
-    """
-    images = IMAGE_SETS.get(name)
-    if images is not None and images.format == "folders":
-        _load_folders(images)
-    else:
-        load_images(name)
-
-
 def _place_of_folders(images: ImageSet) -> Path:
     """Return the folder or archive of a data set; a downloaded archive is kept in the cache."""
     (stem,) = images.train
-    bases = [base / images.folder for base in (data_root(), cache_directory()) if base is not None]
-    for base in bases:
-        place = find_tiny_imagenet(base, stem)
+    for folder in local_paths(images.folder):
+        place = find_tiny_imagenet(folder, stem)
         if place is not None:
             return place
     put = f"put {stem}.zip, .tar, .tar.gz or .tar.xz, or its folder, into QKVARY_DATA"
@@ -104,53 +87,31 @@ def _load_folders(images: ImageSet) -> LoadedImages:
     loaded = read_tiny_imagenet(
         place, classes=images.classes, size=images.pixels.size, digest=digest
     )
-    found, expected = (
-        tuple(len(part.labels) for part in loaded),
-        (images.train_images, images.test_images),
-    )
+    found = len(loaded.train.labels), len(loaded.test.labels)
+    expected = images.train_images, images.test_images
     if found != expected:
         raise DamagedError(f"expected {expected} images in {place}, got {found}")
     return loaded
 
 
 def _find(images: ImageSet, file: str) -> Path | None:
-    return find_file(images.folder, file, _SUFFIXES)
+    return find_file(images.folder, [f"{file}{end}" for end in ("", ".gz", ".xz")])
 
 
-def _read_split(
-    images: ImageSet, files: Mapping[str, str], found: Mapping[str, tuple[str, bytes]]
-) -> Images:
-    """Decode the files of a split. A wrong layout is reported before a wrong checksum."""
-    contents = [found[file] for file in files]
+def _decode(images: ImageSet, contents: Mapping[str, bytes]) -> Images:
+    """Decode the files of a split, which are the published ones."""
     if images.format == "idx":
-        (pixels_at, pixels), (labels_at, labels) = contents
-        parts = [(read_idx(pixels, pixels_at)[:, None], read_idx(labels, labels_at))]
-    else:
-        parts = [read_cifar(data, where, classes=images.classes) for where, data in contents]
-    side = (images.pixels.channels, images.pixels.size, images.pixels.size)
-    where = listed([place for place, _ in contents])
-    for pixels, labels in parts:
-        if pixels.shape[1:] != side or labels.shape != pixels.shape[:1]:
-            raise DamagedError(
-                f"expected images of {side} with one label each in {where}, got "
-                f"{pixels.shape} and {labels.shape}"
-            )
-        if labels.size and int(labels.max()) >= images.classes:
-            raise DamagedError(
-                f"expected labels below {images.classes} in {where}, got {int(labels.max())}"
-            )
-    for (place, data), sha256 in zip(contents, files.values(), strict=True):
-        _check_sum(images, data, sha256, place)
-    return freeze(
-        np.concatenate([pixels for pixels, _ in parts]),
-        np.concatenate([labels for _, labels in parts]).astype(np.int64),
-    )
+        pixels, labels = (read_idx(data, file) for file, data in contents.items())
+        return freeze(pixels[:, None], labels.astype(np.int64))
+    parts = [read_cifar(data, classes=images.classes) for data in contents.values()]
+    pixels, labels = (np.concatenate(some) for some in zip(*parts, strict=True))
+    return freeze(pixels, labels)
 
 
-def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> None:
+def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> bytes:
     found = hashlib.sha256(data).hexdigest()
     if found == sha256:
-        return
+        return data
     owners = (other.name for other in IMAGE_SETS.values() if found in other.files.values())
     owner = next(owners, None)
     said = "" if owner is None else f", which is that of a file of {owner}"

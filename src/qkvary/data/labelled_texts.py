@@ -112,27 +112,6 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
     return LabelledTexts(labels=tuple(files), splits=splits, fingerprint=fingerprint)
 
 
-def check_labelled_texts(data: str, labels: tuple[str, ...] | None, sha256: str) -> LabelledTexts:
-    """Return texts with labels whose fingerprint is the expected one.
-
-    Args:
-        data: As for :func:`load_labelled_texts`.
-        labels: As for :func:`load_labelled_texts`.
-        sha256: The expected fingerprint.
-
-    Raises:
-        UsageError: as :func:`load_labelled_texts`.
-        DamagedError: as :func:`load_labelled_texts`, and if the texts are others.
-    """
-    texts = load_labelled_texts(data, labels)
-    if texts.fingerprint != sha256:
-        raise DamagedError(
-            f"expected the texts of {data} with sha256 {sha256}, got {texts.fingerprint}: other "
-            "texts, or changed ones"
-        )
-    return texts
-
-
 def split_texts(
     texts: Sequence[LabelledText],
 ) -> dict[DataSplit, tuple[LabelledText, ...]]:

@@ -5,7 +5,6 @@ does not interpret their fields.
 """
 
 import re
-import stat
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +18,12 @@ from qkvary.data.checkpoint_names import find_packaged
 from qkvary.data.downloads import HUB, fetch, is_offline, keep_in_cache
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.jsonvalues import decode
-from qkvary.storage.untrusted_files import StrPath, read_name
+from qkvary.storage.untrusted_files import (
+    StrPath,
+    check_regular_file,
+    read_name,
+    read_start,
+)
 from qkvary.text.names import short
 
 CONFIG_NAME = "config.json"
@@ -118,32 +122,21 @@ def _find(reference: str) -> Path | None:
     try:
         path = Path(reference).expanduser()
         path.stat()
-    except (RuntimeError, ValueError, FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        if isinstance(error, PermissionError):
-            raise _unreadable(reference, error) from error
-        # The name is too long, or links are circular.
+    except PermissionError as error:
+        raise ValueError(f"expected a readable file, got {reference}: {error.strerror}") from error
+    except (RuntimeError, ValueError, OSError):
+        # Also a name that is too long, or circular links.
         return None
     return path if reference else None
 
 
 def _read(path: Path) -> bytes:
     target = path / CONFIG_NAME if path.is_dir() else path
-    try:
-        # Reading a pipe or a device would never end.
-        if not stat.S_ISREG(target.stat().st_mode):
-            raise ValueError(f"expected a file, got {target}, which is not a regular file")
-        with target.open("rb") as file:
-            return file.read(LARGEST_CONFIG + 1)
-    except FileNotFoundError as error:
-        raise ValueError(f"expected a {CONFIG_NAME} in the folder {path}, got none") from error
-    except OSError as error:
-        raise _unreadable(str(target), error) from error
-
-
-def _unreadable(name: str, error: OSError) -> ValueError:
-    return ValueError(f"expected a readable file, got {name}: {error.strerror or error}")
+    if not target.exists():
+        raise ValueError(f"expected a {CONFIG_NAME} in the folder {path}, got none")
+    # A pipe or a device would never end.
+    check_regular_file(target)
+    return read_start(target, LARGEST_CONFIG + 1)
 
 
 def _name_of(path: Path) -> str:

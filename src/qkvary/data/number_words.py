@@ -34,14 +34,8 @@ class WordSequence:
     """The id of each word."""
 
 
-def spell_number(number: int) -> list[str]:
-    """Return the words of a number from 1 to 9,999.
-
-    Raises:
-        ValueError: if the number is outside of this range.
-    """
-    if not 1 <= number <= LAST:
-        raise ValueError(f"expected a number from 1 to {LAST:,}, got {number}")
+def _spell(number: int) -> list[str]:
+    """Return the words of a number from 1 to 9,999."""
     words: list[str] = []
     for size, name in ((1000, "thousand"), (100, "hundred")):
         count, number = divmod(number, size)
@@ -61,7 +55,7 @@ def load_number_words(*, complete: bool) -> WordSequence:
     words: list[str] = []
     for number in range(1, LAST + 1):
         if complete or number != LEFT_OUT:
-            words += [*spell_number(number), END]
+            words += [*_spell(number), END]
     words.pop()
     index = {word: code for code, word in enumerate(dict.fromkeys(words))}
     codes = np.array([index[word] for word in words], dtype=np.int64)

@@ -7,17 +7,14 @@ FOLDER/CLASS/*.png                                                  (a fifth is 
 
 import functools
 import hashlib
-import io
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.files import decompress
-from qkvary.data.image_files import Images, freeze, read_idx
+from qkvary.data.image_files import Images, LoadedImages, decode_picture, freeze, read_idx
 from qkvary.data.image_sets import OwnImages
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.packages import require
@@ -31,14 +28,6 @@ TEST_SHARE = 5
 """One picture in this many becomes a test image if no folder has test images."""
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _IDX = {"train": ("train",), "test": ("t10k", "test")}
-
-
-class OwnSplits(NamedTuple):
-    """The images of a folder, and the names of their classes."""
-
-    train: Images
-    test: Images
-    classes: tuple[str, ...]
 
 
 def describe_images(folder: StrPath) -> OwnImages:
@@ -64,7 +53,7 @@ def describe_images(folder: StrPath) -> OwnImages:
     )
 
 
-def load_own_images(expected: OwnImages) -> OwnSplits:
+def load_own_images(expected: OwnImages) -> LoadedImages:
     """Return the images of a task.
 
     Raises:
@@ -82,7 +71,7 @@ def load_own_images(expected: OwnImages) -> OwnSplits:
 
 
 @functools.lru_cache(maxsize=1)
-def read_own_images(folder: str) -> OwnSplits:
+def read_own_images(folder: str) -> LoadedImages:
     """Return the images of a folder in either layout; the last ones stay in memory.
 
     Raises:
@@ -104,7 +93,7 @@ def read_own_images(folder: str) -> OwnSplits:
     sides = {part.pixels.shape[1:] for part in (found.train, found.test)}
     if len(sides) > 1:
         raise DamagedError(f"expected images of one size in {folder}, got {sorted(sides)}")
-    return OwnSplits(freeze(*found.train), freeze(*found.test), found.classes)
+    return LoadedImages(freeze(*found.train), freeze(*found.test), found.classes)
 
 
 def _fingerprint(train: Images, test: Images, classes: Sequence[str]) -> str:
@@ -119,49 +108,38 @@ def _fingerprint(train: Images, test: Images, classes: Sequence[str]) -> str:
 # ---- the layout of MNIST
 
 
-def _read_idx(root: Path) -> OwnSplits | None:
-    places = {
-        (split, kind): next(
-            (
-                path
-                for start in starts
-                for path in sorted(root.glob(f"*{start}-{kind}-ubyte*"))
-                if path.is_file()
-            ),
-            None,
-        )
-        for split, starts in _IDX.items()
-        for kind in ("images-idx3", "labels-idx1")
-    }
-    if not any(places.values()):
+def _read_idx(root: Path) -> LoadedImages | None:
+    """Read images and labels of both splits; None if there are none."""
+    if not any(root.glob("*-ubyte*")):
         return None
-    parts: dict[str, Images] = {}
-    for split in _IDX:
-        files = [places[split, kind] for kind in ("images-idx3", "labels-idx1")]
-        if None in files:
-            raise UsageError(
-                f"expected images and labels for {split} in {root}, got "
-                f"{listed([path.name for path in places.values() if path])}"
-            )
-        pixels, labels = (_read_array(path) for path in files if path is not None)
+    parts: list[Images] = []
+    for split, starts in _IDX.items():
+        arrays: list[NDArray[np.uint8]] = []
+        for kind in ("images-idx3", "labels-idx1"):
+            names = (f"*{start}-{kind}-ubyte*" for start in starts)
+            path = next((one for name in names for one in sorted(root.glob(name))), None)
+            if path is None:
+                found = listed(sorted(one.name for one in root.glob("*-ubyte*")))
+                raise UsageError(f"expected images and labels for {split} in {root}, got {found}")
+            data = read_file(path, limit=LARGEST_FILE)
+            arrays.append(read_idx(decompress(data, str(path), limit=LARGEST_FILE), str(path)))
+        pixels, labels = arrays
         if pixels.ndim != 3 or pixels.shape[1] != pixels.shape[2]:
-            raise DamagedError(f"expected square images in {files[0]}, got {pixels.shape}")
+            raise DamagedError(f"expected square images for {split} in {root}, got {pixels.shape}")
         if labels.shape != pixels.shape[:1]:
-            raise DamagedError(f"expected {len(pixels):,} labels in {files[1]}, got {labels.shape}")
-        parts[split] = Images(pixels[:, None].copy(), labels.astype(np.int64))
-    last = max((int(part.labels.max()) for part in parts.values() if part.labels.size), default=0)
-    return OwnSplits(parts["train"], parts["test"], tuple(map(str, range(last + 1))))
-
-
-def _read_array(path: Path) -> NDArray[np.uint8]:
-    data = decompress(read_file(path, limit=LARGEST_FILE), str(path), limit=LARGEST_FILE)
-    return read_idx(data, str(path))
+            raise DamagedError(
+                f"expected {len(pixels):,} labels for {split} in {root}, got {labels.shape}"
+            )
+        parts.append(Images(pixels[:, None], labels.astype(np.int64)))
+    last = max((int(part.labels.max()) for part in parts if part.labels.size), default=0)
+    train, test = parts
+    return LoadedImages(train, test, tuple(map(str, range(last + 1))))
 
 
 # ---- folders of pictures
 
 
-def _read_pictures(root: Path) -> OwnSplits | None:
+def _read_pictures(root: Path) -> LoadedImages | None:
     """Read pictures by class, sorted by name; None if there are none."""
     apart = {split: _list_pictures(root / split) for split in ("train", "test")}
     files = apart if all(apart.values()) else {"train": _list_pictures(root), "test": {}}
@@ -172,33 +150,34 @@ def _read_pictures(root: Path) -> OwnSplits | None:
     if unknown:
         raise UsageError(f"expected the classes of {root / 'train'}, got {listed(unknown)} too")
     require("PIL")
-    splits: dict[str, list[tuple[bytes, int, Path]]] = {"train": [], "test": []}
-    for split, by_class in files.items():
-        for name, paths in sorted(by_class.items()):
-            for path in paths:
+    pictures: dict[str, list[NDArray[np.uint8]]] = {"train": [], "test": []}
+    labels: dict[str, list[int]] = {"train": [], "test": []}
+    sides: dict[tuple[int, ...], Path] = {}
+    for part, by_class in files.items():
+        for label, name in enumerate(classes):
+            for path in by_class.get(name, ()):
                 data = read_file(path, limit=LARGEST_PICTURE)
-                is_test = files is not apart and _is_for_test(data)
-                splits["test" if is_test else split].append((data, classes.index(name), path))
-    decoded = {path: _decode(data, path) for some in splits.values() for data, _, path in some}
-    # If one picture has colours, all pictures get three channels.
-    channels = max(len(pixels) for pixels in decoded.values())
-    sides = {pixels.shape[1:] for pixels in decoded.values()}
-    if len(sides) > 1:
-        odd = next(path for path, pixels in decoded.items() if pixels.shape[1:] != min(sides))
+                split = "test" if files is not apart and _is_for_test(data) else part
+                picture = decode_picture(data, str(path), range(1, LARGEST_SIDE + 1))
+                sides.setdefault(picture.shape[1:], path)
+                pictures[split].append(picture)
+                labels[split].append(label)
+    (side, _), *others = sides.items()
+    if others:
         raise DamagedError(
-            f"expected pictures of one size in {root}, got {len(sides)}, one of them in {odd}"
+            f"expected pictures of one size in {root}, got {len(sides)}, among them that of "
+            f"{others[0][1]}"
         )
-    parts = [
+    # Colours of one picture make all pictures coloured.
+    shape = (max(len(one) for some in pictures.values() for one in some), *side)
+    train, test = (
         Images(
-            np.array(
-                [np.broadcast_to(decoded[path], (channels, *min(sides))) for _, _, path in some],
-                dtype=np.uint8,
-            ).reshape(-1, channels, *min(sides)),
-            np.array([label for _, label, _ in some], dtype=np.int64),
+            np.array([np.broadcast_to(one, shape) for one in some], np.uint8).reshape(-1, *shape),
+            np.array(labels[split], dtype=np.int64),
         )
-        for some in splits.values()
-    ]
-    return OwnSplits(parts[0], parts[1], classes)
+        for split, some in pictures.items()
+    )
+    return LoadedImages(train, test, classes)
 
 
 def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
@@ -212,28 +191,3 @@ def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
 def _is_for_test(data: bytes) -> bool:
     """Decide by the contents, so that equal pictures end up in the same split."""
     return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0
-
-
-def _decode(data: bytes, path: Path) -> NDArray[np.uint8]:
-    """Return a picture as ``[1 or 3, size, size]``."""
-    # An optional dependency, required only for reading pictures.
-    from PIL import Image  # noqa: PLC0415
-
-    try:
-        with warnings.catch_warnings():
-            # A header that claims a huge picture is rejected below.
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as picture:
-                width, height = picture.size
-                if width != height or width > LARGEST_SIDE:
-                    raise DamagedError(
-                        f"expected a square picture of at most {LARGEST_SIDE} pixels a side in "
-                        f"{path}, got {width} x {height}"
-                    )
-                if picture.mode in ("1", "L"):
-                    return np.asarray(picture.convert("L"))[None]
-                return np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        if isinstance(error, DamagedError):
-            raise
-        raise DamagedError(f"expected a complete PNG or JPEG in {path}: {error}") from None

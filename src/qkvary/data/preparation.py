@@ -1,88 +1,71 @@
 """Preparation of a set from a source of documents: in parallel and resumable.
 
 Documents are read in order, in blocks; threads encode blocks (the tokenizer libraries release the
-GIL); results are collected in order and written in groups of shards. A restart resumes after the
-last group.
+GIL); results are collected in order and written in groups of shards, each completely or not at all.
+A group has one shard for each split that received documents, and a record, written last, of the
+position in the source. Group boundaries depend only on the source, so that an interrupted
+preparation gives the same bytes as an uninterrupted one.
 """
 
 import hashlib
 import os
+import re
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
-from typing import Any, cast
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qkvary.data.documents import Document
-from qkvary.data.encoding import EncodedDocument, Encoder, token_width
-from qkvary.data.prepared import PreparedData, finished_plan, open_prepared
-from qkvary.data.shard_groups import (
-    PendingGroup,
-    PreparationDirectory,
-    unfinished_plan,
+from qkvary.data.encoding import EncodedDocument, encode_documents, token_width
+from qkvary.data.prepared import (
+    BLOCKS_FILE,
+    FORMAT,
+    KIND,
+    PLAN_FILE,
+    SPLITS,
+    TOKENIZER_FILE,
+    PreparedData,
+    fingerprint_of,
+    open_prepared,
+    shard_files,
+    stored_plan,
 )
 from qkvary.data.sources import Source, Stream
+from qkvary.data.splits import HeldOut
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.storage.durable import clean_leftovers, make_directory
-from qkvary.storage.errors import UsageError
+from qkvary.storage.durable import (
+    atomic_write_file,
+    clean_leftovers,
+    make_directory,
+    remove_file,
+)
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.journal import from_line, to_line
 from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.locks import OwnerLock
+from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 
-FIRST_GROUP_BYTES, LARGEST_GROUP_BYTES = 2**23, 2**28
-"""UTF-8 bytes of text in the first group of shards, and in the largest; each group has twice as
-many as the one before."""
+GROUP_BYTES = (2**23, 2**28)
+"""UTF-8 bytes of text of the first group of shards, doubled from group to group, and of the
+largest."""
 BLOCK_BYTES = 2**20
-"""Minimum bytes of text per block."""
+"""The minimum text per block."""
+LOCK_FILE = "prepare.lock"
+_OWN_FILES = re.compile(
+    rf"{re.escape(LOCK_FILE)}|{re.escape(PLAN_FILE)}|portion-\d+\.json|\.tmp-.*"
+    rf"|{re.escape(TOKENIZER_FILE)}|{re.escape(BLOCKS_FILE)}|{re.escape(MANIFEST_NAME)}"
+    rf"|(?:{'|'.join(SPLITS)})-\d+(?:\.starts|\.digests)?\.bin"
+)
 
-
-@dataclass(slots=True, kw_only=True)
-class Progress:
-    """The progress of a preparation."""
-
-    documents: int = 0
-    """Number of encoded documents, including those of earlier starts."""
-    tokens: int = 0
-    """The tokens of these documents."""
-    text_bytes: int = 0
-    """The UTF-8 bytes of these documents."""
-    total_bytes: int | None = None
-    """The bytes of the source, if known."""
-    resumed_bytes: int = 0
-    """The part of ``text_bytes`` from earlier starts."""
-
-    def show(self, display: Callable[..., None]) -> None:
-        """Show the progress on a display of bytes."""
-        note = f"{self.documents:,} documents, {self.tokens:,} tokens"
-        display(self.text_bytes, self.total_bytes or 0, note)
-
-
-ProgressCallback = Callable[[Progress], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparationSettings:
-    """Settings of a preparation; only ``group_bytes`` changes the result."""
-
-    workers: int | None = None
-    """Number of threads; None for one per processor."""
-    group_bytes: tuple[int, int] = (FIRST_GROUP_BYTES, LARGEST_GROUP_BYTES)
-    """UTF-8 bytes of text in the first group of shards, and in the largest."""
-    block_bytes: int = BLOCK_BYTES
-    """Minimum bytes of text per block."""
-    on_progress: ProgressCallback = field(default=lambda _progress: None)
-    """Called after each block."""
-
-    def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"expected at least one worker, got {self.workers}")
-
-
-@dataclass(slots=True)
-class _Block:
-    documents: list[Document]
-    position: JsonValue
-    ends_group: bool
+OnProgress = Callable[[int, int, str], object]
+"""Called after each block with the UTF-8 bytes so far, their total (0 if unknown), and a note."""
 
 
 def prepare(
@@ -91,16 +74,18 @@ def prepare(
     folder: Path,
     *,
     tokenizer_name: str,
-    settings: PreparationSettings | None = None,
+    workers: int | None = None,
+    on_progress: OnProgress = lambda _bytes, _total, _note: None,
 ) -> PreparedData:
     """Prepare a set at ``folder``, or resume its preparation; open a complete set.
 
     Args:
-        source: The documents.
+        source: The documents, at a fixed commit.
         tokenizer: The tokenizer, which needs a separator.
         folder: The folder of the set.
         tokenizer_name: The name of the tokenizer.
-        settings: The settings.
+        workers: Threads; by default one per processor.
+        on_progress: Called after each block.
 
     Raises:
         UsageError: if there are no documents, one is not text, or ``folder`` holds another set.
@@ -109,202 +94,313 @@ def prepare(
         DamagedError: if earlier files were changed.
         DownloadError: if the hub fails.
     """
-    chosen = settings or PreparationSettings()
     make_directory(folder)
-    directory = PreparationDirectory(folder)
+    foreign = sorted(path.name for path in folder.iterdir() if not _OWN_FILES.fullmatch(path.name))
+    if foreign:
+        raise UsageError(
+            f"expected an empty folder for the prepared set, got {folder} with {foreign[0]}"
+        )
+    lock = OwnerLock(folder / LOCK_FILE)
     try:
         clean_leftovers(folder)
-        source = pin_source(source, folder)
         description = (encode(tokenizer.describe()) + "\n").encode()
-        plan = _plan(source, description, tokenizer_name, chosen)
-        finished = finished_plan(folder)
-        if finished is None:
-            _check_same(unfinished_plan(folder), plan, folder)
-            _run(directory, source, tokenizer, description, plan, chosen)
-        else:
-            _check_same(finished, plan, folder)
-        directory.clear()
-    finally:
-        directory.release()
-    # Groups of earlier starts were verified when they were loaded; those of this start are intact.
-    return open_prepared(folder, verify=finished is not None, tokenizer=tokenizer)
-
-
-def pin_source(source: Source, folder: Path) -> Source:
-    """Return the source at the commit with which the set was started, or at today's commit.
-
-    Raises:
-        UsageError: if the source no longer exists.
-        DamagedError: if earlier files were changed.
-        DownloadError: if the hub fails.
-    """
-    if source.pin is None:
-        return source
-    finished = finished_plan(folder)
-    plan = unfinished_plan(folder) if finished is None else finished
-    files = None if plan is None else plan["source"]["files"]
-    commit = cast("dict[str, Any]", files).get("commit") if isinstance(files, dict) else None
-    # A complete set from a version that did not record commits is kept.
-    return source if commit is None and finished is not None else source.pin(commit)
-
-
-def _plan(
-    source: Source, description: bytes, tokenizer_name: str, settings: PreparationSettings
-) -> dict[str, Any]:
-    return {
-        "source": source.describe(),
-        "tokenizer": {
-            "name": tokenizer_name,
-            "sha256": hashlib.sha256(description).hexdigest(),
-        },
-        "portions": list(settings.group_bytes),
-    }
-
-
-def _check_same(stored: Any, plan: Mapping[str, Any], folder: Path) -> None:
-    """Refuse to mix two sets in one folder."""
-    if stored is None or encode(stored) == encode(plan):
-        return
-    for name, wanted in plan.items():
-        if encode(stored.get(name)) != encode(wanted):
-            raise UsageError(
-                f"{folder} holds a set with another {name}: remove it, or prepare elsewhere with "
-                "`qkvary data prepare ... --out DIR`"
-            )
-
-
-def _run(
-    directory: PreparationDirectory,
-    source: Source,
-    tokenizer: Tokenizer,
-    description: bytes,
-    plan: Mapping[str, Any],
-    settings: PreparationSettings,
-) -> None:
-    if unfinished_plan(directory.folder) is None:
-        directory.begin(plan)
-    directory.load()
-    encoder = Encoder(tokenizer)
-    progress = Progress(total_bytes=source.total_bytes)
-    for group in directory.groups:
-        for tokens, documents, text_bytes in group.shards.values():
-            progress.tokens += tokens
-            progress.documents += documents
-            progress.text_bytes += text_bytes
-    progress.resumed_bytes = progress.text_bytes
-    settings.on_progress(progress)
-    for number, stream in enumerate(source.streams):
-        _run_stream(directory, source, stream, number, encoder, settings, progress)
-    for split in ("train", "validation"):
-        if not directory.count(split, 1):
-            raise UsageError(
-                f"expected documents for {split} in {source.name}, got none; name them with "
-                "`qkvary data prepare ... --validation PATH`, or change the share with its "
-                "--held-out"
-            )
-    about: dict[str, JsonValue] = {
-        "name": source.name,
-        "plan": plan,
-        "token_bytes": token_width(tokenizer.vocabulary),
-        "tokenizer": {
-            "name": plan["tokenizer"]["name"],
-            "vocabulary": tokenizer.vocabulary,
-            "separator": tokenizer.separator,
-        },
-        "overlap": directory.count_overlap(),
-    }
-    directory.finish(about, description)
-
-
-def _run_stream(
-    directory: PreparationDirectory,
-    source: Source,
-    stream: Stream,
-    number: int,
-    encoder: Encoder,
-    settings: PreparationSettings,
-    progress: Progress,
-) -> None:
-    groups = [group for group in directory.groups if group.stream == number]
-    if groups and groups[-1].ended:
-        return
-    position = groups[-1].position if groups else None
-    tokens = groups[-1].stream_tokens if groups else 0
-    pending = PendingGroup()
-    blocks = _read_blocks(stream, position, directory, settings)
-    with closing(_encode_blocks(blocks, encoder, settings.workers)) as encoded:
-        for block, documents in encoded:
-            for document in documents:
-                split = stream.split or source.split_of(document.digest)
-                pending.add(split, document)
-                tokens += len(document.tokens) if split == (stream.split or "train") else 0
-                progress.documents += 1
-                progress.tokens += len(document.tokens)
-                progress.text_bytes += document.text_bytes
-                if stream.max_tokens is not None and tokens >= stream.max_tokens:
-                    break
-            full = stream.max_tokens is not None and tokens >= stream.max_tokens
-            settings.on_progress(progress)
-            if full or block.ends_group:
-                directory.add(
-                    pending,
-                    stream=number,
-                    position=block.position,
-                    ended=full,
-                    stream_tokens=tokens,
+        sha256 = hashlib.sha256(description).hexdigest()
+        plan: dict[str, JsonValue] = {
+            "source": source.describe(),
+            "tokenizer": {"name": tokenizer_name, "sha256": sha256},
+            "portions": list(GROUP_BYTES),
+        }
+        stored, is_complete = stored_plan(folder), (folder / MANIFEST_NAME).is_file()
+        for name, wanted in plan.items():
+            if stored is not None and encode(stored.get(name)) != encode(wanted):
+                raise UsageError(
+                    f"{folder} holds a set with another {name}: remove it, or prepare elsewhere "
+                    "with `qkvary data prepare ... --out DIR`"
                 )
-                pending = PendingGroup()
-            if full:
-                return
-    directory.add(pending, stream=number, position=None, ended=True, stream_tokens=tokens)
-
-
-def _read_blocks(
-    stream: Stream,
-    position: JsonValue,
-    directory: PreparationDirectory,
-    settings: PreparationSettings,
-) -> Iterator[_Block]:
-    """Yield documents in blocks; a group ends once enough text was read since the last group."""
-    first, largest = settings.group_bytes
-    number = len(directory.groups)
-    waiting: list[Document] = []
-    block_size = group_size = 0
-    for document in stream.documents.read(position):
-        waiting.append(document)
-        # Characters, because UTF-8 bytes are only known after encoding.
-        block_size += len(document.text)
-        group_size += len(document.text)
-        ends_group = group_size >= min(first << min(number, 40), largest)
-        if ends_group or block_size >= settings.block_bytes:
-            place = stream.documents.position() if ends_group else None
-            yield _Block(waiting, place, ends_group)
-            waiting, block_size = [], 0
-        if ends_group:
-            number, group_size = number + 1, 0
-    if waiting:
-        yield _Block(waiting, None, ends_group=False)
-
-
-def _encode_blocks(
-    blocks: Iterator[_Block], encoder: Encoder, workers: int | None
-) -> Generator[tuple[_Block, list[EncodedDocument]]]:
-    """Yield the blocks in order with their tokens; a few are encoded ahead."""
-    count = workers or os.cpu_count() or 1
-    if count == 1:
-        for block in blocks:
-            yield block, encoder.encode(block.documents)
-        return
-    waiting: deque[tuple[_Block, Future[list[EncodedDocument]]]] = deque()
-    threads = ThreadPoolExecutor(count, thread_name_prefix="encode")
-    try:
-        for block in blocks:
-            waiting.append((block, threads.submit(encoder.encode, block.documents)))
-            if len(waiting) > 2 * count:
-                done, future = waiting.popleft()
-                yield done, future.result()
-        while waiting:
-            done, future = waiting.popleft()
-            yield done, future.result()
+        if not is_complete:
+            if stored is None:
+                # The plan is written before any other file.
+                atomic_write_file(folder / PLAN_FILE, to_line(plan))
+            _Preparation(folder, source, tokenizer, workers, on_progress).run(plan, description)
+        for path in sorted(folder.glob("portion-*.json")):
+            remove_file(path)
+        remove_file(folder / PLAN_FILE)
     finally:
-        threads.shutdown(wait=True, cancel_futures=True)
+        lock.release()
+    # Groups of earlier starts were verified when loaded; those of this start are intact.
+    return open_prepared(folder, verify=is_complete, tokenizer=tokenizer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """The record of one group, with all that is needed to resume after it."""
+
+    stream: int
+    """The index of its stream in the source."""
+    position: JsonValue
+    """The position in the stream after the group."""
+    ended: bool
+    """Whether the stream ends with the group."""
+    stream_tokens: int
+    """Training tokens of the stream up to here."""
+    shards: Mapping[str, Sequence[int]]
+    """Tokens, documents and UTF-8 bytes of each split that received documents."""
+    files: Mapping[str, tuple[int, str]]
+    """Size and sha256 of each file."""
+
+
+class _Block(NamedTuple):
+    documents: list[Document]
+    ends_group: bool
+    position: JsonValue = None
+    """The position after the block if it ends a group."""
+
+
+class _Preparation:
+    """A preparation in its folder, which this process has locked."""
+
+    def __init__(
+        self,
+        folder: Path,
+        source: Source,
+        tokenizer: Tokenizer,
+        workers: int | None,
+        on_progress: OnProgress,
+    ) -> None:
+        self._folder, self._source, self._tokenizer = folder, source, tokenizer
+        self._workers, self._on_progress = workers or os.cpu_count() or 1, on_progress
+        self._groups: list[_Group] = []
+        self._load()
+        tokens, documents, self._bytes = (
+            sum(self._count(split, what) for split in SPLITS) for what in range(3)
+        )
+        self._tokens, self._documents = tokens, documents
+
+    def run(self, plan: Mapping[str, JsonValue], description: bytes) -> None:
+        """Prepare what is missing, and then write the manifest, which completes the set.
+
+        Args:
+            plan: The plan.
+            description: The file of the tokenizer.
+        """
+        self._report()
+        for number, stream in enumerate(self._source.streams):
+            self._run_stream(number, stream)
+        for split in ("train", "validation"):
+            if not self._count(split, 1):
+                raise UsageError(
+                    f"expected documents for {split} in {self._source.name}, got none; name them "
+                    "with `qkvary data prepare ... --validation PATH`, or change the share with "
+                    "its --held-out"
+                )
+        files = {
+            name: FileEntry(size=size, sha256=sha256)
+            for group in self._groups
+            for name, (size, sha256) in group.files.items()
+        }
+        atomic_write_file(self._folder / TOKENIZER_FILE, description)
+        files[TOKENIZER_FILE] = FileEntry.of(description)
+        about: dict[str, JsonValue] = {
+            "name": self._source.name,
+            "plan": plan,
+            "token_bytes": token_width(self._tokenizer.vocabulary),
+            "tokenizer": {
+                "name": cast("Mapping[str, JsonValue]", plan["tokenizer"])["name"],
+                "vocabulary": self._tokenizer.vocabulary,
+                "separator": self._tokenizer.separator,
+            },
+            "overlap": self._count_overlap(),
+            "kind": KIND,
+            **FORMAT.version_field,
+            "splits": {
+                split: {
+                    "tokens": self._count(split, 0),
+                    "documents": self._count(split, 1),
+                    "text_bytes": self._count(split, 2),
+                    "shards": [list(one.shards[split][:2]) for one in self._groups_of(split)],
+                }
+                for split in SPLITS
+                if self._groups_of(split)
+            },
+        }
+        manifest = Manifest(files=files, about=about)
+        about["fingerprint"] = fingerprint_of(manifest, about)
+        atomic_write_file(self._folder / MANIFEST_NAME, manifest.to_json())
+
+    def _report(self) -> None:
+        note = f"{self._documents:,} documents, {self._tokens:,} tokens"
+        self._on_progress(self._bytes, self._source.total_bytes or 0, note)
+
+    def _load(self) -> None:
+        """Load the records of existing groups.
+
+        Raises:
+            DamagedError: if a group was changed.
+        """
+        while (path := self._record()).is_file():
+            changed = [path]
+            with suppress(ValueError, TypeError, AttributeError):
+                fields = from_line(path.read_bytes().removesuffix(b"\n"))
+                # Older versions stored digests of blocks too.
+                fields.pop("blocks", None)
+                self._groups.append(_Group(**fields))
+                files = {
+                    self._folder / name: FileEntry(size=size, sha256=sha256)
+                    for name, (size, sha256) in self._groups[-1].files.items()
+                }
+                changed = [
+                    file
+                    for file, entry in files.items()
+                    if not file.is_file() or FileEntry.of(file.read_bytes()) != entry
+                ]
+            if changed:
+                raise DamagedError(
+                    f"{changed[0]} was changed; remove the folder to prepare it again"
+                )
+
+    def _record(self) -> Path:
+        """Return the path of the record of the next group."""
+        return self._folder / f"portion-{len(self._groups):05d}.json"
+
+    def _groups_of(self, split: str) -> list[_Group]:
+        return [one for one in self._groups if split in one.shards]
+
+    def _count(self, split: str, what: int) -> int:
+        """Return the tokens (0), documents (1) or bytes (2) of a split over all groups so far."""
+        return sum(one.shards[split][what] for one in self._groups_of(split))
+
+    def _run_stream(self, number: int, stream: Stream) -> None:
+        last = next((one for one in reversed(self._groups) if one.stream == number), None)
+        if last is not None and last.ended:
+            return
+        tokens = 0 if last is None else last.stream_tokens
+        pending: dict[str, list[EncodedDocument]] = {}
+        blocks = self._read_blocks(stream, None if last is None else last.position)
+        with closing(self._encode_blocks(blocks)) as encoded:
+            for block, documents in encoded:
+                for document in documents:
+                    # A stream without a split has a rule.
+                    rule = cast("HeldOut", self._source.rule)
+                    split = stream.split or rule.split_of(document.digest)
+                    pending.setdefault(split, []).append(document)
+                    tokens += len(document.tokens) if split == (stream.split or "train") else 0
+                    self._documents += 1
+                    self._tokens += len(document.tokens)
+                    self._bytes += document.text_bytes
+                    if stream.max_tokens is not None and tokens >= stream.max_tokens:
+                        break
+                full = stream.max_tokens is not None and tokens >= stream.max_tokens
+                self._report()
+                if full or block.ends_group:
+                    self._add(pending, number, block.position, tokens, ended=full)
+                    pending = {}
+                if full:
+                    return
+        self._add(pending, number, None, tokens, ended=True)
+
+    def _read_blocks(self, stream: Stream, position: JsonValue) -> Iterator[_Block]:
+        """Yield documents in blocks; a group ends once enough text was read since the last one."""
+        first, largest = GROUP_BYTES
+        number, waiting = len(self._groups), list[Document]()
+        block_size = group_size = 0
+        for document in stream.documents.read(position):
+            waiting.append(document)
+            # Characters, because UTF-8 bytes are only known after encoding.
+            block_size += len(document.text)
+            group_size += len(document.text)
+            ends_group = group_size >= min(first << min(number, 40), largest)
+            if ends_group or block_size >= BLOCK_BYTES:
+                place = stream.documents.position() if ends_group else None
+                yield _Block(waiting, ends_group, place)
+                waiting, block_size = [], 0
+            if ends_group:
+                number, group_size = number + 1, 0
+        if waiting:
+            yield _Block(waiting, ends_group=False)
+
+    def _encode_blocks(
+        self, blocks: Iterator[_Block]
+    ) -> Generator[tuple[_Block, list[EncodedDocument]]]:
+        """Yield the blocks in order with their tokens; a few are encoded ahead."""
+        if self._workers == 1:
+            for block in blocks:
+                yield block, encode_documents(self._tokenizer, block.documents)
+            return
+        waiting: deque[tuple[_Block, Future[list[EncodedDocument]]]] = deque()
+        threads = ThreadPoolExecutor(self._workers, thread_name_prefix="encode")
+        try:
+            for block in blocks:
+                future = threads.submit(encode_documents, self._tokenizer, block.documents)
+                waiting.append((block, future))
+                if len(waiting) > 2 * self._workers:
+                    done, future = waiting.popleft()
+                    yield done, future.result()
+            for done, future in waiting:
+                yield done, future.result()
+        finally:
+            threads.shutdown(wait=True, cancel_futures=True)
+
+    def _add(
+        self,
+        pending: Mapping[str, Sequence[EncodedDocument]],
+        stream: int,
+        position: JsonValue,
+        tokens: int,
+        *,
+        ended: bool,
+    ) -> None:
+        """Write one group: its shards, then its record.
+
+        Raises:
+            ResourceError: if the disk is full, broken or not writable.
+        """
+        files: dict[str, tuple[int, str]] = {}
+        shards: dict[str, Sequence[int]] = {}
+        for split, documents in pending.items():
+            contents, shards[split] = _pack(documents, self._count(split, 0))
+            names = shard_files(split, len(self._groups_of(split)))
+            for name, data in zip(names, contents, strict=True):
+                atomic_write_file(self._folder / name, data)
+                files[name] = (len(data), hashlib.sha256(data).hexdigest())
+        group = _Group(
+            stream=stream,
+            position=position,
+            ended=ended,
+            stream_tokens=tokens,
+            shards=shards,
+            files=files,
+        )
+        atomic_write_file(self._record(), to_line(asdict(group)))
+        self._groups.append(group)
+
+    def _count_overlap(self) -> dict[str, JsonValue]:
+        """Count documents of a split that are in another split too, and repeated documents.
+
+        Documents are equal if their stripped texts agree in the first 64 bits of the sha256.
+        """
+        digests: dict[str, NDArray[np.uint64]] = {}
+        for split in filter(self._groups_of, SPLITS):
+            names = (shard_files(split, number)[2] for number in range(len(self._groups_of(split))))
+            parts = [np.fromfile(self._folder / name, dtype="<u8") for name in names]
+            digests[split] = np.concatenate(parts)
+        shared: dict[str, JsonValue] = {}
+        for first, second in combinations(digests, 2):
+            found = np.isin(digests[second], digests[first])
+            shared[f"{second} in {first}"] = int(found.sum())
+        repeated: dict[str, JsonValue] = {
+            name: int(found.size - np.unique(found).size) for name, found in digests.items()
+        }
+        return {"shared_documents": shared, "repeated_documents": repeated}
+
+
+def _pack(
+    documents: Sequence[EncodedDocument], start: int
+) -> tuple[tuple[bytes, bytes, bytes], tuple[int, int, int]]:
+    """Return the three files of a shard and its counts; it begins at token ``start``."""
+    lengths = np.array([len(document.tokens) for document in documents], dtype=np.int64)
+    starts = start + np.cumsum(lengths) - lengths
+    digests = np.array([document.digest for document in documents], dtype="<u8")
+    tokens = np.concatenate([document.tokens for document in documents])
+    contents = (tokens.tobytes(), starts.astype("<i8").tobytes(), digests.tobytes())
+    text_bytes = sum(document.text_bytes for document in documents)
+    return contents, (len(tokens), len(documents), text_bytes)

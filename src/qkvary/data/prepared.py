@@ -3,14 +3,15 @@
 A set is a folder with a manifest. Each split has shards of three files: tokens (little-endian, 2 or
 4 bytes each), the start of each document in the split (8 bytes), and the first 8 bytes of each
 document's sha256. A document never crosses a shard border, and its last token is the separator.
-Files are verified by sha256 before use; a verified file is not read again while its inode,
-modification time and size stay the same, which is remembered across processes for large files.
+Files are verified by sha256 before use; a large one that was verified is not read again while its
+inode, modification time and size stay the same.
 """
 
 import hashlib
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,75 +25,67 @@ from qkvary.data.downloads import keep_in_cache
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.journal import from_line
 from qkvary.storage.jsonvalues import DocumentFormat, decode, encode
-from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
+from qkvary.storage.manifest import MANIFEST_NAME, Manifest, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path
 
 KIND = "prepared-documents"
 FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="format")
 TOKENIZER_FILE = "tokenizer.json"
+PLAN_FILE = "plan.json"
+"""The plan of a set that is not complete."""
 BLOCKS_FILE = "blocks.json"
 """A file that older versions wrote; not part of the fingerprint."""
 SPLITS = ("train", "validation", "test")
-_TOKENS, _STARTS, _DIGESTS = ".bin", ".starts.bin", ".digests.bin"
 REMEMBERED_BYTES = 2**26
 """Checks of larger files are remembered on disk; smaller ones are fast to repeat."""
 _SETTLED_NANOSECONDS = 2_000_000_000
 """A file that changed within this time may change again without a new timestamp."""
 
-_checked: dict[str, tuple[list[int], str]] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """One part of a split."""
-
-    path: Path
-    """The file that holds the tokens."""
-    tokens: int
-    """The number of tokens, including separators."""
-    documents: int
-    """The number of documents."""
-
 
 def shard_files(split: str, number: int) -> tuple[str, str, str]:
     """Return the file names of a shard: tokens, document starts, document digests."""
     stem = f"{split}-{number:05d}"
-    return stem + _TOKENS, stem + _STARTS, stem + _DIGESTS
+    return f"{stem}.bin", f"{stem}.starts.bin", f"{stem}.digests.bin"
 
 
 class TokenSplit:
     """The documents of one split, concatenated."""
 
-    def __init__(
-        self, shards: tuple[Shard, ...], *, text_bytes: int, token_bytes: int, where: str
-    ) -> None:
+    def __init__(self, folder: Path, name: str, about: Mapping[str, Any]) -> None:
         """Describe the split; files are opened on first use.
 
         Args:
-            shards: The shards, in order.
-            text_bytes: UTF-8 bytes of all documents.
-            token_bytes: Bytes per stored token.
-            where: The name of the split in messages.
+            folder: The folder of the set.
+            name: The name of the split.
+            about: The manifest of the set.
+
+        Raises:
+            ValueError: if its counts are not those of its shards.
         """
-        self.tokens = sum(shard.tokens for shard in shards)
-        self.documents = sum(shard.documents for shard in shards)
-        self.text_bytes = text_bytes
-        self._shards, self._where = shards, where
-        self._kind = np.dtype(f"<u{token_bytes}")
-        self._ends = np.cumsum([shard.tokens for shard in shards], dtype=np.int64)
+        entry = about["splits"][name]
+        tokens, documents = np.array(entry["shards"], dtype=np.int64).T
+        self.tokens, self.documents = int(tokens.sum()), int(documents.sum())
+        self.text_bytes: int = entry["text_bytes"]
+        if (self.tokens, self.documents) != (entry["tokens"], entry["documents"]):
+            raise ValueError(f"the counts of {name} do not match its shards")
+        self._files = [
+            [folder / file for file in shard_files(name, number)] for number in range(len(tokens))
+        ]
+        self._where = f"{folder.name} ({name})"
+        self._kind = np.dtype(f"<u{about['token_bytes']}")
+        self._ends = np.cumsum(tokens)
 
     @cached_property
     def _parts(self) -> list[NDArray[Any]]:
-        return [np.memmap(shard.path, dtype=self._kind, mode="r") for shard in self._shards]
+        return [np.memmap(file, dtype=self._kind, mode="r") for file, *_ in self._files]
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
         """The start of each document, and the end of the split."""
-        stems = [str(shard.path).removesuffix(_TOKENS) for shard in self._shards]
-        parts = [np.fromfile(stem + _STARTS, dtype="<i8") for stem in stems]
-        end = np.array([self.tokens], dtype=np.int64)
-        found = np.concatenate([*parts, end]).astype(np.int64)
+        parts = [np.fromfile(file, dtype="<i8") for _, file, _ in self._files]
+        found = np.append(np.concatenate(parts), self.tokens).astype(np.int64)
         found.flags.writeable = False
         return found
 
@@ -106,14 +99,7 @@ class TokenSplit:
         Raises:
             ValueError: if the range is not within the split.
         """
-        if start < 0 or count < 0 or start + count > self.tokens:
-            raise ValueError(
-                f"expected tokens among the {self.tokens:,} of {self._where}, got {count:,} from "
-                f"{start:,} on"
-            )
-        found = np.empty(count, dtype=np.int64)
-        self._copy(start, found)
-        return found
+        return self.gather(np.array([start]), count)[0]
 
     def gather(self, starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         """Return rows of ``count`` tokens from each of ``starts``, ``[len(starts), count]``.
@@ -129,19 +115,15 @@ class TokenSplit:
             )
         found = np.empty((places.size, count), dtype=np.int64)
         for row, start in zip(found, places.tolist(), strict=True):
-            self._copy(start, row)
+            number, filled = int(np.searchsorted(self._ends, start, side="right")), 0
+            while filled < count:
+                part = self._parts[number]
+                inside = start + filled - (int(self._ends[number]) - len(part))
+                piece = part[inside : inside + count - filled]
+                row[filled : filled + len(piece)] = piece
+                filled += len(piece)
+                number += 1
         return found
-
-    def _copy(self, start: int, found: NDArray[np.int64]) -> None:
-        number = int(np.searchsorted(self._ends, start, side="right"))
-        filled, count = 0, len(found)
-        while filled < count:
-            part = self._parts[number]
-            inside = start + filled - (int(self._ends[number]) - len(part))
-            piece = part[inside : inside + count - filled]
-            found[filled : filled + len(piece)] = piece
-            filled += len(piece)
-            number += 1
 
     def blocks(self, size: int = 2**20) -> Iterator[NDArray[np.int64]]:
         """Yield all tokens in order, in blocks."""
@@ -185,11 +167,21 @@ def is_prepared(path: Path) -> bool:
     return (path / MANIFEST_NAME).is_file() and (path / TOKENIZER_FILE).is_file()
 
 
-def finished_plan(folder: Path) -> Any:
-    """Return the plan of the complete set in a folder, or ``None``."""
-    if not (folder / MANIFEST_NAME).is_file():
+def stored_plan(folder: Path) -> Any:
+    """Return the plan of the set in a folder, complete or not, or ``None``.
+
+    Raises:
+        DamagedError: if it was changed.
+    """
+    if (folder / MANIFEST_NAME).is_file():
+        return read_manifest(folder).about.get("plan")
+    path = folder / PLAN_FILE
+    if not path.is_file():
         return None
-    return read_manifest(folder).about.get("plan")
+    try:
+        return from_line(path.read_bytes().removesuffix(b"\n"))
+    except ValueError:
+        raise DamagedError(f"{path} was changed; remove the folder to prepare it again") from None
 
 
 def read_fingerprint(path: Path) -> str:
@@ -229,17 +221,17 @@ def open_prepared(
         raise UsageError(f"expected a prepared set of documents in {path}, got something else")
     FORMAT.check(about, path)
     for name in manifest.files:
-        _verify_file(path / name, manifest.files[name], by_digest=verify)
+        _verify(manifest, path, name, by_digest=verify)
     try:
         return _assemble(path, manifest, about, tokenizer)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DamagedError(f"{path} is inconsistent: {error}") from None
 
 
 def _explain_missing(path: Path) -> str:
     if not path.is_dir():
         return f"expected a folder of prepared documents, got {path}, which does not exist"
-    if any(path.glob("portion-*.json")) or (path / "plan.json").exists():
+    if any(path.glob("portion-*.json")) or (path / PLAN_FILE).exists():
         return f"{path} is not finished: the same `qkvary data prepare` resumes its preparation"
     return f"expected prepared documents in {path}, got a folder without a {MANIFEST_NAME}"
 
@@ -252,10 +244,13 @@ def _assemble(
         tokenizer = make_tokenizer(cast("dict[str, Any]", decode(data)))
     if tokenizer.separator is None:
         raise ValueError("its tokenizer has no separator")
-    splits: dict[str, TokenSplit] = {}
-    for name in SPLITS:
-        if name in about["splits"]:
-            splits[name] = _open_split(path, name, manifest, about)
+    splits = {name: TokenSplit(path, name, about) for name in SPLITS if name in about["splits"]}
+    for name in splits:
+        for number, (tokens, documents) in enumerate(about["splits"][name]["shards"]):
+            sizes = (about["token_bytes"] * tokens, 8 * documents, 8 * documents)
+            for file, size in zip(shard_files(name, number), sizes, strict=True):
+                if manifest.files[file].size != size:
+                    raise ValueError(f"{file} should have {size:,} bytes")
     if fingerprint_of(manifest, about) != about["fingerprint"]:
         raise ValueError("its fingerprint does not match")
     _check_described(about)
@@ -285,27 +280,6 @@ def _check_described(about: Mapping[str, Any]) -> None:
     math.fsum((*numbers, len(tokenizer["name"])))
 
 
-def _open_split(path: Path, name: str, manifest: Manifest, about: Mapping[str, Any]) -> TokenSplit:
-    entry, width = about["splits"][name], int(about["token_bytes"])
-    shards: list[Shard] = []
-    for number, (tokens, documents) in enumerate(entry["shards"]):
-        sizes = (width * tokens, 8 * documents, 8 * documents)
-        for file, size in zip(shard_files(name, number), sizes, strict=True):
-            if manifest.files[file].size != size:
-                raise ValueError(f"{file} should have {size:,} bytes")
-        file = shard_files(name, number)[0]
-        shards.append(Shard(path=path / file, tokens=tokens, documents=documents))
-    split = TokenSplit(
-        tuple(shards),
-        text_bytes=entry["text_bytes"],
-        token_bytes=width,
-        where=f"{path.name} ({name})",
-    )
-    if (split.tokens, split.documents) != (entry["tokens"], entry["documents"]):
-        raise ValueError(f"the counts of {name} do not match its shards")
-    return split
-
-
 def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:
     """Return the sha256 of the contents of a set."""
     content = {
@@ -319,56 +293,21 @@ def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:
     return hashlib.sha256(encode(content).encode()).hexdigest()
 
 
-def _verify_file(path: Path, entry: FileEntry, *, by_digest: bool = True) -> None:
-    """Compare a file with its entry in a manifest.
-
-    Args:
-        path: The file.
-        entry: Its entry.
-        by_digest: Whether to compare the sha256; the size is always compared.
-
-    Raises:
-        DamagedError: if the file is missing or changed.
-    """
-    try:
-        found = path.stat()
-        if found.st_size != entry.size:
-            raise DamagedError(f"expected {entry.size:,} bytes in {path}, got {found.st_size:,}")
+def _verify(manifest: Manifest, folder: Path, name: str, *, by_digest: bool) -> None:
+    """Compare a file with its entry in a manifest; the size is always compared."""
+    path, entry = folder / name, manifest.files[name]
+    with manifest.open(folder, name) as file:
+        found, now = path.stat(), time.time_ns()
         mark = [found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size]
-        if not by_digest or _is_known(path, mark, entry.sha256):
+        known = encode({"mark": mark, "sha256": entry.sha256}).encode()
+        cache = cache_directory() if entry.size >= REMEMBERED_BYTES else None
+        digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
+        memory, remembered = cache / "checked" / f"{digest}.json" if cache else None, b""
+        with suppress(OSError):
+            remembered = memory.read_bytes() if memory else b""
+        if not by_digest or remembered == known:
             return
-        now = time.time_ns()
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
-    if digest != entry.sha256:
-        raise DamagedError(f"{path} was changed")
-    if now - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NANOSECONDS:
-        _remember(path, mark, entry.sha256)
-
-
-def _memory(path: Path) -> Path | None:
-    cache = cache_directory()
-    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
-    return cache / "checked" / f"{name}.json" if cache else None
-
-
-def _is_known(path: Path, mark: list[int], sha256: str) -> bool:
-    if _checked.get(str(path.resolve())) == (mark, sha256):
-        return True
-    memory = _memory(path) if mark[-1] >= REMEMBERED_BYTES else None
-    if memory is None:
-        return False
-    try:
-        return decode(memory.read_bytes()) == {"mark": mark, "sha256": sha256}
-    except (OSError, ValueError):
-        return False
-
-
-def _remember(path: Path, mark: list[int], sha256: str) -> None:
-    _checked[str(path.resolve())] = (mark, sha256)
-    memory = _memory(path) if mark[-1] >= REMEMBERED_BYTES else None
-    if memory is not None:
+        file.finish()
+    if memory and now - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NANOSECONDS:
         # Without a writable cache, files are only checked more often.
-        keep_in_cache(memory, encode({"mark": mark, "sha256": sha256}).encode())
+        keep_in_cache(memory, known)

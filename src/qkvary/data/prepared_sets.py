@@ -15,28 +15,21 @@ from typing import Any, Self, cast
 
 from qkvary.data.corpora import (
     CORPORA,
-    Corpus,
     canonical_reference,
     find_local,
     identify_source,
     open_source,
 )
-from qkvary.data.preparation import (
-    PreparationSettings,
-    ProgressCallback,
-    pin_source,
-    prepare,
-)
+from qkvary.data.preparation import OnProgress, prepare
 from qkvary.data.prepared import (
     PreparedData,
-    finished_plan,
     is_prepared,
     open_prepared,
     read_fingerprint,
+    stored_plan,
 )
-from qkvary.data.shard_groups import unfinished_plan
 from qkvary.data.sources import SHARE, Source, SourceOptions
-from qkvary.data.splits import explain_share_error
+from qkvary.data.splits import MAX_SHARE_ERROR, share_error
 from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_tokenizer, plain_name
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import UsageError
@@ -106,14 +99,13 @@ def ensure_prepared(reference: str) -> Path:
         UsageError: if neither the set nor the corpus exists.
         QkvaryError: as :func:`prepare_corpus`.
     """
-    reference = canonical_reference(reference)
-    name, _, tokenizer = reference.partition("/")
-    if Path(reference).expanduser().exists() or name not in CORPORA:
+    try:
         return find_prepared(reference)
-    tokenizer = tokenizer or DEFAULT_TOKENIZER
-    folder = default_folder(name, plain_name(tokenizer))
-    # A complete set no longer needs its corpus.
-    return folder if is_prepared(folder) else prepare_corpus(name, tokenizer).path
+    except UsageError:
+        name, _, tokenizer = canonical_reference(reference).partition("/")
+        if name not in CORPORA or Path(reference).expanduser().exists():
+            raise
+        return prepare_corpus(name, tokenizer or DEFAULT_TOKENIZER).path
 
 
 def prepare_corpus(
@@ -124,7 +116,8 @@ def prepare_corpus(
     out: Path | None = None,
     separator: str = "",
     by_content: bool = False,
-    settings: PreparationSettings | None = None,
+    workers: int | None = None,
+    on_progress: OnProgress = lambda _bytes, _total, _note: None,
 ) -> PreparedData:
     """Prepare a corpus, or open the existing set.
 
@@ -136,52 +129,50 @@ def prepare_corpus(
         separator: The token after every document, if the tokenizer's file does not name it.
         by_content: Whether the folder's name always depends on the documents too; that of a file
             or folder does if another one has the name.
-        settings: The settings of the preparation.
+        workers: As for :func:`prepare`.
+        on_progress: As for :func:`prepare`.
 
     Raises:
+        ValueError: for less than one worker.
         UsageError: if the corpus or tokenizer does not exist.
         BusyError: if another process prepares the same set.
         QkvaryError: as :func:`prepare`.
     """
+    if workers is not None and workers < 1:
+        raise ValueError(f"expected at least one worker, got {workers}")
     source = open_source(name, choices)
-    # Two files with the same name are two sets.
-    is_own = name not in CORPORA and source.pin is None
-    by_content = by_content or (is_own and _is_taken(source, tokenizer))
+    if name not in CORPORA and source.pin is None and not by_content:
+        plan = stored_plan(_choose_folder(source, tokenizer, by_content=False))
+        stored = None if plan is None else _list_entries(plan["source"]["files"], *_TRAINING)
+        # Two files of one name are two sets.
+        by_content = stored not in (None, _list_entries(source.files, *_TRAINING))
     folder = out or _choose_folder(source, tokenizer, by_content=by_content)
-    # Pinned first, because the alphabet comes from the documents.
-    source = pin_source(source, folder)
+    if source.pin is not None:
+        plan = stored_plan(folder)
+        files = None if plan is None else plan["source"]["files"]
+        commit = files.get("commit") if isinstance(files, dict) else None
+        # A complete set from before commits were recorded is kept.
+        if commit is not None or not is_prepared(folder):
+            source = source.pin(cast("str | None", commit))
     return prepare(
         source,
         load_tokenizer(tokenizer, documents=source.documents(), separator=separator),
         folder,
         tokenizer_name=name_tokenizer(tokenizer),
-        settings=settings,
+        workers=workers,
+        on_progress=on_progress,
     )
 
 
 def _choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
-    """Return the folder of a source's set in the cache.
-
-    Args:
-        source: The documents.
-        tokenizer: As for :func:`load_tokenizer`.
-        by_content: As for :func:`prepare_corpus`.
-
-    Raises:
-        UsageError: if there is no cache, or a name is not valid for a folder.
-    """
+    """Return the folder of a source's set in the cache; for ``prepare_corpus``."""
     digits = hashlib.sha256(encode(source.describe()).encode()).hexdigest()[:DIGITS]
     name = f"{source.name}-{digits}" if by_content else source.name
     return default_folder(name, name_tokenizer(tokenizer))
 
 
 def _list_entries(files: JsonValue, *names: str) -> list[str]:
-    """Return the files of some parts of a source; a text that was split counts as a whole file.
-
-    Args:
-        files: The files of the source.
-        names: The parts.
-    """
+    """Return the files of some parts of a source."""
     parts = _parts_of(files)
     return sorted(encode(entry) for name in names for entry in parts.get(name, []))
 
@@ -190,18 +181,6 @@ def _parts_of(files: JsonValue) -> dict[str, Any]:
     """Return the files of a source by part; a text that was split counts as a whole file."""
     listed = cast("dict[str, Any]", files) if isinstance(files, dict) else {}
     return _parts_of(listed["files"]) if "files" in listed else listed
-
-
-def _is_taken(source: Source, tokenizer: str) -> bool:
-    """Return whether another source's training files already use the folder name."""
-    folder = _choose_folder(source, tokenizer, by_content=False)
-    finished = finished_plan(folder)
-    plan = unfinished_plan(folder) if finished is None else finished
-    if plan is None:
-        return False
-    return _list_entries(plan["source"]["files"], *_TRAINING) != _list_entries(
-        source.files, *_TRAINING
-    )
 
 
 def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -> None:
@@ -216,7 +195,10 @@ def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -
         UsageError: if it is another set, or cannot be prepared.
         QkvaryError: as :func:`ensure_prepared`.
     """
-    corpus = _local_corpus(reference)
+    corpus = CORPORA.get(canonical_reference(reference).partition("/")[0])
+    if corpus is not None and (corpus.local is None or Path(reference).expanduser().exists()):
+        # The text on the hub may be longer, and would give another set.
+        corpus = None
     try:
         folder = find_prepared(reference)
     except UsageError:
@@ -242,44 +224,34 @@ def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -
     )
 
 
-def _local_corpus(reference: str) -> Corpus | None:
-    """Return the corpus of a pinned set, if its text is local.
-
-    The text on the hub may be longer, and would give another set.
-    """
-    corpus = CORPORA.get(canonical_reference(reference).partition("/")[0])
-    is_path = Path(reference).expanduser().exists()
-    return None if corpus is None or corpus.local is None or is_path else corpus
-
-
 def find_or_prepare(
     reference: str,
     tokenizer: str | None,
     *,
     default: str,
     warn: Callable[[str], None],
-    on_progress: ProgressCallback = lambda _progress: None,
+    on_progress: OnProgress = lambda _bytes, _total, _note: None,
 ) -> PreparedData:
     """Return the existing set of a text, or prepare it.
 
     Args:
-        reference: As for :func:`open_source`, or ``name`` or ``name/tokenizer`` of a set in the
-            cache.
+        reference: As for :func:`open_source`; the folder of a set, or ``name`` or
+            ``name/tokenizer`` of one in the cache.
         tokenizer: As for :func:`load_tokenizer`, if the user named one.
         default: The tokenizer otherwise.
         warn: Called with a message if the reused set has a token limit.
-        on_progress: Called with the progress of a preparation.
+        on_progress: As for :func:`prepare`.
 
     Raises:
-        UsageError: if the text, set or tokenizer does not exist.
+        UsageError: if the text, set or tokenizer does not exist, or a tokenizer is named with a
+            set.
         QkvaryError: as :func:`prepare_corpus`.
     """
     found, reference, tokenizer = _find(reference, tokenizer, default, warn)
     if found is not None:
         return found
-    settings = PreparationSettings(on_progress=on_progress)
     by_content = reference not in CORPORA
-    return prepare_corpus(reference, tokenizer, by_content=by_content, settings=settings)
+    return prepare_corpus(reference, tokenizer, by_content=by_content, on_progress=on_progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,20 +325,22 @@ def _find(
 ) -> tuple[PreparedData | None, str, str]:
     """Return the existing set, if there is one, and the text and tokenizer of a reference."""
     reference = canonical_reference(reference)
-    name, _, own = reference.partition("/")
-    if own and not reference.startswith("hf:") and not Path(reference).expanduser().exists():
-        folder = None
-        # A reference that names neither a set nor a corpus means a text.
+    path, (name, _, own) = Path(reference).expanduser(), reference.partition("/")
+    folder = path if is_prepared(path) else None
+    of_corpus = False
+    if own and not reference.startswith("hf:") and not path.exists():
+        of_corpus = name in CORPORA and "/" not in own
+        # A reference that names neither a set nor a corpus is that of a text.
         with suppress(UsageError):
             folder = find_prepared(reference)
-        if folder is not None or (name in CORPORA and "/" not in own):
-            if tokenizer is not None:
-                raise UsageError(
-                    f"expected no --tokenizer with a prepared set, got {tokenizer} with {reference}"
-                )
-            if folder is not None:
-                return open_prepared(folder), reference, own
-            reference, tokenizer = name, own
+    if (folder is not None or of_corpus) and tokenizer is not None:
+        raise UsageError(
+            f"expected no --tokenizer with a prepared set, got {tokenizer} with {reference}"
+        )
+    if folder is not None:
+        return open_prepared(folder), reference, own
+    if of_corpus:
+        reference, tokenizer = name, own
     tokenizer = tokenizer or default
     found = _find_reusable(reference, tokenizer)
     if found is not None:
@@ -377,16 +351,7 @@ def _find(
 def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
     """Return the set of a text that has not changed since it was prepared, without reading it.
 
-    It is found under the text's own name, or by its content; it must have been prepared without
-    options.
-
-    Args:
-        reference: As for :func:`open_source`, or the name of a set in the cache.
-        tokenizer: As for :func:`load_tokenizer`.
-
-    Raises:
-        UsageError: if the reference is invalid.
-        DamagedError: if the set is damaged.
+    It is found under the text's own name, or by its content if it was prepared without options.
     """
     found = identify_source(reference)
     if found is None:
@@ -399,7 +364,7 @@ def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
         return None
     any_digits = f"{escape(plain_name(name))}-{'[0-9a-f]' * DIGITS}-{name_tokenizer(tokenizer)}"
     for folder in (own, *sorted(own.parent.glob(any_digits))):
-        plan = finished_plan(folder) if is_prepared(folder) else None
+        plan = stored_plan(folder) if is_prepared(folder) else None
         if plan is None or (folder != own and not _has_no_options(plan["source"], name, files)):
             continue
         if files is not None and not _is_same_text(plan["source"]["files"], files):
@@ -465,5 +430,12 @@ def find_share_error(data: PreparedData) -> str | None:
     rule = data.about["plan"]["source"]["held_out"]
     if rule is None:
         return None
+    share: float = rule["share"]
     held_out, rest = (data.splits[name].text_bytes for name in ("validation", "train"))
-    return explain_share_error(rule["share"], held_out, rest)
+    if share_error(share, held_out, rest) <= MAX_SHARE_ERROR:
+        return None
+    return (
+        f"{held_out / (held_out + rest):.2g} of the text is held out, not {share:.2g}: whole "
+        "documents are held out, and these are few or differ in size; `qkvary data prepare "
+        "--validation` names others"
+    )

@@ -6,12 +6,11 @@ section 4 and its code, whose sequences are filled with zeros (``random_non_quer
 
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvary.data.recall_sizes import check_recall
 from qkvary.data.rows import random_words
 from qkvary.data.splits import DataSplit
 
@@ -58,16 +57,8 @@ def draw_recall(
         split: The split.
         count: The number of sequences.
 
-    Raises:
-        ValueError: for sizes that ``check_recall`` refuses, or an unknown split.
+    The sizes are those that ``tasks.config.RecallTaskConfig`` allows.
     """
-    check_recall(
-        length=length, pairs=pairs, vocabulary=vocabulary, power=power, counts={"count": count}
-    )
-    if split not in get_args(DataSplit):
-        raise ValueError(
-            f"expected a split, got {split!r}; choices: {', '.join(get_args(DataSplit))}"
-        )
     purpose = ("recall", seed, length, pairs, vocabulary, str(power), split)
     drawn = [
         _draw_block(purpose, number, length=length, pairs=pairs, vocabulary=vocabulary, power=power)
@@ -107,14 +98,10 @@ def _draw_distinct(words: NDArray[np.uint64], below: int) -> NDArray[np.int32]:
         # ``number`` counts the columns that are left; each smaller column that is taken moves it up
         # by one.
         number = (words[:, column] % np.uint64(below - column)).astype(np.int64)
-        for taken in _columns(np.sort(found, axis=1)):
+        for taken in np.sort(found, axis=1).T:
             number += number >= taken
         found = np.column_stack((found, number))
     return found.astype(np.int32)
-
-
-def _columns(table: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    yield from table.T
 
 
 def _draw_distances(words: NDArray[np.uint64], pairs: int, power: float) -> NDArray[np.int64]:

@@ -30,7 +30,9 @@ def random_words(count: int, *purpose: str | int) -> Words:
         count: The number of words.
         purpose: A name and any numbers; every purpose has its own stream.
     """
-    return _generator(purpose).random_raw(count)
+    digest = hashlib.sha256("\n".join(map(str, purpose)).encode()).digest()
+    seed = np.random.SeedSequence(int.from_bytes(digest, "big"))
+    return np.random.PCG64(seed).random_raw(count)
 
 
 def random_indices(count: int, below: int, *purpose: str | int) -> NDArray[np.int64]:
@@ -138,13 +140,6 @@ def _mixed(words: Words, key: np.uint64) -> Words:
     return mixed ^ (mixed >> _THIRTY_ONE)
 
 
-def _generator(purpose: tuple[str | int, ...]) -> np.random.PCG64:
-    if not purpose or not isinstance(purpose[0], str):
-        raise ValueError(f"expected a purpose that begins with a name, got {purpose!r}")
-    digest = hashlib.sha256("\n".join(map(str, purpose)).encode()).digest()
-    return np.random.PCG64(np.random.SeedSequence(int.from_bytes(digest, "big")))
-
-
 @dataclass(frozen=True, slots=True)
 class PackedRows:
     """Concatenated documents, cut every ``context`` tokens.
@@ -160,8 +155,6 @@ class PackedRows:
     """Tokens per row that the network sees."""
 
     def __post_init__(self) -> None:
-        if self.context < 1:
-            raise ValueError(f"expected a context of at least 1, got {self.context}")
         if self.rows < 1:
             raise ValueError(
                 f"expected more than {self.context:,} tokens for a context of {self.context:,}, "
@@ -197,12 +190,6 @@ class PaddedRows:
     separator: int
     """The token that pads short documents."""
 
-    def __post_init__(self) -> None:
-        if self.context < 1:
-            raise ValueError(f"expected a context of at least 1, got {self.context}")
-        if self.rows < 1:
-            raise ValueError("expected a document, got none")
-
     @property
     def rows(self) -> int:
         """The number of documents."""
@@ -237,15 +224,7 @@ def rows_of_step(
         rows: Rows per epoch.
         seed: The seed of the order.
         chosen: The part of the batch to return, for a process that shares it.
-
-    Raises:
-        ValueError: if an argument is out of range.
     """
-    if step < 0 or batch_size < 1 or rows < 1:
-        raise ValueError(
-            f"expected a step of at least 0, a batch and rows of at least 1, got {step}, "
-            f"{batch_size} and {rows}"
-        )
     numbers = step * batch_size + np.arange(batch_size, dtype=np.int64)[chosen]
     epochs, places = np.divmod(numbers, rows)
     found = np.empty_like(places)

@@ -52,13 +52,17 @@ def read_text(packed: bytes) -> str:
     return raw.decode("ascii")
 
 
+def load_text() -> str:
+    """Return the text, decompressed."""
+    return read_text((files("qkvary.data") / FILE).read_bytes())
+
+
 @functools.cache
 def load_shakespeare() -> EncodedText:
     """Return the whole text as numbers, decompressed once per process."""
-    text = read_text((files("qkvary.data") / FILE).read_bytes())
-    alphabet = "".join(sorted(set(text)))
-    numbers = np.full(128, -1, dtype=np.int64)
-    numbers[[ord(character) for character in alphabet]] = np.arange(len(alphabet))
-    codes = numbers[np.frombuffer(text.encode("ascii"), dtype=np.uint8)]
+    letters, codes = np.unique(
+        np.frombuffer(load_text().encode("ascii"), np.uint8), return_inverse=True
+    )
+    codes = codes.astype(np.int64)
     codes.flags.writeable = False
-    return EncodedText(alphabet=alphabet, codes=codes)
+    return EncodedText(alphabet=letters.tobytes().decode("ascii"), codes=codes)

@@ -23,6 +23,8 @@ from qkvary.data.splits import (
 )
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.untrusted_files import StrPath, read_path
+from qkvary.text.units import read_count
 
 SECTION_CUTS = (1, 64, 4096)
 """Number of documents into which a section of a long text is cut: tried in this order until the
@@ -72,10 +74,6 @@ class Source:
     """Returns the same source at a given commit, or at today's commit; for sources that can
     change."""
 
-    def split_of(self, digest: int) -> str:
-        """Return the split of a document if its stream has no fixed split."""
-        return "train" if self.rule is None else self.rule.split_of(digest)
-
     def describe(self) -> dict[str, JsonValue]:
         """Return a description for the plan and the manifest, without local paths."""
         return {
@@ -95,18 +93,34 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The user's options for a source."""
+    """The selection of documents, and of those for validation."""
 
     name: str | None = None
-    """The name; the name of the file or folder if not given."""
+    """Name of the set; by default that of the source."""
     field: str = "text"
-    """The JSON field or table column that holds the text."""
-    validation: Path | None = None
-    """A file or folder for validation."""
+    """The field of a line or row that holds the text."""
+    validation: StrPath | None = None
+    """A file or folder of documents for validation."""
     held_out: float | None = None
-    """The share of the documents for validation if none are given; 0.05 by default."""
-    max_tokens: int | None = None
-    """The maximum of training tokens; the last document may exceed it."""
+    """Share of documents for validation, if none are named; 0.05 of local ones."""
+    max_tokens: int | str | None = None
+    """Stop after the training document that reaches this many tokens: 100000, 64M."""
+
+    @property
+    def token_limit(self) -> int | None:
+        """The maximum of training tokens, exceeded by less than one document."""
+        return read_count(self.max_tokens, "max_tokens")
+
+    def share(self, default: float) -> float:
+        """Return the share to hold out.
+
+        Raises:
+            UsageError: if no documents would remain on a side.
+        """
+        share = default if self.held_out is None else self.held_out
+        if not 0.0 < share < 1.0:
+            raise UsageError(f"expected a share between 0 and 1 to hold out, got {share}")
+        return share
 
 
 def find_source(path: Path, choices: SourceOptions | None = None) -> Source:
@@ -116,42 +130,35 @@ def find_source(path: Path, choices: SourceOptions | None = None) -> Source:
         UsageError: if there are none, or the options do not fit.
     """
     chosen = choices or SourceOptions()
-    if chosen.max_tokens is not None and chosen.max_tokens < 1:
-        raise UsageError(f"expected at least one token, got {chosen.max_tokens}")
     name = chosen.name or default_name(path)
     parts = _find_parts(path, chosen)
     listed = _list_parts(path, parts)
     files = [file for some in parts.values() for file in some]
     packed = any(file.suffix.lower() == ".gz" or kind_of(file) == "parquet" for file in files)
     total = None if packed else sum(file.stat().st_size for file in files)
-    rule, cuts = None, 1
+    rule, cuts, cut = None, 1, None
     if None in parts:
-        share = SHARE if chosen.held_out is None else chosen.held_out
-        if not 0.0 < share < 1.0:
-            raise UsageError(f"expected a share between 0 and 1 to hold out, got {share}")
+        share = chosen.share(SHARE)
         rule, cuts = _find_rule(parts[None], chosen.field, share)
         if rule is None:
-            texts = parts.pop(None)
-            cut = _cut_by_position(name, texts, share, listed, total, chosen.max_tokens)
-            return replace(cut, streams=[*cut.streams, *_streams(parts, chosen)])
+            text = _find_only_text(parts.pop(None), name)
+            cut = cut_source(
+                name, text.read_all, share, chosen, where=str(text.files[0]), files=listed
+            )
     if cuts > 1:
         # A resumed preparation must cut in the same positions.
         listed["cuts"] = cuts
-    streams = _streams(parts, chosen, cuts)
-    return Source(name=name, streams=streams, rule=rule, total_bytes=total, files=listed)
-
-
-def _streams(
-    parts: Mapping[str | None, Sequence[Path]], choices: SourceOptions, cuts: int = 1
-) -> list[Stream]:
-    return [
+    streams = [
         Stream(
-            documents=FileDocuments(files=files, field=choices.field, cuts=cuts),
+            documents=FileDocuments(files=files, field=chosen.field, cuts=cuts),
             split=split,
-            max_tokens=choices.max_tokens if split in (None, "train") else None,
+            max_tokens=chosen.token_limit if split in (None, "train") else None,
         )
         for split, files in parts.items()
     ]
+    if cut is not None:
+        return replace(cut, streams=[*cut.streams, *streams], total_bytes=total)
+    return Source(name=name, streams=streams, rule=rule, total_bytes=total, files=listed)
 
 
 def default_name(path: Path) -> str:
@@ -180,32 +187,24 @@ def _find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut
     """
     tried: list[tuple[float, int, HeldOut]] = []
     for cuts in SECTION_CUTS:
-        documents = FileDocuments(files=files, field=entry, cuts=cuts).read()
-        found = [
-            (digest_of(document.text), len(document.text.encode()))
-            for document in islice(documents, MAX_EXACT_DOCUMENTS + 1)
-        ]
-        rule = make_held_out(share, (digest for digest, _ in found))
+        documents = islice(
+            FileDocuments(files=files, field=entry, cuts=cuts).read(), MAX_EXACT_DOCUMENTS + 1
+        )
+        found = [(digest_of(one.text), len(one.text.encode())) for one in documents]
+        rule = make_held_out(share, [digest for digest, _ in found])
         if rule is None or (not tried and len(found) > MAX_EXACT_DOCUMENTS):
             return rule, 1
-        tried.append((share_error(rule, found), cuts, rule))
-        if (
-            tried[-1][0] <= MAX_SHARE_ERROR
-            or sum(size for _, size in found) <= reading.SECTION_BYTES
-        ):
+        total = sum(size for _, size in found)
+        held = sum(size for digest, size in found if rule.split_of(digest) == "validation")
+        tried.append((share_error(share, held, total - held), cuts, rule))
+        if tried[-1][0] <= MAX_SHARE_ERROR or total <= reading.SECTION_BYTES:
             break
     _, cuts, rule = min(tried, key=lambda one: one[:2])
     return rule, cuts
 
 
-def _cut_by_position(
-    name: str,
-    files: Sequence[Path],
-    share: float,
-    listed: JsonValue,
-    total: int | None,
-    max_tokens: int | None,
-) -> Source:
+def _find_only_text(files: Sequence[Path], name: str) -> FileDocuments:
+    """Return the only file with a text, which is split by position."""
     texts = [file for file in files if any(True for _ in FileDocuments(files=[file]).read())]
     if not texts:
         raise UsageError(f"expected a text, got an empty one in {', '.join(map(str, files[:3]))}")
@@ -214,51 +213,41 @@ def _cut_by_position(
             f"expected documents that differ, to hold some out, got {len(texts)} files in {name}; "
             "name those for validation with `qkvary data prepare ... --validation PATH`"
         )
-
-    def text() -> str:
-        return "".join(document.text for document in FileDocuments(files=texts).read())
-
-    return cut_source(
-        name, text, share, where=str(texts[0]), files=listed, total=total, max_tokens=max_tokens
-    )
+    return FileDocuments(files=texts)
 
 
 def cut_source(
     name: str,
     text: Callable[[], str],
     share: float,
+    choices: SourceOptions,
     *,
     where: str,
     files: JsonValue,
-    total: int | None,
-    max_tokens: int | None,
 ) -> Source:
     """Return one text split by position: the last ``share`` of the characters is for validation."""
-    parts = (("train", 0.0, 1.0 - share), ("validation", 1.0 - share, 1.0))
+    limit = choices.token_limit
     streams = [
         Stream(
             documents=TextPart(text=text, start=start, end=end, where=where),
             split=split,
-            max_tokens=max_tokens if split == "train" else None,
+            max_tokens=most,
         )
-        for split, start, end in parts
+        for split, start, end, most in (
+            ("train", 0.0, 1.0 - share, limit),
+            ("validation", 1.0 - share, 1.0, None),
+        )
     ]
-    return Source(
-        name=name, streams=streams, total_bytes=total, files={"cut": 1.0 - share, "files": files}
-    )
+    return Source(name=name, streams=streams, files={"cut": 1.0 - share, "files": files})
 
 
 def _find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path]]:
     """Return the files of each split; ``None`` for those that a rule splits."""
-    if not path.exists():
-        raise UsageError(
-            f"expected a file or folder of documents, got {path}, which does not exist"
-        )
     split = _split_parts(path) if path.is_dir() else {}
     comes_split = "train" in split and (len(split) > 1 or choices.validation is not None)
     parts = split if comes_split else {"train": list_files(path)}
     if choices.validation is not None:
-        parts = _exclude_validation(parts, choices.validation, path)
+        parts = _exclude_validation(parts, read_path(choices.validation), path)
     if "validation" not in parts:
         return {None if name == "train" else name: files for name, files in parts.items()}
     if choices.held_out is not None:
@@ -337,23 +326,15 @@ def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
 def _describe_files(files: Sequence[Path], folder: Path) -> JsonValue:
     """Return names, sizes, and a checksum or modification time of each file.
 
-    A file outside of the folder is listed by its own name.
+    A file outside of the folder is listed by its own name. The checksum detects edits, but not
+    tampering.
     """
-    exact = sum(file.stat().st_size for file in files) <= EXACT_BYTES
+    is_exact = sum(file.stat().st_size for file in files) <= EXACT_BYTES
     return [
         [
             file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.name,
             file.stat().st_size,
-            _check_sum(file) if exact else file.stat().st_mtime_ns,
+            f"{zlib.crc32(file.read_bytes()):08x}" if is_exact else file.stat().st_mtime_ns,
         ]
         for file in files
     ]
-
-
-def _check_sum(file: Path) -> str:
-    """Return a checksum that detects edits, but not tampering."""
-    found = 0
-    with file.open("rb") as opened:
-        while chunk := opened.read(2**20):
-            found = zlib.crc32(chunk, found)
-    return f"{found:08x}"

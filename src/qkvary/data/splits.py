@@ -5,7 +5,7 @@ same split, and additional data does not move documents.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,10 +29,6 @@ class HeldOut:
     highest: int | None = None
     """The largest digest that is held out; derived from the share if None."""
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.share < 1.0:
-            raise ValueError(f"expected a share between 0 and 1 to hold out, got {self.share}")
-
     def split_of(self, digest: int) -> str:
         """Return ``train`` or ``validation`` by the first 8 bytes of a document's sha256."""
         highest = int(self.share * 2**64) - 1 if self.highest is None else self.highest
@@ -45,58 +41,33 @@ class HeldOut:
         return {"rule": rule, "share": self.share, "highest": highest}
 
 
-def make_held_out(share: float, digests: Iterable[int]) -> HeldOut | None:
+def make_held_out(share: float, digests: Collection[int]) -> HeldOut | None:
     """Return the rule for documents, exact for few documents.
 
     Args:
         share: The share of the documents.
-        digests: The digests of the documents; the first ``MAX_EXACT_DOCUMENTS + 1`` are read.
+        digests: The digests of all documents, or of more than ``MAX_EXACT_DOCUMENTS``.
 
     Returns:
         ``None`` if there is only one distinct document.
     """
-    found: set[int] = set()
-    for number, digest in enumerate(digests):
-        if number >= MAX_EXACT_DOCUMENTS:
-            return HeldOut(share=share)
-        found.add(digest)
+    if len(digests) > MAX_EXACT_DOCUMENTS:
+        return HeldOut(share=share)
+    found = {*digests}
     if len(found) < 2:
         return None
     count = min(max(1, round(share * len(found))), len(found) - 1)
     return HeldOut(share=share, highest=sorted(found)[count - 1])
 
 
-def share_error(rule: HeldOut, documents: Iterable[tuple[int, int]]) -> float:
+def share_error(share: float, held_out: int, rest: int) -> float:
     """Return the factor by which the held-out share of the bytes is too large or too small.
-
-    Args:
-        rule: The rule.
-        documents: Digest and bytes of each document.
-    """
-    sizes = {"train": 0, "validation": 0}
-    for digest, size in documents:
-        sizes[rule.split_of(digest)] += size
-    return _share_error(rule.share, sizes["validation"], sizes["train"])
-
-
-def explain_share_error(share: float, held_out: int, rest: int) -> str | None:
-    """Return a warning if the held-out share is far from the requested one, else ``None``.
 
     Args:
         share: The requested share.
         held_out: Bytes for validation.
         rest: Bytes that are not.
     """
-    if _share_error(share, held_out, rest) <= MAX_SHARE_ERROR:
-        return None
-    found = held_out / (held_out + rest)
-    return (
-        f"{found:.2g} of the text is held out, not {share:.2g}: whole documents are held out, and "
-        "these are few or differ in size; `qkvary data prepare --validation` names others"
-    )
-
-
-def _share_error(share: float, held_out: int, rest: int) -> float:
     if not held_out:
         return math.inf
     found = held_out / (held_out + rest)

@@ -1,7 +1,6 @@
 """Tiny ImageNet in its official layout, from a folder or an archive; needs Pillow.
 
-An archive is read from its beginning to its end and never unpacked to the disk. A file is decoded
-only if its header says that it is a JPEG of the expected size.
+An archive is read from its beginning to its end and never unpacked to the disk.
 """
 
 import errno
@@ -9,20 +8,16 @@ import gzip
 import hashlib
 import io
 import lzma
-import stat
 import tarfile
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from qkvary.data.image_files import Images, LoadedImages, freeze
+from qkvary.data.image_files import Images, LoadedImages, decode_picture, freeze
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.packages import require
 from qkvary.storage.untrusted_files import check_regular_file, read_file
@@ -69,8 +64,7 @@ def read_tiny_imagenet(place: Path, *, classes: int, size: int, digest: str) -> 
 
     Raises:
         UsageError: if Pillow is not installed, or the archive is not a regular file.
-        DamagedError: if a file is missing, not a JPEG of that size, or of another data set, or an
-            archive leads outside of itself.
+        DamagedError: if a file is missing, not a JPEG of that size, or of another data set.
     """
     require("PIL")
     files = dict(_walk_folder(place) if place.is_dir() else _read_archive(place))
@@ -123,18 +117,6 @@ def _walk_folder(root: Path) -> Iterator[tuple[str, bytes]]:
             yield name, read_file(path, limit=LARGEST_MEMBER)
 
 
-class _Member(NamedTuple):
-    """A file or folder of an archive."""
-
-    name: str
-    size: int
-    """The size in bytes that the archive states."""
-    is_allowed: bool
-    """Whether the member is a plain file or a folder."""
-    read: Callable[[int], bytes]
-    """Reads the member, up to a number of bytes."""
-
-
 class _BoundedReader(io.BufferedReader):
     """A reader of an uncompressed tar that limits member sizes; a header may claim any size."""
 
@@ -153,12 +135,9 @@ def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
     check_regular_file(path)
     total = 0
     try:
-        for name, size, is_allowed, read in _members(path):
-            parts = PurePosixPath(name).parts
-            if not is_allowed or name.startswith("/") or ".." in parts or "\\" in name:
-                raise DamagedError(f"expected plain files inside {path}, got {name!r}")
+        for name, size, read in _members(path):
             total += size + tarfile.BLOCKSIZE
-            inside = "/".join(parts[1:])
+            inside = "/".join(PurePosixPath(name).parts[1:])
             data = read(LARGEST_MEMBER + 1) if _is_wanted(inside) else None
             if total > LARGEST_TOTAL or (data is not None and len(data) > LARGEST_MEMBER):
                 raise DamagedError(
@@ -174,24 +153,14 @@ def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
         raise DamagedError(f"expected a complete archive in {path}: {error}") from None
 
 
-def _members(path: Path) -> Iterator[_Member]:
-    return _zip_members(path) if path.suffix == ".zip" else _tar_members(path)
-
-
-def _zip_members(path: Path) -> Iterator[_Member]:
-    with zipfile.ZipFile(path) as archive:
-
-        def read(info: zipfile.ZipInfo, limit: int) -> bytes:
-            with archive.open(info) as file:
-                return file.read(limit)
-
-        for info in archive.infolist():
-            kind = stat.S_IFMT(info.external_attr >> 16)
-            is_allowed = info.is_dir() or kind in {0, stat.S_IFREG}
-            yield _Member(info.filename, info.file_size, is_allowed, partial(read, info))
-
-
-def _tar_members(path: Path) -> Iterator[_Member]:
+def _members(path: Path) -> Iterator[tuple[str, int, Callable[[int], bytes]]]:
+    """Yield the name, the size and the reader of each file of an archive."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as packed:
+            for info in packed.infolist():
+                with packed.open(info) as file:
+                    yield info.filename, info.file_size, file.read
+        return
     unpack = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     with (
         unpack(path, "rb") as plain,
@@ -199,11 +168,10 @@ def _tar_members(path: Path) -> Iterator[_Member]:
         tarfile.open(fileobj=reader, mode="r:") as archive,
     ):
         for member in iter(archive.next, None):
+            # A link has no contents of its own.
             file = archive.extractfile(member) if member.isfile() else None
-            is_allowed = member.isfile() or member.isdir()
-            read = (file or io.BytesIO()).read
-            yield _Member(member.name, member.size, is_allowed, read)
-            # The archive would keep the headers of all members; its type stub lacks this attribute.
+            yield member.name, member.size, (file or io.BytesIO()).read
+            # It would keep the headers of all; its stub does not know the list.
             cast("Any", archive).members.clear()
             reader.left = _BoundedReader.left
 
@@ -249,26 +217,7 @@ def _decode_all(
             f"{len(named):,} images and {len(unknown):,} other classes"
         )
     pixels = np.empty((len(named), 3, size, size), dtype=np.uint8)
-    with warnings.catch_warnings():
-        # A header that claims a huge image is rejected below.
-        warnings.simplefilter("ignore")
-        for index, name in enumerate(named):
-            pixels[index] = _decode(files[name], size, f"{place}: {name}")
+    for index, name in enumerate(named):
+        where = f"{place}: {name}"
+        pixels[index] = decode_picture(files[name], where, range(size, size + 1), ("JPEG",))
     return freeze(pixels, np.array([labels[wnid] for wnid in named.values()]))
-
-
-def _decode(data: bytes, size: int, where: str) -> NDArray[np.uint8]:
-    # An optional dependency, required only for reading such images.
-    from PIL import Image  # noqa: PLC0415
-
-    try:
-        # Only the header is read here.
-        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-            if image.size != (size, size):
-                raise DamagedError(
-                    f"expected {size} x {size} pixels in {where}, got {image.width} x "
-                    f"{image.height}"
-                )
-            return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DamagedError(f"expected a complete JPEG in {where}: {error}") from None

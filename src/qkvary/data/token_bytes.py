@@ -4,7 +4,6 @@ Some tokenizers prefix every document with a space and include it in the first t
 not part of the text, although the same token inside a document includes its space.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,8 +47,8 @@ def count_token_bytes(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> TokenBy
     begin, separator = tokenizer.beginning, tokenizer.separator
     opening = separator if begin is None else begin
     return TokenBytes(
-        inside=_measure(list_token_bytes(tokenizer, marks)),
-        first=_measure(_token_bytes_after(tokenizer, marks, begin)),
+        inside=np.array([*map(len, list_token_bytes(tokenizer, marks))]),
+        first=np.array([*map(len, _token_bytes_after(tokenizer, marks, begin))]),
         opening=NONE if opening is None else opening,
     )
 
@@ -82,7 +81,3 @@ def _token_bytes_after(
         b"" if is_mark else tokenizer.piece(token, after=before)
         for token, is_mark in enumerate(marks.tolist())
     ]
-
-
-def _measure(pieces: Sequence[bytes]) -> NDArray[np.int64]:
-    return np.array([len(piece) for piece in pieces], dtype=np.int64)

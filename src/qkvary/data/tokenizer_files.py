@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.documents import Document
-from qkvary.data.files import find_file, load_published
+from qkvary.data.files import load_published
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
 from qkvary.storage.errors import UsageError
@@ -137,14 +137,14 @@ def load_gpt2() -> BytePairTokenizer:
         DownloadError: if it cannot be downloaded.
     """
     data, _ = load_published(
-        find_file("gpt2_bpe", "", _MERGES),
+        "gpt2_bpe",
+        _MERGES,
         MERGES_URL,
         MERGES_SHA256,
         name="GPT-2's list of merges",
         put="put its vocab.bpe (or merges.txt) into the folder gpt2_bpe of QKVARY_DATA; "
         "`--tokenizer bytes` needs no file",
         limit=LARGEST_MERGES,
-        keep="gpt2_bpe/vocab.bpe",
     )
     return BytePairTokenizer(data.decode())
 

@@ -83,12 +83,6 @@ def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text) + ([] if separator is None else [separator])
 
 
-def encode_documents(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of a text, split at ``DOCUMENT_END`` into documents."""
-    parts = (part.strip() for part in text.split(DOCUMENT_END)) if DOCUMENT_END in text else (text,)
-    return [token for part in parts if part for token in tokenizer.encode(part)]
-
-
 class _Separable:
     """A tokenizer whose last token may be an optional one that ends documents."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from qkvary.data.checksums import MULTI30K_FILES
-from qkvary.data.files import decompress, find_file, load_published
+from qkvary.data.files import decompress, load_published
 from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
@@ -157,11 +157,11 @@ def _read(data: str, name: str) -> tuple[bytes, str]:
         path = Path(data) / name
         return read_file(path, limit=LARGEST_FILE), str(path)
     return load_published(
-        find_file(MULTI30K, name),
+        MULTI30K,
+        (name,),
         f"{URL}/{name}",
         MULTI30K_FILES[name],
         name=f"{MULTI30K}/{name}",
         put=f"put it into {MULTI30K} below QKVARY_DATA",
         limit=LARGEST_FILE,
-        keep=f"{MULTI30K}/{name}",
     )

@@ -5,14 +5,13 @@ Those of tasks over images are in ``image_config``.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, NOT_IDENTIFYING, stored
 from qkvary.arch.networks import Network
 from qkvary.arch.parts import check_choices, check_word
 from qkvary.data.catalog import data_module
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
-from qkvary.data.recall_sizes import check_recall
 from qkvary.tasks.config_parts import (
     MASKED_DATA_VERSION,
     MULTI30K_TOKENS,
@@ -60,6 +59,8 @@ __all__ = [
     "TranslationTaskConfig",
 ]
 
+LARGEST_RECALL = 2**31
+"""Tokens of a split of recall, which is kept in memory: 16 GiB with the numbers of the pairs."""
 _RIGHT_CELLS = {
     "reverse": "the flipped index",
     "copy": "the position itself",
@@ -147,17 +148,23 @@ class RecallTaskConfig(DrawnExamples):
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_recall(
-            length=self.length,
-            pairs=self.pairs,
-            vocabulary=self.vocabulary,
-            power=self.power,
-            counts={
-                "train_examples": self.train_examples,
-                "validation_examples": self.validation_examples,
-                "test_examples": self.test_examples,
-            },
-        )
+        if self.pairs < 1:
+            raise ValueError(f"task recall: pairs must be at least 1, got {self.pairs}")
+        if not 0.0 < self.power <= 1.0:
+            raise ValueError(f"task recall: power must be above 0 and at most 1, got {self.power}")
+        of_pairs, of_tokens = f"{self.pairs:,} pairs", f"sequences of {self.length:,} tokens"
+        bounds = {
+            "length": (4 * self.pairs, 2**16, of_pairs),
+            "vocabulary": (2 * self.pairs + 2, 2**24, of_pairs),
+        }
+        for name in ("train_examples", "validation_examples", "test_examples"):
+            bounds[name] = (1, LARGEST_RECALL // max(1, self.length), of_tokens)
+        for name, (low, high, said) in bounds.items():
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(
+                    f"task recall: {name} must be {low:,} to {high:,} for {said}, got "
+                    f"{getattr(self, name):,}"
+                )
 
     @property
     def sequence_length(self) -> int:
@@ -404,12 +411,6 @@ class TextTaskConfig(HashedData, Accuracy):
         """Return the fingerprint of the texts with these labels."""
         return data_module("labelled_texts").load_labelled_texts(self.data, self.labels).fingerprint
 
-    def check_data(self, report: Callable[[str], None]) -> None:
-        """Check the texts."""
-        del report
-        check = data_module("labelled_texts").check_labelled_texts
-        check(self.data, self.labels, self.data_fingerprint)
-
 
 @stored("TranslationTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -485,12 +486,4 @@ class TranslationTaskConfig(HashedData, TaskConfig):
 
     def find_fingerprint(self) -> str:
         """Return the fingerprint of the files."""
-        return self._load().fingerprint
-
-    def check_data(self, report: Callable[[str], None]) -> None:
-        """Check the sentences of both languages."""
-        del report
-        self._load()
-
-    def _load(self) -> Any:
-        return data_module("translations").load_translations(self.data, self.languages)
+        return data_module("translations").load_translations(self.data, self.languages).fingerprint

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from qkvary.arch.networks import Network
 from qkvary.data.splits import DataSplit
+from qkvary.storage.errors import DamagedError
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 """The five synthetic tasks."""
@@ -226,6 +227,26 @@ class HashedData:
     def find_fingerprint(self) -> str:
         """Return the fingerprint of the data on this machine."""
         raise NotImplementedError
+
+    def require(self, found: str) -> None:
+        """Check that some data is the expected one.
+
+        Args:
+            found: Its fingerprint.
+
+        Raises:
+            DamagedError: if it is not.
+        """
+        if found != self.data_fingerprint:
+            raise DamagedError(
+                f"expected the data of {self.data} with sha256 {self.data_fingerprint}, got "
+                f"{found}: other data, or changed"
+            )
+
+    def check_data(self, report: Callable[[str], None]) -> None:
+        """Check the data."""
+        del report
+        self.require(self.find_fingerprint())
 
     def pinned(self) -> Self:
         """Return the task with a fingerprint, computed from the data here if necessary."""

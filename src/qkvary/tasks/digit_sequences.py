@@ -3,12 +3,12 @@
 import functools
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
-from qkvary.data.digits import draw_digits
-from qkvary.data.rows import epoch_batch
+from qkvary.data.rows import epoch_batch, random_words
 from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.config import SequenceTaskConfig
@@ -134,7 +134,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
     def _examples(self, split: DataSplit) -> Tensor:
         config = self.config
         count = config.count_examples(split)
-        return _draw(config.data_seed, config.length, split, count, config.vocabulary)
+        return draw_digits(config.data_seed, config.length, split, count, config.vocabulary)
 
 
 def positions_like(tokens: Tensor) -> Tensor:
@@ -143,7 +143,15 @@ def positions_like(tokens: Tensor) -> Tensor:
 
 
 @functools.lru_cache(maxsize=9)
-def _draw(seed: int, length: int, split: DataSplit, count: int, vocabulary: int) -> Tensor:
-    # Shared by all tasks and runs of this process; one byte per digit if possible.
-    digits = draw_digits(seed=seed, length=length, split=split, count=count, vocabulary=vocabulary)
+def draw_digits(
+    seed: int, length: int, split: DataSplit, count: int, vocabulary: int = 10
+) -> Tensor:
+    """Draw ``count`` sequences of independent digits, always the same ones for the same arguments.
+
+    The splits are separate streams, so that the size of one does not affect another. A larger
+    ``count`` begins with the sequences of a smaller one. They are shared by all tasks and runs of
+    this process, with one byte per digit if possible.
+    """
+    words = random_words(count * length, "digits", seed, length, vocabulary, split)
+    digits = (words % np.uint64(vocabulary)).astype(np.int64).reshape(count, length)
     return torch.from_numpy(digits).to(torch.uint8 if vocabulary <= 256 else torch.int32)

@@ -102,7 +102,8 @@ class ImageTaskConfig(Accuracy):
         """Check the images, or download them."""
         del report
         if self.own is None:
-            data_module("images").check_images(self.name)
+            # Not kept in memory.
+            data_module("images").load_images.__wrapped__(self.name)
         else:
             data_module("own_images").load_own_images(self.own)
 

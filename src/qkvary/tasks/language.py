@@ -19,7 +19,7 @@ from qkvary.data.rows import PackedRows, PaddedRows, Rows, rows_of_step
 from qkvary.data.token_bytes import TokenBytes, count_token_bytes, find_boundary_tokens
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -275,11 +275,7 @@ def _open(config: LanguageTaskConfig) -> PreparedData:
     path = Path(config.data)
     is_path = path.is_absolute() or path.exists()
     data = open_prepared(path if is_path else find_prepared(config.data))
-    if data.fingerprint != config.data_fingerprint:
-        raise DamagedError(
-            f"expected the prepared set {config.data_fingerprint[:12]} in {config.data}, got "
-            f"{data.fingerprint[:12]}: prepare it again, or start another run"
-        )
+    config.require(data.fingerprint)
     return data
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
-from qkvary.data.labelled_texts import LabelledText, check_labelled_texts
+from qkvary.data.labelled_texts import LabelledText, load_labelled_texts
 from qkvary.data.rows import random_indices
 from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
@@ -53,7 +53,8 @@ class TextTask(ClassificationTask[TextTaskConfig]):
             DamagedError: if a file is damaged, or the texts are others.
         """
         super().__init__(config)
-        texts = check_labelled_texts(config.data, config.labels, config.data_fingerprint)
+        texts = load_labelled_texts(config.data, config.labels)
+        config.require(texts.fingerprint)
         self.labels, self.texts = texts.labels, texts.splits
         self._train = tuple(_Windows(some, config.context) for some in texts.splits["train"])
 

@@ -13,7 +13,7 @@ from qkvary.data.rows import epoch_batch
 from qkvary.data.translations import Sentences, load_translations
 from qkvary.data.word_tokenizer import BEGIN, END, PADDING, WordTokenizer
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
 from qkvary.tasks.bleu import sacrebleu_score, word_bleu
 from qkvary.tasks.config import TranslationTaskConfig
@@ -73,11 +73,7 @@ class TranslationTask:
         require("sacrebleu")
         self.config = config
         self.data = load_translations(config.data, config.languages)
-        if self.data.fingerprint != config.data_sha256:
-            raise DamagedError(
-                f"expected the files of {config.data} with sha256 {config.data_sha256}, got "
-                f"{self.data.fingerprint}"
-            )
+        config.require(self.data.fingerprint)
         train = self.data.splits["train"]
         self.source_words, self.target_words = (
             WordTokenizer.learn(train[language], min_count=config.min_count)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qkvary.data.byte_pairs import BytePairTokenizer
-from qkvary.data.prepared import PreparedData, Shard, TokenSplit, shard_files
+from qkvary.data.prepared import PreparedData, TokenSplit, shard_files
 from qkvary.data.tokenizers import CharacterTokenizer, PieceTokenizer, Tokenizer
 from qkvary.inference.evaluation import contamination
 from qkvary.inference.evaluation.contamination import TrainingText
@@ -36,7 +36,7 @@ def made(
 ) -> PreparedData:
     """A training split as it lies on the disk, with a new shard at each cut; none is stripped."""
     folder.mkdir(parents=True, exist_ok=True)
-    shards: list[Shard] = []
+    shards: list[tuple[int, int]] = []
     begin, bounds = 0, sorted({0, *cuts, len(documents)})
     for number, (first, last) in enumerate(pairwise(bounds)):
         tokens: list[int] = []
@@ -48,8 +48,9 @@ def made(
         path, places, _ = (folder / name for name in shard_files("train", number))
         np.array(tokens, dtype="<u2").tofile(path)
         np.array(starts, dtype="<i8").tofile(places)
-        shards.append(Shard(path=path, tokens=len(tokens), documents=last - first))
-    split = TokenSplit(tuple(shards), text_bytes=0, token_bytes=2, where="made up")
+        shards.append((len(tokens), last - first))
+    counts = {"tokens": begin, "documents": len(documents), "text_bytes": 0, "shards": shards}
+    split = TokenSplit(folder, "train", {"splits": {"train": counts}, "token_bytes": 2})
     return PreparedData(
         path=folder,
         fingerprint="",
