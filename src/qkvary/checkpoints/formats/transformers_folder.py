@@ -31,12 +31,14 @@ OWN_TOKENIZER = "qkvary_tokenizer.json"
 """Our description of the tokenizer; transformers has its own."""
 CONFIG_FORMAT = DocumentFormat(name="a configuration of ours", version=1, key="network_format")
 PREFIX = "network."
+OWN = "qkvary"
+"""Our ``model_type``."""
 TOKENIZER_FILES = (OWN_TOKENIZER,)
 
 
 def recognises(path: Path) -> bool:
     """Return whether a path is such a folder, or its weights."""
-    return holds(path, b'"qkvary"')
+    return holds(path, f'"{OWN}"'.encode())
 
 
 def load(path: Path) -> LoadedModel:
