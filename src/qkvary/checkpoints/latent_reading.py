@@ -50,7 +50,7 @@ def read_latent_network(
     if unknown is not None:
         raise UsageError(f"{where} has {unknown[:80]}, which this program does not compute")
     found = {names[name]: tensor for name, tensor in tensors.items()}
-    _check_shapes(sizes, found, where)
+    _check_shapes(sizes, found, {ours: name for name, ours in names.items()}, where)
     layers = range(sizes.num_layers)
     form = _read_form(sizes, [found[f"{_at(layer)}.latent_up.weight"] for layer in layers])
     still = [_find_still_scale(sizes, layer, found) for layer in layers]
@@ -96,7 +96,9 @@ def _at(layer: int) -> str:
     return f"stack.blocks.{layer}.attention"
 
 
-def _check_shapes(sizes: LatentSizes, weights: Mapping[str, Tensor], where: str) -> None:
+def _check_shapes(
+    sizes: LatentSizes, weights: Weights, stored: Mapping[str, str], where: str
+) -> None:
     """Check the shapes of what is split here; the rest is checked against the built network."""
     size, heads = sizes.head_dim, sizes.heads
     expected = {
@@ -106,18 +108,17 @@ def _check_shapes(sizes: LatentSizes, weights: Mapping[str, Tensor], where: str)
     }
     if sizes.rope % 2:
         raise DamagedError(f"{where} has {sizes.rope} rotary channels, expected an even number")
-    if "embedding" not in weights:
-        raise DamagedError(f"{where} has no embedding")
-    for layer in range(sizes.num_layers):
-        for part, shape in expected.items():
-            found = weights.get(f"{_at(layer)}.{part}.weight")
-            if found is None:
-                raise DamagedError(f"{where} has no {part} in layer {layer}")
-            if tuple(found.shape) != shape:
-                raise DamagedError(
-                    f"{where} has {part} of {list(found.shape)} in layer {layer}, expected "
-                    f"{list(shape)}"
-                )
+    split = {
+        f"{_at(layer)}.{part}.weight": list(shape)
+        for layer in range(sizes.num_layers)
+        for part, shape in expected.items()
+    }
+    for name in ("embedding", *split):
+        if name not in weights:
+            raise DamagedError(f"{where} lacks the tensor {stored[name]}")
+        found = list(weights[name].shape)
+        if found != split.get(name, found):
+            raise DamagedError(f"{where} has {stored[name]} of {found}, expected {split[name]}")
 
 
 def _read_form(sizes: LatentSizes, up: list[Tensor]) -> _Form:

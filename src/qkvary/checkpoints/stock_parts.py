@@ -62,7 +62,7 @@ def read_weights(
             continue
         tensor = torch.atleast_1d(left.pop(name))
         if side == "theirs":
-            tensor = _change_back(row, tensor, size)
+            tensor = _change(row, tensor, size, is_stored=True)
         is_joined = len(names) == len(widths) == 3 and sum(widths) == len(tensor)
         parts = tensor.split(widths) if is_joined else tensor.tensor_split(len(names))
         for ours, part in zip(names, parts, strict=True):
@@ -110,7 +110,7 @@ def name_weights(
         ]
         if len(parts) == len(names):
             joined = torch.cat(parts) if len(parts) > 1 else parts[0]
-            yield row, _change(row, joined, size) if side == "theirs" else joined
+            yield row, _change(row, joined, size, is_stored=False) if side == "theirs" else joined
 
 
 def rotated_first(layer: AttentionConfig) -> list[int]:
@@ -119,15 +119,11 @@ def rotated_first(layer: AttentionConfig) -> list[int]:
     return [*range(still, layer.size_per_head), *range(still)]
 
 
-def _change_back(row: Row, tensor: Tensor, size: int) -> Tensor:
-    if row.change == "interleaved" and not len(tensor) % (3 * size):
-        return tensor.unflatten(0, (-1, 3, size)).transpose(0, 1).flatten(0, 2)
-    return tensor.T if row.change == "transposed" and tensor.dim() == 2 else tensor
-
-
-def _change(row: Row, tensor: Tensor, size: int) -> Tensor:
-    if row.change == "interleaved":
-        return tensor.unflatten(0, (3, -1, size)).transpose(0, 1).flatten(0, 2)
+def _change(row: Row, tensor: Tensor, size: int, *, is_stored: bool) -> Tensor:
+    """Return a tensor of ours as transformers lays it out, or a stored one as ours."""
+    if row.change == "interleaved" and len(tensor) % (3 * size) == 0:
+        cut = (-1, 3, size) if is_stored else (3, -1, size)
+        return tensor.unflatten(0, cut).transpose(0, 1).flatten(0, 2)
     return tensor.T if row.change == "transposed" and tensor.dim() == 2 else tensor
 
 

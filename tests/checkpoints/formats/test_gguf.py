@@ -37,7 +37,7 @@ def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
     ("changes", "error", "message"),
     [
         ({"general.architecture": "mamba"}, UsageError, "architecture 'mamba'; choices:"),
-        ({"llama.block_count": 3}, DamagedError, "weights, but its configuration requires"),
+        ({"llama.block_count": 3}, DamagedError, "lacks the tensor blk.2.attn_norm.weight"),
         ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers and fewer tensors"),
         ({"llama.attention.head_count_kv": 3}, DamagedError, "does not describe a network"),
         ({"llama.rope.scaling.type": "su"}, UsageError, "has rope.scaling.type 'su', which this"),

@@ -42,7 +42,7 @@ FORMAT = "a language model that transformers saved (config.json, and safetensors
 INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
 
-_FAMILIES = ("gpt2", LATENT, *BLOCKS)
+_FAMILIES = ("gpt2", *BLOCKS, LATENT)
 _PREFIX = "transformer."
 _OF_TEXT = ("language_model.model.", "model.language_model.")
 """Prefixes of the language model in a model of several modalities."""

@@ -124,7 +124,7 @@ def _change_epsilon(weights: Weights, config: LanguageModelConfig) -> None:
     if factor == 1:
         return
     for name in weights:
-        if name.endswith(("embedding", "o_proj.weight", "down.weight")):
+        if name.endswith(("embedding", "o_proj.weight", "feed_forward.down.weight")):
             weights[name] = weights[name] * factor
     if config.tied_head:
         weights["head_weight"] = weights["embedding"].clone()
