@@ -112,13 +112,13 @@ def test_a_reader_opens_the_files_that_it_needs(
     """As many readers as writers: each its own files, and the small ones of whole tensors."""
     save(tmp_path, 3, 4)
     opened: list[str] = []
-    real = Manifest.open
+    real = Manifest.check_file
 
-    def watched(manifest: Manifest, directory: Path, name: str) -> object:
+    def watched(manifest: Manifest, directory: Path, name: str) -> Path:
         opened.append(name)
         return real(manifest, directory, name)
 
-    monkeypatch.setattr(Manifest, "open", watched)
+    monkeypatch.setattr(Manifest, "check_file", watched)
     for number in range(4):
         opened.clear()
         folder = step_folder(tmp_path, 3)

@@ -48,25 +48,33 @@ class Header:
         return self.dim // self.heads
 
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays after the header, in order."""
-        dim, hidden, layers = self.dim, self.hidden, self.layers
-        narrow = self.kv_heads * self.head_dim
-        shapes: dict[str, tuple[int, ...]] = {
+        """Return the shapes of the arrays after the header by our names, in order.
+
+        ``{}`` stands for the number of the layer, the first index.
+        """
+        dim, hidden, narrow = self.dim, self.hidden, self.kv_heads * self.head_dim
+        layer: dict[str, tuple[int, ...]] = {
+            "attention_norm": (dim,),
+            "attention.q_proj": (dim, dim),
+            "attention.k_proj": (narrow, dim),
+            "attention.v_proj": (narrow, dim),
+            "attention.o_proj": (dim, dim),
+            "feed_forward_norm": (dim,),
+            "feed_forward.gate": (hidden, dim),
+            "feed_forward.down": (dim, hidden),
+            "feed_forward.up": (hidden, dim),
+        }
+        return {
             "embedding": (self.vocabulary, dim),
-            "attention_norm": (layers, dim),
-            "query": (layers, dim, dim),
-            "key": (layers, narrow, dim),
-            "value": (layers, narrow, dim),
-            "output": (layers, dim, dim),
-            "feed_forward_norm": (layers, dim),
-            "gate": (layers, hidden, dim),
-            "down": (layers, dim, hidden),
-            "up": (layers, hidden, dim),
-            "final_norm": (dim,),
+            **{
+                f"stack.blocks.{{}}.{name}.weight": (self.layers, *shape)
+                for name, shape in layer.items()
+            },
+            "stack.final_norm.weight": (dim,),
             "cosines": (self.tokens, self.head_dim // 2),
             "sines": (self.tokens, self.head_dim // 2),
+            **({} if self.tied else {"head_weight": (self.vocabulary, dim)}),
         }
-        return shapes if self.tied else {**shapes, "head": (self.vocabulary, dim)}
 
     @property
     def file_bytes(self) -> int:

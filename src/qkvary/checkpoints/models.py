@@ -87,6 +87,17 @@ class LoadedModel(NamedTuple):
         return self
 
 
+class ExportResult(NamedTuple):
+    """A checkpoint written for another program."""
+
+    files: dict[str, int]
+    """The bytes of each file."""
+    architecture: str
+    """Its name for the network, or its class that loads it."""
+    notes: tuple[str, ...]
+    """Losses and differences, one sentence each."""
+
+
 def save_model(
     path: StrPath,
     model: LanguageModel,

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
-from qkvary.checkpoints.tensor_files import TensorEntry, contents_of, read_tensors
+from qkvary.checkpoints.tensor_files import contents_of, read_tensors
 from qkvary.storage.checkpoint_folders import FileContents
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import JsonValue
@@ -110,11 +111,8 @@ class Reader:
         }
 
     def _read_whole(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
-        def choose(entry: TensorEntry) -> range:
-            return self.wanted(kind, entry.name, entry.shape[0])
-
-        with manifest.open(folder, _whole_file(kind)) as file:
-            return read_tensors(file, choose)
+        file = manifest.check_file(folder, _whole_file(kind))
+        return read_tensors(file, partial(self.wanted, kind))
 
     def _read_shards(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
         table = cast("dict[str, Any] | None", manifest.about.get(_SHARDS))
@@ -143,13 +141,12 @@ def _read_shard(
     """Return the wanted rows of a file, which holds ``rows`` rows of each tensor."""
     mismatch = DamagedError(f"{folder / file} does not hold the rows that are listed")
 
-    def choose(entry: TensorEntry) -> range:
-        if entry.shape[0] != rows.get(entry.name):
+    def choose(name: str, count: int) -> range:
+        if count != rows.get(name):
             raise mismatch
-        return wanted[entry.name]
+        return wanted[name]
 
-    with manifest.open(folder, file) as opened:
-        tensors = read_tensors(opened, choose)
+    tensors = read_tensors(manifest.check_file(folder, file), choose)
     if {name: tensor.shape[:1] for name, tensor in tensors.items()} != {
         name: (len(part),) for name, part in wanted.items()
     }:

@@ -125,13 +125,11 @@ def _joins_spaces(path: Path) -> bool:
 
 
 def _read_parts(data: bytes, sizes: Header) -> dict[str, NDArray[np.float32]]:
-    shapes = sizes.parts()
     place, parts = HEADER.size, dict[str, NDArray[np.float32]]()
-    for name, shape in shapes.items():
-        count = math.prod(shape)
-        values = np.frombuffer(data, dtype="<f4", count=count, offset=place)
-        parts[name] = values.reshape(shape).astype(np.float32)
-        place += 4 * count
+    for name, shape in sizes.parts().items():
+        values = np.frombuffer(data, "<f4", math.prod(shape), place).reshape(shape)
+        parts[name] = values.astype(np.float32)
+        place += values.nbytes
     return parts
 
 
@@ -147,26 +145,15 @@ def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where:
 
 
 def _make_weights(parts: dict[str, NDArray[np.float32]], sizes: Header) -> dict[str, Tensor]:
-    tensors = {name: torch.from_numpy(values) for name, values in parts.items()}
-    weights = {
-        "embedding": tensors["embedding"],
-        "stack.final_norm.weight": tensors["final_norm"],
-    }
-    if not sizes.tied:
-        weights["head_weight"] = tensors["head"]
-    for layer in range(sizes.layers):
-        own = {
-            "attention.q_proj": _split_halves(tensors["query"][layer], sizes.heads),
-            "attention.k_proj": _split_halves(tensors["key"][layer], sizes.kv_heads),
-            "attention.v_proj": tensors["value"][layer],
-            "attention.o_proj": tensors["output"][layer],
-            "attention_norm": tensors["attention_norm"][layer],
-            "feed_forward.gate": tensors["gate"][layer],
-            "feed_forward.up": tensors["up"][layer],
-            "feed_forward.down": tensors["down"][layer],
-            "feed_forward_norm": tensors["feed_forward_norm"][layer],
-        }
-        weights |= {f"stack.blocks.{layer}.{name}.weight": part for name, part in own.items()}
+    weights, heads = dict[str, Tensor](), {"q_proj": sizes.heads, "k_proj": sizes.kv_heads}
+    for name, values in parts.items():
+        if name in ("cosines", "sines"):
+            continue
+        count = next((heads[part] for part in heads if part in name), None)
+        for layer, part in enumerate(torch.from_numpy(values) if "{}" in name else ()):
+            weights[name.format(layer)] = part if count is None else _split_halves(part, count)
+        if "{}" not in name:
+            weights[name] = torch.from_numpy(values)
     return weights
 
 

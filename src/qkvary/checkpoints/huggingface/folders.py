@@ -18,8 +18,9 @@ from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
 from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
-from qkvary.checkpoints.models import TEMPLATE, LoadedModel
-from qkvary.checkpoints.stock_names import StockArchitecture
+from qkvary.checkpoints.latent_sizes import LATENT
+from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel
+from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
 from qkvary.checkpoints.structure import check_structure
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
@@ -33,26 +34,8 @@ Target = StockArchitecture | Literal["transformers", "hf"]
 """The exported class: our own, an architecture that every engine supports, or the one of
 transformers that fits (``hf``)."""
 
-_CLASSES: dict[StockArchitecture, str] = {
-    "gpt2": "GPT2LMHeadModel",
-    "llama": "LlamaForCausalLM",
-    "deepseek": "DeepseekV3ForCausalLM",
-}
-
-
 HEADS = {"gpt_neox": "embed_out.weight"}
 """The names of heads in files, where they differ."""
-
-
-class ExportResult(NamedTuple):
-    """A completed export."""
-
-    files: dict[str, int]
-    """The bytes of each file."""
-    architecture: str
-    """The class that loads it."""
-    notes: tuple[str, ...]
-    """Losses and differences, one sentence each."""
 
 
 class _Weights(NamedTuple):
@@ -124,7 +107,7 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
     try:
         stock = export_stock(network, None if to == "hf" else to)
     except ValueError as error:
-        others = (one for one in _CLASSES if find_obstacle(network.config, one) is None)
+        others = (one for one in TITLES if find_obstacle(network.config, one) is None)
         own = to != "hf" and write_language_model(network.config) is not None
         able = next(others, "hf" if own else "transformers")
         raise UsageError(f"{error}; --to {able} can") from None
@@ -132,7 +115,7 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
     # vLLM gives every DeepSeek a separate head, which stays zero unless the file has one.
     name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[stock.config.model_type]
-    if stock.config.tie_word_embeddings and name != _CLASSES["deepseek"]:
+    if stock.config.tie_word_embeddings and stock.config.model_type != LATENT:
         # Stored once; transformers ties it again.
         del tensors[HEADS.get(stock.config.model_type, "lm_head.weight")]
     stock.config.architectures = [name]
