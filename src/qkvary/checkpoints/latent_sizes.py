@@ -12,6 +12,7 @@ from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.families.attention_fields import read_rotation, rotary_section
 from qkvary.arch.families.fields import Fields
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import short_reason
 
 LATENT = "deepseek_v3"
 """The ``model_type`` in transformers."""
@@ -78,11 +79,11 @@ def read_latent_sizes(fields: Fields) -> LatentSizes:
 
 
 @contextmanager
-def explain(where: str) -> Generator[None]:
+def explain(where: str, what: str = "does not describe a network") -> Generator[None]:
     """Turn the error of an invalid value into that of a damaged file."""
     try:
         yield
     except UsageError:
         raise
     except ValueError as error:
-        raise DamagedError(f"{where} does not describe a network: {error}") from None
+        raise DamagedError(f"{where} {what}: {short_reason(error)}") from None

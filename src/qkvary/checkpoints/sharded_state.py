@@ -45,28 +45,20 @@ def all_rows(_kind: Kind, _name: str, rows: int) -> range:
     return range(rows)
 
 
-def _whole_file(kind: Kind) -> str:
-    return f"{kind}.safetensors"
+def _file(kind: Kind, number: int = 0, count: int = 0) -> str:
+    """Return the name of the file of a process, or of unsharded tensors."""
+    return f"{kind}-{number + 1:05d}-of-{count:05d}.safetensors" if count else f"{kind}.safetensors"
 
 
-def _shard_file(kind: Kind, number: int, count: int) -> str:
-    return f"{kind}-{number + 1:05d}-of-{count:05d}.safetensors"
-
-
-def whole_contents(tensors: Tensors) -> dict[str, FileContents]:
-    """Return the files of unsharded tensors."""
-    return {_whole_file(kind): contents_of(tensors[kind]) for kind in KINDS}
-
-
-def shard_contents(tensors: Tensors, *, number: int, count: int) -> dict[str, FileContents]:
-    """Return the files of one process.
+def file_contents(tensors: Tensors, *, number: int = 0, count: int = 0) -> dict[str, FileContents]:
+    """Return the files of unsharded tensors, or of one process.
 
     Args:
-        tensors: Its rows of every sharded tensor.
+        tensors: The tensors; of a process, its rows of every sharded tensor.
         number: Its rank; shards are ordered by rank.
-        count: The number of processes.
+        count: The number of processes; 0 for unsharded tensors.
     """
-    return {_shard_file(kind, number, count): contents_of(tensors[kind]) for kind in KINDS}
+    return {_file(kind, number, count): contents_of(tensors[kind]) for kind in KINDS}
 
 
 def row_counts(tensors: Tensors) -> dict[str, dict[str, int]]:
@@ -111,7 +103,7 @@ class Reader:
         }
 
     def _read_whole(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
-        file = manifest.check_file(folder, _whole_file(kind))
+        file = manifest.check_file(folder, _file(kind))
         return read_tensors(file, partial(self.wanted, kind))
 
     def _read_shards(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
@@ -125,7 +117,7 @@ class Reader:
             rows = {name: counts[number] for name, counts in listed.items()}
             parts = {name: _part(listed[name], number, wanted[name]) for name in listed}
             if any(parts.values()) or number % self.count == self.number:
-                file = _shard_file(kind, number, table["count"])
+                file = _file(kind, number, table["count"])
                 for name, tensor in _read_shard(folder, manifest, file, rows, parts).items():
                     pieces[name] += [tensor] if len(tensor) else []
         return {name: _joined(pieces.pop(name)) for name in listed}

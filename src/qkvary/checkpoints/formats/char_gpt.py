@@ -48,13 +48,7 @@ def recognises(path: Path) -> bool:
 
 
 def load(path: Path) -> LoadedModel:
-    """Load a model with its characters.
-
-    Raises:
-        UsageError: if the weights cannot be read, or the network is of an unsupported kind.
-        DamagedError: if a file is damaged.
-        UnsafeError: if it is a pickle.
-    """
+    """Load a model with its characters."""
     folder, config = read_folder(path)
     where, weights = str(folder / CONFIG), str(folder / WEIGHTS)
     with explain(where):
@@ -70,12 +64,7 @@ def load(path: Path) -> LoadedModel:
 
 
 def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of the network, without its weights.
-
-    Raises:
-        UsageError: for a network of an unsupported kind.
-        DamagedError: if the configuration is damaged.
-    """
+    """Return the configuration of the network, without its weights."""
     folder, config = read_folder(path)
     return char_config.read_config(config, str(folder / CONFIG))
 

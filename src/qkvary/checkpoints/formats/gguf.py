@@ -20,25 +20,13 @@ def recognises(path: Path) -> bool:
 
 
 def load(path: Path) -> LoadedModel:
-    """Load a network, and its tokenizer if it has one.
-
-    Raises:
-        UsageError: if a folder holds several files, or a file has a network that is not computed
-            here.
-        DamagedError: if a file is damaged.
-    """
+    """Load a network, and its tokenizer if it has one."""
     file = read_file(only_file(path, list_files(path)), is_whole=True)
     config, weights = read_network(file, str(path))
     return build_model(config, weights, read_tokenizer(file.metadata, str(path)), str(path))
 
 
 def read_config(path: Path) -> LanguageModelConfig | None:
-    """Return the configuration of the network from the header; ``None`` for DeepSeek.
-
-    Raises:
-        UsageError: if a folder holds several files, or a file has a network that is not computed
-            here.
-        DamagedError: if a file is damaged.
-    """
+    """Return the configuration of the network from the header; ``None`` for DeepSeek."""
     file = only_file(path, list_files(path))
     return make_config(read_sizes(read_file(file), str(file)))

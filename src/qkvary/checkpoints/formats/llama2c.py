@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.llama2c_header import (
     HEADER,
     ROTARY_BASE,
@@ -42,13 +43,7 @@ def recognises(path: Path) -> bool:
 
 
 def load(path: Path) -> LoadedModel:
-    """Load a model and, if one is next to it, its tokenizer.
-
-    Raises:
-        UsageError: if a folder holds several models, or a file cannot be read.
-        DamagedError: if a file does not match its header.
-        UnsafeError: if it is a pickle.
-    """
+    """Load a model and, if one is next to it, its tokenizer."""
     file = only_file(path, list_files(path))
     data = read_file(file)
     sizes = read_header(data, len(data), str(file))
@@ -59,13 +54,7 @@ def load(path: Path) -> LoadedModel:
 
 
 def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of the network from the header of its file.
-
-    Raises:
-        UsageError: if a folder holds several models, or a file cannot be read.
-        DamagedError: if a file does not match its header.
-        UnsafeError: if it is a pickle.
-    """
+    """Return the configuration of the network from the header of its file."""
     return make_config(read_file_header(only_file(path, list_files(path))))
 
 
@@ -98,10 +87,8 @@ def read_tokenizer(
         place += length
     if place != len(data):
         raise DamagedError(f"{where} has {len(data) - place:,} bytes after {vocabulary} pieces")
-    try:
+    with explain(where, "is not a tokenizer"):
         return PieceTokenizer(pieces, scores, joins_spaces=one_space)
-    except ValueError as error:
-        raise DamagedError(f"{where} is not a tokenizer: {error}") from None
 
 
 def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
@@ -135,7 +122,7 @@ def _read_parts(data: bytes, sizes: Header) -> dict[str, NDArray[np.float32]]:
 
 def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where: str) -> None:
     """Refuse a model that was trained with another rotary embedding."""
-    count = min(sizes.tokens, CHECKED_POSITIONS)
+    count = min(sizes.seq_len, CHECKED_POSITIONS)
     steps = ROTARY_BASE ** (-np.arange(0, sizes.head_dim, 2) / sizes.head_dim)
     angles = np.arange(count)[:, None] * steps
     for name, expected in (("cosines", np.cos(angles)), ("sines", np.sin(angles))):
@@ -145,7 +132,7 @@ def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where:
 
 
 def _make_weights(parts: dict[str, NDArray[np.float32]], sizes: Header) -> dict[str, Tensor]:
-    weights, heads = dict[str, Tensor](), {"q_proj": sizes.heads, "k_proj": sizes.kv_heads}
+    weights, heads = dict[str, Tensor](), {"q_proj": sizes.n_heads, "k_proj": sizes.n_kv_heads}
     for name, values in parts.items():
         if name in ("cosines", "sines"):
             continue

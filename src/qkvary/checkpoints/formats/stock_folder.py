@@ -55,22 +55,12 @@ def recognises(path: Path) -> bool:
     folder = path.parent if path.name == WEIGHTS else path
     if not (folder / CONFIG).is_file():
         return False
-    try:
-        content = parse_config(read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES), CONFIG)
-    except ValueError:
-        return False
-    kind = content.get("model_type")
-    return isinstance(kind, str) and kind != OWN
+    text = read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES)
+    return b'"model_type"' in text and f'"{OWN}"'.encode() not in text
 
 
 def load(path: Path) -> LoadedModel:
-    """Load the network and the tokenizer in the same folder.
-
-    Raises:
-        UsageError: if a file cannot be read, or the network has parts that ours have not.
-        DamagedError: if a file is missing or damaged.
-        UnsafeError: if the weights are a pickle.
-    """
+    """Load the network and the tokenizer in the same folder."""
     folder, family, sizes = _read(path)
     where = str(folder)
     named = ((_complete(name, family), tensor) for name, tensor in _read_weights(folder))
@@ -102,12 +92,7 @@ def _untied(sizes: LanguageModelConfig | LatentSizes) -> LanguageModelConfig | L
 
 
 def read_config(path: Path) -> LanguageModelConfig | None:
-    """Return the configuration; ``None`` for DeepSeek, whose weights tell which heads share keys.
-
-    Raises:
-        UsageError: if the network has parts that ours have not.
-        DamagedError: if the file is missing or damaged.
-    """
+    """Return the configuration; ``None`` for DeepSeek, whose weights say which heads share keys."""
     _, _, sizes = _read(path)
     return None if isinstance(sizes, LatentSizes) else sizes
 

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -35,15 +35,8 @@ _BIASED = (*_ALWAYS_BIASED, "llama", "qwen2", "stablelm")
 """Architectures whose attention may have biases in llama.cpp."""
 
 
-class Expressed(NamedTuple):
-    """A network as an architecture of llama.cpp."""
-
-    architecture: str
-    """llama.cpp's name of it."""
-    metadata: dict[str, Any]
-    """Its own values by key."""
-    tensors: dict[str, torch.Tensor]
-    """Tensors in float32 by name."""
+Expressed = tuple[str, dict[str, Any], dict[str, torch.Tensor]]
+"""A network for llama.cpp: its architecture, the values of it by key, and tensors in float32."""
 
 
 def convert_family(network: LanguageModel) -> Expressed | None:
@@ -67,7 +60,7 @@ def convert_family(network: LanguageModel) -> Expressed | None:
         except (UsageError, DamagedError):
             continue
         if found is not None and _stored(found) == _stored(config):
-            return Expressed(name, metadata, tensors)
+            return name, metadata, tensors
     return None
 
 

@@ -90,13 +90,14 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
         raise UsageError(
             f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}{also}"
         )
-    tensors = {name: _store(name, values, kind) for name, values in own.tensors.items()}
+    architecture, sizes, values = own
+    tensors = {name: _store(name, one, kind) for name, one in values.items()}
     file = {"general.file_type": _FILE_TYPES[kind], "general.quantization_version": 2}
     # The order of either way, so that a network gives the same bytes as ever.
-    ordered = {**file, **own.metadata} if obstacle is None else {**own.metadata, **file}
-    metadata = {ARCHITECTURE: own.architecture, **ordered}
+    ordered = {**file, **sizes} if obstacle is None else {**sizes, **file}
+    metadata = {ARCHITECTURE: architecture, **ordered}
     notes = [GELU_NOTES[one] for one in (config.block.activation,) if one in GELU_NOTES]
-    return GgufNetwork(own.architecture, metadata, tensors, (*notes, *_find_notes(tensors, kind)))
+    return GgufNetwork(architecture, metadata, tensors, (*notes, *_find_notes(tensors, kind)))
 
 
 def _convert_stock(network: LanguageModel, to: StockArchitecture) -> Expressed:
@@ -121,7 +122,7 @@ def _convert_stock(network: LanguageModel, to: StockArchitecture) -> Expressed:
             tensors[row.gguf.replace("attn_kv_b", "attn_v_b")] = value
         else:
             tensors[row.gguf] = values
-    return Expressed(name, describe_sizes(config, name, _SIZES[to](config)), tensors)
+    return name, describe_sizes(config, name, _SIZES[to](config)), tensors
 
 
 def _biases(layer: AttentionConfig) -> tuple[bool, bool]:

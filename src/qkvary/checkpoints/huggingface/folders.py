@@ -5,11 +5,10 @@ The folder is written atomically, with a manifest, which transformers ignores an
 
 import json
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from safetensors.torch import save as to_safetensors
-from torch import Tensor
-from transformers import GenerationConfig, PreTrainedConfig
+from transformers import GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from qkvary.arch.families.written import write_language_model
@@ -17,7 +16,7 @@ from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
-from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
+from qkvary.checkpoints.huggingface.stock import StockExport, export_stock, find_obstacle
 from qkvary.checkpoints.latent_sizes import LATENT
 from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel
 from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
@@ -36,13 +35,6 @@ transformers that fits (``hf``)."""
 
 HEADS = {"gpt_neox": "embed_out.weight"}
 """The names of heads in files, where they differ."""
-
-
-class _Weights(NamedTuple):
-    config: PreTrainedConfig
-    architecture: str
-    tensors: dict[str, Tensor]
-    notes: tuple[str, ...]
 
 
 def export_folder(
@@ -69,41 +61,42 @@ def export_folder(
     if path.exists() and not _holds_export(path):
         raise UsageError(f"{path} is not an export of this program; it is not overwritten")
     check_structure(loaded.network)
-    weights = _wrap(loaded.network) if to == "transformers" else _translate(loaded.network, to)
+    made = _wrap(loaded.network) if to == "transformers" else _translate(loaded.network, to)
+    architecture = "".join(made.config.architectures or ())
     fast = None if loaded.tokenizer is None else convert_tokenizer(loaded.tokenizer)
     if loaded.tokenizer is not None:
-        weights.config.bos_token_id = loaded.tokenizer.beginning
-        weights.config.eos_token_id = loaded.tokenizer.separator
+        made.config.bos_token_id = loaded.tokenizer.beginning
+        made.config.eos_token_id = loaded.tokenizer.separator
     files = {
-        "config.json": weights.config.to_json_string().encode(),
+        "config.json": made.config.to_json_string().encode(),
         "generation_config.json": _generation(loaded.tokenizer).encode(),
-        "model.safetensors": to_safetensors(weights.tensors, metadata={"format": "pt"}),
+        "model.safetensors": to_safetensors(made.weights, metadata={"format": "pt"}),
     }
     if loaded.tokenizer is not None and fast is not None:
         files |= _describe_tokenizer(loaded.tokenizer, fast, loaded.network.config.max_tokens)
     if chat_template:
         files[TEMPLATE] = chat_template.encode()
-    manifest = describe(files, about={"kind": EXPORT_KIND, "architecture": weights.architecture})
+    manifest = describe(files, about={"kind": EXPORT_KIND, "architecture": architecture})
     make_directory(path.absolute().parent)
     atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})
     read_manifest(path).read_all(path)
     return ExportResult(
         files={name: len(data) for name, data in files.items()},
-        architecture=weights.architecture,
-        notes=(*weights.notes, *(() if fast is None else fast.notes)),
+        architecture=architecture,
+        notes=(*made.notes, *(() if fast is None else fast.notes)),
     )
 
 
-def _wrap(network: LanguageModel) -> _Weights:
+def _wrap(network: LanguageModel) -> StockExport:
     model = QKVForCausalLM.wrap(network)
     config = model.config
     config.architectures = [QKVForCausalLM.__name__]
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     notes = ("call qkvary.checkpoints.huggingface.causal.register() before loading",)
-    return _Weights(config, QKVForCausalLM.__name__, tensors, notes)
+    return StockExport(config, tensors, notes)
 
 
-def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) -> _Weights:
+def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) -> StockExport:
     try:
         stock = export_stock(network, None if to == "hf" else to)
     except ValueError as error:
@@ -120,7 +113,7 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
         del tensors[HEADS.get(stock.config.model_type, "lm_head.weight")]
     stock.config.architectures = [name]
     stock.config.dtype = network.embedding.dtype
-    return _Weights(stock.config, name, tensors, stock.notes)
+    return stock._replace(weights=tensors)
 
 
 def _generation(tokenizer: Tokenizer | None) -> str:
