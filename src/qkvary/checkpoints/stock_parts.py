@@ -66,13 +66,25 @@ def read_weights(
         is_joined = len(names) == len(widths) == 3 and sum(widths) == len(tensor)
         parts = tensor.split(widths) if is_joined else tensor.tensor_split(len(names))
         for ours, part in zip(names, parts, strict=True):
-            if _is_turned(ours) and len(part) >= size and len(part) % size == 0:
-                back = sorted(range(size), key=order(layer).__getitem__)
-                part = _order_channels(part, size, back)  # noqa: PLW2901
-            found[ours] = part.contiguous()
+            found[ours] = restore_order(ours, part, layer, order).contiguous()
     if left:
         raise UsageError(f"{where} has {min(left)[:80]}, which this program does not compute")
     return found
+
+
+def restore_order(name: str, part: Tensor, layer: AttentionConfig, order: Order) -> Tensor:
+    """Return a stored parameter with the channels of heads in our order.
+
+    Args:
+        name: Our name. Only queries and keys have another order.
+        part: The parameter.
+        layer: The attention layer.
+        order: That of the program which stored it.
+    """
+    size = layer.size_per_head
+    if not _is_turned(name) or len(part) < size or len(part) % size:
+        return part
+    return _order_channels(part, size, sorted(range(size), key=order(layer).__getitem__))
 
 
 def _needed_names(config: LanguageModelConfig) -> set[str]:

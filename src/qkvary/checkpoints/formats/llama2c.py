@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.gguf.rotation import paired_first
 from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.llama2c_header import (
     HEADER,
@@ -27,6 +29,7 @@ from qkvary.checkpoints.llama2c_header import (
 )
 from qkvary.checkpoints.models import LoadedModel, build_model
 from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
+from qkvary.checkpoints.stock_parts import restore_order
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, only_file, read_file
@@ -50,7 +53,8 @@ def load(path: Path) -> LoadedModel:
     parts = _read_parts(data, sizes)
     _check_rotation(parts, sizes, str(file))
     tokenizer = _find_tokenizer(file, sizes.vocabulary)
-    return build_model(make_config(sizes), _make_weights(parts, sizes), tokenizer, str(file))
+    config = make_config(sizes)
+    return build_model(config, _make_weights(parts, config.layers[0]), tokenizer, str(file))
 
 
 def read_config(path: Path) -> LanguageModelConfig:
@@ -131,20 +135,13 @@ def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where:
             raise DamagedError(f"{where} has {name} of a rotary base other than 10,000")
 
 
-def _make_weights(parts: dict[str, NDArray[np.float32]], sizes: Header) -> dict[str, Tensor]:
-    weights, heads = dict[str, Tensor](), {"q_proj": sizes.n_heads, "k_proj": sizes.n_kv_heads}
+def _make_weights(
+    parts: dict[str, NDArray[np.float32]], layer: AttentionConfig
+) -> dict[str, Tensor]:
+    weights = dict[str, Tensor]()
     for name, values in parts.items():
-        if name in ("cosines", "sines"):
-            continue
-        count = next((heads[part] for part in heads if part in name), None)
-        for layer, part in enumerate(torch.from_numpy(values) if "{}" in name else ()):
-            weights[name.format(layer)] = part if count is None else _split_halves(part, count)
-        if "{}" not in name:
-            weights[name] = torch.from_numpy(values)
+        if name not in ("cosines", "sines"):
+            each = torch.from_numpy(values if "{}" in name else values[None])
+            for number, part in enumerate(each):
+                weights[name.format(number)] = restore_order(name, part, layer, paired_first)
     return weights
-
-
-def _split_halves(weight: Tensor, heads: int) -> Tensor:
-    """Reorder row pairs (0, 1), (2, 3), ... to all first, then all second rows of each head."""
-    pairs = weight.unflatten(0, (heads, -1, 2))
-    return pairs.transpose(1, 2).flatten(0, 2)

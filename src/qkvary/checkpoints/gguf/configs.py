@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.families.fields import Fields
-from qkvary.arch.families.language_models import BLOCKS, read_language_model
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.arch.families.language_models import BLOCKS, read_gpt2, read_language_model
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.headers import GELU, GgufFile
 from qkvary.checkpoints.gguf.rotation import STILL, count_rotated
 from qkvary.checkpoints.latent_sizes import explain
@@ -246,22 +246,18 @@ def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
 
 def _make_gpt2(sizes: Sizes) -> LanguageModelConfig:
     exact = sizes.file.metadata.get(GELU) == "erf"
-    heads = sizes.size("attention.head_count")
-    return LanguageModelConfig(
-        attention=AttentionConfig(
-            d_model=sizes.size("embedding_length"), num_heads=heads, causal=True
-        ),
-        block=BlockConfig(
-            d_ff=sizes.size("feed_forward_length"),
-            activation="gelu" if exact else "gelu-tanh",
-            norm_eps=sizes.epsilon("attention.layer_norm_epsilon"),
-        ),
-        num_layers=sizes.num_layers,
-        vocabulary=sizes.rows("token_embd.weight"),
-        max_tokens=sizes.rows("position_embd.weight"),
-        positions="learned",
-        tied_head="output.weight" not in sizes.shapes,
-    )
+    fields = {
+        "n_embd": sizes.size("embedding_length"),
+        "n_head": sizes.size("attention.head_count"),
+        "n_inner": sizes.size("feed_forward_length"),
+        "n_layer": sizes.num_layers,
+        "n_positions": sizes.rows("position_embd.weight"),
+        "vocab_size": sizes.rows("token_embd.weight"),
+        "activation_function": "gelu" if exact else "gelu_new",
+        "layer_norm_epsilon": sizes.epsilon("attention.layer_norm_epsilon"),
+        "tie_word_embeddings": "output.weight" not in sizes.shapes,
+    }
+    return read_gpt2(Fields(fields, "gpt2"))
 
 
 def make_config(sizes: Sizes) -> LanguageModelConfig | None:
