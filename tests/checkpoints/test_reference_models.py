@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.gguf.headers import read_header
+from qkvary.checkpoints.gguf.headers import read_file
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.checkpoints.reference_models import find_reference
@@ -46,7 +46,7 @@ def test_deepseek_costs_the_same_in_both_formats(label: str, tmp_path: Path) -> 
     export_folder(LoadedModel(network, None), tmp_path / "model", to="deepseek")
     folder, file = find_reference(tmp_path / "model"), find_reference(write(network, tmp_path))
     assert model_parameters(file) == model_parameters(folder)
-    header = read_header(tmp_path / "a.gguf")
+    header = read_file(tmp_path / "a.gguf")
     assert model_parameters(file).total == sum(math.prod(one) for one in header.shapes.values())
 
 

@@ -13,10 +13,9 @@ from qkvary.checkpoints.sharded_state import (
     Kind,
     Reader,
     Tensors,
+    file_contents,
     row_counts,
-    shard_contents,
     shard_metadata,
-    whole_contents,
 )
 from qkvary.checkpoints.training_state import load_training_state, read_state
 from qkvary.storage.checkpoint_folders import (
@@ -66,9 +65,9 @@ def save(directory: Path, step: int, count: int) -> None:
         for kind in KINDS
     }
     with checkpoint_directory(directory, step, 0) as folder:
-        entries = write_checked(folder, whole_contents(single))
+        entries = write_checked(folder, file_contents(single))
         for number, mine in enumerate(every):
-            entries |= write_checked(folder, shard_contents(mine, number=number, count=count))
+            entries |= write_checked(folder, file_contents(mine, number=number, count=count))
         note = shard_metadata([row_counts(mine) for mine in every])
         write_manifest(folder, step, entries, {"loss": float("nan"), **note})
     keep_newest(directory)
@@ -112,13 +111,13 @@ def test_a_reader_opens_the_files_that_it_needs(
     """As many readers as writers: each its own files, and the small ones of whole tensors."""
     save(tmp_path, 3, 4)
     opened: list[str] = []
-    real = Manifest.open
+    real = Manifest.check_file
 
-    def watched(manifest: Manifest, directory: Path, name: str) -> object:
+    def watched(manifest: Manifest, directory: Path, name: str) -> Path:
         opened.append(name)
         return real(manifest, directory, name)
 
-    monkeypatch.setattr(Manifest, "open", watched)
+    monkeypatch.setattr(Manifest, "check_file", watched)
     for number in range(4):
         opened.clear()
         folder = step_folder(tmp_path, 3)

@@ -7,9 +7,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from qkvary.checkpoints.tensor_files import TensorEntry, contents_of, read_tensors
+from qkvary.checkpoints.tensor_files import contents_of, read_tensors
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.manifest import FileEntry, Manifest
 
 DTYPES = [
     torch.float64,
@@ -50,15 +49,13 @@ def bytes_of(tensors: dict[str, Tensor]) -> bytes:
     return data
 
 
-def all_rows(entry: TensorEntry) -> range:
-    return range(entry.shape[0])
-
-
-def read(folder: Path, data: bytes, rows: object = None) -> dict[str, Tensor]:
+def read(folder: Path, data: bytes, rows: range | None = None) -> dict[str, Tensor]:
     (folder / "a.safetensors").write_bytes(data)
-    manifest = Manifest(files={"a.safetensors": FileEntry.of(data)}, about={})
-    with manifest.open(folder, "a.safetensors") as file:
-        return read_tensors(file, rows or all_rows)  # type: ignore[arg-type]
+
+    def choose(_name: str, count: int) -> range:
+        return range(count) if rows is None or count < 3 else rows
+
+    return read_tensors(folder / "a.safetensors", choose)
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -86,11 +83,7 @@ def test_some_rows_are_read(tmp_path: Path) -> None:
     for _ in range(23):
         first = generator.randrange(3)
         rows = range(first, generator.randrange(first, 4))
-
-        def chosen(entry: TensorEntry, rows: range = rows) -> range:
-            return rows if entry.shape[0] >= 3 else range(0)
-
-        found = read(tmp_path, bytes_of(tensors), chosen)
+        found = read(tmp_path, bytes_of(tensors), rows)
         for name, tensor in tensors.items():
             part = tensor[rows.start : rows.stop] if name not in ("number", "none") else tensor
             assert torch.equal(found[name], part), name
@@ -105,13 +98,8 @@ def with_header(header: object, data: bytes = b"") -> bytes:
     "data",
     [
         b"",
-        b"short",
         (10**9).to_bytes(8, "little") + b"{}",
-        (2).to_bytes(8, "little") + b"{]",
-        with_header({"a": {"dtype": "F32", "shape": [1]}}),
-        with_header({"a": {"dtype": "F31", "shape": [1], "data_offsets": [0, 4]}}, b"0000"),
         with_header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, b"0000"),
-        with_header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [1, 5]}}, b"00000"),
         with_header({"a": {"dtype": "F32", "shape": [10**18], "data_offsets": [0, 4 * 10**18]}}),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints.gguf.files import parse_file
+from qkvary.checkpoints.gguf.headers import parse_file
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.cli.main import main

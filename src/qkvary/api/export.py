@@ -59,12 +59,7 @@ def export(
 
         kind = weights or "f32"
         written = export_gguf(loaded, target, kind, chat_template=template)
-        found = {
-            "architecture": written.architecture,
-            "files": {target.name: written.size},
-            "notes": written.notes,
-            "weights": kind,
-        }
+        found = {**written._asdict(), "weights": kind}
     else:
         from qkvary.checkpoints.huggingface.folders import export_folder
 

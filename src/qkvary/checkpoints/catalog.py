@@ -50,16 +50,18 @@ class CheckpointFormat(Protocol):
         """Return the configuration without the weights, or ``None`` if it depends on them.
 
         Raises:
-            UsageError: if the network has parts that ours have not.
+            UsageError: if it cannot be read, or the network has parts that ours have not.
             DamagedError: if it is damaged.
+            NewerFormatError: if a newer qkvary wrote it.
+            UnsafeError: if it is a pickle, which could run code.
         """
         ...
 
     def load(self, path: Path) -> LoadedModel:
-        """Load the checkpoint.
+        """Load the checkpoint, and a tokenizer if there is one.
 
         Raises:
-            DamagedError: if it is damaged.
+            QkvaryError: as :meth:`read_config`.
         """
         ...
 
@@ -140,9 +142,8 @@ def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
 def _tokenizer_files(path: Path, vocabulary: int) -> tuple[str, ...]:
     if (path / MANIFEST_NAME).is_file():
         return ()
-    formats = (load_format(name) for name in format_names())
-    names = next((one.TOKENIZER_FILES for one in formats if one.recognises(path)), ())
-    return tuple(name.format(vocabulary) for name in names)
+    known = _find_format(path)
+    return tuple(name.format(vocabulary) for name in known.TOKENIZER_FILES) if known else ()
 
 
 def check_output(reference: StrPath, out: StrPath) -> None:
@@ -171,11 +172,19 @@ def read_config(reference: StrPath) -> LanguageModelConfig | None:
         DamagedError: if it is damaged.
     """
     path = find_checkpoint(reference)
-    if (path / MANIFEST_NAME).is_file() and not is_export(path):
+    if _is_own(path):
         return import_module("qkvary.checkpoints.models").read_config(path)
-    found = (load_format(name) for name in format_names())
-    known = next((one for one in found if one.recognises(path)), None)
+    known = _find_format(path)
     return None if known is None else known.read_config(path)
+
+
+def _is_own(path: Path) -> bool:
+    return (path / MANIFEST_NAME).is_file() and not is_export(path)
+
+
+def _find_format(path: Path) -> CheckpointFormat | None:
+    formats = (load_format(name) for name in format_names())
+    return next((one for one in formats if one.recognises(path)), None)
 
 
 def load_checkpoint(reference: StrPath) -> LoadedModel:
@@ -193,14 +202,12 @@ def load_checkpoint(reference: StrPath) -> LoadedModel:
         UnsafeError: if it is a pickle, which could run code.
     """
     path = find_checkpoint(reference)
-    if (path / MANIFEST_NAME).is_file() and not is_export(path):
+    if _is_own(path):
         return import_module("qkvary.checkpoints.models").load_model(path)
-    found = [load_format(name) for name in format_names()]
-    for checkpoint_format in found:
-        if checkpoint_format.recognises(path):
-            return checkpoint_format.load(path)
+    if found := _find_format(path):
+        return found.load(path)
     refuse_pickles(path)
-    known = "; ".join(checkpoint_format.FORMAT for checkpoint_format in found)
+    known = "; ".join(load_format(name).FORMAT for name in format_names())
     raise UsageError(
         f"expected a checkpoint of a known format, got {path}; choices: a folder that save_model "
         f"wrote; {known}"

@@ -1,14 +1,14 @@
 """The configuration of post-norm character models with learned positions. Torch-free."""
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
-from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import LARGEST_SIZE
+from qkvary.checkpoints.latent_sizes import explain
+from qkvary.storage.errors import UsageError
 
-_SIZES = ("vocab_size", "d_model", "num_layers", "num_heads", "head_dim", "d_ff", "max_len")
-# The only supported network; other values are rejected.
+# The supported network; other values are rejected.
 _EXPECTED: dict[str, object] = {
     "ffn_activation": "relu",
     "attention_scale": "1/sqrt(head_dim)",
@@ -34,42 +34,31 @@ def read_config(
     for name, expected in _EXPECTED.items():
         if config.get(name, expected) != expected:
             raise UsageError(f"{where} has {name} {config[name]!r}, expected {expected!r}")
-    sizes = {name: _read_size(config, name, where) for name in _SIZES}
-    heads, layers = sizes["num_heads"], sizes["num_layers"]
-    kv_heads = _read_size({"num_kv_heads": heads, **config}, "num_kv_heads", where)
-    if layers > most_layers:
-        raise DamagedError(f"{where} has {layers} layers, expected at most {most_layers}")
-    try:
-        variant = Variant(
-            sharing=share("q", "k", "v"), num_kv_heads=None if kv_heads == heads else kv_heads
-        )
+    with explain(where):
+        fields = Fields(config, "character")
+        heads, layers = fields.size("num_heads"), fields.size("num_layers")
+        kv_heads = fields.size("num_kv_heads", default=heads)
+        if layers > most_layers:
+            raise ValueError(f"expected at most {most_layers} layers, got {layers}")
         attention = AttentionConfig(
-            d_model=sizes["d_model"],
+            d_model=fields.size("d_model"),
             num_heads=heads,
-            variant=variant,
-            head_dim=sizes["head_dim"],
+            variant=Variant(
+                sharing=share("q", "k", "v"), num_kv_heads=None if kv_heads == heads else kv_heads
+            ),
+            head_dim=fields.size("head_dim"),
             causal=True,
+        )
+        block = BlockConfig(
+            d_ff=fields.size("d_ff"), activation="relu", norm_placement="post-final"
         )
         return LanguageModelConfig(
             attention=attention,
-            block=BlockConfig(d_ff=sizes["d_ff"], activation="relu", norm_placement="post-final"),
+            block=block,
             num_layers=layers,
-            vocabulary=sizes["vocab_size"],
-            max_tokens=sizes["max_len"],
+            vocabulary=fields.size("vocab_size"),
+            max_tokens=fields.size("max_len"),
             positions="learned",
             tied_head=False,
             head_bias=True,
         )
-    except ValueError as error:
-        raise DamagedError(f"{where} does not describe a network: {error}") from None
-
-
-def _read_size(config: dict[str, object], name: str, where: str) -> int:
-    size = config.get(name)
-    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_SIZE:
-        shown = repr(size)
-        shown = shown if len(shown) <= 40 else shown[:37] + "..."
-        raise DamagedError(
-            f"{where} has {name} {shown}, expected a whole number from 1 to {LARGEST_SIZE:,}"
-        )
-    return size

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.checkpoints.formats import gguf
 from qkvary.checkpoints.formats.transformers_folder import read_part
-from qkvary.checkpoints.gguf.headers import CHAT_TEMPLATE
+from qkvary.checkpoints.gguf import headers
 from qkvary.checkpoints.models import TEMPLATE
 from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.data.model_configs import parse_config
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_path
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, only_file, read_path
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
@@ -36,8 +35,8 @@ def read_chat_template(reference: object) -> str | None:
     if not isinstance(reference, str | os.PathLike):
         return None
     path = find_checkpoint(read_path(reference))
-    if gguf.recognises(path):
-        found = gguf.read(path).metadata.get(CHAT_TEMPLATE)
+    if files := headers.list_files(path):
+        found = headers.read_file(only_file(path, files)).metadata.get(headers.CHAT_TEMPLATE)
         return found if isinstance(found, str) else None
     folder = path if path.is_dir() else path.parent
     name = next((one for one in (TEMPLATE, TOKENIZER_CONFIG) if (folder / one).is_file()), None)

@@ -17,12 +17,12 @@ from torch import Tensor
 from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.sharing import Source
+from qkvary.checkpoints.stock_parts import Weights
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.projections import read_matrix
 from qkvary.nn.role_maps import make_role_maps
 
-Weights = dict[str, Tensor]
 TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
 """Advice for networks that latent attention cannot express."""
 STILL = 2.0**-26
@@ -70,14 +70,14 @@ def latent_width(layer: AttentionConfig) -> int:
 
 
 def make_latent_weights(network: LanguageModel) -> Weights:
-    """Return the matrices of query, key and value under the names of transformers.
+    """Return the matrices of query, key and value under the names of the table.
 
     Args:
         network: A network without obstacles.
     """
     weights: Weights = {}
     for index, part in enumerate(network.stack.blocks):
-        at, attention = f"model.layers.{index}.self_attn", part.attention
+        at, attention = f"stack.blocks.{index}.attention", part.attention
         shared = make_role_maps(attention).key.weight.flatten(0, 1)
         rope = _interleave(_rope(attention, "k_rope")).flatten(0, 1)
         up = torch.cat(_up_projections(attention), dim=1)
@@ -85,10 +85,10 @@ def make_latent_weights(network: LanguageModel) -> Weights:
             scale = still_scale(shared, part.attention_norm.get_parameter("weight"))
             shared = shared * scale
             gain = torch.full((len(shared),), KV_NORM_EPS**0.5 / scale, dtype=torch.float64)
-            weights[f"{at}.kv_a_layernorm.weight"] = gain
-        weights[f"{at}.q_proj.weight"] = _make_query(attention)
-        weights[f"{at}.kv_a_proj_with_mqa.weight"] = torch.cat((shared, rope))
-        weights[f"{at}.kv_b_proj.weight"] = up.flatten(0, 1)
+            weights[f"{at}.kv_norm.weight"] = gain
+        weights[f"{at}.latent_query.weight"] = _make_query(attention)
+        weights[f"{at}.latent_down.weight"] = torch.cat((shared, rope))
+        weights[f"{at}.latent_up.weight"] = up.flatten(0, 1)
     return weights
 
 

@@ -1,7 +1,7 @@
 """The latent attention of DeepSeek V3 as one of our networks.
 
 If the matrices of key and value select blocks of the tensor, the blocks are KV heads; otherwise the
-tensor is a latent. Weights have the names that transformers uses.
+tensor is a latent.
 """
 
 import math
@@ -16,36 +16,10 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
 from qkvary.checkpoints.latent_networks import STILL, make_selectors, still_scale
+from qkvary.checkpoints.latent_sizes import LatentSizes, explain
 from qkvary.checkpoints.stock_names import list_tensors
+from qkvary.checkpoints.stock_parts import Side, Weights
 from qkvary.storage.errors import DamagedError, UsageError
-
-
-class ReadNetwork(NamedTuple):
-    """A network of another program, as one of ours."""
-
-    config: LanguageModelConfig
-    weights: dict[str, Tensor]
-    """The weights, by the names of this package."""
-
-
-class LatentSizes(NamedTuple):
-    """The sizes of a network, whose layers are all dense."""
-
-    d_model: int
-    d_ff: int
-    layers: int
-    heads: int
-    head_dim: int
-    """Channels per head of keys and values, without the rotary channels."""
-    rope: int
-    """Number of rotary channels."""
-    width: int
-    """Channels of the shared tensor that keys and values are made from."""
-    max_tokens: int
-    rotary_base: float
-    norm_eps: float
-    kv_norm_eps: float = KV_NORM_EPS
-    """Epsilon of the shared tensor's norm."""
 
 
 class _Form(NamedTuple):
@@ -58,29 +32,29 @@ class _Form(NamedTuple):
 
 
 def read_latent_network(
-    sizes: LatentSizes, weights: Mapping[str, Tensor], where: str
-) -> ReadNetwork:
+    sizes: LatentSizes, tensors: Mapping[str, Tensor], side: Side, where: str
+) -> tuple[LanguageModelConfig, Weights]:
     """Return the configuration and the weights of a network.
 
     Args:
         sizes: Its sizes.
-        weights: All weights by the names of transformers; a tied head is left out.
+        tensors: All weights; a tied head is left out.
+        side: The program whose names they have.
         where: The name of the file in messages.
 
     Raises:
         UsageError: for a weight that this program does not compute.
         DamagedError: for one that is missing or does not have these sizes.
     """
-    _check_shapes(sizes, weights, where)
-    up = [weights[_name(layer, "kv_b_proj")] for layer in range(sizes.layers)]
-    form = _read_form(sizes, up)
-    found = dict[str, Tensor]()
-    for row in list_tensors("deepseek", sizes.layers):
-        if row.ours and row.theirs in weights:
-            found[row.ours] = weights[row.theirs]
-    for layer in range(sizes.layers):
-        found |= _restore_attention(sizes, form, layer, weights)
-    still = [_find_still_scale(sizes, layer, weights) for layer in range(sizes.layers)]
+    names = {getattr(row, side): row.ours for row in list_tensors("deepseek", sizes.num_layers)}
+    unknown = min(tensors.keys() - names.keys(), default=None)
+    if unknown is not None:
+        raise UsageError(f"{where} has {unknown[:80]}, which this program does not compute")
+    found = {names[name]: tensor for name, tensor in tensors.items()}
+    _check_shapes(sizes, found, {ours: name for name, ours in names.items()}, where)
+    layers = range(sizes.num_layers)
+    form = _read_form(sizes, [found[f"{_at(layer)}.latent_up.weight"] for layer in layers])
+    still = [_find_still_scale(sizes, layer, found) for layer in layers]
     if None in still and sizes.kv_norm_eps != KV_NORM_EPS:
         raise UsageError(
             f"{where} has a norm of keys and values with the epsilon {sizes.kv_norm_eps}, expected "
@@ -88,23 +62,22 @@ def read_latent_network(
         )
     is_still = None not in still
     for layer, scale in enumerate(still):
-        at = f"stack.blocks.{layer}.attention"
+        found |= _restore_attention(sizes, form, layer, found)
         if is_still and scale is not None:
-            found[f"{at}.k_proj.weight"] = found[f"{at}.k_proj.weight"] / scale
-            del found[f"{at}.kv_norm.weight"]
-    tied = "lm_head.weight" not in weights
-    vocabulary = len(weights["model.embed_tokens.weight"])
-    config = _make_config(sizes, form, vocabulary, tied=tied, kv_norm=not is_still)
-    return ReadNetwork(config, found)
+            key = f"{_at(layer)}.k_proj.weight"
+            found[key] = found[key] / scale
+            del found[f"{_at(layer)}.kv_norm.weight"]
+    with explain(where):
+        return _make_config(sizes, form, len(found["embedding"]), kv_norm=not is_still), found
 
 
 def _find_still_scale(
     sizes: LatentSizes, layer: int, weights: Mapping[str, Tensor]
 ) -> float | None:
     """Return the scale of a tensor that its norm leaves unchanged, None if the norm changes it."""
-    gain = weights.get(_name(layer, "kv_a_layernorm"))
-    norm = weights.get(f"model.layers.{layer}.input_layernorm.weight")
-    shared = weights[_name(layer, "kv_a_proj_with_mqa")][: sizes.width]
+    gain = weights.get(f"{_at(layer)}.kv_norm.weight")
+    norm = weights.get(f"{_at(layer)}_norm.weight")
+    shared = weights[f"{_at(layer)}.latent_down.weight"][: sizes.width]
     if gain is None or norm is None or norm.shape != shared.shape[1:]:
         return None
     first = float(gain.flatten()[0])
@@ -120,36 +93,33 @@ def _find_still_scale(
     return 2.0 ** round(exponent) if abs(exponent - round(exponent)) < STILL**0.5 else None
 
 
-def _name(layer: int, part: str) -> str:
-    return f"model.layers.{layer}.self_attn.{part}.weight"
+def _at(layer: int) -> str:
+    return f"stack.blocks.{layer}.attention"
 
 
-def _check_shapes(sizes: LatentSizes, weights: Mapping[str, Tensor], where: str) -> None:
+def _check_shapes(
+    sizes: LatentSizes, weights: Weights, stored: Mapping[str, str], where: str
+) -> None:
     """Check the shapes of what is split here; the rest is checked against the built network."""
     size, heads = sizes.head_dim, sizes.heads
     expected = {
-        "q_proj": (heads * (size + sizes.rope), sizes.d_model),
-        "kv_a_proj_with_mqa": (sizes.width + sizes.rope, sizes.d_model),
-        "kv_b_proj": (2 * heads * size, sizes.width),
+        "latent_query": (heads * (size + sizes.rope), sizes.d_model),
+        "latent_down": (sizes.width + sizes.rope, sizes.d_model),
+        "latent_up": (2 * heads * size, sizes.width),
     }
     if sizes.rope % 2:
         raise DamagedError(f"{where} has {sizes.rope} rotary channels, expected an even number")
-    if "model.embed_tokens.weight" not in weights:
-        raise DamagedError(f"{where} has no embedding")
-    for layer in range(sizes.layers):
-        for part, shape in expected.items():
-            found = weights.get(_name(layer, part))
-            if found is None:
-                raise DamagedError(f"{where} has no {part} in layer {layer}")
-            if tuple(found.shape) != shape:
-                raise DamagedError(
-                    f"{where} has {part} of {list(found.shape)} in layer {layer}, expected "
-                    f"{list(shape)}"
-                )
-    known = {row.theirs for row in list_tensors("deepseek", sizes.layers)}
-    unknown = min(weights.keys() - known, default=None)
-    if unknown is not None:
-        raise UsageError(f"{where} has {unknown[:80]}, which this program does not compute")
+    split = {
+        f"{_at(layer)}.{part}.weight": list(shape)
+        for layer in range(sizes.num_layers)
+        for part, shape in expected.items()
+    }
+    for name in ("embedding", *split):
+        if name not in weights:
+            raise DamagedError(f"{where} lacks the tensor {stored[name]}")
+        found = list(weights[name].shape)
+        if found != split.get(name, found):
+            raise DamagedError(f"{where} has {stored[name]} of {found}, expected {split[name]}")
 
 
 def _read_form(sizes: LatentSizes, up: list[Tensor]) -> _Form:
@@ -168,13 +138,15 @@ def _read_form(sizes: LatentSizes, up: list[Tensor]) -> _Form:
     return _Form(heads, picks_blocks=False)
 
 
-def _restore_attention(
-    sizes: LatentSizes, form: _Form, layer: int, weights: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return the attention weights of a layer under our names."""
-    query = weights[_name(layer, "q_proj")].unflatten(0, (sizes.heads, -1))
-    content, query_rope = query.split((sizes.head_dim, sizes.rope), dim=1)
-    shared, rope = weights[_name(layer, "kv_a_proj_with_mqa")].split((sizes.width, sizes.rope))
+def _restore_attention(sizes: LatentSizes, form: _Form, layer: int, weights: Weights) -> Weights:
+    """Return the attention weights of a layer, which are taken out of ``weights``."""
+    query, down, up = (
+        weights.pop(f"{_at(layer)}.latent_{part}.weight") for part in ("query", "down", "up")
+    )
+    content, query_rope = query.unflatten(0, (sizes.heads, -1)).split(
+        (sizes.head_dim, sizes.rope), dim=1
+    )
+    shared, rope = down.split((sizes.width, sizes.rope))
     found = {
         "q_proj": content.flatten(0, 1),
         "q_rope_proj": _split_halves(query_rope).flatten(0, 1),
@@ -182,11 +154,9 @@ def _restore_attention(
         "k_rope_proj": _split_halves(rope[None])[0],
     }
     if not form.picks_blocks:
-        up = weights[_name(layer, "kv_b_proj")].unflatten(0, (sizes.heads, 2, sizes.head_dim))
-        own = up[:: sizes.heads // form.kv_heads]
+        own = up.unflatten(0, (sizes.heads, 2, sizes.head_dim))[:: sizes.heads // form.kv_heads]
         found |= {"latent.key": own[:, 0].flatten(0, 1), "latent.value": own[:, 1].flatten(0, 1)}
-    at = f"stack.blocks.{layer}.attention"
-    return {f"{at}.{name}.weight": value.contiguous() for name, value in found.items()}
+    return {f"{_at(layer)}.{name}.weight": value.contiguous() for name, value in found.items()}
 
 
 def _split_halves(heads: Tensor) -> Tensor:
@@ -195,7 +165,7 @@ def _split_halves(heads: Tensor) -> Tensor:
 
 
 def _make_config(
-    sizes: LatentSizes, form: _Form, vocabulary: int, *, tied: bool, kv_norm: bool
+    sizes: LatentSizes, form: _Form, vocabulary: int, *, kv_norm: bool
 ) -> LanguageModelConfig:
     variant = Variant(
         sharing=share("q", "k", "k"),
@@ -223,9 +193,9 @@ def _make_config(
             bias=False,
             norm_eps=sizes.norm_eps,
         ),
-        num_layers=sizes.layers,
+        num_layers=sizes.num_layers,
         vocabulary=vocabulary,
         max_tokens=sizes.max_tokens,
         positions="none",
-        tied_head=tied,
+        tied_head=sizes.tied_head,
     )

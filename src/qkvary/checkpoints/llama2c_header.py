@@ -2,8 +2,8 @@
 
 import math
 import struct
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from qkvary.arch.attention import PositionConfig
 from qkvary.arch.families.attention_fields import Heads
@@ -21,52 +21,61 @@ HEADER = struct.Struct("<7i")
 _LATER_VERSIONS = b"24ka"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """The header of a file."""
+class Header(NamedTuple):
+    """The sizes of a file, under the names that llama2.c gives them."""
 
     dim: int
-    """The model width."""
-    hidden: int
-    """The inner width of the feed-forward network."""
-    layers: int
-    """Number of layers."""
-    heads: int
-    """Number of query heads."""
-    kv_heads: int
-    """Number of KV heads."""
-    vocabulary: int
-    """Number of tokens in the vocabulary."""
-    tokens: int
-    """The maximum sequence length."""
-    tied: bool
-    """Whether the output head is the embedding."""
+    hidden_dim: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    vocab_size: int
+    """Tokens; negative if the head has a matrix of its own."""
+    seq_len: int
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens."""
+        return abs(self.vocab_size)
+
+    @property
+    def tied(self) -> bool:
+        """Whether the embedding is the output matrix."""
+        return self.vocab_size > 0
 
     @property
     def head_dim(self) -> int:
         """Channels per head."""
-        return self.dim // self.heads
+        return self.dim // self.n_heads
 
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays after the header, in order."""
-        dim, hidden, layers = self.dim, self.hidden, self.layers
-        narrow = self.kv_heads * self.head_dim
-        shapes: dict[str, tuple[int, ...]] = {
-            "embedding": (self.vocabulary, dim),
-            "attention_norm": (layers, dim),
-            "query": (layers, dim, dim),
-            "key": (layers, narrow, dim),
-            "value": (layers, narrow, dim),
-            "output": (layers, dim, dim),
-            "feed_forward_norm": (layers, dim),
-            "gate": (layers, hidden, dim),
-            "down": (layers, dim, hidden),
-            "up": (layers, hidden, dim),
-            "final_norm": (dim,),
-            "cosines": (self.tokens, self.head_dim // 2),
-            "sines": (self.tokens, self.head_dim // 2),
+        """Return the shapes of the arrays after the header by our names, in order.
+
+        ``{}`` stands for the number of the layer, the first index.
+        """
+        dim, hidden, narrow = self.dim, self.hidden_dim, self.n_kv_heads * self.head_dim
+        layer: dict[str, tuple[int, ...]] = {
+            "attention_norm": (dim,),
+            "attention.q_proj": (dim, dim),
+            "attention.k_proj": (narrow, dim),
+            "attention.v_proj": (narrow, dim),
+            "attention.o_proj": (dim, dim),
+            "feed_forward_norm": (dim,),
+            "feed_forward.gate": (hidden, dim),
+            "feed_forward.down": (dim, hidden),
+            "feed_forward.up": (hidden, dim),
         }
-        return shapes if self.tied else {**shapes, "head": (self.vocabulary, dim)}
+        return {
+            "embedding": (self.vocabulary, dim),
+            **{
+                f"stack.blocks.{{}}.{name}.weight": (self.n_layers, *shape)
+                for name, shape in layer.items()
+            },
+            "stack.final_norm.weight": (dim,),
+            "cosines": (self.seq_len, self.head_dim // 2),
+            "sines": (self.seq_len, self.head_dim // 2),
+            **({} if self.tied else {"head_weight": (self.vocabulary, dim)}),
+        }
 
     @property
     def file_bytes(self) -> int:
@@ -100,27 +109,16 @@ def read_header(data: bytes, file_bytes: int, where: str) -> Header:
         )
     if len(data) < HEADER.size:
         raise DamagedError(f"{where} has {len(data)} bytes, fewer than a header of {HEADER.size}")
-    dim, hidden, layers, heads, kv_heads, vocabulary, tokens = HEADER.unpack_from(data)
-    named = {"dim": dim, "hidden_dim": hidden, "n_layers": layers, "n_heads": heads}
-    named |= {"n_kv_heads": kv_heads, "vocab_size": abs(vocabulary), "seq_len": tokens}
-    for name, size in named.items():
+    header = Header._make(HEADER.unpack_from(data))
+    for name, size in {**header._asdict(), "vocab_size": header.vocabulary}.items():
         if not 1 <= size <= LARGEST_SIZE:
             raise DamagedError(f"{where} has {name} {size}, expected 1 to {LARGEST_SIZE:,}")
+    dim, heads, kv_heads = header.dim, header.n_heads, header.n_kv_heads
     if dim % heads or (dim // heads) % 2 or heads % kv_heads:
         raise DamagedError(
             f"{where} has dim {dim}, n_heads {heads} and n_kv_heads {kv_heads}, expected heads of "
             "an even number of channels and KV heads that divide them"
         )
-    header = Header(
-        dim=dim,
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        vocabulary=abs(vocabulary),
-        tokens=tokens,
-        tied=vocabulary > 0,
-    )
     if file_bytes != header.file_bytes:
         raise DamagedError(
             f"{where} has {file_bytes:,} bytes instead of the {header.file_bytes:,} of its header"
@@ -142,14 +140,14 @@ def read_file_header(file: Path) -> Header:
 
 def make_config(sizes: Header) -> LanguageModelConfig:
     """Return the configuration of the network."""
-    heads = Heads(d_model=sizes.dim, count=sizes.heads, kv_count=sizes.kv_heads)
+    heads = Heads(d_model=sizes.dim, count=sizes.n_heads, kv_count=sizes.n_kv_heads)
     rotation = PositionConfig(rotary_base=ROTARY_BASE, rotary_fraction=1.0)
     return LanguageModelConfig(
         attention=heads.attend(positions="rotary", rotation=rotation),
-        block=BlockConfig(d_ff=sizes.hidden, activation="swiglu", norm="rmsnorm", bias=False),
-        num_layers=sizes.layers,
+        block=BlockConfig(d_ff=sizes.hidden_dim, activation="swiglu", norm="rmsnorm", bias=False),
+        num_layers=sizes.n_layers,
         vocabulary=sizes.vocabulary,
-        max_tokens=sizes.tokens,
+        max_tokens=sizes.seq_len,
         positions="none",
         tied_head=sizes.tied,
     )

@@ -33,7 +33,7 @@ from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import DocumentFormat, JsonValue, decode, encode
-from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
+from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path, short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
@@ -85,6 +85,17 @@ class LoadedModel(NamedTuple):
         if weights is not None:
             quantize_weights(self.network)
         return self
+
+
+class ExportResult(NamedTuple):
+    """A checkpoint written for another program."""
+
+    files: dict[str, int]
+    """The bytes of each file."""
+    architecture: str
+    """Its name for the network, or its class that loads it."""
+    notes: tuple[str, ...]
+    """Losses and differences, one sentence each."""
 
 
 def save_model(
@@ -148,7 +159,9 @@ def load_model(path: Path) -> LoadedModel:
     FORMAT.check(about, path)
     weights = parse_weights(manifest.read(path, _WEIGHTS), str(path / _WEIGHTS))
     config = parse_config(manifest.read(path, _CONFIG), path / _CONFIG, len(weights))
-    tokenizer = _read_tokenizer(manifest, path)
+    tokenizer = None
+    if _TOKENIZER in manifest.files:
+        tokenizer = parse_tokenizer(manifest.read(path, _TOKENIZER), path / _TOKENIZER)
     _check_code(config, about, path)
     return build_model(config, weights, tokenizer, str(path))
 
@@ -277,10 +290,13 @@ def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
     raise DamagedError(f"{refused}: it has more layers than tensors ({tensors})")
 
 
-def _read_tokenizer(manifest: Manifest, path: Path) -> Tokenizer | None:
-    if _TOKENIZER not in manifest.files:
-        return None
+def parse_tokenizer(data: bytes, path: Path) -> Tokenizer:
+    """Parse our description of a tokenizer.
+
+    Raises:
+        DamagedError: if it is invalid.
+    """
     try:
-        return make_tokenizer(cast("dict[str, Any]", decode(manifest.read(path, _TOKENIZER))))
+        return make_tokenizer(cast("dict[str, Any]", decode(data)))
     except (ValueError, AttributeError) as error:
-        raise DamagedError(f"{path / _TOKENIZER} is not a tokenizer: {error}") from None
+        raise DamagedError(f"{path} is not a tokenizer: {error}") from None

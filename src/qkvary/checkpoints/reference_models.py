@@ -3,7 +3,6 @@
 Torch-free. Everything that ``load_checkpoint`` loads is found here under the same name.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from qkvary.arch.families.sizes import has_size
@@ -12,7 +11,7 @@ from qkvary.arch.models import Model, as_model
 from qkvary.checkpoints import llama2c_header
 from qkvary.checkpoints.char_config import read_config
 from qkvary.checkpoints.gguf import headers
-from qkvary.checkpoints.gguf.configs import Sizes, make_config, read_sizes
+from qkvary.checkpoints.gguf.configs import describe_latent, make_config, read_sizes
 from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.data.model_configs import CONFIG_NAME, load_config, resolve_model
 from qkvary.storage.errors import UsageError
@@ -69,31 +68,8 @@ def _read_own_config(path: Path) -> Model | None:
 
 
 def _read_gguf(file: Path) -> Model:
-    sizes = read_sizes(headers.read_header(file), str(file))
+    sizes = read_sizes(headers.read_file(file), str(file))
     config = make_config(sizes)
     if config is not None:
         return as_model(config, file.stem)
-    return read_model(_describe_deepseek(sizes), file.stem)
-
-
-def _describe_deepseek(sizes: Sizes) -> Mapping[str, object]:
-    """Return the configuration of transformers: which keys heads share is not in the header."""
-    layers, heads = sizes.layers, sizes.get("attention.head_count")
-    rope, value = sizes.get("rope.dimension_count"), sizes.get("attention.value_length_mla")
-    return {
-        "model_type": "deepseek_v3",
-        "hidden_size": sizes.get("embedding_length"),
-        "intermediate_size": sizes.get("feed_forward_length"),
-        "num_hidden_layers": layers,
-        "first_k_dense_replace": sizes.get("leading_dense_block_count", layers),
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "q_lora_rank": None,
-        "kv_lora_rank": sizes.get("attention.kv_lora_rank"),
-        "qk_rope_head_dim": rope,
-        "qk_nope_head_dim": value,
-        "v_head_dim": value,
-        "vocab_size": sizes.shape("token_embd.weight")[0],
-        "max_position_embeddings": sizes.get("context_length"),
-        "tie_word_embeddings": "output.weight" not in sizes.file.shapes,
-    }
+    return read_model(describe_latent(sizes), file.stem)

@@ -7,6 +7,7 @@ of a text are read. Models other than BPE of whole pieces or characters are refu
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 
+from qkvary.checkpoints.latent_sizes import explain
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_ENTRIES
@@ -74,16 +75,14 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
     }
     found = next((name for name, is_there in obstacles.items() if is_there), None)
     if found is not None:
-        raise UsageError(f"{where} has {found}, which this program does not support")
-    try:
+        raise UsageError(f"{where} has {found}, which this program does not tokenize with")
+    with explain(where, "is not a tokenizer"):
         return PieceTokenizer(
             [text.replace(SPACE, b" ") for text, _, _ in pieces],
             [score for _, score, _ in pieces],
             joins_spaces=_joins_spaces(normalizer),
             adds_space=bool(normalizer.get(_ADD_PREFIX, 1)),
         )
-    except ValueError as error:
-        raise DamagedError(f"{where} is not a tokenizer: {error}") from None
 
 
 def _is_longer(text: bytes) -> bool:

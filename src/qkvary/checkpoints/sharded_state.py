@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
-from qkvary.checkpoints.tensor_files import TensorEntry, contents_of, read_tensors
+from qkvary.checkpoints.tensor_files import contents_of, read_tensors
 from qkvary.storage.checkpoint_folders import FileContents
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import JsonValue
@@ -44,28 +45,20 @@ def all_rows(_kind: Kind, _name: str, rows: int) -> range:
     return range(rows)
 
 
-def _whole_file(kind: Kind) -> str:
-    return f"{kind}.safetensors"
+def _file(kind: Kind, number: int = 0, count: int = 0) -> str:
+    """Return the name of the file of a process, or of unsharded tensors."""
+    return f"{kind}-{number + 1:05d}-of-{count:05d}.safetensors" if count else f"{kind}.safetensors"
 
 
-def _shard_file(kind: Kind, number: int, count: int) -> str:
-    return f"{kind}-{number + 1:05d}-of-{count:05d}.safetensors"
-
-
-def whole_contents(tensors: Tensors) -> dict[str, FileContents]:
-    """Return the files of unsharded tensors."""
-    return {_whole_file(kind): contents_of(tensors[kind]) for kind in KINDS}
-
-
-def shard_contents(tensors: Tensors, *, number: int, count: int) -> dict[str, FileContents]:
-    """Return the files of one process.
+def file_contents(tensors: Tensors, *, number: int = 0, count: int = 0) -> dict[str, FileContents]:
+    """Return the files of unsharded tensors, or of one process.
 
     Args:
-        tensors: Its rows of every sharded tensor.
+        tensors: The tensors; of a process, its rows of every sharded tensor.
         number: Its rank; shards are ordered by rank.
-        count: The number of processes.
+        count: The number of processes; 0 for unsharded tensors.
     """
-    return {_shard_file(kind, number, count): contents_of(tensors[kind]) for kind in KINDS}
+    return {_file(kind, number, count): contents_of(tensors[kind]) for kind in KINDS}
 
 
 def row_counts(tensors: Tensors) -> dict[str, dict[str, int]]:
@@ -110,11 +103,8 @@ class Reader:
         }
 
     def _read_whole(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
-        def choose(entry: TensorEntry) -> range:
-            return self.wanted(kind, entry.name, entry.shape[0])
-
-        with manifest.open(folder, _whole_file(kind)) as file:
-            return read_tensors(file, choose)
+        file = manifest.check_file(folder, _file(kind))
+        return read_tensors(file, partial(self.wanted, kind))
 
     def _read_shards(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
         table = cast("dict[str, Any] | None", manifest.about.get(_SHARDS))
@@ -127,7 +117,7 @@ class Reader:
             rows = {name: counts[number] for name, counts in listed.items()}
             parts = {name: _part(listed[name], number, wanted[name]) for name in listed}
             if any(parts.values()) or number % self.count == self.number:
-                file = _shard_file(kind, number, table["count"])
+                file = _file(kind, number, table["count"])
                 for name, tensor in _read_shard(folder, manifest, file, rows, parts).items():
                     pieces[name] += [tensor] if len(tensor) else []
         return {name: _joined(pieces.pop(name)) for name in listed}
@@ -143,13 +133,12 @@ def _read_shard(
     """Return the wanted rows of a file, which holds ``rows`` rows of each tensor."""
     mismatch = DamagedError(f"{folder / file} does not hold the rows that are listed")
 
-    def choose(entry: TensorEntry) -> range:
-        if entry.shape[0] != rows.get(entry.name):
+    def choose(name: str, count: int) -> range:
+        if count != rows.get(name):
             raise mismatch
-        return wanted[entry.name]
+        return wanted[name]
 
-    with manifest.open(folder, file) as opened:
-        tensors = read_tensors(opened, choose)
+    tensors = read_tensors(manifest.check_file(folder, file), choose)
     if {name: tensor.shape[:1] for name, tensor in tensors.items()} != {
         name: (len(part),) for name, part in wanted.items()
     }:

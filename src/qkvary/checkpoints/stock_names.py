@@ -33,14 +33,14 @@ class Row(NamedTuple):
     gguf: str
     """The name in llama.cpp."""
     ours: str
-    """The name here, for a network without sharing. Several names with commas are joined to one
-    tensor; empty if it is made from other tensors (``latent_networks``)."""
+    """The name here, without sharing. With commas, the parts that it joins. ``latent_networks``
+    makes those that no network of ours has."""
     change: Change = ""
     """How layout or values differ in transformers; empty if they do not."""
 
 
 def _layer(theirs: str, gguf: str, ours: str, change: Change = "") -> Row:
-    parts = (f"stack.blocks.{{}}.{part}" if part else "" for part in ours.split(","))
+    parts = (f"stack.blocks.{{}}.{part}" for part in ours.split(","))
     return Row(theirs, f"blk.{{}}.{gguf}", ",".join(parts), change)
 
 
@@ -131,10 +131,10 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
     "deepseek": (
         _EMBEDDING,
         _BEFORE,
-        _layer(f"{_LLAMA}.self_attn.q_proj", "attn_q", ""),
-        _layer(f"{_LLAMA}.self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", ""),
+        _layer(f"{_LLAMA}.self_attn.q_proj", "attn_q", "attention.latent_query"),
+        _layer(f"{_LLAMA}.self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", "attention.latent_down"),
         _layer(f"{_LLAMA}.self_attn.kv_a_layernorm", "attn_kv_a_norm", "attention.kv_norm"),
-        _layer(f"{_LLAMA}.self_attn.kv_b_proj", "attn_kv_b", ""),
+        _layer(f"{_LLAMA}.self_attn.kv_b_proj", "attn_kv_b", "attention.latent_up"),
         _OUTPUT,
         _BETWEEN,
         *_GATED,
@@ -153,26 +153,29 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("lm_head", "output", "head_weight"),
     ),
 }
-"""The tensors of each table, in the order of a file. A network may lack some of them."""
-TABLES: Mapping[str, str] = {
+"""The tensors of each table, in the order of a file; a network may lack some."""
+_TABLES: Mapping[str, str] = {
     "gemma3": "gemma2",
     "gemma3_text": "gemma2",
     "olmo3": "olmo2",
-    **{name: name for name in ROWS},
+    "deepseek_v3": "deepseek",
 }
-"""The name of the table in ``ROWS``, by ``model_type`` of transformers; other types use Llama's."""
-PARAMETERS = ("embedding", "position_embedding", "head_weight")
-"""Names that are bare parameters here; the others are modules with a weight and maybe a bias."""
+_PARAMETERS = ("embedding", "position_embedding", "head_weight")
+"""Names that are parameters here, where the others are modules with weight and bias."""
 
 
-def list_tensors(table: str, layers: int) -> Iterator[Row]:
-    """Yield the full names of all tensors that a network may have, in the order of a file."""
-    for row in ROWS[table]:
-        is_parameter = row.ours in PARAMETERS
+def list_tensors(family: str, layers: int) -> Iterator[Row]:
+    """Yield the full names of all tensors that a network may have, in the order of a file.
+
+    Args:
+        family: A ``model_type`` of transformers, or a stock architecture.
+        layers: The layers of the network.
+    """
+    for row in ROWS.get(_TABLES.get(family, family), ROWS["llama"]):
+        kinds = ("weight",) if row.ours in _PARAMETERS else ("weight", "bias")
         for layer in range(layers if "{}" in row.gguf else 1):
-            for kind in ("weight",) if is_parameter else ("weight", "bias"):
-                theirs, gguf, *ours = (
-                    f"{name.format(layer)}.{kind}" if name else ""
-                    for name in (row.theirs, row.gguf, *row.ours.split(","))
-                )
-                yield Row(theirs, gguf, row.ours if is_parameter else ",".join(ours), row.change)
+            for kind in kinds:
+                names = (row.theirs, row.gguf, *row.ours.split(","))
+                theirs, gguf, *ours = (f"{name.format(layer)}.{kind}" for name in names)
+                whole = row.ours if row.ours in _PARAMETERS else ",".join(ours)
+                yield Row(theirs, gguf, whole, row.change)

@@ -1,8 +1,8 @@
 """Our language models as weights of stock architectures: GPT-2, Llama, DeepSeek V3.
 
 Shared weights are copied, because a stock architecture has three projections. Identity roles become
-unit matrices, low-rank products and maps are multiplied out, scales are folded into the query.
-Weights have the names that transformers uses; the library itself is not needed.
+unit matrices, low-rank products and maps are multiplied out, scales are folded into the query. The
+other families take the weights of a network as they are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,12 +17,12 @@ from torch import Tensor
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.latent_networks import (
     TRAIN,
-    Weights,
     find_block_obstacles,
     find_latent_obstacles,
     make_latent_weights,
 )
 from qkvary.checkpoints.stock_names import StockArchitecture, list_tensors
+from qkvary.checkpoints.stock_parts import Weights
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import sinusoid
@@ -64,16 +63,35 @@ def find_obstacle(config: LanguageModelConfig, to: StockArchitecture, *more: Rul
     return next(chain(_unknown_terms(config, to), found), None)
 
 
-def stock_weights(network: LanguageModel, to: StockArchitecture) -> Weights:
-    """Return the weights under the names of transformers, in the dtype of the network.
+def plain_weights(
+    network: LanguageModel, to: StockArchitecture, *, bias: bool, out_bias: bool
+) -> Weights:
+    """Return the weights of the network without sharing, by our names and in its dtype.
 
     Args:
         network: A network that the architecture can express.
-        to: The architecture.
+        to: The architecture. All matrices and norms of GPT-2 have a bias.
+        bias: Whether queries, keys and values of Llama have a bias.
+        out_bias: Whether the outputs of its attention have one.
     """
-    dtype = network.embedding.dtype
-    weights = _copy_weights(network, to) | _MAKERS[to](network)
-    return {name: value.detach().to("cpu", dtype).contiguous() for name, value in weights.items()}
+    if to == "deepseek":
+        made, fills = make_latent_weights(network), ()
+    elif to == "llama":
+        made = dict(_list_roles(network, count_kv_heads(network.config), bias=bias))
+        fills = ("o_proj.bias",) if out_bias else ()
+    else:
+        made = dict(_list_roles(network, network.config.layers[0].num_heads, bias=True))
+        made["position_embedding"] = _tabulate_positions(network)
+        fills = ("bias",)
+    for row in list_tensors(to, network.config.num_layers):
+        for name in row.ours.split(","):
+            value = made.get(name, find_parameter(network, name))
+            weight = find_parameter(network, name.removesuffix("bias") + "weight")
+            if value is None and name.endswith(fills) and weight is not None:
+                value = weight.new_zeros(weight.shape[0])
+            if value is not None:
+                made[name] = value.detach().to("cpu", network.embedding.dtype)
+    return made
 
 
 def choose_architecture(config: LanguageModelConfig) -> StockArchitecture:
@@ -180,24 +198,6 @@ def has_bias(config: LanguageModelConfig) -> bool:
     return any(layer.bias or layer.out_bias for layer in config.layers)
 
 
-def _copy_weights(network: LanguageModel, to: StockArchitecture) -> Weights:
-    """Return the weights that the architecture also has, under the names of transformers.
-
-    All matrices and norms of GPT-2 have a bias; missing ones become zeros.
-    """
-    weights: Weights = {}
-    for row in list_tensors(to, network.config.num_layers):
-        value = find_parameter(network, row.ours)
-        if value is None and to == "gpt2" and row.ours.endswith(".bias"):
-            weight = find_parameter(network, f"{row.ours.removesuffix('bias')}weight")
-            value = None if weight is None else weight.new_zeros(weight.shape[0])
-        if value is not None:
-            # GPT-2 multiplies from the right.
-            turned = row.change == "transposed" and value.ndim == 2
-            weights[row.theirs] = value.T if turned else value
-    return weights
-
-
 def find_parameter(network: LanguageModel, name: str) -> Tensor | None:
     """Return a parameter by its name, None if the network has none of this name."""
     if name == "head_weight":
@@ -209,31 +209,15 @@ def find_parameter(network: LanguageModel, name: str) -> Tensor | None:
         return None
 
 
-def _make_gpt2(network: LanguageModel) -> Weights:
-    """Return the table of positions, and query, key and value side by side."""
-    heads = network.config.layers[0].num_heads
-    weights = {"transformer.wpe.weight": _tabulate_positions(network)}
+def _list_roles(
+    network: LanguageModel, kv_heads: int, *, bias: bool
+) -> Iterator[tuple[str, Tensor]]:
     for index, part in enumerate(network.stack.blocks):
-        roles, at = _make_roles(part.attention, heads), f"transformer.h.{index}.attn.c_attn"
-        weights[f"{at}.weight"] = torch.cat([role.weight.flatten(0, 1) for role in roles]).T
-        weights[f"{at}.bias"] = torch.cat([role.bias.flatten() for role in roles])
-    return weights
-
-
-def _make_llama(network: LanguageModel) -> Weights:
-    """Return query, key and value; all attention matrices have a bias, or none has."""
-    config = network.config
-    kv_heads, biased = count_kv_heads(config), has_bias(config)
-    weights: Weights = {}
-    for index, part in enumerate(network.stack.blocks):
-        at, out = f"model.layers.{index}.self_attn", part.attention.o_proj
         for name, role in zip("qkv", _make_roles(part.attention, kv_heads), strict=True):
-            weights[f"{at}.{name}_proj.weight"] = role.weight.flatten(0, 1)
-            if biased:
-                weights[f"{at}.{name}_proj.bias"] = role.bias.flatten()
-        if biased and cast("Tensor | None", out.bias) is None:
-            weights[f"{at}.o_proj.bias"] = out.weight.new_zeros(out.weight.shape[0])
-    return weights
+            at = f"stack.blocks.{index}.attention.{name}_proj"
+            yield f"{at}.weight", role.weight.flatten(0, 1)
+            if bias:
+                yield f"{at}.bias", role.bias.flatten()
 
 
 def _make_roles(attention: Attention, kv_heads: int) -> list[LinearMap]:
@@ -263,9 +247,4 @@ _RULES: Mapping[StockArchitecture, Rule] = {
     "gpt2": _obstacles_to_gpt2,
     "llama": _obstacles_to_llama,
     "deepseek": find_latent_obstacles,
-}
-_MAKERS: Mapping[StockArchitecture, Callable[[LanguageModel], Weights]] = {
-    "gpt2": _make_gpt2,
-    "llama": _make_llama,
-    "deepseek": make_latent_weights,
 }

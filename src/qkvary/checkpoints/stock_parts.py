@@ -1,72 +1,149 @@
-"""Tensors of stock architectures as the parameters of our networks: parts, and channels of heads.
+"""Tensors of other programs as the parameters of our networks, and back, by the tables of names.
 
-A stock tensor may join several of ours, and its channels within a head may be in another order: our
-heads rotate the last channels, those of transformers the first.
+A stored tensor may join several of ours, and its channels within a head may be in another order:
+our heads rotate the last channels, those of transformers the first, neighbours in llama.cpp's
+Llama.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.checkpoints.stock_names import Row
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.stock_names import Row, list_tensors
+from qkvary.checkpoints.structure import make_language_model
+from qkvary.storage.errors import DamagedError, UsageError
 
+Side = Literal["theirs", "gguf"]
+"""The program: transformers or llama.cpp."""
+Weights = dict[str, Tensor]
+Order = Callable[[AttentionConfig], Sequence[int]]
+"""Returns the channel of our heads at each place of theirs."""
+
+PLUS_ONE = "rmsnorm-plus-one"
+"""The norm of Gemma, which adds one to its gain."""
 _IN_HEADS = ("q_proj", "k_proj", "query_norm", "key_norm")
 """Modules whose rows are the channels of query heads or key heads."""
 
 
-def is_turned(name: str) -> bool:
+def read_weights(
+    tensors: Mapping[str, Tensor],
+    family: str,
+    config: LanguageModelConfig,
+    side: Side,
+    order: Order,
+    where: str,
+) -> Weights:
+    """Return stored tensors as parameters; wrong shapes are refused later.
+
+    Args:
+        tensors: The tensors by their names.
+        family: The ``model_type`` of transformers.
+        config: The network.
+        side: The program that stored them.
+        order: That of the program.
+        where: The name of the checkpoint in messages.
+
+    Raises:
+        DamagedError: if a tensor is missing.
+        UsageError: if there is one too many.
+    """
+    left, found, needed = dict(tensors), Weights(), _needed_names(config)
+    layer, size = config.layers[0], config.layers[0].size_per_head
+    widths = [layer.width(source) for source in layer.variant.sharing.projections]
+    for row in list_tensors(family, config.num_layers):
+        name, names = getattr(row, side), row.ours.split(",")
+        if name not in left:
+            if needed & {*names}:
+                raise DamagedError(f"{where} lacks the tensor {name}")
+            continue
+        tensor = torch.atleast_1d(left.pop(name))
+        if side == "theirs":
+            tensor = _change(row, tensor, size, is_stored=True)
+        is_joined = len(names) == len(widths) == 3 and sum(widths) == len(tensor)
+        parts = tensor.split(widths) if is_joined else tensor.tensor_split(len(names))
+        for ours, part in zip(names, parts, strict=True):
+            found[ours] = restore_order(ours, part, layer, order).contiguous()
+    if left:
+        raise UsageError(f"{where} has {min(left)[:80]}, which this program does not compute")
+    return found
+
+
+def restore_order(name: str, part: Tensor, layer: AttentionConfig, order: Order) -> Tensor:
+    """Return a stored parameter with the channels of heads in our order.
+
+    Args:
+        name: Our name. Only queries and keys have another order.
+        part: The parameter.
+        layer: The attention layer.
+        order: That of the program which stored it.
+    """
+    size = layer.size_per_head
+    if not _is_turned(name) or len(part) < size or len(part) % size:
+        return part
+    return _order_channels(part, size, sorted(range(size), key=order(layer).__getitem__))
+
+
+def _needed_names(config: LanguageModelConfig) -> set[str]:
+    try:
+        with torch.device("meta"):
+            return {*make_language_model(config).state_dict()}
+    except RuntimeError:
+        # Of sizes that no file has, which are refused with the weights.
+        return set()
+
+
+def name_weights(
+    find: Callable[[str], Tensor | None],
+    family: str,
+    config: LanguageModelConfig,
+    side: Side,
+    order: Order,
+) -> Iterator[tuple[Row, Tensor]]:
+    """Yield the tensors that another program stores, in the order of a file.
+
+    Args:
+        find: Returns the parameter of a name, ``None`` if the network has none.
+        family: The ``model_type`` of transformers.
+        config: The network.
+        side: The program.
+        order: That of the program.
+    """
+    layer, size = config.layers[0], config.layers[0].size_per_head
+    for row in list_tensors(family, config.num_layers):
+        names = row.ours.split(",")
+        parts = [
+            _order_channels(part, size, order(layer)) if _is_turned(name) else part
+            for name in names
+            if (part := find(name)) is not None
+        ]
+        if len(parts) == len(names):
+            joined = torch.cat(parts) if len(parts) > 1 else parts[0]
+            yield row, _change(row, joined, size, is_stored=False) if side == "theirs" else joined
+
+
+def rotated_first(layer: AttentionConfig) -> list[int]:
+    """Return the order of transformers, whose rotated channels come first in a head."""
+    still = layer.size_per_head - layer.rotated_channels
+    return [*range(still, layer.size_per_head), *range(still)]
+
+
+def _change(row: Row, tensor: Tensor, size: int, *, is_stored: bool) -> Tensor:
+    """Return a tensor of ours as transformers lays it out, or a stored one as ours."""
+    if row.change == "interleaved" and len(tensor) % (3 * size) == 0:
+        cut = (-1, 3, size) if is_stored else (3, -1, size)
+        return tensor.unflatten(0, cut).transpose(0, 1).flatten(0, 2)
+    return tensor.T if row.change == "transposed" and tensor.dim() == 2 else tensor
+
+
+def _is_turned(name: str) -> bool:
     """Return whether the rows of a parameter are query or key channels, which may be rotated."""
     return name.rpartition(".")[0].endswith(_IN_HEADS)
 
 
-def split_parts(
-    row: Row, tensor: Tensor, layer: AttentionConfig, *, is_transposed: bool = False
-) -> dict[str, Tensor]:
-    """Return the parts of a tensor under our names; wrong shapes are refused later.
-
-    Args:
-        row: Its names.
-        tensor: The tensor, without the change of its row.
-        layer: The attention layer.
-        is_transposed: Whether the change of its row, if it is a transposition, is undone.
-    """
-    names = row.ours.split(",")
-    if row.change == "transposed" and is_transposed and tensor.dim() == 2:
-        tensor = tensor.T
-    tensor = torch.atleast_1d(tensor)
-    if row.change == "interleaved" and not len(tensor) % (3 * layer.size_per_head):
-        tensor = tensor.unflatten(0, (-1, 3, layer.size_per_head)).transpose(0, 1).flatten(0, 2)
-    widths = [layer.width(source) for source in layer.variant.sharing.projections]
-    if len(names) == len(widths) == 3 and sum(widths) == len(tensor):
-        parts = tensor.split(widths)
-    else:
-        parts = tensor.tensor_split(len(names))
-    return dict(zip(names, parts, strict=True))
-
-
-def join_parts(row: Row, parts: Sequence[Tensor], layer: AttentionConfig) -> Tensor:
-    """Return the tensor that :func:`split_parts` splits, with the change its row names."""
-    joined = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
-    if row.change == "interleaved":
-        cut = (3, -1, layer.size_per_head)
-        joined = joined.unflatten(0, cut).transpose(0, 1).flatten(0, 2)
-    return joined.T if row.change == "transposed" and joined.dim() == 2 else joined
-
-
-def order_channels(tensor: Tensor, size: int, order: Sequence[int]) -> Tensor:
-    """Return a tensor with the channels of every head in another order.
-
-    Args:
-        tensor: The tensor; one of whole heads.
-        size: Channels of a head.
-        order: The channel at each place.
-    """
+def _order_channels(tensor: Tensor, size: int, order: Sequence[int]) -> Tensor:
+    """Return a tensor of whole heads with the channels of every head in another order."""
     return tensor.unflatten(0, (-1, size))[:, list(order)].flatten(0, 1)
-
-
-def rotated_last(layer: AttentionConfig) -> list[int]:
-    """Return the order that moves rotated channels from the front of a head to its end."""
-    size, rotated = layer.size_per_head, layer.rotated_channels
-    return [*range(rotated, size), *range(rotated)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from qkvary.checkpoints.sharded_state import Reader, whole_contents
+from qkvary.checkpoints.sharded_state import Reader, file_contents
 from qkvary.checkpoints.tensor_files import tensor_bytes
 from qkvary.storage.checkpoint_folders import (
     DEFAULT_KEEP,
@@ -93,7 +93,7 @@ def save_training_state(directory: Path, state: TrainingState, *, keep: int = DE
         ResourceError: if the disk is full, broken or not writable; earlier states stay.
         DamagedError: if the written state cannot be read back.
     """
-    files = whole_contents({"weights": state.weights, "optimizer": state.optimizer})
+    files = file_contents({"weights": state.weights, "optimizer": state.optimizer})
     size = sum(contents.size for contents in files.values())
     with checkpoint_directory(directory, state.step, size) as folder:
         entries = write_checked(folder, files)

@@ -7,10 +7,8 @@ manifest has a canonical encoding and contains its own digest.
 import hashlib
 import os
 import re
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +20,6 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 MANIFEST_NAME = "MANIFEST.json"
 FORMAT = DocumentFormat(name="a manifest", version=1, key="format_version")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-_BLOCK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,70 +35,6 @@ class FileEntry:
     def of(cls, data: bytes) -> "FileEntry":
         """Describe ``data``."""
         return cls(size=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
-class CheckedFile:
-    """A file that is read sequentially and checked against its entry.
-
-    Its contents must not be used before ``finish`` has succeeded.
-    """
-
-    def __init__(self, path: Path, entry: FileEntry, file: FileIO) -> None:
-        """Start at the first byte of an open file."""
-        self.path, self.entry, self._file = path, entry, file
-        self._digest = hashlib.sha256()
-        self.left = entry.size
-
-    def fill(self, view: memoryview) -> None:
-        """Fill ``view`` with the next bytes.
-
-        Raises:
-            DamagedError: if there are fewer.
-        """
-        while view:
-            try:
-                count = self._file.readinto(view)
-            except OSError as error:
-                raise DamagedError(f"{self.path} cannot be read: {error.strerror}") from None
-            if not count:
-                raise DamagedError(f"{self.path} is truncated")
-            self._digest.update(view[:count])
-            self.left -= count
-            view = view[count:]
-
-    def take(self, size: int) -> bytes:
-        """Return the next ``size`` bytes.
-
-        Raises:
-            DamagedError: if there are fewer.
-        """
-        if not 0 <= size <= self.left:
-            raise DamagedError(f"{self.path} is truncated")
-        data = bytearray(size)
-        self.fill(memoryview(data))
-        return bytes(data)
-
-    def skip(self, size: int) -> None:
-        """Skip the next ``size`` bytes.
-
-        Raises:
-            DamagedError: if there are fewer.
-        """
-        room = memoryview(bytearray(min(size, _BLOCK_BYTES)))
-        while size > 0:
-            block = room[:size]
-            self.fill(block)
-            size -= len(block)
-
-    def finish(self) -> None:
-        """Read the rest and check the digest.
-
-        Raises:
-            DamagedError: if the file does not match its entry.
-        """
-        self.skip(self.left)
-        if self._digest.hexdigest() != self.entry.sha256:
-            raise _changed(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +69,8 @@ class Manifest:
             raise _changed(path)
         return data
 
-    @contextmanager
-    def open(self, directory: Path, name: str) -> Generator[CheckedFile]:
-        """Open a file for sequential reading; the block must end with ``finish``.
+    def check_file(self, directory: Path, name: str) -> Path:
+        """Return the path of a file after checking it, without holding it in memory.
 
         Raises:
             DamagedError: as ``read``.
@@ -146,15 +78,16 @@ class Manifest:
         """
         path, entry = self._find(directory, name)
         try:
-            # Unbuffered, because reads are large and this avoids a copy.
-            file = path.open("rb", buffering=0)
+            with path.open("rb", buffering=0) as file:
+                found = os.fstat(file.fileno()).st_size
+                if found != entry.size:
+                    raise _resized(path, found, entry)
+                digest = hashlib.file_digest(file, "sha256")
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
-        with file:
-            size = os.fstat(file.fileno()).st_size
-            if size != entry.size:
-                raise _resized(path, size, entry)
-            yield CheckedFile(path, entry, file)
+        if digest.hexdigest() != entry.sha256:
+            raise _changed(path)
+        return path
 
     def check(self, directory: Path) -> None:
         """Check all files without holding them in memory.
@@ -163,8 +96,7 @@ class Manifest:
             DamagedError: as ``read``.
         """
         for name in self.files:
-            with self.open(directory, name) as file:
-                file.finish()
+            self.check_file(directory, name)
 
     def _find(self, directory: Path, name: str) -> tuple[Path, FileEntry]:
         entry = self.files.get(name)

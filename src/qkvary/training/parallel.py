@@ -24,10 +24,9 @@ from qkvary.checkpoints.sharded_state import (
     Kind,
     Reader,
     Tensors,
+    file_contents,
     row_counts,
-    shard_contents,
     shard_metadata,
-    whole_contents,
 )
 from qkvary.checkpoints.training_state import TrainingState, state_sha256
 from qkvary.storage.checkpoint_folders import (
@@ -201,9 +200,9 @@ class Sharded(_MultiProcess):
         """Write one file per rank; rank 0 completes the checkpoint."""
         tensors = _tensors(model, optimizer)
         rows = _choose(tensors, sharded=True)
-        contents = shard_contents(rows, number=self.rank, count=self.size)
+        contents = file_contents(rows, number=self.rank, count=self.size)
         if self.rank == 0:
-            contents |= whole_contents(_choose(tensors, sharded=False))
+            contents |= file_contents(_choose(tensors, sharded=False))
         size = int(self.all_reduce([float(sum(file.size for file in contents.values()))])[0])
         with ExitStack() as stack:
             folder = Path(

@@ -74,8 +74,8 @@ def test_shared_heads_equal_the_loops(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"vocab_size": 0}, DamagedError, "has vocab_size 0, expected a whole number from 1"),
-        ({"num_layers": 10**6}, DamagedError, "has 1000000 layers, expected at most"),
+        ({"vocab_size": 0}, DamagedError, "expected a whole number in 1 ... 2^40 for vocab_size"),
+        ({"num_layers": 10**6}, DamagedError, "layers, got 1000000"),
         ({"num_layers": 3}, DamagedError, "but its configuration requires"),
         ({"num_kv_heads": 3}, DamagedError, "not describe a network: expected KV heads that"),
         ({"chars": "aa"}, DamagedError, "expected an alphabet of distinct characters"),

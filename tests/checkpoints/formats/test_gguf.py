@@ -1,6 +1,7 @@
 """GGUF files as checkpoints: what is not computed here is refused, damage is one sentence."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,17 +9,19 @@ import torch
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.formats.gguf import load, read_config
 from qkvary.checkpoints.gguf.files import Tensor, pack_file
-from qkvary.checkpoints.gguf.networks import convert_network
+from qkvary.checkpoints.gguf.networks import GgufNetwork, convert_network
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
 from qkvary.checkpoints.reference_models import find_reference
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
+from tests.checkpoints.gguf.test_networks import PORTABLE, build_portable
 
 NETWORK = LanguageModel(d_model=8, num_heads=2, num_layers=2, vocabulary=13, max_tokens=11).eval()
 TOKENIZER = CharacterTokenizer("abcdefgh,.é", has_separator=True)
 WRITTEN = convert_network(NETWORK, "f32")
 METADATA = {**WRITTEN.metadata, **convert_tokenizer(TOKENIZER, 13).metadata}
+LATENT = convert_network(build_portable(PORTABLE[0]), "f32")
 DATA = pack_file(METADATA, WRITTEN.tensors)
 
 
@@ -37,8 +40,8 @@ def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
     ("changes", "error", "message"),
     [
         ({"general.architecture": "mamba"}, UsageError, "architecture 'mamba'; choices:"),
-        ({"llama.block_count": 3}, DamagedError, "weights, but its configuration requires"),
-        ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers but fewer tensors"),
+        ({"llama.block_count": 3}, DamagedError, "lacks the tensor blk.2.attn_norm.weight"),
+        ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers and fewer tensors"),
         ({"llama.attention.head_count_kv": 3}, DamagedError, "does not describe a network"),
         ({"llama.rope.scaling.type": "su"}, UsageError, "has rope.scaling.type 'su', which this"),
         ({"tokenizer.ggml.model": "bert"}, UsageError, "a tokenizer of the kind 'bert'; choices"),
@@ -54,12 +57,61 @@ def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
 def test_another_network_is_refused(
     changes: dict[str, object], error: type[QkvaryError], message: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.gguf").write_bytes(pack_file({**METADATA, **changes}, WRITTEN.tensors))
+    found = refusal(tmp_path, {**METADATA, **changes}, WRITTEN.tensors)
+    assert message in str(found)
+    assert type(found) is error
+
+
+def refusal(folder: Path, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> QkvaryError:
+    (folder / "a.gguf").write_bytes(pack_file(metadata, tensors))
     with pytest.raises(QkvaryError) as caught:
-        load(tmp_path)
-    assert message in str(caught.value)
-    assert type(caught.value) is error
+        load(folder)
     assert len(str(caught.value).splitlines()) == 1
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope.scaling.yarn_ext_factor", 0.5),
+        ("rope.scale_linear", 2.0),
+        ("attention.causal", False),
+        ("attention.sliding_window", 4),
+        ("expert_count", 8),
+    ],
+)
+@pytest.mark.parametrize("written", [WRITTEN, LATENT], ids=["llama", "deepseek2"])
+def test_what_changes_the_computation_is_refused(
+    written: GgufNetwork, key: str, value: Any, tmp_path: Path
+) -> None:
+    metadata = {**written.metadata, f"{written.architecture}.{key}": value}
+    error = refusal(tmp_path, metadata, written.tensors)
+    assert type(error) is UsageError
+    assert str(error) == f"{tmp_path} has {key}, which this program does not compute"
+
+
+@pytest.mark.parametrize("key", ["type", "factor", "attn_factor"])
+def test_a_scaled_latent_network_is_refused(key: str, tmp_path: Path) -> None:
+    value = {"type": "yarn", "factor": 4.0, "attn_factor": 0.5}[key]
+    metadata = {**LATENT.metadata, f"deepseek2.rope.scaling.{key}": value}
+    assert f"has rope.scaling.{key}, which" in str(refusal(tmp_path, metadata, LATENT.tensors))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"factor": 4.0}, UsageError, "has rope_freqs and rope.scaling, expected"),
+        ({"factor": [4.0]}, DamagedError, "expected a number for rope.scaling.factor"),
+        ({"attn_factor": 0.5}, UsageError, "has rope.scaling.attn_factor 0.5"),
+    ],
+)
+def test_a_partial_rotation_is_not_scaled(
+    changes: dict[str, Any], kind: type[QkvaryError], message: str, tmp_path: Path
+) -> None:
+    scaled = {f"llama.rope.scaling.{key}": value for key, value in changes.items()}
+    error = refusal(tmp_path, {**METADATA, **scaled}, WRITTEN.tensors)
+    assert type(error) is kind
+    assert message in str(error)
 
 
 @pytest.mark.parametrize(

@@ -140,5 +140,5 @@ def test_invalid_models_are_rejected(
 
 def test_the_header_is_read_as_it_is_written() -> None:
     sizes = read_header(PACKED, len(PACKED), "m")
-    assert (sizes.dim, sizes.hidden, sizes.layers, sizes.heads) == (24, 11, 2, 6)
-    assert (sizes.kv_heads, sizes.vocabulary, sizes.tokens, sizes.tied) == (3, 307, 33, True)
+    assert sizes == (24, 11, 2, 6, 3, 307, 33)
+    assert sizes.tied

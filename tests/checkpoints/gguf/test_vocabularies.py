@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryModel
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from qkvary.checkpoints.gguf.files import pack_file, parse_file
+from qkvary.checkpoints.gguf.files import pack_file
+from qkvary.checkpoints.gguf.headers import parse_file
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
 from qkvary.checkpoints.gguf.splitting import SPLITTINGS
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer

@@ -89,7 +89,7 @@ def test_all_norms_have_one_epsilon(label: str, tied_head: bool) -> None:
             "no layer has exp",
         ),
         ('"kv_lora_rank": 12', '"kv_lora_rank": "x"', UsageError, "kv_lora_rank of a deepseek_v3"),
-        ('"kv_lora_rank": 12', '"kv_lora_rank": 13', DamagedError, "has kv_a_proj_with_mqa of"),
+        ('"kv_lora_rank": 12', '"kv_lora_rank": 13', DamagedError, "kv_a_proj_with_mqa.weight of"),
         ('"rope_type": "default"', '"rope_type": "yarn"', UsageError, "default) for rope_type"),
         (
             '"rope_parameters": {',

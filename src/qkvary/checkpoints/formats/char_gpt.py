@@ -8,10 +8,12 @@ from pathlib import Path
 
 from torch import Tensor
 
+from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import char_config
 from qkvary.checkpoints.contradictions import collect
 from qkvary.checkpoints.formats.transformers_folder import CONFIG, WEIGHTS, holds, read_folder
+from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.storage.errors import DamagedError
@@ -46,48 +48,25 @@ def recognises(path: Path) -> bool:
 
 
 def load(path: Path) -> LoadedModel:
-    """Load a model with its characters.
-
-    Raises:
-        UsageError: if the weights cannot be read, or the network is of an unsupported kind.
-        DamagedError: if a file is damaged.
-        UnsafeError: if it is a pickle.
-    """
+    """Load a model with its characters."""
     folder, config = read_folder(path)
-    where = str(folder / CONFIG)
-    try:
-        tokenizer = CharacterTokenizer(_read_characters(config, where))
-    except DamagedError:
-        raise
-    except ValueError as error:
-        raise DamagedError(f"{where} cannot be used: {error}") from None
-    tensors = parse_weights(read_file(folder / WEIGHTS), str(folder / WEIGHTS))
+    where, weights = str(folder / CONFIG), str(folder / WEIGHTS)
+    with explain(where):
+        tokenizer = CharacterTokenizer(Fields(config, "character").text("chars", default=""))
+    tensors = parse_weights(read_file(folder / WEIGHTS), weights)
     network = char_config.read_config(config, where, most_layers=len(tensors))
     if tokenizer.vocabulary != network.vocabulary:
         raise DamagedError(
             f"{where} has a vocabulary of {network.vocabulary}, but its tokenizer one of "
             f"{tokenizer.vocabulary}"
         )
-    weights = _rename(tensors, network.num_layers, str(folder / WEIGHTS))
-    return build_model(network, weights, tokenizer, str(folder / WEIGHTS))
+    return build_model(network, _rename(tensors, network.num_layers, weights), tokenizer, weights)
 
 
 def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of the network, without its weights.
-
-    Raises:
-        UsageError: for a network of an unsupported kind.
-        DamagedError: if the configuration is damaged.
-    """
+    """Return the configuration of the network, without its weights."""
     folder, config = read_folder(path)
     return char_config.read_config(config, str(folder / CONFIG))
-
-
-def _read_characters(config: dict[str, object], where: str) -> str:
-    characters = config.get("chars")
-    if not isinstance(characters, str):
-        raise DamagedError(f"{where} has chars that are not text")
-    return characters
 
 
 def _rename(tensors: dict[str, Tensor], layers: int, where: str) -> dict[str, Tensor]:

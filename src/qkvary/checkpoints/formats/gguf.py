@@ -3,14 +3,12 @@
 from pathlib import Path
 
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.contradictions import collect
 from qkvary.checkpoints.gguf.configs import make_config, read_sizes
-from qkvary.checkpoints.gguf.files import GgufFile, parse_file
-from qkvary.checkpoints.gguf.headers import check_parts, list_files, list_parts, read_header
+from qkvary.checkpoints.gguf.headers import list_files, read_file
 from qkvary.checkpoints.gguf.reading import read_network
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
 from qkvary.checkpoints.models import LoadedModel, build_model
-from qkvary.storage.untrusted_files import only_file, read_file
+from qkvary.storage.untrusted_files import only_file
 
 FORMAT = "GGUF (a .gguf file of llama.cpp)"
 TOKENIZER_FILES = ()
@@ -22,38 +20,13 @@ def recognises(path: Path) -> bool:
 
 
 def load(path: Path) -> LoadedModel:
-    """Load a network, and its tokenizer if it has one.
-
-    Raises:
-        UsageError: if a folder holds several files, or a file has a network that is not computed
-            here.
-        DamagedError: if a file is damaged.
-    """
-    file = read(path)
+    """Load a network, and its tokenizer if it has one."""
+    file = read_file(only_file(path, list_files(path)), is_whole=True)
     config, weights = read_network(file, str(path))
     return build_model(config, weights, read_tokenizer(file.metadata, str(path)), str(path))
 
 
 def read_config(path: Path) -> LanguageModelConfig | None:
-    """Return the configuration of the network from the header; ``None`` for DeepSeek.
-
-    Raises:
-        UsageError: if a folder holds several files, or a file has a network that is not computed
-            here.
-        DamagedError: if a file is damaged.
-    """
+    """Return the configuration of the network from the header; ``None`` for DeepSeek."""
     file = only_file(path, list_files(path))
-    return make_config(read_sizes(read_header(file), str(file)))
-
-
-def read(path: Path) -> GgufFile:
-    """Return metadata and tensors of a file, or of the only file in a folder, with all parts.
-
-    Raises:
-        UsageError: if a folder holds several files.
-        DamagedError: if the file is damaged, or a part of it is missing.
-    """
-    paths = check_parts(list_parts(only_file(path, list_files(path))))
-    parts = [parse_file(read_file(one), str(one)) for one in paths]
-    tensors = (pair for part in parts for pair in part.tensors.items())
-    return GgufFile(parts[0].metadata, collect(tensors, str(paths[0])))
+    return make_config(read_sizes(read_file(file), str(file)))

@@ -14,7 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.gguf.rotation import paired_first
+from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.llama2c_header import (
     HEADER,
     ROTARY_BASE,
@@ -26,6 +29,7 @@ from qkvary.checkpoints.llama2c_header import (
 )
 from qkvary.checkpoints.models import LoadedModel, build_model
 from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
+from qkvary.checkpoints.stock_parts import restore_order
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, only_file, read_file
@@ -42,30 +46,19 @@ def recognises(path: Path) -> bool:
 
 
 def load(path: Path) -> LoadedModel:
-    """Load a model and, if one is next to it, its tokenizer.
-
-    Raises:
-        UsageError: if a folder holds several models, or a file cannot be read.
-        DamagedError: if a file does not match its header.
-        UnsafeError: if it is a pickle.
-    """
+    """Load a model and, if one is next to it, its tokenizer."""
     file = only_file(path, list_files(path))
     data = read_file(file)
     sizes = read_header(data, len(data), str(file))
     parts = _read_parts(data, sizes)
     _check_rotation(parts, sizes, str(file))
     tokenizer = _find_tokenizer(file, sizes.vocabulary)
-    return build_model(make_config(sizes), _make_weights(parts, sizes), tokenizer, str(file))
+    config = make_config(sizes)
+    return build_model(config, _make_weights(parts, config.layers[0]), tokenizer, str(file))
 
 
 def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of the network from the header of its file.
-
-    Raises:
-        UsageError: if a folder holds several models, or a file cannot be read.
-        DamagedError: if a file does not match its header.
-        UnsafeError: if it is a pickle.
-    """
+    """Return the configuration of the network from the header of its file."""
     return make_config(read_file_header(only_file(path, list_files(path))))
 
 
@@ -98,10 +91,8 @@ def read_tokenizer(
         place += length
     if place != len(data):
         raise DamagedError(f"{where} has {len(data) - place:,} bytes after {vocabulary} pieces")
-    try:
+    with explain(where, "is not a tokenizer"):
         return PieceTokenizer(pieces, scores, joins_spaces=one_space)
-    except ValueError as error:
-        raise DamagedError(f"{where} is not a tokenizer: {error}") from None
 
 
 def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
@@ -125,19 +116,17 @@ def _joins_spaces(path: Path) -> bool:
 
 
 def _read_parts(data: bytes, sizes: Header) -> dict[str, NDArray[np.float32]]:
-    shapes = sizes.parts()
     place, parts = HEADER.size, dict[str, NDArray[np.float32]]()
-    for name, shape in shapes.items():
-        count = math.prod(shape)
-        values = np.frombuffer(data, dtype="<f4", count=count, offset=place)
-        parts[name] = values.reshape(shape).astype(np.float32)
-        place += 4 * count
+    for name, shape in sizes.parts().items():
+        values = np.frombuffer(data, "<f4", math.prod(shape), place).reshape(shape)
+        parts[name] = values.astype(np.float32)
+        place += values.nbytes
     return parts
 
 
 def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where: str) -> None:
     """Refuse a model that was trained with another rotary embedding."""
-    count = min(sizes.tokens, CHECKED_POSITIONS)
+    count = min(sizes.seq_len, CHECKED_POSITIONS)
     steps = ROTARY_BASE ** (-np.arange(0, sizes.head_dim, 2) / sizes.head_dim)
     angles = np.arange(count)[:, None] * steps
     for name, expected in (("cosines", np.cos(angles)), ("sines", np.sin(angles))):
@@ -146,31 +135,13 @@ def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where:
             raise DamagedError(f"{where} has {name} of a rotary base other than 10,000")
 
 
-def _make_weights(parts: dict[str, NDArray[np.float32]], sizes: Header) -> dict[str, Tensor]:
-    tensors = {name: torch.from_numpy(values) for name, values in parts.items()}
-    weights = {
-        "embedding": tensors["embedding"],
-        "stack.final_norm.weight": tensors["final_norm"],
-    }
-    if not sizes.tied:
-        weights["head_weight"] = tensors["head"]
-    for layer in range(sizes.layers):
-        own = {
-            "attention.q_proj": _split_halves(tensors["query"][layer], sizes.heads),
-            "attention.k_proj": _split_halves(tensors["key"][layer], sizes.kv_heads),
-            "attention.v_proj": tensors["value"][layer],
-            "attention.o_proj": tensors["output"][layer],
-            "attention_norm": tensors["attention_norm"][layer],
-            "feed_forward.gate": tensors["gate"][layer],
-            "feed_forward.up": tensors["up"][layer],
-            "feed_forward.down": tensors["down"][layer],
-            "feed_forward_norm": tensors["feed_forward_norm"][layer],
-        }
-        weights |= {f"stack.blocks.{layer}.{name}.weight": part for name, part in own.items()}
+def _make_weights(
+    parts: dict[str, NDArray[np.float32]], layer: AttentionConfig
+) -> dict[str, Tensor]:
+    weights = dict[str, Tensor]()
+    for name, values in parts.items():
+        if name not in ("cosines", "sines"):
+            each = torch.from_numpy(values if "{}" in name else values[None])
+            for number, part in enumerate(each):
+                weights[name.format(number)] = restore_order(name, part, layer, paired_first)
     return weights
-
-
-def _split_halves(weight: Tensor, heads: int) -> Tensor:
-    """Reorder row pairs (0, 1), (2, 3), ... to all first, then all second rows of each head."""
-    pairs = weight.unflatten(0, (heads, -1, 2))
-    return pairs.transpose(1, 2).flatten(0, 2)

@@ -1,7 +1,8 @@
 """Language models as transformers saves them, read without transformers: Llama, Qwen, Gemma, ...
 
 A ``config.json`` and safetensors, in one file or in shards with an index. The families are those of
-``arch.families.language_models``; of a multimodal model, only the language model is read.
+``arch.families.language_models``, and DeepSeek V3 without experts and low-rank queries; of a
+multimodal model, only the language model is read.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,18 +19,19 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.contradictions import collect, is_head_tied, warn_of_ignored
 from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
+    OWN,
     OWN_TOKENIZER,
     WEIGHTS,
     read_folder,
     read_own_tokenizer,
     read_part,
 )
-from qkvary.checkpoints.latent_networks import Weights
+from qkvary.checkpoints.latent_reading import read_latent_network
+from qkvary.checkpoints.latent_sizes import LATENT, LatentSizes, read_latent_sizes
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.checkpoints.sentencepiece import read_pieces
-from qkvary.checkpoints.stock_names import TABLES, list_tensors
-from qkvary.checkpoints.stock_parts import is_turned, order_channels, rotated_last, split_parts
-from qkvary.checkpoints.structure import make_language_model
+from qkvary.checkpoints.stock_names import list_tensors
+from qkvary.checkpoints.stock_parts import Weights, read_weights, rotated_first
 from qkvary.data.model_configs import parse_config
 from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import Tokenizer
@@ -40,9 +42,7 @@ FORMAT = "a language model that transformers saved (config.json, and safetensors
 INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
 
-_OTHERS = ("qkvary", "deepseek_v3")
-"""The ``model_type`` of folders that other formats read."""
-_FAMILIES = ("gpt2", *BLOCKS)
+_FAMILIES = ("gpt2", *BLOCKS, LATENT)
 _PREFIX = "transformer."
 _OF_TEXT = ("language_model.model.", "model.language_model.")
 """Prefixes of the names of the language model's tensors in a multimodal model."""
@@ -55,67 +55,60 @@ def recognises(path: Path) -> bool:
     folder = path.parent if path.name == WEIGHTS else path
     if not (folder / CONFIG).is_file():
         return False
-    try:
-        content = parse_config(read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES), CONFIG)
-    except ValueError:
-        return False
-    kind = content.get("model_type")
-    return isinstance(kind, str) and kind not in _OTHERS
+    text = read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES)
+    return b'"model_type"' in text and f'"{OWN}"'.encode() not in text
 
 
 def load(path: Path) -> LoadedModel:
-    """Load the network and the tokenizer in the same folder.
-
-    Raises:
-        UsageError: if a file cannot be read, or the network has parts that ours have not.
-        DamagedError: if a file is missing or damaged.
-        UnsafeError: if the weights are a pickle.
-    """
-    folder, _ = read_folder(path)
-    family, config = _read(path)
-    table = TABLES.get(family, "llama")
-    tensors = collect(
-        (
-            (complete, tensor)
-            for name, tensor in _read_weights(folder)
-            if (complete := _complete(name, family)) is not None
-        ),
-        str(folder),
-    )
-    if config.num_layers > len(tensors):
-        raise DamagedError(f"{folder / CONFIG} has {config.num_layers} layers, more than tensors")
-    ends = {row.ours: row.theirs for row in list_tensors(table, 1)}
+    """Load the network and the tokenizer in the same folder."""
+    folder, family, sizes = _read(path)
+    where = str(folder)
+    named = ((_complete(name, family), tensor) for name, tensor in _read_weights(folder))
+    tensors = collect(((name, one) for name, one in named if name is not None), where)
+    if sizes.num_layers > len(tensors):
+        raise DamagedError(f"{folder / CONFIG} has {sizes.num_layers} layers, more than tensors")
+    ends = {row.ours: row.theirs for row in list_tensors(family, 1)}
     embedding, head = (tensors.get(ends[name]) for name in ("embedding", "head_weight"))
-    tied = is_head_tied(embedding, head, str(folder), declared=config.tied_head)
-    config = replace(config, tied_head=tied)
-    _remove_buffers(tensors, config, str(folder))
-    try:
-        weights = _rename(tensors, table, config, str(folder))
-    except KeyError as error:
-        raise DamagedError(f"{folder} lacks the tensor {error.args[0]}") from None
-    return build_model(config, weights, _read_tokenizer(folder), str(folder))
+    if is_head_tied(embedding, head, where, declared=sizes.tied_head):
+        # A copy of the embedding, which files may lack.
+        tensors.pop(ends["head_weight"], None)
+    elif head is None:
+        raise DamagedError(f"{where} lacks the tensor {ends['head_weight']}")
+    else:
+        sizes = _untied(sizes)
+    if isinstance(sizes, LatentSizes):
+        config, weights = read_latent_network(sizes, tensors, "theirs", where)
+    else:
+        config = sizes
+        _remove_buffers(tensors, config, where)
+        weights = read_weights(tensors, family, config, "theirs", rotated_first, where)
+    return build_model(config, weights, _read_tokenizer(folder), where)
 
 
-def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of the network, without its weights.
-
-    Raises:
-        UsageError: if the network has parts that ours have not.
-        DamagedError: if the file is missing or damaged.
-    """
-    return _read(path)[1]
+def _untied(sizes: LanguageModelConfig | LatentSizes) -> LanguageModelConfig | LatentSizes:
+    if isinstance(sizes, LatentSizes):
+        return sizes._replace(tied_head=False)
+    return replace(sizes, tied_head=False)
 
 
-def _read(path: Path) -> tuple[str, LanguageModelConfig]:
-    """Return the family and the configuration of the network."""
+def read_config(path: Path) -> LanguageModelConfig | None:
+    """Return the configuration; ``None`` for DeepSeek, whose weights say which heads share keys."""
+    _, _, sizes = _read(path)
+    return None if isinstance(sizes, LatentSizes) else sizes
+
+
+def _read(path: Path) -> tuple[Path, str, LanguageModelConfig | LatentSizes]:
+    """Return the folder, the family, and the configuration of the network."""
     folder, content = read_folder(path)
     try:
         family, fields = find_text(content)
         if family not in _FAMILIES:
             raise fields.refuse("model_type", f"a family that is loaded ({', '.join(_FAMILIES)})")
         if family == "gpt2":
-            return family, read_gpt2(fields)
-        return family, read_language_model(family, fields)
+            return folder, family, read_gpt2(fields)
+        if family == LATENT:
+            return folder, family, read_latent_sizes(fields)
+        return folder, family, read_language_model(family, fields)
     except ValueError as error:
         raise UsageError(f"{folder / CONFIG} cannot be used: {error}") from None
 
@@ -181,36 +174,6 @@ _BUFFERS: Mapping[str, Callable[[Tensor, LanguageModelConfig], bool]] = {
 }
 """Checks of tensors that are not weights against the configuration, by the suffix of the tensor's
 name."""
-
-
-def _rename(tensors: Weights, table: str, config: LanguageModelConfig, where: str) -> Weights:
-    """Return the tensors by our names; unknown ones are left and refused later."""
-    found: Weights = {}
-    needed, layer = _needed_names(config), config.layers[0]
-    size, order = layer.size_per_head, rotated_last(layer)
-    for row in list_tensors(table, config.num_layers):
-        tensor = tensors.pop(row.theirs, None)
-        if config.tied_head and row.ours == "head_weight":
-            # A copy of the embedding; files may omit it.
-            continue
-        if tensor is not None:
-            parts = split_parts(row, tensor, layer, is_transposed=True)
-            for name, part in parts.items():
-                turns = is_turned(name) and len(part) % size == 0
-                parts[name] = (order_channels(part, size, order) if turns else part).contiguous()
-            found |= parts
-        elif needed & {*row.ours.split(",")}:
-            raise KeyError(row.theirs)
-    return collect((*found.items(), *tensors.items()), where)
-
-
-def _needed_names(config: LanguageModelConfig) -> set[str]:
-    try:
-        with torch.device("meta"):
-            return {*make_language_model(config).state_dict()}
-    except RuntimeError:
-        # No file has such sizes; the weights are refused later.
-        return set()
 
 
 def _complete(name: str, family: str) -> str | None:

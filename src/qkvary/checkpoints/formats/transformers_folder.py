@@ -7,7 +7,6 @@ verification.
 
 import json
 from pathlib import Path
-from typing import Any, cast
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.contradictions import collect
@@ -16,12 +15,13 @@ from qkvary.checkpoints.models import (
     LoadedModel,
     build_model,
     parse_config,
+    parse_tokenizer,
     parse_weights,
 )
 from qkvary.data.model_configs import parse_config as parse_object
-from qkvary.data.tokenizers import Tokenizer, make_tokenizer
+from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.jsonvalues import DocumentFormat, decode
+from qkvary.storage.jsonvalues import DocumentFormat
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, MAX_WEIGHT_BYTES, read_file
 
@@ -31,22 +31,18 @@ OWN_TOKENIZER = "qkvary_tokenizer.json"
 """The file that describes our tokenizer; transformers reads files of its own."""
 CONFIG_FORMAT = DocumentFormat(name="a configuration of ours", version=1, key="network_format")
 PREFIX = "network."
+OWN = "qkvary"
+"""Our ``model_type``."""
 TOKENIZER_FILES = (OWN_TOKENIZER,)
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is a folder of this format, or the file of its weights."""
-    return holds(path, b'"qkvary"')
+    """Return whether a path is such a folder, or its weights."""
+    return holds(path, f'"{OWN}"'.encode())
 
 
 def load(path: Path) -> LoadedModel:
-    """Load the network.
-
-    Raises:
-        DamagedError: if a file cannot be read or is damaged.
-        NewerFormatError: if a newer qkvary wrote it.
-        UnsafeError: if it is a pickle.
-    """
+    """Load the network."""
     folder, _ = read_folder(path)
     where = str(folder / WEIGHTS)
     weights = parse_weights(read_part(folder, WEIGHTS), where)
@@ -124,8 +120,4 @@ def read_own_tokenizer(folder: Path) -> Tokenizer | None:
     path = folder / OWN_TOKENIZER
     if not path.is_file():
         return None
-    data = read_part(folder, OWN_TOKENIZER, limit=MAX_SIDE_FILE_BYTES)
-    try:
-        return make_tokenizer(cast("dict[str, Any]", decode(data)))
-    except (ValueError, AttributeError) as error:
-        raise DamagedError(f"{path} is not a tokenizer: {error}") from None
+    return parse_tokenizer(read_part(folder, OWN_TOKENIZER, limit=MAX_SIDE_FILE_BYTES), path)

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.families.fields import Fields
-from qkvary.arch.families.language_models import BLOCKS, read_language_model
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.checkpoints.gguf.headers import GELU, Described
+from qkvary.arch.families.language_models import BLOCKS, read_gpt2, read_language_model
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.gguf.headers import GELU, GgufFile
 from qkvary.checkpoints.gguf.rotation import STILL, count_rotated
+from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.stock_names import GGUF_NAMES
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import LARGEST_SIZE
 
 FAMILIES: Mapping[str, str] = {
     **{name: name for name in ("llama", "qwen2", "qwen3", "phi3", "olmo2", "smollm3")},
@@ -49,8 +49,8 @@ _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetun
 """The settings of scaled rotary positions that are supported."""
 
 
-def read_sizes(file: Described, where: str) -> Sizes:
-    """Return the sizes of a file of a known architecture.
+def read_sizes(file: GgufFile, where: str) -> Sizes:
+    """Return the values of a file of a known architecture.
 
     Args:
         file: Its header.
@@ -71,28 +71,16 @@ def read_sizes(file: Described, where: str) -> Sizes:
     return sizes
 
 
-class Sizes:
-    """The sizes in a header, read field by field."""
+class Sizes(Fields):
+    """The values of an architecture of llama.cpp, and the file that they are in."""
 
-    def __init__(self, file: Described, architecture: str, where: str) -> None:
-        """Read sizes of an architecture of llama.cpp."""
-        self.file, self.where, self.architecture = file, where, architecture
-
-    def get(self, name: str, default: int | None = None) -> int:
-        """Return a size."""
-        found = self.file.metadata.get(f"{self.architecture}.{name}", default)
-        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= LARGEST_SIZE:
-            raise DamagedError(
-                f"{self.where} has {name} {found!r:.40}, expected 1 to {LARGEST_SIZE:,}"
-            )
-        return found
-
-    def number(self, name: str, default: float) -> float:
-        """Return a number that is not a size."""
-        found = self.file.metadata.get(f"{self.architecture}.{name}", default)
-        if not isinstance(found, int | float) or isinstance(found, bool):
-            raise DamagedError(f"{self.where} has {name} {found!r:.40}, expected a number")
-        return float(found)
+    def __init__(self, file: GgufFile, architecture: str, where: str) -> None:
+        """Read the values of an architecture."""
+        start = f"{architecture}."
+        found = file.metadata.items()
+        own = {key.removeprefix(start): value for key, value in found if key.startswith(start)}
+        super().__init__(own, architecture)
+        self.file, self.where, self.shapes = file, where, file.shapes
 
     def require(self, what: str, found: object, expected: object) -> None:
         """Refuse the network if a value differs from the only one computed here."""
@@ -101,56 +89,49 @@ class Sizes:
 
     def require_plain(self) -> None:
         """Refuse a network with a value that changes the computation."""
-        for key, found in self.file.metadata.items():
-            name = key.removeprefix(f"{self.architecture}.")
+        for name, found in self.content.items():
             setting = name.removeprefix("rope.scaling.")
-            is_read = setting in _SCALING and self.architecture in FAMILIES
-            is_read |= name.endswith("window") and self.architecture in _WITH_WINDOWS
+            is_read = setting in _SCALING and self.family in FAMILIES
+            is_read |= name.endswith("window") and self.family in _WITH_WINDOWS
             known = not is_read and (name in _PLAIN or setting != name)
-            if name != key and known and found not in _PLAIN.get(name, ()):
+            if known and found not in _PLAIN.get(name, ()):
                 raise UsageError(f"{self.where} has {name}, which this program does not compute")
-
-    def has(self, name: str) -> bool:
-        """Return whether a value is given and nonzero; 0 means none."""
-        return bool(self.file.metadata.get(f"{self.architecture}.{name}"))
 
     def rotary_base(self) -> float:
         """Return the base of the rotation's frequencies."""
-        found = self.number("rope.freq_base", 10_000.0)
-        if not (math.isfinite(found) and found > 0):
-            raise DamagedError(
-                f"{self.where} has rope.freq_base {found}, expected a finite number above 0"
-            )
+        found = self.number("rope.freq_base", default=10_000.0)
+        if found <= 0:
+            raise self.refuse("rope.freq_base", "a finite number above 0")
         return found
 
     def epsilon(self, name: str) -> float:
         """Return the epsilon of the norms as originally written; the file stores it in 32 bits."""
-        found = self.number(name, 1e-5)
+        found = self.number(name, default=1e-5)
         return next((one for one in (1e-5, 1e-6) if abs(found - one) < 1e-6 * one), found)
 
     @property
-    def layers(self) -> int:
+    def num_layers(self) -> int:
         """Blocks; each has a tensor."""
-        layers = self.get("block_count")
-        if layers > len(self.file.shapes):
-            raise DamagedError(f"{self.where} has {layers:,} layers but fewer tensors")
+        layers = self.size("block_count")
+        if layers > len(self.shapes):
+            raise DamagedError(f"{self.where} has {layers:,} layers and fewer tensors")
         return layers
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
-        if name not in self.file.shapes:
+    def rows(self, name: str) -> int:
+        """Return the rows of a tensor."""
+        if name not in self.shapes:
             raise DamagedError(f"{self.where} has no {name}")
-        return self.file.shapes[name]
+        return self.shapes[name][0]
 
 
 def _make_network(sizes: Sizes) -> LanguageModelConfig:
     """Return the network of a family, from fields named as in transformers."""
-    family = FAMILIES[sizes.architecture]
+    family = FAMILIES[sizes.family]
     config = read_language_model(family, Fields(dict(_describe(sizes, family)), family))
     attention = tuple(_fit_layer(sizes, layer) for layer in config.layers)
     block = config.block
-    if sizes.architecture in _GEMMAS:
-        # The gains in the file already include the one that Gemma adds.
+    if sizes.family in _GEMMAS:
+        # One was added to the gains when the file was made.
         block = dataclasses.replace(block, norm="rmsnorm")
     one = isinstance(config.attention, AttentionConfig)
     return dataclasses.replace(config, attention=attention[0] if one else attention, block=block)
@@ -158,7 +139,7 @@ def _make_network(sizes: Sizes) -> LanguageModelConfig:
 
 def _fit_layer(sizes: Sizes, layer: AttentionConfig) -> AttentionConfig:
     """Return a layer with the biases that the file contains."""
-    shapes = sizes.file.shapes
+    shapes = sizes.shapes
     return dataclasses.replace(
         layer,
         bias=any(f"blk.0.attn_{name}.bias" in shapes for name in ("q", "qkv")),
@@ -169,48 +150,50 @@ def _fit_layer(sizes: Sizes, layer: AttentionConfig) -> AttentionConfig:
 
 def _describe(sizes: Sizes, family: str) -> Iterator[tuple[str, object]]:
     """Yield the fields of the configuration under the names of transformers."""
-    d_model, heads = sizes.get("embedding_length"), sizes.get("attention.head_count")
-    head_dim = sizes.get("attention.key_length", d_model // heads)
-    sizes.require("value_length", sizes.get("attention.value_length", head_dim), head_dim)
+    d_model, heads = sizes.size("embedding_length"), sizes.size("attention.head_count")
+    head_dim = sizes.size("attention.key_length", default=d_model // heads)
+    sizes.require("value_length", sizes.size("attention.value_length", default=head_dim), head_dim)
     block = BLOCKS[family]
     kind = "layer_norm" if block.norm == "layernorm" else "layer_norm_rms"
     yield "hidden_size", d_model
     yield "num_attention_heads", heads
-    yield "num_key_value_heads", sizes.get("attention.head_count_kv", heads)
+    yield "num_key_value_heads", sizes.size("attention.head_count_kv", default=heads)
     yield "head_dim", head_dim
-    yield "intermediate_size", sizes.get("feed_forward_length")
-    yield "num_hidden_layers", sizes.layers
-    yield "vocab_size", sizes.shape("token_embd.weight")[0]
-    yield "max_position_embeddings", sizes.get("context_length")
-    yield "tie_word_embeddings", "output.weight" not in sizes.file.shapes
+    yield "intermediate_size", sizes.size("feed_forward_length")
+    yield "num_hidden_layers", sizes.num_layers
+    yield "vocab_size", sizes.rows("token_embd.weight")
+    yield "max_position_embeddings", sizes.size("context_length")
+    yield "tie_word_embeddings", "output.weight" not in sizes.shapes
     yield block.eps, sizes.epsilon(f"attention.{kind}_epsilon")
     yield "rope_parameters", _describe_rotation(sizes, head_dim)
-    yield "rope_local_base_freq", sizes.number("rope.freq_base_swa", 10_000.0)
-    if sizes.has("rope.scaling.original_context_length"):
-        yield "original_max_position_embeddings", sizes.get("rope.scaling.original_context_length")
-    if sizes.has("attention.sliding_window"):
-        yield "sliding_window", sizes.get("attention.sliding_window")
+    yield "rope_local_base_freq", sizes.number("rope.freq_base_swa", default=10_000.0)
+    for name, field in (
+        ("rope.scaling.original_context_length", "original_max_position_embeddings"),
+        ("attention.sliding_window", "sliding_window"),
+    ):
+        # 0 means none.
+        if sizes.content.get(name):
+            yield field, sizes.size(name)
     if block.parallel or "use_parallel_residual" in block.fixed:
-        key = f"{sizes.architecture}.use_parallel_residual"
-        yield "use_parallel_residual", sizes.file.metadata.get(key, True)
+        yield "use_parallel_residual", sizes.content.get("use_parallel_residual", True)
     for name, field, default in (
         ("attn_logit_softcapping", block.score_cap, 50.0),
         ("final_logit_softcapping", block.logit_cap, 30.0),
     ):
         if field is not None:
-            # If a file omits them, Gemma 2 has both caps.
-            usual = default if sizes.architecture == "gemma2" else 0.0
-            yield field, sizes.number(name, usual) or None
+            # Gemma 2 has both where a file does not say.
+            usual = default if sizes.family == "gemma2" else 0.0
+            yield field, sizes.number(name, default=usual) or None
     if block.scale is not None:
-        by_width = sizes.layers == _GEMMAS[sizes.architecture]
+        by_width = sizes.num_layers == _GEMMAS[sizes.family]
         yield block.scale, d_model // heads if by_width else head_dim
 
 
 def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
-    base, rotated = sizes.rotary_base(), sizes.get("rope.dimension_count", head_dim)
-    if sizes.architecture in PAIRED:
+    base, rotated = sizes.rotary_base(), sizes.size("rope.dimension_count", default=head_dim)
+    if sizes.family in PAIRED:
         sizes.require("rope.dimension_count", rotated, head_dim)
-    own, factor = _describe_scaling(sizes), sizes.number("rope.scaling.attn_factor", 1.0)
+    own, factor = _describe_scaling(sizes), sizes.number("rope.scaling.attn_factor", default=1.0)
     plain, short, long = (_numbers(sizes, name, rotated) for name in _LISTS)
     if plain is not None and own:
         raise UsageError(f"{sizes.where} has rope_freqs and rope.scaling, expected one of them")
@@ -234,8 +217,8 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
 
 
 def _describe_scaling(sizes: Sizes) -> dict[str, object]:
-    form = sizes.file.metadata.get(f"{sizes.architecture}.rope.scaling.type", "none")
-    factor = sizes.number("rope.scaling.factor", 0.0)
+    form = sizes.content.get("rope.scaling.type", "none")
+    factor = sizes.number("rope.scaling.factor", default=0.0)
     if form not in ("none", "linear", "yarn", "longrope"):
         raise UsageError(
             f"{sizes.where} has rope.scaling.type {form!r:.40}, which this program does not compute"
@@ -246,7 +229,7 @@ def _describe_scaling(sizes: Sizes) -> dict[str, object]:
     own: dict[str, object] = {"rope_type": "linear" if form == "none" else form, "factor": factor}
     if form == "yarn":
         factors = 1.0 if factor <= 1 else 0.1 * math.log(factor) + 1.0
-        own["attention_factor"] = factors * sizes.number("rope.scaling.attn_factor", 1.0)
+        own["attention_factor"] = factors * sizes.number("rope.scaling.attn_factor", default=1.0)
     return own
 
 
@@ -256,7 +239,7 @@ _LISTS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 
 def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
     """Return the frequency divisors stored in a tensor, or ``None`` if there are none."""
-    if f"{stem}.weight" not in sizes.file.shapes:
+    if f"{stem}.weight" not in sizes.shapes:
         return None
     found = sizes.file.numbers_of(f"{stem}.weight")
     if len(found) != rotated // 2:
@@ -266,22 +249,18 @@ def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
 
 def _make_gpt2(sizes: Sizes) -> LanguageModelConfig:
     exact = sizes.file.metadata.get(GELU) == "erf"
-    heads = sizes.get("attention.head_count")
-    return LanguageModelConfig(
-        attention=AttentionConfig(
-            d_model=sizes.get("embedding_length"), num_heads=heads, causal=True
-        ),
-        block=BlockConfig(
-            d_ff=sizes.get("feed_forward_length"),
-            activation="gelu" if exact else "gelu-tanh",
-            norm_eps=sizes.epsilon("attention.layer_norm_epsilon"),
-        ),
-        num_layers=sizes.layers,
-        vocabulary=sizes.shape("token_embd.weight")[0],
-        max_tokens=sizes.shape("position_embd.weight")[0],
-        positions="learned",
-        tied_head="output.weight" not in sizes.file.shapes,
-    )
+    fields = {
+        "n_embd": sizes.size("embedding_length"),
+        "n_head": sizes.size("attention.head_count"),
+        "n_inner": sizes.size("feed_forward_length"),
+        "n_layer": sizes.num_layers,
+        "n_positions": sizes.rows("position_embd.weight"),
+        "vocab_size": sizes.rows("token_embd.weight"),
+        "activation_function": "gelu" if exact else "gelu_new",
+        "layer_norm_epsilon": sizes.epsilon("attention.layer_norm_epsilon"),
+        "tie_word_embeddings": "output.weight" not in sizes.shapes,
+    }
+    return read_gpt2(Fields(fields, "gpt2"))
 
 
 def make_config(sizes: Sizes) -> LanguageModelConfig | None:
@@ -291,11 +270,39 @@ def make_config(sizes: Sizes) -> LanguageModelConfig | None:
         UsageError: for a network that this program does not compute.
         DamagedError: for sizes that are missing or implausible.
     """
-    if sizes.architecture == GGUF_NAMES["deepseek"]:
+    if sizes.family == GGUF_NAMES["deepseek"]:
         return None
-    try:
-        return _make_gpt2(sizes) if sizes.architecture == "gpt2" else _make_network(sizes)
-    except UsageError:
-        raise
-    except ValueError as error:
-        raise DamagedError(f"{sizes.where} does not describe a network: {error}") from None
+    with explain(sizes.where):
+        return _make_gpt2(sizes) if sizes.family == "gpt2" else _make_network(sizes)
+
+
+def describe_latent(sizes: Sizes) -> dict[str, object]:
+    """Return the configuration of a DeepSeek as transformers has it.
+
+    Which keys heads share is not in the header.
+
+    Raises:
+        DamagedError: for sizes that are missing or implausible.
+    """
+    with explain(sizes.where):
+        layers, heads = sizes.num_layers, sizes.size("attention.head_count")
+        value = sizes.size("attention.value_length_mla")
+        return {
+            "model_type": "deepseek_v3",
+            "hidden_size": sizes.size("embedding_length"),
+            "intermediate_size": sizes.size("feed_forward_length"),
+            "num_hidden_layers": layers,
+            "first_k_dense_replace": sizes.size("leading_dense_block_count", default=layers),
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads,
+            "q_lora_rank": sizes.content.get("attention.q_lora_rank") or None,
+            "kv_lora_rank": sizes.size("attention.kv_lora_rank"),
+            "qk_rope_head_dim": sizes.size("rope.dimension_count"),
+            "qk_nope_head_dim": value,
+            "v_head_dim": value,
+            "vocab_size": sizes.rows("token_embd.weight"),
+            "max_position_embeddings": sizes.size("context_length"),
+            "tie_word_embeddings": "output.weight" not in sizes.shapes,
+            "rms_norm_eps": sizes.epsilon("attention.layer_norm_rms_epsilon"),
+            "rope_theta": sizes.rotary_base(),
+        }

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 from qkvary.checkpoints.gguf.files import pack_file
 from qkvary.checkpoints.gguf.headers import CHAT_TEMPLATE, MAGIC, TensorType
 from qkvary.checkpoints.gguf.networks import convert_network
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
-from qkvary.checkpoints.models import LoadedModel
+from qkvary.checkpoints.models import ExportResult, LoadedModel
 from qkvary.checkpoints.structure import check_structure
 from qkvary.storage.durable import make_directory, write_output
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import read_start
 
 
-class GgufExport(NamedTuple):
-    """A written file."""
-
-    architecture: str
-    """llama.cpp's name for the network."""
-    size: int
-    """Size of the file in bytes."""
-    notes: tuple[str, ...]
-    """What the export loses or changes, one sentence each."""
-
-
 def export_gguf(
     loaded: LoadedModel, path: Path, kind: TensorType = "f32", *, chat_template: str | None = None
-) -> GgufExport:
+) -> ExportResult:
     """Write a model for llama.cpp; an existing file of this format is replaced.
 
     Args:
@@ -54,4 +42,6 @@ def export_gguf(
     data = pack_file(metadata, network.tensors)
     make_directory(path.absolute().parent)
     write_output(path, data)
-    return GgufExport(network.architecture, len(data), (*network.notes, *vocabulary.notes))
+    return ExportResult(
+        {path.name: len(data)}, network.architecture, (*network.notes, *vocabulary.notes)
+    )

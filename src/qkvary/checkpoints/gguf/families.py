@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -17,11 +18,11 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.families.language_models import BLOCKS
 from qkvary.arch.families.written import comparable, write_as
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.family_weights import PLUS_ONE, list_weights
 from qkvary.checkpoints.gguf.configs import FAMILIES, PAIRED, make_config, read_sizes
-from qkvary.checkpoints.gguf.files import GgufFile, Tensor
-from qkvary.checkpoints.gguf.headers import GELU
-from qkvary.checkpoints.gguf.rotation import pair_order
+from qkvary.checkpoints.gguf.headers import GELU, GgufFile, Stored
+from qkvary.checkpoints.gguf.rotation import paired_first
+from qkvary.checkpoints.stock_networks import find_parameter
+from qkvary.checkpoints.stock_parts import PLUS_ONE, name_weights, rotated_first
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
 
@@ -34,18 +35,11 @@ _BIASED = (*_ALWAYS_BIASED, "llama", "qwen2", "stablelm")
 """Architectures whose attention may have biases in llama.cpp."""
 
 
-class FamilyFile(NamedTuple):
-    """A network as an architecture of llama.cpp."""
-
-    architecture: str
-    """llama.cpp's name of the architecture."""
-    metadata: dict[str, Any]
-    """The metadata of the network, by key."""
-    tensors: dict[str, torch.Tensor]
-    """The tensors in float32, by name."""
+Expressed = tuple[str, dict[str, Any], dict[str, torch.Tensor]]
+"""A network for llama.cpp: its architecture, the values of it by key, and tensors in float32."""
 
 
-def convert_family(network: LanguageModel) -> FamilyFile | None:
+def convert_family(network: LanguageModel) -> Expressed | None:
     """Return a network as the family that expresses it, ``None`` if llama.cpp has none.
 
     The header of the file must give the same network back.
@@ -55,15 +49,35 @@ def convert_family(network: LanguageModel) -> FamilyFile | None:
         if write_as(config, family) is None or not _is_computed(config, name):
             continue
         tensors = dict(_list_tensors(network, name))
-        metadata = {ARCHITECTURE: name, **_describe_sizes(config, name)}
-        stored = {key: Tensor(one.numpy(), "f32") for key, one in tensors.items()}
+        metadata = describe_sizes(config, name, dict(_describe(config, name)))
+        stored = {
+            key: Stored(tuple(one.shape), "f32", one.numpy().data.cast("B"))
+            for key, one in tensors.items()
+        }
+        header = {ARCHITECTURE: name, **metadata}
         try:
-            found = make_config(read_sizes(GgufFile(metadata, stored), "the file"))
+            found = make_config(read_sizes(GgufFile(header, stored), "the file"))
         except (UsageError, DamagedError):
             continue
         if found is not None and _stored(found) == _stored(config):
-            return FamilyFile(name, metadata, tensors)
+            return name, metadata, tensors
     return None
+
+
+def describe_sizes(
+    config: LanguageModelConfig, name: str, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values by key: those of every architecture, and more of this one."""
+    usual = {
+        "vocab_size": config.vocabulary,
+        "context_length": config.max_tokens,
+        "embedding_length": config.d_model,
+        "block_count": config.num_layers,
+        "feed_forward_length": config.block.d_ff,
+        "attention.head_count": config.layers[0].num_heads,
+    }
+    found = {f"{name}.{key}": value for key, value in {**usual, **more}.items()}
+    return {**({GELU: "erf"} if config.block.activation == "gelu" else {}), **found}
 
 
 def _is_computed(config: LanguageModelConfig, name: str) -> bool:
@@ -104,30 +118,18 @@ def _list_tensors(network: LanguageModel, name: str) -> Iterator[tuple[str, torc
     if scaling is not None and scaling.form == "longrope":
         yield "rope_factors_long.weight", torch.tensor(scaling.long)
         yield "rope_factors_short.weight", torch.tensor(scaling.short)
-    size, rotated = layer.size_per_head, layer.rotated_channels
-    first = [*range(size - rotated, size), *range(size - rotated)]
-    order = pair_order(size, rotated) if name in PAIRED else first
+    order = paired_first if name in PAIRED else rotated_first
     raised = config.block.norm == PLUS_ONE
-    for row, weight in list_weights(network, FAMILIES[name], order, is_changed=False):
+    find = partial(find_parameter, network)
+    for row, weight in name_weights(find, FAMILIES[name], config, "gguf", order):
         if not (config.tied_head and row.ours == "head_weight"):
             found = weight.detach().cpu().float()
             yield row.gguf, (found + 1 if raised and "norm" in row.ours else found).contiguous()
 
 
-def _describe_sizes(config: LanguageModelConfig, name: str) -> dict[str, Any]:
-    found = {f"{name}.{key}": value for key, value in _describe(config, name)}
-    return {**({GELU: "erf"} if config.block.activation == "gelu" else {}), **found}
-
-
 def _describe(config: LanguageModelConfig, name: str) -> Iterator[tuple[str, Any]]:
     layer, block = config.layers[0], BLOCKS[FAMILIES[name]]
     kind = "layer_norm" if block.norm == "layernorm" else "layer_norm_rms"
-    yield "vocab_size", config.vocabulary
-    yield "context_length", config.max_tokens
-    yield "embedding_length", config.d_model
-    yield "block_count", config.num_layers
-    yield "feed_forward_length", config.block.d_ff
-    yield "attention.head_count", layer.num_heads
     yield "attention.head_count_kv", layer.num_kv_heads
     yield "attention.key_length", layer.size_per_head
     yield "attention.value_length", layer.size_per_head

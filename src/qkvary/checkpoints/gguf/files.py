@@ -1,7 +1,7 @@
-"""GGUF files as bytes: metadata and tensors in, metadata and tensors out.
+"""GGUF files as bytes, and the numbers of stored tensors.
 
-Does not know what they mean; ``headers`` reads and checks all but the tensors, which the package
-``gguf`` of llama.cpp packs and unpacks.
+The package ``gguf`` of llama.cpp packs and unpacks the numbers; ``headers`` reads and checks the
+rest.
 """
 
 import struct
@@ -20,9 +20,8 @@ from qkvary.checkpoints.gguf.headers import (
     SCALARS,
     STRING,
     VERSION,
-    Entry,
     Metadata,
-    parse_header,
+    Stored,
 )
 from qkvary.storage.packages import require
 
@@ -32,28 +31,12 @@ _NUMBERS: Mapping[str, int] = {code: number for number, code in SCALARS.items()}
 
 
 class Tensor(NamedTuple):
-    """A stored tensor."""
+    """A tensor to store."""
 
     values: Array
     """The values in float32; the shape is in numpy's order, rows first."""
     type: str
     """The type in the file."""
-
-
-class GgufFile(NamedTuple):
-    """The contents of a file."""
-
-    metadata: Metadata
-    tensors: Mapping[str, Tensor]
-
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shapes of the tensors by name."""
-        return {name: one.values.shape for name, one in self.tensors.items()}
-
-    def numbers_of(self, name: str) -> list[float]:
-        """Return the numbers of a tensor."""
-        return self.tensors[name].values.reshape(-1).tolist()
 
 
 def _quants(kind: str) -> tuple[Any, Any]:
@@ -123,25 +106,8 @@ def _pack_plain(value: Any, kind: int) -> bytes:
     return struct.pack("<IQ", inner, len(value)) + b"".join(parts)
 
 
-def parse_file(data: bytes, where: str) -> GgufFile:
-    """Return the metadata and the tensors of a file.
-
-    Args:
-        data: Its bytes.
-        where: Its name in messages.
-
-    Raises:
-        DamagedError: if the header does not fit the bytes.
-        UsageError: for a version or a type of tensors that is not supported.
-    """
-    header = parse_header(data, where)
-    tensors = {one.name: _read_tensor(one, data, header.start) for one in header.entries}
-    return GgufFile(header.metadata, tensors)
-
-
-def _read_tensor(entry: Entry, data: bytes, start: int) -> Tensor:
-    first = start + entry.place
-    stored = np.frombuffer(data, np.uint8, entry.size, first)
-    quants, number = _quants(entry.type)
-    rows = stored.reshape(*entry.shape[:-1], -1)
-    return Tensor(quants.dequantize(rows, number).reshape(entry.shape), entry.type)
+def unpack_tensor(stored: Stored) -> Array:
+    """Return the numbers of a tensor in float32."""
+    quants, number = _quants(stored.type)
+    rows = np.frombuffer(stored.data, np.uint8).reshape(*stored.shape[:-1], -1)
+    return quants.dequantize(rows, number).reshape(stored.shape)

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: its metadata, and name, shape, type and place of each tensor.
+"""GGUF files as they are stored: metadata, and the shape, type and bytes of each tensor.
 
 Needs the standard library only. A file is untrusted: every count, length and offset is checked
 against the bytes that exist before anything is read.
@@ -10,10 +10,11 @@ import math
 import mmap
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
+from qkvary.storage import untrusted_files
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_ENTRIES, check_regular_file, read_start
 
@@ -97,88 +98,33 @@ BLOCKS: Mapping[str, Blocks] = {
 _BY_NUMBER = {one.number: name for name, one in BLOCKS.items()}
 
 
-class Entry(NamedTuple):
-    """A tensor in the header."""
+class Stored(NamedTuple):
+    """A tensor of a file."""
 
-    name: str
     shape: tuple[int, ...]
     """The shape in numpy's order, rows first."""
     type: str
-    """The type in the file."""
-    place: int
-    """Offset of the first byte, counted from the first tensor."""
-    size: int
-    """Number of bytes."""
+    """The type of the file."""
+    data: memoryview
+    """Its bytes."""
 
 
-class Described(Protocol):
-    """What a configuration is read from: a header, or a whole file."""
+class GgufFile(NamedTuple):
+    """A file, or all parts of a split one, with its tensors as they are stored."""
 
-    @property
-    def metadata(self) -> Metadata:
-        """Values by key."""
-        ...
+    metadata: Metadata
+    tensors: Mapping[str, Stored]
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shapes of the tensors by name."""
-        ...
-
-    def numbers_of(self, name: str) -> list[float]:
-        """Return the numbers of a small tensor of float32."""
-        ...
-
-
-class GgufHeader:
-    """The header of a file, whose tensors are not read."""
-
-    def __init__(
-        self, metadata: Metadata, entries: tuple[Entry, ...], start: int, data: "bytes | mmap.mmap"
-    ) -> None:
-        """Keep the contents of the header.
-
-        Args:
-            metadata: Values by key.
-            entries: The tensors.
-            start: The place of the first tensor.
-            data: The file.
-        """
-        self.metadata, self.entries, self.start = metadata, entries, start
-        self.shapes: Mapping[str, tuple[int, ...]] = {one.name: one.shape for one in entries}
-        self._data = data
+        return {name: one.shape for name, one in self.tensors.items()}
 
     def numbers_of(self, name: str) -> list[float]:
         """Return the numbers of a small tensor of float32; none for another type."""
-        entry = next(one for one in self.entries if one.name == name)
-        if entry.type != "f32" or entry.size > LARGEST_ALIGNMENT:
-            return []
-        first = self.start + entry.place
-        return list(struct.unpack(f"<{entry.size // 4}f", self._data[first : first + entry.size]))
-
-
-class SplitHeader:
-    """The headers of the parts of one file; metadata is in the first."""
-
-    def __init__(self, parts: Sequence[GgufHeader], where: str) -> None:
-        """Join the parts.
-
-        Args:
-            parts: Their headers, the first one first.
-            where: The name of the file in messages.
-
-        Raises:
-            DamagedError: if two parts have a tensor of one name.
-        """
-        self.parts, self.metadata = parts, parts[0].metadata
-        self.shapes: Mapping[str, tuple[int, ...]] = {
-            name: shape for part in parts for name, shape in part.shapes.items()
-        }
-        if len(self.shapes) < sum(len(part.shapes) for part in parts):
-            raise DamagedError(f"{where} has two tensors with one name in its parts")
-
-    def numbers_of(self, name: str) -> list[float]:
-        """Return the numbers of a small tensor of float32; none for another type."""
-        return next(part for part in self.parts if name in part.shapes).numbers_of(name)
+        _, kind, data = self.tensors[name]
+        is_small = kind == "f32" and data.nbytes <= LARGEST_ALIGNMENT
+        return [number for (number,) in struct.iter_unpack("<f", data)] if is_small else []
 
 
 _LENGTH = struct.Struct("<Q")
@@ -214,10 +160,6 @@ class _Reader:
         self.entries_left -= found
         return found
 
-    def raw_text(self) -> bytes:
-        """Return the next text as bytes."""
-        return self.take(self.number("Q"))
-
     def name(self) -> str:
         """Return the next text, decoded as a key or name."""
         text = self.take(self.count("Q", "letters in a name", LONGEST_NAME)).decode(
@@ -233,7 +175,7 @@ class _Reader:
 
     def _plain(self, kind: int) -> Any:
         if kind == STRING:
-            return _text_or_bytes(self.raw_text())
+            return _text_or_bytes(self.take(self.number("Q")))
         if kind in SCALARS:
             return self.number(SCALARS[kind])
         if kind != ARRAY:
@@ -292,49 +234,48 @@ def list_parts(path: Path) -> list[Path]:
     return [path.with_name(name) for name in names]
 
 
-def read_header(path: Path) -> "GgufHeader | SplitHeader":
-    """Return the header of a file of any size, or the headers of all of its parts.
+def read_file(path: Path, *, is_whole: bool = False) -> GgufFile:
+    """Return a file with all of its parts; metadata is in the first.
 
-    Lists of strings are skipped.
+    Args:
+        path: The file, or any of its parts.
+        is_whole: Whether everything is read at once. If not, only the pages that are used are
+            read, however large the file is, and lists of texts are ``None``.
 
     Raises:
         UsageError: for a version or a type of tensors that is not supported, or if the file cannot
             be read.
         DamagedError: if the header does not fit the bytes, or a part is missing.
     """
-    parts = [_read_part(part) for part in check_parts(list_parts(path))]
-    return parts[0] if len(parts) == 1 else SplitHeader(parts, str(path))
-
-
-def check_parts(parts: list[Path]) -> list[Path]:
-    """Return the parts of a file, which must all be there.
-
-    Raises:
-        DamagedError: if one is missing.
-    """
-    for part in parts if len(parts) > 1 else ():
+    paths = list_parts(path)
+    for part in paths if len(paths) > 1 else ():
         if not part.is_file():
-            raise DamagedError(f"{parts[0]} has {len(parts)} parts, but {part.name} is missing")
-    return parts
+            raise DamagedError(
+                f"{paths[0]} has {len(paths)} parts, of which {part.name} is missing"
+            )
+    read = untrusted_files.read_file if is_whole else _map
+    parts = [parse_file(read(one), str(one), skips_texts=not is_whole) for one in paths]
+    tensors = {name: one for part in parts for name, one in part.tensors.items()}
+    if len(tensors) < sum(len(part.tensors) for part in parts):
+        raise DamagedError(f"{path} has two tensors of one name in its parts")
+    return GgufFile(parts[0].metadata, tensors)
 
 
-def _read_part(path: Path) -> GgufHeader:
+def _map(path: Path) -> "bytes | mmap.mmap":
     if not check_regular_file(path):
         raise DamagedError(f"{path} is empty")
     try:
         with path.open("rb") as file:
-            # Only the pages of the header are read.
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    return parse_header(data, str(path), skips_texts=True)
 
 
-def parse_header(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = False) -> GgufHeader:
-    """Return the header of a file.
+def parse_file(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = False) -> GgufFile:
+    """Return the contents of a file that is not split.
 
     Args:
-        data: The bytes of the file.
+        data: Its bytes.
         where: Its name in messages.
         skips_texts: Whether lists of texts, such as a vocabulary, are left out: then they are
             ``None``.
@@ -356,9 +297,7 @@ def parse_header(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = F
         if key in metadata:
             raise DamagedError(f"{where} has {key} twice")
         metadata[key] = reader.value()
-    entries = tuple(_read_entry(reader) for _ in range(tensors))
-    if len({entry.name for entry in entries}) != tensors:
-        raise DamagedError(f"{where} has two tensors with one name")
+    entries = [_read_entry(reader) for _ in range(tensors)]
     if sum(entry.size for entry in entries) > len(data):
         raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors")
     alignment = metadata.get("general.alignment", ALIGNMENT)
@@ -366,13 +305,28 @@ def parse_header(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = F
     if not isinstance(alignment, int) or alignment not in powers:
         raise DamagedError(f"{where} has the alignment {alignment!r}, expected a power of two")
     start = reader.place + -reader.place % alignment
+    found, view = dict[str, Stored](), memoryview(data)
     for entry in entries:
-        if start + entry.place + entry.size > len(data):
+        first = start + entry.place
+        if first + entry.size > len(data):
             raise DamagedError(f"{where} ends before {entry.name}, at {len(data):,} bytes")
-    return GgufHeader(metadata, entries, start, data)
+        found[entry.name] = Stored(entry.shape, entry.type, view[first : first + entry.size])
+    if len(found) < tensors:
+        raise DamagedError(f"{where} has two tensors of one name")
+    return GgufFile(metadata, found)
 
 
-def _read_entry(reader: _Reader) -> Entry:
+class _Entry(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    place: int
+    """The first byte, counted from the first tensor."""
+    size: int
+    """Bytes."""
+
+
+def _read_entry(reader: _Reader) -> _Entry:
     name = reader.name()
     sizes = [reader.number("Q") for _ in range(reader.count("I", "dimensions", MOST_DIMENSIONS))]
     number, place = reader.number("I"), reader.number("Q")
@@ -385,4 +339,4 @@ def _read_entry(reader: _Reader) -> Entry:
     if not sizes or min(sizes) < 1 or sizes[0] % stored.size:
         raise DamagedError(f"{reader.where} has {name} of {sizes}, which {found} cannot store")
     size = math.prod(sizes) // stored.size * stored.block_bytes
-    return Entry(name, tuple(reversed(sizes)), found, place, size)
+    return _Entry(name, tuple(reversed(sizes)), found, place, size)

@@ -11,25 +11,30 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-from torch import Tensor as TorchTensor
+import torch
+from torch import Tensor
 
-from qkvary.arch.attention import KV_NORM_EPS
+from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
 from qkvary.arch.families.written import write_language_model
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.gguf.families import FamilyFile, convert_family
-from qkvary.checkpoints.gguf.files import Tensor
-from qkvary.checkpoints.gguf.headers import BLOCKS, GELU, TensorType
-from qkvary.checkpoints.gguf.rotation import pair_order, rotary_divisors
+from qkvary.checkpoints.gguf.families import (
+    ARCHITECTURE,
+    Expressed,
+    convert_family,
+    describe_sizes,
+)
+from qkvary.checkpoints.gguf.files import Tensor as StoredTensor
+from qkvary.checkpoints.gguf.headers import BLOCKS, TensorType
+from qkvary.checkpoints.gguf.rotation import paired_first, rotary_divisors
 from qkvary.checkpoints.latent_networks import latent_width
-from qkvary.checkpoints.stock_names import GGUF_NAMES, TITLES, Row, StockArchitecture, list_tensors
+from qkvary.checkpoints.stock_names import GGUF_NAMES, TITLES, StockArchitecture
 from qkvary.checkpoints.stock_networks import (
     choose_architecture,
     count_kv_heads,
     find_obstacle,
-    stock_weights,
+    plain_weights,
 )
-from qkvary.checkpoints.stock_parts import is_turned, order_channels
+from qkvary.checkpoints.stock_parts import name_weights, rotated_first
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
@@ -59,8 +64,8 @@ class GgufNetwork(NamedTuple):
     architecture: str
     """llama.cpp's name of the architecture."""
     metadata: dict[str, Any]
-    """The metadata of the network, by key."""
-    tensors: dict[str, Tensor]
+    """Sizes by key."""
+    tensors: dict[str, StoredTensor]
     notes: tuple[str, ...]
     """What the export loses or changes, one sentence each."""
 
@@ -78,47 +83,50 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     config = network.config
     to = choose_architecture(config)
     obstacle = find_obstacle(config, to, _OBSTACLES[to])
-    if obstacle is not None:
-        own = convert_family(network)
-        if own is not None:
-            return _store_family(config, own, kind)
+    own = _convert_stock(network, to) if obstacle is None else convert_family(network)
+    if own is None:
         written = write_language_model(config)
-        if written is not None:
-            obstacle += f", and no {written.family} as llama.cpp computes it"
+        also = "" if written is None else f", and no {written.family} as llama.cpp computes it"
         raise UsageError(
-            f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}"
+            f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}{also}"
         )
-    weights = stock_weights(network, to)
-    if config.tied_head:
-        del weights["lm_head.weight"]
-    # llama.cpp has one epsilon for all norms. Where this norm makes a tensor large again
-    # (latent_networks), its gain is divided by the root of epsilon, and is adjusted here.
-    for name in weights:
-        if name.endswith("kv_a_layernorm.weight"):
-            weights[name] = weights[name] * (config.block.norm_eps / KV_NORM_EPS) ** 0.5
-    tensors = dict(_convert(config, to, weights, kind))
-    metadata = {
-        **_name_file(GGUF_NAMES[to], kind),
-        **({GELU: "erf"} if config.block.activation == "gelu" else {}),
-        **{f"{GGUF_NAMES[to]}.{name}": value for name, value in _SIZES[to](config).items()},
-    }
-    notes = () if to != "gpt2" else (GELU_NOTES[config.block.activation],)
-    return GgufNetwork(GGUF_NAMES[to], metadata, tensors, (*notes, *_find_notes(tensors, kind)))
-
-
-def _store_family(config: LanguageModelConfig, own: FamilyFile, kind: TensorType) -> GgufNetwork:
-    tensors = {name: _store(name, values, kind, name) for name, values in own.tensors.items()}
-    metadata = {**own.metadata, **_name_file(own.architecture, kind)}
+    architecture, sizes, values = own
+    tensors = {name: _store(name, one, kind) for name, one in values.items()}
+    file = {"general.file_type": _FILE_TYPES[kind], "general.quantization_version": 2}
+    # The order of either way, so that a network gives the same bytes as ever.
+    ordered = {**file, **sizes} if obstacle is None else {**sizes, **file}
+    metadata = {ARCHITECTURE: architecture, **ordered}
     notes = [GELU_NOTES[one] for one in (config.block.activation,) if one in GELU_NOTES]
-    return GgufNetwork(own.architecture, metadata, tensors, (*notes, *_find_notes(tensors, kind)))
+    return GgufNetwork(architecture, metadata, tensors, (*notes, *_find_notes(tensors, kind)))
 
 
-def _name_file(architecture: str, kind: TensorType) -> dict[str, Any]:
-    return {
-        "general.architecture": architecture,
-        "general.file_type": _FILE_TYPES[kind],
-        "general.quantization_version": 2,
-    }
+def _convert_stock(network: LanguageModel, to: StockArchitecture) -> Expressed:
+    config, name = network.config, GGUF_NAMES[to]
+    bias, out_bias = (any(flags) for flags in zip(*map(_biases, config.layers), strict=True))
+    weights = plain_weights(network, to, bias=bias, out_bias=out_bias)
+    if config.tied_head:
+        del weights["head_weight"]
+    # llama.cpp has one epsilon for all norms, by whose root this gain is divided where it makes a
+    # tensor large again (latent_networks).
+    for one in weights:
+        if one.endswith("kv_norm.weight"):
+            weights[one] = weights[one] * (config.block.norm_eps / KV_NORM_EPS) ** 0.5
+    order = paired_first if to == "llama" else rotated_first
+    tensors = dict(_list_divisors(config)) if to == "llama" else {}
+    for row, weight in name_weights(weights.get, to, config, "gguf", order):
+        values = weight.float()
+        if row.gguf.endswith("attn_kv_b.weight"):
+            # llama.cpp expects separate tensors of key and value.
+            key, value = values.unflatten(0, (config.layers[0].num_heads, 2, -1)).unbind(dim=1)
+            tensors[row.gguf.replace("attn_kv_b", "attn_k_b")] = key.mT
+            tensors[row.gguf.replace("attn_kv_b", "attn_v_b")] = value
+        else:
+            tensors[row.gguf] = values
+    return name, describe_sizes(config, name, _SIZES[to](config)), tensors
+
+
+def _biases(layer: AttentionConfig) -> tuple[bool, bool]:
+    return layer.bias, layer.out_bias
 
 
 def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
@@ -150,68 +158,27 @@ def _obstacles_to_deepseek(config: LanguageModelConfig) -> Iterator[str]:
         yield f"norms with the epsilon {config.block.norm_eps}; choices: norm_eps {KV_NORM_EPS}"
 
 
-def _convert(
-    config: LanguageModelConfig,
-    to: StockArchitecture,
-    weights: Mapping[str, TorchTensor],
-    kind: TensorType,
-) -> Iterator[tuple[str, Tensor]]:
-    if to == "llama":
-        layer = config.layers[0]
-        size, position = layer.size_per_head, layer.position
-        rotated = position.rotary_dim(size)
-        divisors = rotary_divisors(size, rotated, position.rotary_base)
-        if position.scaling is not None:
-            scaled = position.scaling.divisors(rotated, position.rotary_base, 0)
-            divisors[: len(scaled)] = map(operator.mul, divisors, scaled)
-        if any(one != 1 for one in divisors):
-            yield "rope_freqs.weight", Tensor(np.array(divisors, dtype=np.float32), "f32")
-    for row in list_tensors(to, config.num_layers):
-        if row.theirs in weights and _is_used(config, row.gguf):
-            for name, values in _split(config, row, weights[row.theirs].float()):
-                yield name, _store(name, values, kind, row.theirs)
+def _list_divisors(config: LanguageModelConfig) -> Iterator[tuple[str, Tensor]]:
+    """Yield the divisors of frequencies, unless all are 1."""
+    size, position = config.layers[0].size_per_head, config.layers[0].position
+    rotated = position.rotary_dim(size)
+    divisors = rotary_divisors(size, rotated, position.rotary_base)
+    if position.scaling is not None:
+        scaled = position.scaling.divisors(rotated, position.rotary_base, 0)
+        divisors[: len(scaled)] = map(operator.mul, divisors, scaled)
+    if any(one != 1 for one in divisors):
+        yield "rope_freqs.weight", torch.tensor(divisors, dtype=torch.float32)
 
 
-def _store(name: str, values: TorchTensor, kind: TensorType, said: str) -> Tensor:
+def _store(name: str, values: Tensor, kind: TensorType) -> StoredTensor:
     stored = _choose_type(name, values, kind)
     limit = LARGEST.get(stored, math.inf)
     if float(values.abs().max()) > limit:
-        raise UsageError(f"{said} has weights above {limit:,}, the end of {stored}")
-    return Tensor(values.contiguous().numpy(), stored)
+        raise UsageError(f"{name} has weights above {limit:,}, the end of {stored}")
+    return StoredTensor(values.contiguous().numpy(), stored)
 
 
-def _split(
-    config: LanguageModelConfig, row: Row, values: TorchTensor
-) -> Iterator[tuple[str, TorchTensor]]:
-    """Yield a tensor; for the latent, the separate key and value tensors that llama.cpp expects."""
-    if not row.gguf.endswith("attn_kv_b.weight"):
-        yield row.gguf, _reorder(config, row, values)
-        return
-    layer = config.layers[0]
-    key, value = values.unflatten(0, (layer.num_heads, 2, -1)).unbind(dim=1)
-    yield row.gguf.replace("attn_kv_b", "attn_k_b"), key.mT
-    yield row.gguf.replace("attn_kv_b", "attn_v_b"), value
-
-
-def _is_used(config: LanguageModelConfig, name: str) -> bool:
-    """Return whether a tensor holds more than the zeros that transformers requires."""
-    if not name.endswith(".bias") or "attn_" not in name or choose_architecture(config) != "llama":
-        return True
-    is_output = "attn_output" in name
-    return any(layer.out_bias if is_output else layer.bias for layer in config.layers)
-
-
-def _reorder(config: LanguageModelConfig, row: Row, values: TorchTensor) -> TorchTensor:
-    if row.change == "transposed" and values.ndim == 2:
-        return values.T
-    if not is_turned(row.ours):
-        return values
-    layer = config.layers[0]
-    size = layer.size_per_head
-    return order_channels(values, size, pair_order(size, layer.position.rotary_dim(size)))
-
-
-def _choose_type(name: str, values: TorchTensor, kind: TensorType) -> TensorType:
+def _choose_type(name: str, values: Tensor, kind: TensorType) -> TensorType:
     shape = values.shape
     if len(shape) < 2 or name in FLOATS:
         return "f32"
@@ -225,13 +192,12 @@ def _choose_type(name: str, values: TorchTensor, kind: TensorType) -> TensorType
 
 
 def _gpt2_sizes(config: LanguageModelConfig) -> dict[str, Any]:
-    return {**_common_sizes(config), "attention.layer_norm_epsilon": config.block.norm_eps}
+    return {"attention.layer_norm_epsilon": config.block.norm_eps}
 
 
 def _llama_sizes(config: LanguageModelConfig) -> dict[str, Any]:
     layer = config.layers[0]
     return {
-        **_common_sizes(config),
         "attention.head_count_kv": count_kv_heads(config),
         "attention.key_length": layer.size_per_head,
         "attention.value_length": layer.size_per_head,
@@ -245,8 +211,7 @@ def _deepseek_sizes(config: LanguageModelConfig) -> dict[str, Any]:
     layer = config.layers[0]
     width, size, rope = latent_width(layer), layer.size_per_head, layer.variant.decoupled or 0
     return {
-        **_common_sizes(config),
-        # The cache holds one key with all channels; its first channels are the value.
+        # The cache holds one key of all channels; its first ones are the value.
         "attention.head_count_kv": 1,
         "attention.key_length": width + rope,
         "attention.value_length": width,
@@ -267,18 +232,7 @@ def _deepseek_sizes(config: LanguageModelConfig) -> dict[str, Any]:
     }
 
 
-def _common_sizes(config: LanguageModelConfig) -> dict[str, Any]:
-    return {
-        "vocab_size": config.vocabulary,
-        "context_length": config.max_tokens,
-        "embedding_length": config.d_model,
-        "block_count": config.num_layers,
-        "feed_forward_length": config.block.d_ff,
-        "attention.head_count": config.layers[0].num_heads,
-    }
-
-
-def _find_notes(tensors: Mapping[str, Tensor], kind: TensorType) -> Iterator[str]:
+def _find_notes(tensors: Mapping[str, StoredTensor], kind: TensorType) -> Iterator[str]:
     small = [name for name, one in tensors.items() if one.type == "f32" and _is_matrix(name, one)]
     if small and kind != "f32":
         yield f"{len(small)} tensors are stored in f32: some of their rows are too small for {kind}"
@@ -293,7 +247,7 @@ def _find_notes(tensors: Mapping[str, Tensor], kind: TensorType) -> Iterator[str
         )
 
 
-def _is_matrix(name: str, tensor: Tensor) -> bool:
+def _is_matrix(name: str, tensor: StoredTensor) -> bool:
     return tensor.values.ndim > 1 and name not in FLOATS
 
 

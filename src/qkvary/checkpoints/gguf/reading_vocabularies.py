@@ -10,11 +10,11 @@ from typing import Any, cast
 from qkvary.checkpoints.gguf.headers import Metadata
 from qkvary.checkpoints.gguf.splitting import SPLITTINGS, WHOLE_WORDS
 from qkvary.checkpoints.gguf.vocabularies import NO_MERGES, PIECE_NAMES, SPACE, TokenType
+from qkvary.checkpoints.latent_sizes import explain
 from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import short_reason
 
 _KEY = "tokenizer.ggml."
 _ESCAPED = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
@@ -89,12 +89,8 @@ def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
             f"{where} has a tokenizer of the kind {str(model)[:40]!r}; choices: "
             f"{', '.join(_READERS)}"
         )
-    try:
+    with explain(where, "has an invalid tokenizer"):
         return read(_Vocabulary(metadata, where))
-    except (UsageError, DamagedError):
-        raise
-    except ValueError as error:
-        raise DamagedError(f"{where} has an invalid tokenizer: {short_reason(error)}") from None
 
 
 def _read_matches(vocabulary: _Vocabulary) -> Tokenizer:

@@ -6,13 +6,16 @@ llama.cpp rotates all channels of a head, neighbours together.
 
 from collections.abc import Sequence
 
+from qkvary.arch.attention import AttentionConfig
+
 STILL = 1e30
 """A frequency divisor that stops the rotation: the sine is zero in 32 bits."""
 
 
-def pair_order(head_dim: int, rotated: int) -> list[int]:
+def paired_first(layer: AttentionConfig) -> list[int]:
     """Return our channel for each of llama.cpp's: first the rotated pairs, then the others."""
-    still, half = head_dim - rotated, rotated // 2
+    rotated = layer.position.rotary_dim(layer.size_per_head)
+    still, half = layer.size_per_head - rotated, rotated // 2
     pairs = [still + k + part for k in range(half) for part in (0, half)]
     return [*pairs, *range(still)]
 

@@ -44,19 +44,21 @@ def convert_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
     Raises:
         UsageError: if the library cannot express it.
     """
-    if isinstance(tokenizer, CharacterTokenizer):
-        return _convert_characters(tokenizer)
-    if isinstance(tokenizer, ByteTokenizer):
-        return _convert_bytes(tokenizer)
-    if isinstance(tokenizer, BytePairTokenizer):
-        return _convert_byte_pairs(tokenizer)
-    if isinstance(tokenizer, PieceTokenizer):
-        return _convert_pieces(tokenizer)
-    if isinstance(tokenizer, LibraryTokenizer):
-        content = tokenizer.describe()
-        library = LibraryModel.from_str(content["content"])
-        return FastTokenizer(library, None, content["separator"], ())
-    raise UsageError(f"expected a tokenizer of ours, got {type(tokenizer).__name__}")
+    match tokenizer:
+        case CharacterTokenizer():
+            return _convert_characters(tokenizer)
+        case ByteTokenizer():
+            return _convert_bytes(tokenizer)
+        case BytePairTokenizer():
+            return _convert_byte_pairs(tokenizer)
+        case PieceTokenizer():
+            return _convert_pieces(tokenizer)
+        case LibraryTokenizer():
+            content = tokenizer.describe()
+            library = LibraryModel.from_str(content["content"])
+            return FastTokenizer(library, None, content["separator"], ())
+        case _:
+            raise UsageError(f"expected a tokenizer of ours, got {type(tokenizer).__name__}")
 
 
 def _convert_characters(tokenizer: CharacterTokenizer) -> FastTokenizer:
@@ -95,10 +97,11 @@ def _add_end(library: LibraryModel, tokenizer: Tokenizer) -> FastTokenizer:
 
 def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
     numbers, has_bytes = _number_pieces(tokenizer), b"<0x00>" in tokenizer.pieces
+    found = _find_pieces(tokenizer)
     library = LibraryModel(
         models.BPE(
             vocab=numbers,
-            merges=_list_merges(tokenizer),
+            merges=_list_merges(tokenizer, found),
             unk_token=_UNKNOWN,
             # Without byte pieces, a run of characters that have no piece is one unknown token.
             fuse_unk=not has_bytes,
@@ -127,7 +130,7 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
             special_tokens=[(_BEGIN, tokenizer.beginning)],
         )
     notes = [_special_note(*names)]
-    overlapping = _count_overlapping(tokenizer)
+    overlapping = sum(_overlaps(piece, found) for piece in found)
     if overlapping:
         notes.append(
             f"{overlapping} pieces overlap with themselves: runs of them may be split differently"
@@ -150,19 +153,17 @@ def _number_pieces(tokenizer: PieceTokenizer) -> dict[str, int]:
     return names
 
 
-def _list_merges(tokenizer: PieceTokenizer) -> list[tuple[str, str]]:
+def _list_merges(tokenizer: PieceTokenizer, found: dict[bytes, int]) -> list[tuple[str, str]]:
     """Return all merges of two pieces to a third, the highest score first."""
-    found = _found(tokenizer)
     merges = [
-        (-tokenizer.scores[token], token, place, piece[:place], piece[place:])
+        (-tokenizer.scores[token], token, len(first), first, second)
         for piece, token in found.items()
-        for place in range(1, len(piece))
-        if piece[:place] in found and piece[place:] in found
+        for first, second in _splits(piece, found)
     ]
     return [(first.decode(), second.decode()) for *_, first, second in sorted(merges)]
 
 
-def _found(tokenizer: PieceTokenizer) -> dict[bytes, int]:
+def _find_pieces(tokenizer: PieceTokenizer) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
     for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
         if not (len(piece) == 6 and piece.startswith(b"<0x")):
@@ -170,19 +171,15 @@ def _found(tokenizer: PieceTokenizer) -> dict[bytes, int]:
     return found
 
 
-def _count_overlapping(tokenizer: PieceTokenizer) -> int:
-    """Count the pieces that three neighbours can form in two ways."""
-    found = _found(tokenizer)
+def _splits(piece: bytes, found: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
+    parts = ((piece[:place], piece[place:]) for place in range(1, len(piece)))
+    return [part for part in parts if part[0] in found and part[1] in found]
 
-    def splits(piece: bytes) -> list[tuple[bytes, bytes]]:
-        parts = ((piece[:place], piece[place:]) for place in range(1, len(piece)))
-        return [part for part in parts if part[0] in found and part[1] in found]
 
-    def overlaps(piece: bytes) -> bool:
-        parts = splits(piece)
-        return any(second == first for _, second in parts for first, _ in parts)
-
-    return sum(overlaps(piece) for piece in found)
+def _overlaps(piece: bytes, found: dict[bytes, int]) -> bool:
+    """Return whether three neighbours can form a piece in two ways."""
+    parts = _splits(piece, found)
+    return any(second == first for _, second in parts for first, _ in parts)
 
 
 def _special_note(*names: str) -> str:

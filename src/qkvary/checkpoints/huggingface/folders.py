@@ -5,11 +5,10 @@ The folder is written atomically, with a manifest, which transformers ignores an
 
 import json
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from safetensors.torch import save as to_safetensors
-from torch import Tensor
-from transformers import GenerationConfig, PreTrainedConfig
+from transformers import GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from qkvary.arch.families.written import write_language_model
@@ -17,9 +16,10 @@ from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
-from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
-from qkvary.checkpoints.models import TEMPLATE, LoadedModel
-from qkvary.checkpoints.stock_names import StockArchitecture
+from qkvary.checkpoints.huggingface.stock import StockExport, export_stock, find_obstacle
+from qkvary.checkpoints.latent_sizes import LATENT
+from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel
+from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
 from qkvary.checkpoints.structure import check_structure
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
@@ -33,33 +33,8 @@ Target = StockArchitecture | Literal["transformers", "hf"]
 """The architecture of the export: our own, one that every engine supports, or the fitting one of
 transformers (``hf``)."""
 
-_CLASSES: dict[StockArchitecture, str] = {
-    "gpt2": "GPT2LMHeadModel",
-    "llama": "LlamaForCausalLM",
-    "deepseek": "DeepseekV3ForCausalLM",
-}
-
-
 HEADS = {"gpt_neox": "embed_out.weight"}
 """Names of output heads in files, by ``model_type``, if they are not ``lm_head.weight``."""
-
-
-class ExportResult(NamedTuple):
-    """A completed export."""
-
-    files: dict[str, int]
-    """The size of each file in bytes, by its name."""
-    architecture: str
-    """The class of transformers that loads the folder."""
-    notes: tuple[str, ...]
-    """What the export loses or changes, one sentence each."""
-
-
-class _Weights(NamedTuple):
-    config: PreTrainedConfig
-    architecture: str
-    tensors: dict[str, Tensor]
-    notes: tuple[str, ...]
 
 
 def export_folder(
@@ -86,45 +61,46 @@ def export_folder(
     if path.exists() and not _holds_export(path):
         raise UsageError(f"{path} is not an export of this program; it is not overwritten")
     check_structure(loaded.network)
-    weights = _wrap(loaded.network) if to == "transformers" else _translate(loaded.network, to)
+    made = _wrap(loaded.network) if to == "transformers" else _translate(loaded.network, to)
+    architecture = "".join(made.config.architectures or ())
     fast = None if loaded.tokenizer is None else convert_tokenizer(loaded.tokenizer)
     if loaded.tokenizer is not None:
-        weights.config.bos_token_id = loaded.tokenizer.beginning
-        weights.config.eos_token_id = loaded.tokenizer.separator
+        made.config.bos_token_id = loaded.tokenizer.beginning
+        made.config.eos_token_id = loaded.tokenizer.separator
     files = {
-        "config.json": weights.config.to_json_string().encode(),
+        "config.json": made.config.to_json_string().encode(),
         "generation_config.json": _generation(loaded.tokenizer).encode(),
-        "model.safetensors": to_safetensors(weights.tensors, metadata={"format": "pt"}),
+        "model.safetensors": to_safetensors(made.weights, metadata={"format": "pt"}),
     }
     if loaded.tokenizer is not None and fast is not None:
         files |= _describe_tokenizer(loaded.tokenizer, fast, loaded.network.config.max_tokens)
     if chat_template:
         files[TEMPLATE] = chat_template.encode()
-    manifest = describe(files, about={"kind": EXPORT_KIND, "architecture": weights.architecture})
+    manifest = describe(files, about={"kind": EXPORT_KIND, "architecture": architecture})
     make_directory(path.absolute().parent)
     atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})
     read_manifest(path).read_all(path)
     return ExportResult(
         files={name: len(data) for name, data in files.items()},
-        architecture=weights.architecture,
-        notes=(*weights.notes, *(() if fast is None else fast.notes)),
+        architecture=architecture,
+        notes=(*made.notes, *(() if fast is None else fast.notes)),
     )
 
 
-def _wrap(network: LanguageModel) -> _Weights:
+def _wrap(network: LanguageModel) -> StockExport:
     model = QKVForCausalLM.wrap(network)
     config = model.config
     config.architectures = [QKVForCausalLM.__name__]
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     notes = ("call qkvary.checkpoints.huggingface.causal.register() before loading",)
-    return _Weights(config, QKVForCausalLM.__name__, tensors, notes)
+    return StockExport(config, tensors, notes)
 
 
-def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) -> _Weights:
+def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) -> StockExport:
     try:
         stock = export_stock(network, None if to == "hf" else to)
     except ValueError as error:
-        others = (one for one in _CLASSES if find_obstacle(network.config, one) is None)
+        others = (one for one in TITLES if find_obstacle(network.config, one) is None)
         own = to != "hf" and write_language_model(network.config) is not None
         able = next(others, "hf" if own else "transformers")
         raise UsageError(f"{error}; --to {able} can") from None
@@ -132,12 +108,12 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
     # vLLM gives every DeepSeek model a separate head, which stays zero unless the file has one.
     name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[stock.config.model_type]
-    if stock.config.tie_word_embeddings and name != _CLASSES["deepseek"]:
+    if stock.config.tie_word_embeddings and stock.config.model_type != LATENT:
         # Stored once; transformers ties it again.
         del tensors[HEADS.get(stock.config.model_type, "lm_head.weight")]
     stock.config.architectures = [name]
     stock.config.dtype = network.embedding.dtype
-    return _Weights(stock.config, name, tensors, stock.notes)
+    return stock._replace(weights=tensors)
 
 
 def _generation(tokenizer: Tokenizer | None) -> str:

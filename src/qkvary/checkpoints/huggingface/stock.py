@@ -7,25 +7,30 @@ same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch import Tensor
+
 from qkvary.arch.attention import KV_NORM_EPS
+from qkvary.arch.families.language_models import BLOCKS
 from qkvary.arch.families.rotary_fields import write_rotation
 from qkvary.arch.families.written import write_language_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import stock_networks
-from qkvary.checkpoints.family_weights import family_weights
 from qkvary.checkpoints.latent_networks import latent_width
+from qkvary.checkpoints.latent_sizes import LATENT
 from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
 from qkvary.checkpoints.stock_networks import (
-    Weights,
     choose_architecture,
     count_kv_heads,
+    find_parameter,
     has_bias,
+    plain_weights,
     rotates,
-    stock_weights,
 )
+from qkvary.checkpoints.stock_parts import PLUS_ONE, Weights, name_weights, rotated_first
 from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.costs.engines import VLLM_LATENT, VLLM_LATENT_SIZES
 from qkvary.costs.parameters import network_parameters
@@ -75,24 +80,38 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
     config = network.config
     chosen = to or choose_architecture(config)
     obstacle = find_obstacle(config, chosen)
-    ends = {"tie_word_embeddings": config.tied_head, "bos_token_id": None, "eos_token_id": None}
-    if obstacle is not None and to is None:
-        written = write_language_model(config)
-        if written is not None:
-            made = _import_transformers().AutoConfig.for_model(
-                written.family, **{**written.fields, **ends, "pad_token_id": None}
-            )
-            return StockExport(made, family_weights(network, written.family), ())
-    if obstacle is not None:
+    written = write_language_model(config) if obstacle is not None and to is None else None
+    if obstacle is not None and written is None:
         raise ValueError(f"expected a network that {TITLES[chosen]} can express, got {obstacle}")
-    weights, (name, fields) = stock_weights(network, chosen), _CONFIGS[chosen]
-    if chosen == "deepseek":
-        _change_epsilon(weights, config)
-    return StockExport(
-        config=getattr(_import_transformers(), name)(**fields(config), **ends),
-        weights=weights,
-        notes=tuple(_find_losses(config, chosen, weights)),
-    )
+    if written is not None:
+        family, fields = written.family, {**written.fields, "pad_token_id": None}
+        weights = _name_family(network, family)
+    else:
+        (family, describe), bias = _FIELDS[chosen], has_bias(config)
+        plain, fields = plain_weights(network, chosen, bias=bias, out_bias=bias), describe(config)
+        if chosen == "deepseek":
+            _change_epsilon(plain, config)
+        weights = _name(plain.get, family, config)
+    ends = {"tie_word_embeddings": config.tied_head, "bos_token_id": None, "eos_token_id": None}
+    made = _import_transformers().AutoConfig.for_model(family, **{**fields, **ends})
+    notes = () if written is not None else tuple(_find_losses(config, chosen, weights))
+    return StockExport(made, weights, notes)
+
+
+def _name_family(network: LanguageModel, family: str) -> Weights:
+    config = network.config
+    weights = _name(partial(find_parameter, network), family, config)
+    if BLOCKS[family].norm == PLUS_ONE != config.block.norm:
+        weights |= {name: weights[name] - 1 for name in weights if "norm" in name}
+    return weights
+
+
+def _name(
+    find: Callable[[str], Tensor | None], family: str, config: LanguageModelConfig
+) -> Weights:
+    """Return the weights under the names of transformers, including a tied head."""
+    named = name_weights(find, family, config, "theirs", rotated_first)
+    return {row.theirs: weight.detach().cpu().contiguous() for row, weight in named}
 
 
 def _change_epsilon(weights: Weights, config: LanguageModelConfig) -> None:
@@ -105,11 +124,11 @@ def _change_epsilon(weights: Weights, config: LanguageModelConfig) -> None:
     if factor == 1:
         return
     for name in weights:
-        if name.endswith(("embed_tokens.weight", "o_proj.weight", "down_proj.weight")):
+        if name.endswith(("embedding", "o_proj.weight", "feed_forward.down.weight")):
             weights[name] = weights[name] * factor
     if config.tied_head:
-        weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
-        weights["model.norm.weight"] = weights["model.norm.weight"] / factor
+        weights["head_weight"] = weights["embedding"].clone()
+        weights["stack.final_norm.weight"] = weights["stack.final_norm.weight"] / factor
 
 
 def find_obstacle(config: LanguageModelConfig, to: StockArchitecture) -> str | None:
@@ -197,14 +216,12 @@ def _deepseek_fields(config: LanguageModelConfig) -> dict[str, Any]:
     }
 
 
-_CONFIGS: Mapping[
-    StockArchitecture, tuple[str, Callable[[LanguageModelConfig], dict[str, Any]]]
-] = {
-    "gpt2": ("GPT2Config", _gpt2_fields),
-    "llama": ("LlamaConfig", _llama_fields),
-    "deepseek": ("DeepseekV3Config", _deepseek_fields),
+_FIELDS: Mapping[StockArchitecture, tuple[str, Callable[[LanguageModelConfig], dict[str, Any]]]] = {
+    "gpt2": ("gpt2", _gpt2_fields),
+    "llama": ("llama", _llama_fields),
+    "deepseek": (LATENT, _deepseek_fields),
 }
-"""The configuration class in transformers, and the function that returns its fields."""
+"""The ``model_type`` of transformers and its fields."""
 
 
 def _import_transformers() -> Any:
