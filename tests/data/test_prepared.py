@@ -12,7 +12,7 @@ from qkvary.data import prepared
 from qkvary.data.preparation import LOCK_FILE
 from qkvary.data.prepared import is_prepared, open_prepared
 from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
-from qkvary.storage.manifest import MANIFEST_NAME, CheckedFile, read_manifest
+from qkvary.storage.manifest import MANIFEST_NAME, Manifest, read_manifest
 from tests.data.small_sets import made_up, make_set, plain_tokens
 from tests.storage.damage import DAMAGES, trials
 
@@ -89,7 +89,7 @@ def test_a_large_file_is_read_again_only_if_it_was_changed(
     shutil.copytree(folder, place)
     open_prepared(place)
     with monkeypatch.context() as patch:
-        patch.setattr(CheckedFile, "finish", None)
+        patch.setattr(Manifest, "check_file", None)
         open_prepared(place)
     shard = place / "train-00001.bin"
     shard.write_bytes(bytes(shard.stat().st_size))

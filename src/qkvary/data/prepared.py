@@ -296,18 +296,17 @@ def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:
 def _verify(manifest: Manifest, folder: Path, name: str, *, by_digest: bool) -> None:
     """Compare a file with its entry in a manifest; the size is always compared."""
     path, entry = folder / name, manifest.files[name]
-    with manifest.open(folder, name) as file:
-        found, now = path.stat(), time.time_ns()
-        mark = [found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size]
-        known = encode({"mark": mark, "sha256": entry.sha256}).encode()
-        cache = cache_directory() if entry.size >= REMEMBERED_BYTES else None
-        digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
-        memory, remembered = cache / "checked" / f"{digest}.json" if cache else None, b""
-        with suppress(OSError):
-            remembered = memory.read_bytes() if memory else b""
-        if not by_digest or remembered == known:
-            return
-        file.finish()
+    found, now = manifest.check_size(folder, name), time.time_ns()
+    mark = [found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size]
+    known = encode({"mark": mark, "sha256": entry.sha256}).encode()
+    cache = cache_directory() if entry.size >= REMEMBERED_BYTES else None
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
+    memory, remembered = cache / "checked" / f"{digest}.json" if cache else None, b""
+    with suppress(OSError):
+        remembered = memory.read_bytes() if memory else b""
+    if not by_digest or remembered == known:
+        return
+    manifest.check_file(folder, name)
     if memory and now - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NANOSECONDS:
         # Without a writable cache, files are only checked more often.
         keep_in_cache(memory, known)
