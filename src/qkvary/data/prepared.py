@@ -296,12 +296,7 @@ def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:
 def _verify(manifest: Manifest, folder: Path, name: str, *, by_digest: bool) -> None:
     """Compare a file with its entry in a manifest; the size is always compared."""
     path, entry = folder / name, manifest.files[name]
-    try:
-        found, now = path.stat(), time.time_ns()
-    except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
-    if found.st_size != entry.size:
-        raise DamagedError(f"expected {entry.size:,} bytes in {path}, got {found.st_size:,}")
+    found, now = manifest.check_size(folder, name), time.time_ns()
     mark = [found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size]
     known = encode({"mark": mark, "sha256": entry.sha256}).encode()
     cache = cache_directory() if entry.size >= REMEMBERED_BYTES else None

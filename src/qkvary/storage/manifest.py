@@ -69,8 +69,8 @@ class Manifest:
             raise _changed(path)
         return data
 
-    def check_file(self, directory: Path, name: str) -> Path:
-        """Return the path of a file after checking it, without holding it in memory.
+    def check_size(self, directory: Path, name: str) -> os.stat_result:
+        """Return the status of a file after checking its size alone.
 
         Raises:
             DamagedError: as ``read``.
@@ -78,10 +78,24 @@ class Manifest:
         """
         path, entry = self._find(directory, name)
         try:
+            found = path.stat()
+        except OSError as error:
+            raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
+        if found.st_size != entry.size:
+            raise _resized(path, found.st_size, entry)
+        return found
+
+    def check_file(self, directory: Path, name: str) -> Path:
+        """Return the path of a file after checking it, without holding it in memory.
+
+        Raises:
+            DamagedError: as ``read``.
+            UnsafeError: as ``read``.
+        """
+        self.check_size(directory, name)
+        path, entry = self._find(directory, name)
+        try:
             with path.open("rb", buffering=0) as file:
-                found = os.fstat(file.fileno()).st_size
-                if found != entry.size:
-                    raise _resized(path, found, entry)
                 digest = hashlib.file_digest(file, "sha256")
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
