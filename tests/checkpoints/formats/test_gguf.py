@@ -149,5 +149,5 @@ def test_a_split_file_is_one(tmp_path: Path) -> None:
             read(tmp_path)
     (tmp_path / "a-00003-of-00003.gguf").unlink()
     for read in (load, read_config):
-        with pytest.raises(DamagedError, match=r"3 parts, but a-00003-of-00003\.gguf is miss"):
+        with pytest.raises(DamagedError, match=r"3 parts, of which a-00003-of-00003\.gguf is miss"):
             read(tmp_path)
