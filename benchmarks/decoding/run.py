@@ -59,7 +59,7 @@ class Cases:
     dtype: str | None = None
     """Number formats, such as float32,bfloat16. If not given: as stored, or float32."""
     layout: str | None = None
-    """What the cache stores: sources, rotated, split, input, latent."""
+    """Layout of the cache: sources, rotated, split, input, latent."""
     storage: str | None = None
     """Storage of the cache: preallocated, growing, int8-g64, int4-b32."""
     kernel: str | None = None

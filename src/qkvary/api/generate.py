@@ -117,7 +117,7 @@ class Decoding(NetworkOptions):
     deterministic_batch: bool = False
     """Compute each prompt by itself, so that no bit depends on the others."""
     layout: CacheLayout | None = None
-    """What the cache stores; the smallest layout if not given."""
+    """Layout of the cache: the tensors that it stores. The smallest if not given."""
     storage: str = "preallocated"
     """Storage of the cache: preallocated, growing, or quantised, such as int8, int8-b32,
     int4-g32-rot (see bench quantized). Quantised caches may change the text."""

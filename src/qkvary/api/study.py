@@ -42,8 +42,8 @@ class Running:
     workers: Count | None = None
     """Worker processes; one per processor if not given."""
     executor: ExecutorName = "local"
-    """Where runs execute: worker processes of this machine, tasks of a running Ray cluster, or jobs
-    of a Slurm queue."""
+    """Executor of the runs: worker processes of this machine, tasks of a running Ray cluster, or
+    jobs of a Slurm queue."""
     log: TrackerName | None = None
     """A tracker that gets a copy of the logs; none if not given."""
     strict: bool = False

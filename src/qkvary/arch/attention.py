@@ -121,7 +121,7 @@ class PositionConfig:
     rotary_fraction: float = 0.5
     """The share of a head's channels that is rotated; these are its last channels."""
     value_rope: ValueRope = "counter"
-    """What the value is where it shares the key's projection. ``none``: the unrotated key.
+    """The value of a layer that computes it by the key's projection. ``none``: the unrotated key.
     ``counter``: the rotated key, with the output rotated back. ``rotated``: the rotated key (not
     invariant to translation, an ablation)."""
     relative_distance: int = 128

@@ -16,11 +16,11 @@ from qkvary.arch.variants import Variant
 Memory = Literal["own", "encoder"]
 
 Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere", "latent", "keys"]
-"""What a cache stores per token. ``needed``: each source that key and value read, once. ``both``:
-rotated keys and values, even if one source would do (as engines do). ``value and slice``: the value
-and the rotated channels of the key. ``input``: the layer input; ``input elsewhere``: an input that
-another layer stores. ``latent``: the inner result of low-rank projections, if that is narrower.
-``keys``: keys, from which values are computed."""
+"""The numbers that a cache stores per token. ``needed``: each source that key and value read, once.
+``both``: rotated keys and values, even if one source would do (as engines do). ``value and slice``:
+the value and the rotated channels of the key. ``input``: the layer input; ``input elsewhere``: an
+input that another layer stores. ``latent``: the inner result of low-rank projections, if that is
+narrower. ``keys``: keys, from which values are computed."""
 INPUT_STORED: tuple[Storage, ...] = ("input", "input elsewhere")
 """Storage from which every step computes keys and values again."""
 
@@ -42,7 +42,7 @@ class ProjectedAttention:
     memory: Memory = "own"
     """Whose tokens keys and values come from: the layer's own, or an encoder's output."""
     storage: Storage = "needed"
-    """What the cache stores per token."""
+    """The numbers that the cache stores per token."""
 
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
         """Return the layer with another variant; its window and positions stay.

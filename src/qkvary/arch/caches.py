@@ -7,16 +7,16 @@ from qkvary.arch.canonical import stored
 from qkvary.arch.parts import check_choices
 
 CacheLayout = Literal["sources", "rotated", "split", "input", "latent"]
-"""What a cache stores. ``sources``: each source that key and value read, once, before rotation;
-keys are rotated when they are read. ``rotated``: what the softmax reads, so that reading costs
-nothing; if the value is the unrotated key, the value and the rotated channels. ``split``: key and
-value separately, even if they are equal, as engines store them. ``input``: the layer input, which
-is projected again when it is read. ``latent``: for a low-rank projection the output of its first
-matrix, if that is narrower, from which the source is computed when it is read; other sources as
-under ``sources``."""
+"""The tensors that a cache stores. ``sources``: each source that key and value read, once, before
+rotation; keys are rotated when they are read. ``rotated``: what the softmax reads, so that reading
+costs nothing; if the value is the unrotated key, the value and the rotated channels. ``split``: key
+and value separately, even if they are equal, as engines store them. ``input``: the layer input,
+which is projected again when it is read. ``latent``: for a low-rank projection the output of its
+first matrix, if that is narrower, from which the source is computed when it is read; other sources
+as under ``sources``."""
 
 CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3", "int2"]
-"""How a cache stores it: in a tensor that grows, in a buffer allocated beforehand, or as codes of
+"""The storage of these tensors: a tensor that grows, a buffer allocated beforehand, or codes of
 this many bits with scales; fewer than 4 bits are for experiments."""
 
 CacheScales = Literal["token", "channel"]
@@ -40,9 +40,9 @@ class CacheOptions:
     """The layout and storage of a cache. Results do not depend on it, except for rounding."""
 
     layout: CacheLayout = "sources"
-    """What is stored per token."""
+    """The tensors that are stored."""
     storage: CacheStorage = "growing"
-    """How it is stored."""
+    """The storage of these tensors."""
     scales: CacheScales = "token"
     """Which codes share a scale in quantised storage."""
     group: int = 64

@@ -74,6 +74,7 @@ def read_tensors(path: Path, chosen: RowSelector) -> dict[str, Tensor]:
     tensors = dict[str, Tensor]()
     try:
         with safe_open(path, framework="pt") as file:
+            # An open file has keys, but cannot be iterated over.
             for name in file.keys():  # noqa: SIM118
                 part = file.get_slice(name)
                 shape: list[int] = part.get_shape()

@@ -68,7 +68,7 @@ class Block:
     norm: Norm = "rmsnorm"
     """Kind of normalisation."""
     placement: NormPlacement = "pre"
-    """Where the block normalises."""
+    """The position of the normalisations in a block."""
     eps: str = "rms_norm_eps"
     """The configuration's field with the epsilon of the normalisations."""
     parallel: Flag = False

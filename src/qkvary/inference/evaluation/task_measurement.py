@@ -15,6 +15,7 @@ from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 from datasets import Dataset
@@ -246,11 +247,9 @@ def _local_rows(folder: Path) -> Generator[None]:
         config.validation_split = found.get("validation")
         config.test_split, shots.split = found.get("test"), found.get("shots")
 
-    setattr(ConfigurableTask, "download", load)  # noqa: B010 -- restored below
-    try:
+    # lm-eval has no argument for data sets that are in memory already.
+    with patch.object(ConfigurableTask, "download", load):
         yield
-    finally:
-        setattr(ConfigurableTask, "download", download)  # noqa: B010
 
 
 def _check_shots(task: Any) -> None:
