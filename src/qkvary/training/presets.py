@@ -35,7 +35,7 @@ VOCABULARY_MULTIPLE = 64
 
 THREE_PROJECTIONS = "Kayyam et al. 2026 (Do Transformers Need Three Projections?): text and code"
 QUERY_IDENTITY = "Karbevski and Mijoski ([Key,Value] is probably all you need): text and code"
-MODERN = "no paper: blocks of LLaMA, learning rates and batches of GPT-3 (below 124M of Pythia)"
+MODERN = "none; LLaMA's blocks, GPT-3's learning rates and batch sizes (below 124M Pythia's)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +369,7 @@ _PORTABLE_REMARK = Remark(
     about="decoupled",
 )
 
-_CHINCHILLA = "20 tokens a parameter as Chinchilla"
+_CHINCHILLA = "20 tokens per parameter, as for Chinchilla"
 
 
 def _modern(
