@@ -63,7 +63,7 @@ that, both together: the latent in 8 bits takes 27 % and costs {both:+.3f} witho
 - *Sizes by layer* (`--layers auto`) are no better here than the same size for all layers, and worse
   on stories.
 - `qkvary convert` at 50 % with 32,768 tokens took {command[cpu_seconds]:.0f} s of CPU on one thread
-  of a busy Intel Xeon and {command[peak_gib]:.1f} GiB, losses and writing included.
+  of an Intel Xeon and {command[peak_gib]:.1f} GiB, losses and writing included.
 - *Forecast*: what `--dry-run` says, each layer alone and not refitted. It is 2 to 8 times what came
   at half of the cache and more, 0.9 to 1.5 times at a third and a quarter, where little is left to
   refit: take it as an upper limit.
