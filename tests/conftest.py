@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -200,6 +202,41 @@ def rank_server() -> Iterator[object]:
     running = RankServer()
     yield running
     assert running.close() == ""
+
+
+class Typed:
+    """Runs commands in this process, and returns what they print."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *words: object, code: int = 0) -> str:
+        """Return the standard output of a command that ends with an exit code."""
+        return self.both(*words, code=code)[0]
+
+    def json(self, *words: object, code: int = 0) -> dict[str, Any]:
+        """Return the only document that a command prints."""
+        return json.loads(self(*words, "--json", code=code))
+
+    def error(self, *words: object, code: int = 2) -> str:
+        """Return the standard error of a command that fails."""
+        return self.both(*words, code=code)[1]
+
+    def both(self, *words: object, code: int = 0) -> tuple[str, str]:
+        """Return standard output and standard error."""
+        from qkvary.cli.main import main
+
+        self.capsys.readouterr()
+        found = main([str(word) for word in words])
+        printed = self.capsys.readouterr()
+        assert found == code, printed.err
+        return printed.out, printed.err
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Types commands."""
+    return Typed(capsys)
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli.main import main
 from qkvary.storage import environment, untrusted_files
 from qkvary.studies import timing
 from tests.cli.tiny_training import tiny_places, train
+from tests.conftest import Typed
 from tests.reference import llama2c
 
 RESOURCES = 4
@@ -23,38 +23,33 @@ def rotary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refusal(typed: Typed, *words: object) -> str:
     """Return the only sentence of a refused command."""
-    assert main(words) == RESOURCES
-    shown = capsys.readouterr()
-    assert not shown.out
-    assert shown.err.count("\n") == 1
-    return shown.err
+    printed, said = typed.both(*words, code=RESOURCES)
+    assert not printed
+    assert said.count("\n") == 1
+    return said
 
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("--d-model", "10000000"),
-        ("--vocabulary", "1000000000000"),
-        ("--batch", "1000000000"),
-    ],
+    [("--d-model", "10000000"), ("--vocabulary", "1000000000000"), ("--batch", "1000000000")],
 )
-def test_networks_to_measure(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    said = refusal(capsys, "bench", "decode", *words)
+def test_networks_to_measure(words: tuple[str, ...], typed: Typed) -> None:
+    said = refusal(typed, "bench", "decode", *words)
     assert "iB of memory" in said
     assert "are free" in said
 
 
 def test_a_checkpoint_to_measure(
-    rotary: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    rotary: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = refusal(capsys, "bench", "decode", str(rotary), "--batch", "1000000000")
+    said = refusal(typed, "bench", "decode", rotary, "--batch", "1000000000")
     assert "of memory" in said
     monkeypatch.setattr(environment, "free_memory_bytes", lambda: 1000)
     # Smaller files are read without looking.
     monkeypatch.setattr(untrusted_files, "MAX_SIDE_FILE_BYTES", 1000)
-    said = refusal(capsys, "generate", str(rotary), "the")
+    said = refusal(typed, "generate", rotary, "the")
     assert f"reading {rotary}" in said
     assert "takes at least" in said
 
@@ -62,19 +57,19 @@ def test_a_checkpoint_to_measure(
 @pytest.mark.parametrize(
     "words", [("bench", "decode"), ("train", "lm-10m", "--dry-run"), ("study", "quickstart")]
 )
-def test_threads_and_workers(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_threads_and_workers(words: tuple[str, ...], typed: Typed) -> None:
     name = "workers" if "study" in words else "threads"
-    said = refusal(capsys, *words, f"--{name}", "100000")
+    said = refusal(typed, *words, f"--{name}", "100000")
     assert f"{name}: expected at most 1,024, got 100,000" in said
 
 
 def test_windows_that_do_not_fit(
-    rotary: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    rotary: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = rotary.parent / "long.txt"
     long.write_text("the cat sat on the mat. " * 9000, "utf-8")
     monkeypatch.setattr(environment, "free_memory_bytes", lambda: 2**24)
-    said = refusal(capsys, "evaluate", str(rotary), "--data", str(long), "--context=1M")
+    said = refusal(typed, "evaluate", rotary, "--data", long, "--context=1M")
     assert "scoring 1 window of 12" in said
     assert "or --context" in said
 

@@ -8,8 +8,8 @@ import torch
 
 import qkvary as qk
 from qkvary.checkpoints.models import load_model, save_model
-from qkvary.cli.main import main
 from qkvary.data.tokenizers import CharacterTokenizer
+from tests.conftest import Typed
 from tests.contracts.variant_cases import distance
 from tests.conversions.networks import labels, make_network
 
@@ -22,12 +22,9 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "net"
 
 
-def test_a_folder_that_says_the_same(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_says_the_same(checkpoint: Path, tmp_path: Path, typed: Typed) -> None:
     out = tmp_path / "made"
-    assert main(["convert", str(checkpoint), "--rewrite", "identity-query", "--out", str(out)]) == 0
-    printed = capsys.readouterr().out
+    printed = typed("convert", checkpoint, "--rewrite", "identity-query", "--out", out)
     for part in ("Theorem 4.2", "W_Q of layer 2", "float64", "float32", "I-K=V", f"written: {out}"):
         assert part in printed
     old, new = load_model(checkpoint), load_model(out)
@@ -39,10 +36,9 @@ def test_a_folder_that_says_the_same(
     assert qk.generate(new, "abc", tokens=5) == qk.generate(old, "abc", tokens=5)
 
 
-def test_figures_alone_as_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["convert", str(checkpoint), "--rewrite", "identity-query", "--dtype", "float64"]
-    assert main([*call, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_figures_alone_as_json(checkpoint: Path, typed: Typed) -> None:
+    call = ["convert", checkpoint, "--rewrite", "identity-query", "--dtype", "float64"]
+    found = typed.json(*call)
     assert found["layers"] == {"before": ["Q-K=V"] * 2, "after": ["I-K=V"] * 2}
     assert found["float64"]["relative"] < 1e-11
     assert found["stored"]["dtype"] == "float64"
@@ -59,7 +55,7 @@ def test_what_the_configuration_refuses_is_refused_before_weights_are_read(
     kind: str,
     checkpoint: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    typed: Typed,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if kind == "transformers":
@@ -73,31 +69,28 @@ def test_what_the_configuration_refuses_is_refused_before_weights_are_read(
         raise AssertionError("weights were read")
 
     monkeypatch.setattr("qkvary.checkpoints.catalog.load_checkpoint", load)
-    assert main(["convert", str(checkpoint), "--rewrite", "merge-query-key"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = typed.error("convert", checkpoint, "--rewrite", "merge-query-key").splitlines()
     assert "expected one head of" in line
     # Conditions that hold are checked on the weights.
-    assert main(["convert", str(checkpoint), "--rewrite", "gauge"]) == 1
-    assert "weights were read" in capsys.readouterr().err
+    said = typed.error("convert", checkpoint, "--rewrite", "gauge", code=1)
+    assert "weights were read" in said
 
 
-def test_what_is_there_is_not_overwritten(checkpoint: Path, tmp_path: Path) -> None:
+def test_what_is_there_is_not_overwritten(checkpoint: Path, tmp_path: Path, typed: Typed) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("keep", "utf-8")
-    call = ["convert", str(checkpoint), "--rewrite", "gauge", "--out", str(tmp_path / "notes")]
-    assert main(call) == 2
+    typed.error("convert", checkpoint, "--rewrite", "gauge", "--out", tmp_path / "notes")
     assert (tmp_path / "notes" / "mine.txt").read_text("utf-8") == "keep"
 
 
 @pytest.mark.parametrize("spelled", ["net", "./net/../net", "link"])
 def test_the_checkpoint_itself_is_not_replaced(
-    spelled: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spelled: str, checkpoint: Path, tmp_path: Path, typed: Typed
 ) -> None:
     (tmp_path / "link").symlink_to(checkpoint, target_is_directory=True)
     before = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
     out = f"{tmp_path}/{spelled}"
-    assert main(["convert", str(checkpoint), "--rewrite", "gauge", "--out", out]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = typed.error("convert", checkpoint, "--rewrite", "gauge", "--out", out).splitlines()
     assert "expected a folder other than the checkpoint's own" in line
     with pytest.raises(ValueError, match="its weights would be lost"):
         qk.convert(checkpoint, "gauge", out=out)

@@ -1,7 +1,6 @@
 """``qkvary convert --to``: the price of a smaller cache, a folder, and what other programs read."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,10 @@ import qkvary as qk
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.huggingface.stock import export_stock
 from qkvary.checkpoints.models import load_model, save_model
-from qkvary.cli.main import main
 from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.nn.language_model import LanguageModel
+from tests.conftest import Typed
 from tests.contracts.variant_cases import distance
 from tests.conversions.caches.networks import make_config, make_network
 
@@ -37,21 +36,20 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "net"
 
 
-def run(checkpoint: Path, text: Path, *words: str) -> int:
-    return main(["convert", str(checkpoint), "--data", str(text), *SMALL, *words])
+def words_of(checkpoint: Path, text: Path, *words: object) -> tuple[object, ...]:
+    return ("convert", checkpoint, "--data", text, *SMALL, *words)
 
 
 def test_a_folder_with_the_price_of_it(
-    checkpoint: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, text: Path, tmp_path: Path, typed: Typed
 ) -> None:
     out = tmp_path / "made"
-    words = ("--to", "latent", "--cache", "50%", "--out", str(out))
-    assert run(checkpoint, text, *words, "--heal-tokens", "500") == 0
-    shown = capsys.readouterr()
+    words = ("--to", "latent", "--cache", "50%", "--out", out, "--heal-tokens", "500")
+    printed, said = typed.both(*words_of(checkpoint, text, *words))
     for part in ("Q-GQA-2@decoupled-8@latent-8", "64 B", "one shot", "refitted", f"written: {out}"):
-        assert part in shown.out
+        assert part in printed
     for part in ("as it is: loss ", "one shot: loss ", "refitted: loss ", "healed: loss "):
-        assert part in shown.err
+        assert part in said
     assert not (tmp_path / "made.healing").exists()
     made = load_model(out)
     before = load_model(checkpoint).network.config
@@ -59,9 +57,11 @@ def test_a_folder_with_the_price_of_it(
     assert qk.generate(made, "abc", tokens=5)
 
 
-def test_what_is_exported_says_the_same(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_what_is_exported_says_the_same(
+    checkpoint: Path, text: Path, tmp_path: Path, typed: Typed
+) -> None:
     out = tmp_path / "made"
-    assert run(checkpoint, text, "--to", "shared", "--cache", "60%", "--out", str(out)) == 0
+    typed(*words_of(checkpoint, text, "--to", "shared", "--cache", "60%", "--out", out))
     made = load_model(out)
     tokens = torch.arange(60).view(3, 20)
     with torch.no_grad():
@@ -79,11 +79,9 @@ def test_what_is_exported_says_the_same(checkpoint: Path, text: Path, tmp_path: 
         assert torch.equal(again.state_dict()[name], value)
 
 
-def test_a_forecast_converts_nothing(
-    checkpoint: Path, text: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(checkpoint, text, "--to", "grouped", "--cache", "50%", "--dry-run", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+def test_a_forecast_converts_nothing(checkpoint: Path, text: Path, typed: Typed) -> None:
+    words = ("--to", "grouped", "--cache", "50%", "--dry-run")
+    found = typed.json(*words_of(checkpoint, text, *words))
     assert [stage["name"] for stage in found["stages"]] == ["as it is"]
     assert found["forecast"]["divergence"] > 0
     assert found["forecast"]["cpu_seconds"] > 0

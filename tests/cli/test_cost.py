@@ -2,11 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from qkvary.cli.main import main
+from tests.conftest import Typed
 
 LLAMA = {
     "model_type": "llama",
@@ -20,20 +19,6 @@ LLAMA = {
 }
 
 
-def counted(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["cost", *arguments, "--json"]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    return json.loads(printed.out)
-
-
-def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["cost", *arguments]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    return printed.out
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "tiny" / "config.json"
@@ -42,8 +27,8 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_gpt2_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
-    row = counted(capsys, "gpt2", "--context", "1000")["rows"][0]
+def test_gpt2_by_hand(typed: Typed) -> None:
+    row = typed.json("cost", "gpt2", "--context", "1000")["rows"][0]
     assert row["variant"] == "QKV"
     assert row["parameters"]["total"] == 124_439_808
     assert row["parameters"]["embedding"] == 50_257 * 768
@@ -59,17 +44,17 @@ def test_gpt2_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert row["change"] == {"parameters": 0, "macs_per_token": 0, "cache_bytes": 0}
 
 
-def test_a_variant_that_does_not_fit_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
-    document = counted(capsys, "300M", "--variant", "GQA-3", "MQA")
+def test_a_variant_that_does_not_fit_is_a_note(typed: Typed) -> None:
+    document = typed.json("cost", "300M", "--variant", "GQA-3", "MQA")
     assert [row["variant"] for row in document["rows"] if not row["stored"]] == ["QKV", "MQA"]
     assert any(note.startswith("GQA-3 does not fit lm-300m: ") for note in document["notes"])
-    assert "  - GQA-3 does not fit lm-300m" in shown(capsys, "300M", "--variant", "GQA-3")
+    printed, said = typed.both("cost", "300M", "--variant", "GQA-3")
+    assert "  - GQA-3 does not fit lm-300m" in printed
+    assert said == ""
 
 
-def test_a_file_and_its_folder_are_the_same_model(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    by_file, by_folder = counted(capsys, str(config)), counted(capsys, str(config.parent))
+def test_a_file_and_its_folder_are_the_same_model(config: Path, typed: Typed) -> None:
+    by_file, by_folder = typed.json("cost", config), typed.json("cost", config.parent)
     assert by_file == by_folder
     assert by_file["model"] == "tiny"
     assert by_file["context"] == 4096

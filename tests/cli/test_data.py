@@ -1,6 +1,5 @@
 """What a person sees of preparing: figures, a line of progress, and where an error lies."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,8 +11,8 @@ import pytest
 
 import qkvary
 from qkvary.cli.app import ProgressLine, show_progress
-from qkvary.cli.main import main
 from qkvary.data.prepared import open_prepared
+from tests.conftest import Typed
 from tests.data.small_sets import made_up
 from tests.forked import ForkedPython
 
@@ -27,12 +26,9 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_set_is_shown_and_found_again(
-    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["data", "prepare", str(texts), "--tokenizer", "bytes"]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
+def test_a_set_is_shown_and_found_again(texts: Path, tmp_path: Path, typed: Typed) -> None:
+    printed, said = typed.both("data", "prepare", texts, "--tokenizer", "bytes")
+    assert said == ""
     for part in (
         "stories: ",
         "tokenizer bytes: 257 tokens, 256 after each document",
@@ -40,35 +36,27 @@ def test_a_set_is_shown_and_found_again(
         "held out: 0.05 of the documents, by smallest sha256",
         "equal documents across splits: 0 of validation in train",
     ):
-        assert part in printed.out
-    assert main(["data", "show", "stories/bytes", "--document", "3"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(printed.out)
+        assert part in printed
+    shown = typed("data", "show", "stories/bytes", "--document", "3")
+    assert shown.startswith(printed)
     assert "document 3 of train begins:\nx" in shown
-    assert main(["data", "show", str(tmp_path / "cache/data/stories-bytes"), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = typed.json("data", "show", tmp_path / "cache/data/stories-bytes")
     assert document["splits"]["train"]["documents"] == 38
     assert document["splits"]["train"]["tokens_per_byte"] == 1.0
     assert document["sample"].startswith("x")
-    assert main(["data", "show", "stories/bytes", "--document", "38"]) == 2
-    assert "expected a document from 0 to 37, got 38" in capsys.readouterr().err
+    said = typed.error("data", "show", "stories/bytes", "--document", "38")
+    assert "expected a document from 0 to 37, got 38" in said
 
 
-def test_a_share_far_from_the_requested_one_is_reported(
-    texts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_share_far_from_the_requested_one_is_reported(texts: Path, typed: Typed) -> None:
     (texts / "all.txt").write_text("<|endoftext|>".join(made_up(3, seed=1)), "utf-8")
-    call = ["data", "prepare", str(texts), "--tokenizer", "bytes"]
-    assert main(call) == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if "is held out" in line)
+    call = ("data", "prepare", texts, "--tokenizer", "bytes")
+    line = next(line for line in typed(*call).splitlines() if "is held out" in line)
     assert ", not 0.05: whole documents are held out" in line
-    assert main([*call, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["warning"] == line
+    assert typed.json(*call)["warning"] == line
 
 
-def test_progress_says_how_far_and_how_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_progress_says_how_far_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now, lines = iter([0.0, 0.0, 31.0, 62.0]), list[str]()
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
     monkeypatch.setattr(ProgressLine, "show", lambda _line, describe: lines.append(describe()))
@@ -82,35 +70,28 @@ def test_progress_says_how_far_and_how_long(
     ]
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty working folder, with a cache of its own."""
+@pytest.mark.parametrize(
+    ("name", "prepared"),
+    [
+        ("Война и мир", "Война-и-мир-bytes"),
+        ("紅楼夢", "紅楼夢-bytes"),
+        ("रामायण", "रामायण-bytes"),
+        ("e\u0301", "\u00e9-bytes"),
+        ("x" * 90, "x" * 80 + "-bytes"),
+    ],
+)
+def test_names_in_any_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed, name: str, prepared: str
+) -> None:
     monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def prepare(*words: str) -> int:
-    return main(["data", "prepare", *words, "--tokenizer", "bytes"])
-
-
-@pytest.mark.parametrize(
-    "name", ["Война и мир.txt", "紅楼夢.txt", "रामायण.txt", "e\u0301.txt", "x" * 90 + ".txt"]
-)
-def test_names_in_any_script(here: Path, name: str) -> None:
-    (here / name).write_text("а б в " * 99, "utf-8")
-    assert prepare(name) == 0
-    (folder,) = (here / "cache" / "data").iterdir()
-    assert folder.name == {
-        "Война и мир.txt": "Война-и-мир-bytes",
-        "紅楼夢.txt": "紅楼夢-bytes",
-        "रामायण.txt": "रामायण-bytes",
-        "e\u0301.txt": "\u00e9-bytes",
-    }.get(name, "x" * 80 + "-bytes")
+    (tmp_path / f"{name}.txt").write_text("а б в " * 99, "utf-8")
+    typed("data", "prepare", f"{name}.txt", "--tokenizer", "bytes")
+    assert [path.name for path in (tmp_path / "cache" / "data").iterdir()] == [prepared]
 
 
 def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
     monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
     text = "<|endoftext|>".join(f"{number} " + "word " * 200 for number in range(40_000))
@@ -132,7 +113,6 @@ def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(
     assert (process.returncode, printed) == (130, "")
     assert "interrupted; the same command resumes where it stopped" in error
     assert not (place / "MANIFEST.json").exists()
-    assert main([*words, "1"]) == 0
-    capsys.readouterr()
+    typed(*words, "1")
     data = open_prepared(place)
     assert sum(split.documents for split in data.splits.values()) == 40_000

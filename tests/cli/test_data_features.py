@@ -1,6 +1,5 @@
 """``qkvary data features`` with a small ResNet of random weights and a few images."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +9,12 @@ from safetensors.numpy import load, save
 from transformers import ResNetModel
 
 from qkvary.checkpoints.huggingface import image_features as descriptions
-from qkvary.cli.main import main
 from qkvary.data import image_features
 from qkvary.data.feature_sets import hash_features
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study
 from tests.cli.small_resnet import write_resnet
+from tests.conftest import Typed
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_images_are_described_once(
-    weights: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    weights: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described: list[int] = []
     describe = descriptions.describe_pixels
@@ -37,11 +36,10 @@ def test_images_are_described_once(
         return describe(network, pixels)
 
     monkeypatch.setattr(descriptions, "describe_pixels", interrupt_second)
-    words = ["data", "features", "--weights", str(weights)]
-    assert main(words) == 130
-    assert main(words) == 0
+    words = ("data", "features", "--weights", weights)
+    typed(*words, code=130)
+    assert "9 images in" in typed(*words)
     assert described == [4, 0, 2, 3]
-    assert "9 images in" in capsys.readouterr().out
     sha256 = hash_features("cifar100-resnet34")
     found = image_features.load_features("cifar100-resnet34", sha256)
     # The second image of class 1 is the fourth training image.
@@ -52,31 +50,27 @@ def test_images_are_described_once(
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "missing"])
-def test_damaged_weights_are_refused(
-    weights: Path, damage: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_weights_are_refused(weights: Path, damage: str, typed: Typed) -> None:
     path = weights / "model.safetensors"
     data = path.read_bytes()
     tensors = load(data)
     del tensors["embedder.embedder.convolution.weight"]
     path.write_bytes({"cut": data[:-5], "empty": b"", "missing": save(tensors)}[damage])
-    assert main(["data", "features", "--weights", str(weights)]) == 3
     what = "all weights of ResNet-34" if damage == "missing" else "a complete file of weights"
-    assert f"expected {what} in {path}" in capsys.readouterr().err
+    said = typed.error("data", "features", "--weights", weights, code=3)
+    assert f"expected {what} in {path}" in said
     assert not (weights.parent / "cache").exists()
 
 
 def test_features_of_other_weights_are_other_data(
-    weights: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    weights: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = load_study("anomaly-paper").cells()[0].run
     keys = {before.run_key()}
-    words = ["data", "features", "--weights", str(weights), "--json"]
     shas: list[str] = []
     for seed in (3, 4):
         write_resnet(weights.parent, monkeypatch, seed=seed)
-        assert main(words) == 0
-        shas.append(json.loads(capsys.readouterr().out)["sha256"])
+        shas.append(typed.json("data", "features", "--weights", weights)["sha256"])
         cells = load_study("anomaly-paper").cells()
         assert {cell.run.task.features_sha256 for cell in cells} == {shas[-1]}
         keys.add(cells[0].run_key)

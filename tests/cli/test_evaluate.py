@@ -3,13 +3,12 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from qkvary.checkpoints.models import save_model
-from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer
+from tests.conftest import Typed
 from tests.data.small_sets import make_set
 from tests.inference.evaluation.networks import byte_network
 from tests.inference.evaluation.task_files import write_task_files
@@ -31,37 +30,19 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {path.name.partition(".")[0]: str(path) for path in folder.iterdir()}
 
 
-def evaluate(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["evaluate", *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_a_text_is_printed(places: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_is_printed(places: dict[str, str], typed: Typed) -> None:
     call = ["evaluate", places["rotary"], "--data", places["text"], places["lines"]]
-    assert main([*call, "--lengths", "16,33,66", "--paper"]) == 0
-    printed = capsys.readouterr().out
+    printed = typed(*call, "--lengths", "16,33,66", "--paper")
     for part in ("per real token", "per byte", "as the papers count", "its padding", "66*", "0-65"):
         assert part in printed
     # Padding is counted only where it is asked for.
-    assert main(call) == 0
-    assert "papers" not in capsys.readouterr().out
+    assert "papers" not in typed(*call)
 
 
-def test_figures_fit_each_other(
-    places: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_figures_fit_each_other(places: dict[str, str], typed: Typed, tmp_path: Path) -> None:
     out = tmp_path / "new" / "figures.json"
-    found = evaluate(
-        capsys,
-        places["rotary"],
-        "--data",
-        places["text"],
-        "--stride",
-        "8",
-        "--paper",
-        "--out",
-        str(out),
-    )
+    call = ("evaluate", places["rotary"], "--data", places["text"], "--stride", "8")
+    found = typed.json(*call, "--paper", "--out", out)
     assert found.pop("files") == [str(out)]
     assert json.loads(out.read_text("utf-8")) == found
     text, paper = found["text"], found["paper"]
@@ -75,35 +56,32 @@ def test_figures_fit_each_other(
     )
     assert paper["loss"] == pytest.approx(mixed)
     assert found["identity"]["dtype"] == "float32"
-    again = evaluate(
-        capsys, places["rotary"], "--data", places["text"], "--stride", "8", "--batch-size", "1"
-    )
+    again = typed.json(*call, "--batch-size", "1")
     assert again["text"]["perplexity"] == pytest.approx(text["perplexity"], rel=1e-6)
 
 
 def test_a_prepared_set_brings_its_tokens(
-    places: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    places: dict[str, str], typed: Typed, tmp_path: Path
 ) -> None:
     data = tiny_set()
     save_model(tmp_path / "model", byte_network("Q-K=V", max_tokens=33))
-    call = [str(tmp_path / "model"), "--data", str(data.path), "--split", "test"]
-    found = evaluate(capsys, *call, "--paper")
+    call = ("evaluate", tmp_path / "model", "--data", data.path, "--split", "test")
+    found = typed.json(*call, "--paper")
     assert found["text"]["tokens"] == data.splits["test"].tokens - data.splits["test"].documents
     assert found["paper"]["rows"] == data.splits["test"].documents
-    joined = evaluate(capsys, *call, "--joined")
+    joined = typed.json(*call, "--joined")
     assert joined["text"]["tokens"] == data.splits["test"].tokens - 1
     assert "paper" not in joined
-    assert main(["evaluate", places["bytes"], "--data", str(data.path)]) == 2
-    assert "with the tokens of the checkpoint" in capsys.readouterr().err
+    said = typed.error("evaluate", places["bytes"], "--data", data.path)
+    assert "with the tokens of the checkpoint" in said
 
 
-def test_tasks_are_asked(places: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    call = [places["bytes"], "--tasks", "five,lambada", "--task-data", places["tasks"]]
-    assert main(["evaluate", *call, "--fewshot", "1"]) == 0
-    printed = capsys.readouterr().out
+def test_tasks_are_asked(places: dict[str, str], typed: Typed) -> None:
+    call = ["evaluate", places["bytes"], "--tasks", "five,lambada", "--task-data", places["tasks"]]
+    printed = typed(*call, "--fewshot", "1")
     for part in ("arc_challenge", "lambada", "mean of five", "from chance", "SE", "lm-eval 0.4"):
         assert part in printed
-    found = evaluate(capsys, *call, "--limit", "2", "--fewshot", "0")
+    found = typed.json(*call, "--limit", "2", "--fewshot", "0")
     assert found["limit"] == 2
     assert {task["documents"] for task in found["tasks"].values()} == {2}
     assert found["mean_of_five"]["accuracy"]["chance"] == pytest.approx(0.35, abs=0.01)
@@ -111,7 +89,7 @@ def test_tasks_are_asked(places: dict[str, str], capsys: pytest.CaptureFixture[s
 
 
 def test_questions_that_were_trained_on_are_counted(
-    places: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    places: dict[str, str], typed: Typed, tmp_path: Path
 ) -> None:
     """One question of HellaSwag and one of PIQA are in the set."""
     trained = (
@@ -119,15 +97,12 @@ def test_questions_that_were_trained_on_are_counted(
         "how to brown sausages in a pan, and what else",
         "Sarah was a better surgeon than Maria. So Sarah",
     )
-    call = [places["bytes"], "--tasks", "hellaswag,piqa,winogrande", "--fewshot", "0"]
-    call += ["--task-data", places["tasks"], "--against", str(make_set(tmp_path, trained).path)]
-    found = evaluate(capsys, *call)
+    call = ("evaluate", places["bytes"], "--tasks", "hellaswag,piqa,winogrande", "--fewshot", "0")
+    more = ("--task-data", places["tasks"], "--against", make_set(tmp_path, trained).path)
+    found = typed.json(*call, *more)
     counted = {name: task["contamination"] for name, task in found["tasks"].items()}
-    assert [(one["questions"], one["shared"]) for one in counted.values()] == [
-        (3, 1),
-        (3, 1),
-        (3, 0),
-    ]
+    shared = [(one["questions"], one["shared"]) for one in counted.values()]
+    assert shared == [(3, 1), (3, 1), (3, 0)]
     assert counted["winogrande"]["accuracy"] == found["tasks"]["winogrande"]["accuracy"]
     assert counted["winogrande"]["normalised"] is None
     assert counted["piqa"]["accuracy"]["chance"] == 0.5
@@ -136,12 +111,11 @@ def test_questions_that_were_trained_on_are_counted(
 
 
 def test_tasks_need_a_folder(
-    places: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    places: dict[str, str], typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("QKVARY_DATA", raising=False)
-    assert main(["evaluate", places["bytes"], "--tasks", "piqa"]) == 2
-    assert "give --task-data, or set QKVARY_DATA" in capsys.readouterr().err
+    call = ("evaluate", places["bytes"], "--tasks", "piqa")
+    assert "give --task-data, or set QKVARY_DATA" in typed.error(*call)
     folder = Path(places["tasks"])
     monkeypatch.setenv("QKVARY_DATA", str(folder.parent))
-    assert main(["evaluate", places["bytes"], "--tasks", "piqa"]) == 2
-    assert str(folder.parent / "lm_eval") in capsys.readouterr().err
+    assert str(folder.parent / "lm_eval") in typed.error(*call)

@@ -12,10 +12,9 @@ import pytest
 
 from qkvary.api.verbs import VERBS
 from qkvary.cli import main as module
-from qkvary.cli.main import command_names, main
+from qkvary.cli.main import command_names
+from tests.conftest import ROOT, Runner, Typed
 
-ROOT = Path(__file__).resolve().parents[2]
-Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = "from qkvary.cli.main import run; run()"
 
 
@@ -30,39 +29,34 @@ def raising(error: BaseException) -> Callable[[list[str]], int]:
     return run
 
 
-def test_help_has_every_command_once_and_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_every_command_once_and_in_groups(typed: Typed) -> None:
     groups = {
         title: list(dict.fromkeys(typed.split()[0] for typed in verbs))
         for title, verbs in VERBS.items()
     }
-    assert main(["--help"]) == 0
-    lines = [line.strip("│╭─╮ ") for line in capsys.readouterr().out.splitlines()]
+    lines = [line.strip("│╭─╮ ") for line in typed("--help").splitlines()]
     starts = [line.split()[0] for line in lines if line and line[0] != "-"]
     order = [word for title, names in groups.items() for word in (title.split()[0], *names)]
     assert [word for word in starts if word in order] == order
 
 
 @pytest.mark.parametrize(
-    ("typed", "hint"),
+    ("word", "hint"),
     [
         ("varaints", "did you mean variants?"),
         ("repot", "did you mean report?"),
         ("qqq", "choices:"),
     ],
 )
-def test_unknown_command_is_answered_with_the_nearest(
-    typed: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([typed]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith(f"qkvary: expected a command, got '{typed}'")
-    assert hint in printed.err
+def test_unknown_command_is_answered_with_the_nearest(word: str, hint: str, typed: Typed) -> None:
+    printed, said = typed.both(word, code=2)
+    assert printed == ""
+    assert said.startswith(f"qkvary: expected a command, got '{word}'")
+    assert hint in said
 
 
-def test_unknown_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["variants", "--d-modle", "64"]) == 2
-    assert "Did you mean --d-model?" in capsys.readouterr().err
+def test_unknown_option_is_answered_with_the_nearest(typed: Typed) -> None:
+    assert "Did you mean --d-model?" in typed.error("variants", "--d-modle", "64")
 
 
 @pytest.mark.parametrize(
@@ -83,44 +77,31 @@ def test_unknown_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixtu
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_errors_become_exit_codes_without_a_traceback(
-    error: BaseException,
-    code: int,
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    error: BaseException, code: int, says: str, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
     monkeypatch.setattr(module, "_run", raising(error))
-    assert main(["variants"]) == code
-    printed = capsys.readouterr().err
-    assert says in printed
-    assert printed.startswith("qkvary: ")
-    assert "Traceback" not in printed
+    said = typed.error("variants", code=code)
+    assert says in said
+    assert said.startswith("qkvary: ")
+    assert "Traceback" not in said
 
 
-def test_debug_shows_where(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch, typed: Typed) -> None:
     monkeypatch.setattr(module, "_run", raising(ValueError("expected a, got b")))
-    assert main(["variants", "--debug"]) == 2
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in typed.error("variants", "--debug")
 
 
 def test_control_characters_in_messages_are_escaped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
-    monkeypatch.setattr(
-        module, "_run", raising(ValueError("name \x1b[31m\udcff\nsecond   line\n\n"))
-    )
-    assert main(["variants"]) == 2
-    assert capsys.readouterr().err == "qkvary: name \\x1b[31m\\udcff\nsecond line\n"
+    error = ValueError("name \x1b[31m\udcff\nsecond   line\n\n")
+    monkeypatch.setattr(module, "_run", raising(error))
+    assert typed.error("variants") == "qkvary: name \\x1b[31m\\udcff\nsecond line\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_know_the_commands(
-    shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
+def test_completion_scripts_know_the_commands(shell: str, typed: Typed) -> None:
+    script = typed("completion", shell)
     assert all(name in script for name in command_names())
 
 
@@ -178,13 +159,6 @@ def test_reader_that_goes_away_is_no_error() -> None:
     assert (process.returncode, process.stderr) == (0, b"")
 
 
-def test_output_survives_poor_terminals(run_python: Runner) -> None:
-    environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "COLUMNS": "20"}
-    result = run_python(["-c", PROGRAM, "variants"], env=environment)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "Q-K=V" in result.stdout
-
-
 def test_closed_streams_are_no_error() -> None:
     line = f'"{sys.executable}" -c "{PROGRAM}" variants --label Q-K=V >&- 2>&-'
     environment = dict(os.environ, PYTHONPATH=str(ROOT / "src"))
@@ -220,7 +194,7 @@ def test_the_shell_is_offered_names_without_torch(run_python: Runner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "resumes"),
+    ("words", "resumes"),
     [
         (("evaluate", "tiny"), False),
         (("data", "show"), False),
@@ -230,16 +204,9 @@ def test_the_shell_is_offered_names_without_torch(run_python: Runner) -> None:
     ],
 )
 def test_only_what_is_stored_is_promised(
-    typed: tuple[str, ...],
-    resumes: bool,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...], resumes: bool, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(_arguments: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "_run", interrupt)
-    assert main(typed) == 130
-    said = capsys.readouterr().err
+    monkeypatch.setattr(module, "_run", raising(KeyboardInterrupt()))
+    said = typed.error(*words, code=130)
     assert said.startswith("qkvary: interrupted")
     assert ("resumes where it stopped" in said) == resumes

@@ -1,34 +1,19 @@
 """``qkvary plan``: the papers' scenario as typed, its JSON, and every bad input in a sentence."""
 
-import json
 import re
 from typing import Any
 
 import pytest
 
 from qkvary.arch.families.sizes import load_size
-from qkvary.cli.main import main
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.devices import find_device
 from qkvary.costs.formats import parse_format
 from qkvary.costs.serving import Demand, plan_serving
+from tests.conftest import Typed
 
 SCENARIO = ("300M", "--gpu", "a100-40gb", "--users", "100", "--price", "2000", "--reserve", "0")
-
-
-def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["plan", *arguments, "--json"]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    return json.loads(printed.out)
-
-
-def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["plan", *arguments, "--full"]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    return printed.out
 
 
 def rows_of(document: dict[str, Any], *, cache: str = "bf16") -> dict[str, dict[str, Any]]:
@@ -49,9 +34,9 @@ def rows_of(document: dict[str, Any], *, cache: str = "bf16") -> dict[str, dict[
     ],
 )
 def test_the_papers_scenario_as_it_is_typed(
-    context: str, expected: dict[str, tuple[int, int, int]], capsys: pytest.CaptureFixture[str]
+    context: str, expected: dict[str, tuple[int, int, int]], typed: Typed
 ) -> None:
-    document = planned(capsys, *SCENARIO, "--context", context)
+    document = typed.json("plan", *SCENARIO, "--context", context)
     rows = rows_of(document)
     for label, (users, devices, price) in expected.items():
         row = rows[label]
@@ -60,9 +45,9 @@ def test_the_papers_scenario_as_it_is_typed(
     assert document["context"] == {"32000": 32_000, "32k": 32_768}[context]
 
 
-def test_json_says_what_was_asked_and_answers_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_says_what_was_asked_and_answers_it(typed: Typed) -> None:
     arguments = ("llama-3.1-8b", "--gpu", "h100-80gb", "--context", "16k", "--users", "1k")
-    document = planned(capsys, *arguments, "--dtype", "bf16,int4-g32", "--weights", "fp8")
+    document = typed.json("plan", *arguments, "--dtype", "bf16,int4-g32", "--weights", "fp8")
     assert {
         key: document[key] for key in ("model", "goal", "task", "context", "users", "weights")
     } == {
@@ -102,9 +87,9 @@ def test_json_says_what_was_asked_and_answers_it(capsys: pytest.CaptureFixture[s
     assert document["savings"]["lossy"][0]["cache_bytes"] == 16_384 * 32 * 2 * 8 * 128
 
 
-def test_training_is_planned_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_is_planned_on_request(typed: Typed) -> None:
     arguments = ("300M", "--gpu", "a100-40gb", "--goal", "training", "--context", "1k")
-    plain, again = planned(capsys, *arguments), planned(capsys, *arguments, "--checkpointing")
+    plain, again = typed.json("plan", *arguments), typed.json("plan", *arguments, "--checkpointing")
     assert plain["goal"] == "training"
     assert (plain["precision"], plain["utilization"]) == ("mixed", 0.4)
     assert (plain["checkpointing"], again["checkpointing"]) == (False, True)
@@ -112,15 +97,15 @@ def test_training_is_planned_on_request(capsys: pytest.CaptureFixture[str]) -> N
     assert first["state_bytes"] == 16 * first["parameters"]["total"] == 16 * 305_534_976
     assert again["rows"][0]["sequence_bytes"] < first["sequence_bytes"]
     assert again["rows"][0]["tokens_per_second"] == pytest.approx(0.75 * first["tokens_per_second"])
-    slow = planned(capsys, *arguments, "--utilization", "20%")["rows"][0]
+    slow = typed.json("plan", *arguments, "--utilization", "20%")["rows"][0]
     assert slow["tokens_per_second"] == pytest.approx(first["tokens_per_second"] / 2)
-    full = planned(capsys, *arguments, "--precision", "fp32")["rows"][0]
+    full = typed.json("plan", *arguments, "--precision", "fp32")["rows"][0]
     assert full["sequence_bytes"] > first["sequence_bytes"]
 
 
-def test_a_device_may_be_described(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_may_be_described(typed: Typed) -> None:
     described = ("--memory", "24GiB", "--bandwidth", "68GB/s", "--flops", "2TFLOPS")
-    document = planned(capsys, "gpt2", *described)
+    document = typed.json("plan", "gpt2", *described)
     assert document["device"] == {
         "name": "custom",
         "title": "a device of your own",
@@ -130,7 +115,7 @@ def test_a_device_may_be_described(capsys: pytest.CaptureFixture[str]) -> None:
         "source": "given",
     }
     assert document["rows"][0]["tokens_per_second"] > 0
-    corrected = planned(capsys, "gpt2", "--gpu", "t4", *described)["device"]
+    corrected = typed.json("plan", "gpt2", "--gpu", "t4", *described)["device"]
     assert corrected["name"] == "t4"
     assert (corrected["memory_bytes"], corrected["bandwidth_bytes_per_second"]) == (
         24 * 2**30,
@@ -138,11 +123,11 @@ def test_a_device_may_be_described(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_units_are_never_mixed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_units_are_never_mixed(typed: Typed) -> None:
     """Also where a device is named by its vendor in GB."""
     for goal in ("serving", "training"):
-        arguments = ("300M", "--memory", "40GB", "--context", "32k", "--goal", goal)
-        binary, decimal = shown(capsys, *arguments), shown(capsys, *arguments, "--decimal")
+        words = ("plan", "300M", "--memory", "40GB", "--context", "32k", "--goal", goal, "--full")
+        binary, decimal = typed(*words), typed(*words, "--decimal")
         assert "37.3 GiB" in binary
         assert re.search(r"\d (kB|MB|GB|TB)\b", binary) is None
         assert "40 GB" in decimal
@@ -151,13 +136,12 @@ def test_units_are_never_mixed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("goal", ["serving", "training"])
 def test_the_default_plan_fits_a_small_terminal(
-    goal: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    goal: str, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
     """At most 40 lines of 80 columns, whatever the model; the rest on request."""
     monkeypatch.setenv("COLUMNS", "80")
     for name in ("gpt2", "t5-small", "deepseek-v4-flash", "gemma-4-31b"):
         arguments = ("plan", name, "--gpu", "h100-80gb", "--users", "64", "--goal", goal)
-        assert main([*arguments]) == 0
-        lines = capsys.readouterr().out.splitlines()
+        lines = typed(*arguments).splitlines()
         assert len(lines) <= 40, name
         assert lines[-1] == "The whole report: --full"

@@ -11,9 +11,9 @@ import pytest
 
 from decoding.cache_quality import QualityMeter
 from qkvary.checkpoints.models import save_model
-from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
+from tests.conftest import Typed
 from tests.contracts.test_commands import STUDY_FILE
 from tests.contracts.variant_cases import make_language_model_config, randomize
 from tests.conversions.networks import make_network
@@ -205,12 +205,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refuse(typed: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def refuse(command: str, message: str, typed: Typed) -> None:
     before = sorted(Path.cwd().rglob("*"))
-    assert main(shlex.split(typed)) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    (said,) = printed.err.splitlines()
+    printed, errors = typed.both(*shlex.split(command), code=2)
+    assert printed == ""
+    (said,) = errors.splitlines()
     assert said.startswith("qkvary: ")
     assert message in said
     assert len(said) < 600
@@ -229,19 +228,17 @@ def here(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
-    ("typed", "message"),
+    ("command", "message"),
     [(f"{verb} {words}", said) for verb, rows in REFUSED.items() for words, said in rows.items()],
 )
-def test_one_sentence_and_nothing_written(
-    typed: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    refuse(typed, message, capsys)
+def test_one_sentence_and_nothing_written(command: str, message: str, typed: Typed) -> None:
+    refuse(command, message, typed)
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("typed", "message"), NOT_INSTALLED.items())
+@pytest.mark.parametrize(("command", "message"), NOT_INSTALLED.items())
 def test_a_package_that_is_missing_is_named_with_its_extra(
-    typed: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, message: str, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _name: None)
-    refuse(typed, message, capsys)
+    refuse(command, message, typed)

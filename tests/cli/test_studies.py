@@ -1,14 +1,13 @@
 """Listed studies count each run once."""
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from qkvary.cli.main import main
 from qkvary.studies.catalog import load_study, study_names
+from tests.conftest import Typed
 
 
 def test_equal_runs_have_one_key() -> None:
@@ -19,24 +18,21 @@ def test_equal_runs_have_one_key() -> None:
         assert len(runs) == len({*runs.values()}) == study.count_runs()
 
 
-def test_runs_of_two_settings_are_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["studies", "--json"]) == 0
-    listed = {one["name"]: one["runs"] for one in json.loads(capsys.readouterr().out)["studies"]}
+def test_runs_of_two_settings_are_counted_once(typed: Typed) -> None:
+    listed = {one["name"]: one["runs"] for one in typed.json("studies")["studies"]}
     assert listed["lm-dilution"] == 60
     assert len(load_study("lm-dilution").cells()) == 105
 
 
-def test_one_of_a_kind_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["studies"]) == 0
-    printed = capsys.readouterr().out
+def test_one_of_a_kind_is_singular(typed: Typed) -> None:
+    printed = typed("studies")
     assert re.search(r"\b1 setting, ", printed)
     assert not re.search(r"\b1 (variants|settings|seeds|runs)\b", printed)
 
 
 @pytest.mark.parametrize("option", ["--variant", "--variants"])
 def test_a_part_is_chosen_by_the_names_of_the_option_that_train_has(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    option: str, tmp_path: Path, typed: Typed
 ) -> None:
-    words = ["status", "quickstart", option, "MQA", "--out", str(tmp_path), "--json"]
-    assert main(words) == 0
-    assert json.loads(capsys.readouterr().out)["runs"]["total"] == 48
+    found = typed.json("status", "quickstart", option, "MQA", "--out", tmp_path)
+    assert found["runs"]["total"] == 48

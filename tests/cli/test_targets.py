@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli.main import main
 from qkvary.storage import durable
 from qkvary.storage.durable import atomic_write_file, check_folder
 from qkvary.storage.errors import TargetError
+from tests.conftest import Typed
 from tests.reference import llama2c
-
-BAD_INPUT = 2
 
 
 @pytest.fixture
@@ -26,9 +24,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_missing_permissions(
-    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_permissions(places: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed) -> None:
     """Root may write everywhere, so the system's refusal is imitated."""
     (places / "theirs").mkdir(mode=0o755)
 
@@ -43,19 +39,16 @@ def test_missing_permissions(
     assert said.endswith("make the folder writable, or choose another one")
     with pytest.raises(TargetError, match="expected a folder to write to"):
         check_folder(places / "theirs" / "new" / "x")
-    assert main(["export", "model", "--out", "theirs/x"]) == BAD_INPUT
-    assert "expected a folder to write to, got " in capsys.readouterr().err
+    said = typed.error("export", "model", "--out", "theirs/x")
+    assert "expected a folder to write to, got " in said
 
 
-def test_what_is_no_regular_file_is_written_through(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_regular_file_is_written_through(places: Path, typed: Typed) -> None:
     """A rename would put a file where the pipe or the link was."""
     (places / "link.json").symlink_to(places / "target.json")
     (places / "target.json").write_text("old, and longer than nothing" * 999)
-    evaluate = ["evaluate", "model", "--data", "text.txt", "--json", "--out"]
-    assert main([*evaluate, "link.json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    evaluate = ("evaluate", "model", "--data", "text.txt", "--out")
+    document = typed.json(*evaluate, "link.json")
     assert document.pop("files") == ["link.json"]
     assert (places / "link.json").is_symlink()
     assert json.loads((places / "target.json").read_text()) == document
@@ -63,6 +56,6 @@ def test_what_is_no_regular_file_is_written_through(
     os.mkfifo(places / "pipe.json")
     with ThreadPoolExecutor() as pool:
         read = pool.submit((places / "pipe.json").read_text)
-        assert main([*evaluate, "pipe.json"]) == 0
+        typed(*evaluate, "pipe.json")
         assert json.loads(read.result()) == document
     assert (places / "pipe.json").is_fifo()

@@ -2,13 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from qkvary.checkpoints.models import save_model
-from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from tests.conftest import Typed
 from tests.inference.evaluation.networks import byte_network
 from tests.reference import llama2c
 
@@ -32,34 +31,28 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def generated(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    assert main(["generate", *words, "the cat", "--tokens", "4", "--json"]) == 0
-    return json.loads(capsys.readouterr().out)["text"]
-
-
-def test_which_files_would_do(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_which_files_would_do(places: Path, typed: Typed) -> None:
     for words in (
-        ("generate", "alone", "the"),
-        ("evaluate", "alone", "--data", str(places / "text.txt")),
-        ("bench", "quantized", "alone", "--text", str(places / "text.txt")),
+        ("generate", places / "alone", "the"),
+        ("evaluate", places / "alone", "--data", places / "text.txt"),
+        ("bench", "quantized", places / "alone", "--text", places / "text.txt"),
     ):
-        typed = [str(places / word) if word == "alone" else word for word in words]
-        assert main(typed) == 2
-        said = capsys.readouterr().err
+        said = typed.error(*words)
         assert "alone has no tokenizer: put tok" in said
         assert ".bin or tokenizer.bin next to the weights, or give one with --tokenizer" in said
-    assert main(["generate", str(places / "own"), "the"]) == 2
-    assert "own has no tokenizer: give one with --tokenizer" in capsys.readouterr().err
+    said = typed.error("generate", places / "own", "the")
+    assert "own has no tokenizer: give one with --tokenizer" in said
 
 
-def test_a_tokenizer_by_its_file_or_name(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = generated(capsys, str(places / "alone"), "--tokenizer", str(places / "kept.bin"))
-    assert given == generated(capsys, str(places / "beside"))
-    named = generated(capsys, str(places / "own"), "--tokenizer", "bytes")
-    assert named == generated(capsys, str(places / "whole"))
-    assert named == generated(
-        capsys, str(places / "own"), "--tokenizer", str(places / "tokenizer.json")
-    )
+def test_a_tokenizer_by_its_file_or_name(places: Path, typed: Typed) -> None:
+    def generate(name: str, *tokenizer: object) -> str:
+        words = ("generate", places / name, "the cat", "--tokens", "4", *tokenizer)
+        return typed.json(*words)["text"]
+
+    assert generate("alone", "--tokenizer", places / "kept.bin") == generate("beside")
+    named = generate("own", "--tokenizer", "bytes")
+    assert named == generate("whole")
+    assert named == generate("own", "--tokenizer", places / "tokenizer.json")
 
 
 @pytest.mark.parametrize(
@@ -76,20 +69,19 @@ def test_one_that_does_not_fit(
     name: str,
     tokenizer: str,
     says: str,
-    capsys: pytest.CaptureFixture[str],
+    typed: Typed,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(places)
-    assert main(["generate", str(places / name), "a", "--tokenizer", tokenizer]) == 2
-    assert says.format(whole=places / "whole") in capsys.readouterr().err
+    said = typed.error("generate", places / name, "a", "--tokenizer", tokenizer)
+    assert says.format(whole=places / "whole") in said
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_an_answer_that_is_no_text_says_so(
-    places: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    places: Path, options: tuple[str, ...], typed: Typed
 ) -> None:
     """Random weights write random bytes."""
-    assert main(["generate", str(places / "whole"), "é", "--tokens", "9", *options]) == 0
-    shown = capsys.readouterr()
-    assert ("\\ufffd" if options == ("--json",) else "\N{REPLACEMENT CHARACTER}") in shown.out
-    assert "the model wrote bytes that are not UTF-8: \N{REPLACEMENT CHARACTER} stands" in shown.err
+    printed, said = typed.both("generate", places / "whole", "é", "--tokens", "9", *options)
+    assert ("\\ufffd" if options == ("--json",) else "\N{REPLACEMENT CHARACTER}") in printed
+    assert "the model wrote bytes that are not UTF-8: \N{REPLACEMENT CHARACTER} stands" in said

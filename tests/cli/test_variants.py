@@ -1,8 +1,6 @@
 """The list of variants says of each what its configuration says, and refuses what does not fit."""
 
 import dataclasses
-import json
-from typing import Any
 
 import pytest
 
@@ -11,22 +9,17 @@ from qkvary.arch.families.sizes import load_size
 from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.models import count_kinds
 from qkvary.arch.table import VARIANTS
-from qkvary.cli.main import main
 from qkvary.costs.parameters import attention_parameters
+from tests.conftest import Typed
 
 
-def listed(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    assert main(["variants", "--json", *options]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_every_variant_of_the_table_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    labels = [row["label"] for row in listed(capsys)["variants"]]
+def test_every_variant_of_the_table_is_listed_once(typed: Typed) -> None:
+    labels = [row["label"] for row in typed.json("variants")["variants"]]
     assert labels == [entry.label for entry in VARIANTS]
 
 
-def test_figures_are_those_of_the_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    document = listed(capsys, "--d-model", "96", "--num-heads", "12", "--length", "7")
+def test_figures_are_those_of_the_layer(typed: Typed) -> None:
+    document = typed.json("variants", "--d-model", "96", "--num-heads", "12", "--length", "7")
     sizes = {
         "d_model": 96,
         "num_heads": 12,
@@ -57,18 +50,20 @@ def test_figures_are_those_of_the_layer(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_any_spelling_and_any_combination_can_be_asked_for(
-    capsys: pytest.CaptureFixture[str],
+    typed: Typed,
 ) -> None:
-    rows = listed(capsys, "--label", "q,k=v", "--label", "i-k=v/2@alibi")["variants"]
+    rows = typed.json("variants", "--label", "q,k=v", "--label", "i-k=v/2@alibi")["variants"]
     assert [row["label"] for row in rows] == ["Q-K=V", "I-K=V/2@alibi"]
     assert rows[1]["origin"] == "not in the table"
     assert rows[0]["cached"] == ["k"]
 
 
 @pytest.mark.parametrize("name", ["lm-300m", "lm-10m", "gemma-3-4b", "llama-3.1-8b"])
-def test_a_layer_of_a_model_is_counted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_layer_of_a_model_is_counted(name: str, typed: Typed) -> None:
     (kind, *_), _ = zip(*count_kinds(load_size(name).layers), strict=True)
     own = kind.attention.config
     bare = dataclasses.replace(own.variant, positions="none", window=None)
-    (row,) = listed(capsys, "--model", name.upper(), "--label", format_label(bare))["variants"]
+    (row,) = typed.json("variants", "--model", name.upper(), "--label", format_label(bare))[
+        "variants"
+    ]
     assert row["parameters"]["total"] == attention_parameters(own).total

@@ -1,7 +1,10 @@
 """Every family, read from its configuration, costs what transformers builds and stores.
 
 Parameters are counted once each; buffers are none. What a cache holds is the bytes of its entries,
-what it allocates the bytes of the storages that they lie in.
+what it allocates the bytes of the storages that they lie in. Multiply-accumulates are counted as an
+explicit kernel computes them, all pairs of a prompt among them. Two differences are exact:
+transformers expands every stored latent in every step, and attends to all summaries where the
+indexer has chosen some.
 """
 
 from copy import deepcopy
@@ -10,13 +13,14 @@ import pytest
 import torch
 import transformers
 
-from qkvary.arch.blocks import AttentionLayer, CompressedAttention
+from qkvary.arch.blocks import AttentionLayer, CompressedAttention, LatentAttention
 from qkvary.arch.families.published_configs import published_configs
 from qkvary.arch.families.table import FAMILIES, read_model
 from qkvary.arch.models import Model
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.exact_savings import apply_saving, find_savings
 from qkvary.costs.formats import parse_format
+from qkvary.costs.macs import decode_macs, forward_macs
 from qkvary.costs.parameters import model_parameters
 from tests.contracts.test_every_language_model import COUNTED, INSIDE, NAMED_OTHERWISE
 from tests.contracts.transformers_cases import (
@@ -30,6 +34,7 @@ from tests.contracts.transformers_models import (
     ENCODER_TOKENS,
     NUMBER,
     PROMPT,
+    STEPS,
     Decoder,
     allocated_bytes,
     build,
@@ -92,6 +97,37 @@ def test_a_cache_holds_what_theory_says_after_every_token(family: str, config: C
         assert held == stored_bytes(family, config, tokens), tokens
     if family not in HOLDS_MORE:
         assert stored_bytes(family, config, tokens) == theory_bytes(read(family, config), tokens)
+
+
+def extra_products(attention: AttentionLayer, context: int) -> int:
+    """What transformers multiplies in a step beyond what has to be."""
+    heads = attention.num_heads if not hasattr(attention, "config") else 0
+    if isinstance(attention, LatentAttention):
+        expanded = attention.nope_dim + attention.value_dim
+        again = (context - 1) * attention.kv_rank * heads * expanded
+        # Scores and values of expanded heads instead of those of the latent.
+        absorbed = attention.stored_width + attention.kv_rank
+        return again + context * heads * (attention.key_dim + attention.value_dim - absorbed)
+    if isinstance(attention, CompressedAttention) and attention.indexer:
+        closed = context // attention.indexer.rate
+        return max(0, closed - attention.index_top) * 2 * heads * attention.head_dim
+    return 0
+
+
+@pytest.mark.parametrize(("family", "config"), ALL)
+def test_a_prompt_and_every_token_after_it_multiply_as_counted(family: str, config: Config) -> None:
+    model, ((_, prompt, _), *steps) = read(family, config), decode(family, config)
+    macs = forward_macs(model, tokens=PROMPT, pairs="square", encoder_tokens=ENCODER_TOKENS)
+    assert prompt == macs.total
+    assert len(steps) == STEPS
+    every_extra = 0
+    for context, multiplied, _ in steps:
+        counted = decode_macs(model, context=context, encoder_tokens=ENCODER_TOKENS)
+        extra = sum(extra_products(layer.attention, context) for layer in model.layers)
+        assert multiplied == counted.total + extra, context
+        every_extra += extra
+    # These families and no other multiply more in a step than has to be.
+    assert bool(every_extra) == (family in ("deepseek_v2", "deepseek_v3", "deepseek_v4"))
 
 
 @pytest.mark.parametrize(("family", "config"), ALL)

@@ -50,7 +50,7 @@ def main() -> None:
     if mode == "brief":
         server.handle_request()
         # So that it is seen to run.
-        time.sleep(2)
+        time.sleep(1)
         server.server_close()
     else:
         server.serve_forever()
