@@ -6,11 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.cache_quality import (
-    QualityMeter,
-    cut_windows,
-    measure_text,
-)
+from decoding.cache_quality import QualityMeter, cut_windows, measure_text
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.caches import CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
@@ -22,7 +18,7 @@ from tests.checkpoints.published_models import KINDS, find_model, held_out_chara
 from tests.contracts.variant_cases import make_language_model_config, randomize
 
 STORAGES = ("int8-g64", "int4-g3-r2", "int8-b4-rot", "int4-b3-r1")
-TOKENS_OF_A_GATE = 2_048
+TOKENS_OF_A_GATE = 1_024
 
 
 def toy() -> tuple[LanguageModel, Tensor]:

@@ -1,16 +1,7 @@
 import pytest
 
-from decoding.comparisons import (
-    read_speeds,
-)
-from tests.benchmarks.made_up import (
-    FASTER,
-    SECONDS,
-    TOKENS,
-    make_record,
-)
-
-MIB = 2**20
+from decoding.comparisons import read_speeds
+from tests.benchmarks.made_up import FASTER, SECONDS, TOKENS, make_record
 
 
 def test_rates_follow_from_times() -> None:

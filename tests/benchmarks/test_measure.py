@@ -6,11 +6,7 @@ from pathlib import Path
 import pytest
 
 from decoding import measure as measurements
-from decoding.measure import (
-    MEMORY_PROCESSES,
-    MEMORY_TOKENS,
-    measure,
-)
+from decoding.measure import MEMORY_PROCESSES, MEMORY_TOKENS, measure
 from decoding.memory import MemoryJob, MemoryReading, measure_here
 from decoding.networks import Sizes, cache_formula_bytes, make_network
 from decoding.records import (

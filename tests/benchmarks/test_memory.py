@@ -9,11 +9,10 @@ from decoding.memory import (
     measure_here,
     measure_in_subprocess,
 )
-from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout, CacheOptions
-from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.arch.networks import LanguageModelConfig
 from tests.inference.decoding_networks import make_config
+from tests.small_networks import small_config
 
 MOST_OFF = 0.02
 """Of the difference of two caches."""
@@ -27,15 +26,8 @@ def make_job(config: LanguageModelConfig, cache: CacheOptions | None, **sizes: i
 
 def read_layout(layout: CacheLayout, *, context: int, batch: int, chunk: int) -> MemoryReading:
     """Of a Q-K=V network whose cache is large against everything else."""
-    config = LanguageModelConfig(
-        attention=AttentionConfig(
-            d_model=256, num_heads=4, variant=parse_variant("Q-K=V"), causal=True
-        ),
-        block=BlockConfig(d_ff=64),
-        num_layers=4,
-        vocabulary=512,
-        max_tokens=context,
-    )
+    sizes = {"d_model": 256, "num_heads": 4, "d_ff": 64, "num_layers": 4}
+    config = small_config("Q-K=V", **sizes, vocabulary=512, max_tokens=context)
     options = CacheOptions(layout=layout, storage="preallocated", kernel="auto")
     sizes = {"batch": batch, "prompt_tokens": context - 8, "new_tokens": 8, "chunk": chunk}
     return measure_in_subprocess(make_job(config, options, **sizes))

@@ -1,14 +1,13 @@
 """What a person types for a measurement of decoding, and what they are told."""
 
-import json
 import shlex
 from pathlib import Path
 
 import pytest
 
 from decoding.records import from_json, to_json
-from qkvary.cli.main import main
 from tests.benchmarks.made_up import make_record
+from tests.conftest import Typed
 
 SMALL = shlex.split(
     "--d-model=16 --num-heads=2 --num-layers=2 --vocabulary=17 --context=12 --tokens=5 --rounds=2 "
@@ -16,13 +15,10 @@ SMALL = shlex.split(
 )
 
 
-def test_a_measurement_is_printed_and_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_measurement_is_printed_and_written(tmp_path: Path, typed: Typed) -> None:
     out = tmp_path / "decode"
-    typed = ["bench", "decode", *SMALL, "--variant", "QKV", "Q-K=V", "--out", str(out)]
-    assert main(typed) == 0
-    printed = capsys.readouterr()
+    words = ("--variant", "QKV", "Q-K=V", "--out", out)
+    printed, said = typed.both("bench", "decode", *SMALL, *words)
     for words in (
         "Speed: 1 answer of 12 tokens, float32",
         "x transformers",
@@ -30,20 +26,19 @@ def test_a_measurement_is_printed_and_written(
         "In float32 all runners gave the same tokens",
         f"written: {out / 'report.md'}",
     ):
-        assert words in printed.out
-    assert printed.err.startswith("speed at 12 tokens, batch 1, float32")
+        assert words in printed
+    assert said.startswith("speed at 12 tokens, batch 1, float32")
     record = from_json((out / "record.json").read_bytes(), where="here")
     assert [row.case.variant for row in record.speed[::4]] == ["QKV", "Q-K=V"]
 
 
 def test_what_was_measured_is_shown_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, page = tmp_path / "one.json", tmp_path / "one.html"
     path.write_bytes(to_json(make_record()))
     monkeypatch.setenv("COLUMNS", "240")
-    assert main(["bench", "decode", "--read", str(path), "--out", str(page)]) == 0
-    printed = capsys.readouterr().out
+    printed = typed("bench", "decode", "--read", path, "--out", page)
     rows = [line.split() for line in printed.splitlines()]
     # TTFT, TPOT, tokens/s by both clocks, KiB by formula and as allocated, GB/s, ratios.
     for row in (
@@ -54,15 +49,10 @@ def test_what_was_measured_is_shown_again(
     assert page.read_text("utf-8").startswith("<!doctype html>")
 
 
-def test_json_has_the_record_and_what_follows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_the_record_and_what_follows(tmp_path: Path, typed: Typed) -> None:
     path = tmp_path / "one.json"
     path.write_bytes(to_json(make_record()))
-    assert main(["bench", "decode", "--read", str(path), "--json"]) == 0
-    printed = capsys.readouterr()
-    document = json.loads(printed.out)
-    assert printed.err == ""
+    document = typed.json("bench", "decode", "--read", path)
     assert document["schema_version"] == 1
     assert len(document["speeds"]) == len(document["speed"]) == 12
     assert document["speeds"][0]["over_prefix"]["value"] == pytest.approx(12.0)

@@ -6,7 +6,7 @@ import pytest
 
 from qkvary.storage import environment, untrusted_files
 from qkvary.studies import timing
-from tests.cli.tiny_training import tiny_places, train
+from tests.cli.tiny_training import command, tiny_places
 from tests.conftest import Typed
 from tests.reference import llama2c
 
@@ -74,14 +74,11 @@ def test_windows_that_do_not_fit(
     assert "or --context" in said
 
 
-def test_a_training(
-    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training(tiny: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     # A plan times steps before it looks at memory.
     monkeypatch.setattr(timing, "estimate_language_seconds", lambda _run, _scored: 1.0)
     for words in (["--batch-size", "1000000000000"], ["--context", "1000000000"]):
-        assert train(tiny, *words, "--steps", "12", "--dry-run") == RESOURCES
-        assert "of memory, " in capsys.readouterr().err
-        assert train(tiny, *words, "--steps", "12") == RESOURCES
-        assert "of memory, " in capsys.readouterr().err
+        for plan in ((), ("--dry-run",)):
+            said = typed.error(*command(tiny, *words, "--steps", "12", *plan), code=RESOURCES)
+            assert "of memory, " in said
     assert not (tiny / "runs").exists()

@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.cli.app import (
-    console,
-    print_json,
-    printable,
-)
+from qkvary.cli.app import console, print_json, printable
 from qkvary.reports.terminal import sparkline
 
 

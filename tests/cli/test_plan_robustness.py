@@ -7,7 +7,6 @@ import copy
 import cProfile
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,34 +76,17 @@ def answer_everything(config: dict[str, Any], generator: random.Random) -> None:
     assert all(isinstance(sentence, str) for sentence in advise_training(trained))
 
 
-def count_calls(run: Callable[[], None]) -> int:
-    """Python functions that a call enters."""
+def check_one(config: dict[str, Any], seed: str) -> None:
+    """All is answered, and by how many Python functions is bounded."""
     profile = cProfile.Profile(subcalls=False, builtins=False)
-    profile.runcall(run)
-    return sum(entry.callcount for entry in profile.getstats())
-
-
-def try_one(config: dict[str, Any], seed: str) -> str:
-    """The error of a configuration, or nothing where it is answered; the work is bounded."""
-    found = ""
-
-    def run() -> None:
-        nonlocal found
-        try:
-            answer_everything(config, random.Random(seed))
-        except ValueError as error:
-            found = str(error) or "an error without a message"
-
-    calls = count_calls(run)
+    profile.runcall(answer_everything, config, random.Random(seed))
+    calls = sum(entry.callcount for entry in profile.getstats())
     assert calls < MOST_CALLS, (seed, calls)
-    assert len(found.splitlines()) <= 1, (seed, found)
-    assert len(found) < 1000, (seed, found)
-    return found
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_what_is_published_is_answered(name: str) -> None:
-    assert try_one(PUBLISHED[name], name) == ""
+    check_one(PUBLISHED[name], name)
 
 
 def deepened(name: str, depth: int) -> dict[str, Any]:
@@ -126,5 +108,5 @@ def deepened(name: str, depth: int) -> dict[str, Any]:
 def test_the_most_layers_are_no_more_work(name: str) -> None:
     """Ten thousand layers in a family's own pattern: counted by kind, not one by one."""
     config = deepened(name, 10_000)
-    assert try_one(config, name) == ""
+    check_one(config, name)
     assert len(count_kinds(read_model(config, name).layers)) < 10

@@ -5,94 +5,88 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli.main import main
 from qkvary.data.prepared_sets import prepare_corpus
 from qkvary.reports.report import DEFAULT_FORMATS
-from tests.cli.tiny_training import TINY, document, tiny_places, train
+from tests.cli.tiny_training import TINY, command, tiny_places
+from tests.conftest import Typed
 
 places = pytest.fixture(autouse=True)(tiny_places)
 
 
 def test_a_text_becomes_a_network_that_can_be_asked(
-    places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    places: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qkvary.reports.files.DEFAULT_FORMATS", DEFAULT_FORMATS)
-    assert train(places, "--sample", "the ", "--log", "tensorboard") == 0
-    shown = capsys.readouterr()
+    shown, said = typed.both(*command(places, "--sample", "the ", "--log", "tensorboard"))
     for step in (5, 10, 12):
-        assert f"step {step}: validation loss " in shown.err
-        assert f"step {step}: the " in shown.err
-    assert "a document per row" in shown.out
+        assert f"step {step}: validation loss " in said
+        assert f"step {step}: the " in said
+    assert "a document per row" in shown
     assert list((places / "runs" / "logs" / "tensorboard").rglob("events.out.tfevents.*"))
     page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
     assert page.is_file()
-    assert str(page) in shown.out
+    assert str(page) in shown
     written = {path.suffix for path in page.parent.rglob("*.*")}
     assert written == {".html", ".md", ".csv", ".svg", ".png", ".pdf"}
-    *_, network, following = shown.out.strip().splitlines()
-    assert main(["generate", network.partition(": ")[2], "the quick", "--tokens", "5"]) == 0
-    assert capsys.readouterr().out.startswith("the quick")
-    title, _, command = following.partition(": ")
-    words = shlex.split(command)
-    assert (title, words[0]) == ("next", "qkvary")
-    assert main([*words[1:], "--tokens", "3"]) == 0
+    *_, network, following = shown.strip().splitlines()
+    answer = typed("generate", network.partition(": ")[2], "the quick", "--tokens", "5")
+    assert answer.startswith("the quick")
+    title, _, suggested = following.partition(": ")
+    program, *words = shlex.split(suggested)
+    assert (title, program) == ("next", "qkvary")
+    typed(*words, "--tokens", "3")
 
 
-def test_what_is_done_is_not_done_again(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(places) == 0
-    capsys.readouterr()
-    assert train(places) == 0
-    shown = capsys.readouterr()
-    assert "step" not in shown.err
-    assert "QKV@rotary" in shown.out
+def test_what_is_done_is_not_done_again(places: Path, typed: Typed) -> None:
+    typed(*command(places))
+    shown, said = typed.both(*command(places))
+    assert "step" not in said
+    assert "QKV@rotary" in shown
 
 
-def test_a_plan_trains_nothing(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(places, "--dry-run", "--json", "--variant", "MQA") == 0
-    (run,) = document(capsys)["runs"]
+def test_a_plan_trains_nothing(places: Path, typed: Typed) -> None:
+    (run,) = typed.json(*command(places, "--dry-run", "--variant", "MQA"))["runs"]
     assert (run["variant"], run["state"], run["tokens"]) == ("MQA@rotary", "open", 12 * 4 * 16)
     # Two layers, key and value of one head of 16 channels, two bytes each, as in the papers.
     assert run["cache_bytes_per_token"] == 2 * 2 * 16 * 2
     assert not (places / "runs").exists()
     layers = "I-K-V*1,Q-K=V*1"
-    assert train(places, "--dry-run", "--json", "--variant", layers) == 0
-    (run,) = document(capsys)["runs"]
+    (run,) = typed.json(*command(places, "--dry-run", "--variant", layers))["runs"]
     assert run["variant"] == "I-K-V@rotary*1,Q-K=V@rotary*1"
-    assert train(places, "--dry-run", "--variant", "QKV*3,MQA*1") == 2
-    assert "of the 2 layers of the network, got 4" in capsys.readouterr().err
-    assert train(places, "--dry-run") == 0
-    assert "12 steps of 4 rows of 16 tokens: 768 tokens" in capsys.readouterr().out
+    said = typed.error(*command(places, "--dry-run", "--variant", "QKV*3,MQA*1"))
+    assert "of the 2 layers of the network, got 4" in said
+    shown = typed(*command(places, "--dry-run"))
+    assert "12 steps of 4 rows of 16 tokens: 768 tokens" in shown
 
 
-def test_a_prepared_set_is_taken_as_it_is(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prepared_set_is_taken_as_it_is(places: Path, typed: Typed) -> None:
     data = prepare_corpus(str(places / "mine.txt"), "characters", out=places / "set")
-    assert train(places, "--dry-run", "--json", data="set") == 0
-    assert document(capsys)["task"]["data_sha256"] == data.fingerprint
-    assert train(places, "--tokenizer", "bytes", data="set") == 2
-    assert "expected no --tokenizer with a prepared set" in capsys.readouterr().err
+    planned = typed.json(*command(places, "--dry-run", data="set"))
+    assert planned["task"]["data_sha256"] == data.fingerprint
+    said = typed.error(*command(places, "--tokenizer", "bytes", data="set"))
+    assert "expected no --tokenizer with a prepared set" in said
 
 
 @pytest.mark.parametrize(("words", "expected"), [((), 5), (("--device", "cuda"), 1)])
 def test_all_processors_are_used(
     places: Path,
-    capsys: pytest.CaptureFixture[str],
+    typed: Typed,
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...],
     expected: int,
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 5)
-    text = ["--data", str(places / "mine.txt"), "--out", str(places / "runs")]
-    assert main(["train", "lm-tiny", *text, *TINY, "--dry-run", "--json", *words]) == 0
-    assert document(capsys)["threads"] == expected
+    text = ("--data", places / "mine.txt", "--out", places / "runs")
+    planned = typed.json("train", "lm-tiny", *text, *TINY, "--dry-run", *words)
+    assert planned["threads"] == expected
 
 
-def test_a_loss_that_is_not_finite_exits_with_5(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(places, "--learning-rate", "1e30") == 5
-    shown = capsys.readouterr()
-    assert "diverged: " in shown.err
-    assert "the weights before it were kept" in shown.err
+def test_a_loss_that_is_not_finite_exits_with_5(places: Path, typed: Typed) -> None:
+    words = command(places, "--learning-rate", "1e30")
+    said = typed.error(*words, code=5)
+    assert "diverged: " in said
+    assert "the weights before it were kept" in said
     (kept,) = (places / "runs").glob("*/*/checkpoints")
     assert len(list(kept.iterdir())) >= 1
-    assert train(places, "--learning-rate", "1e30") == 5, "found as it was left"
+    # Found as it was left.
+    typed(*words, code=5)

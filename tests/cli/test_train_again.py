@@ -8,17 +8,17 @@ from shutil import copytree
 
 import pytest
 
-from qkvary.cli.main import main
 from tests.cli.tiny_training import (
     LONG,
+    command,
     digest,
-    document,
     make_places,
     started,
     stop_early,
     tiny_places,
     train,
 )
+from tests.conftest import Typed
 
 places = pytest.fixture(autouse=True)(tiny_places)
 
@@ -42,7 +42,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_finished_run_that_is_damaged_is_left_to_its_owner(
-    places: Path, made: Path, capsys: pytest.CaptureFixture[str]
+    places: Path, made: Path, typed: Typed
 ) -> None:
     """It may have taken days, and what is damaged may be a line of its log."""
     copytree(made, places / "runs")
@@ -52,14 +52,10 @@ def test_a_finished_run_that_is_damaged_is_left_to_its_owner(
     data = path.read_bytes()
     flip(path, len(data) - 9)
     files = contents(run)
-    capsys.readouterr()
     for words in ((), ("--variant", "QKV", "Q-K=V")):
-        assert train(places, *words) == 3
-        shown = capsys.readouterr().err
+        shown = typed.error(*command(places, *words), code=3)
         assert len(shown.splitlines()) == 1
-        assert (
-            f"{path} was changed: its sha256 is not the one in MANIFEST.json; restore it" in shown
-        )
+        assert f"{path} was changed: its sha256 is not the one in MANIFEST.json; restore" in shown
         assert f", or move {run} away to train the run again" in shown
         assert contents(run) == files
     path.write_bytes(data)
@@ -81,18 +77,14 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
 
 
-def test_a_run_that_was_begun_in_another_way_is_gone_on_with(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_was_begun_in_another_way_is_gone_on_with(places: Path, typed: Typed) -> None:
     stop_early(places, "--micro-batch-size", "4")
     (begun,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*")
-    another = ("--micro-batch-size", "2", "--threads", "2")
-    assert train(places, *another) == 2
-    shown = capsys.readouterr().err
+    another = command(places, "--micro-batch-size", "2", "--threads", "2")
+    shown = typed.error(*another)
     assert "began with --micro-batch-size 4, --threads 1, and has reached step " in shown
     assert len(shown.splitlines()) == 1
-    assert train(places, *another, "--allow-change") == 0
-    assert "threads 2 (was 1)" in capsys.readouterr().err
+    assert "threads 2 (was 1)" in typed.error(*another, "--allow-change", code=0)
     assert list((places / "runs").glob("[0-9a-f][0-9a-f]/*")) == [begun]
     record = json.loads((begun / "record.json").read_text())
     changed = {"threads": [1, 2], "micro_batch_size": [4, 2]}
@@ -101,11 +93,9 @@ def test_a_run_that_was_begun_in_another_way_is_gone_on_with(
     (resumed,) = [event for event in events if event["event"] == "resumed"]
     assert resumed["changed"] == changed
     # What is done is no reason to ask: the same in another way is another run.
-    assert train(places, *another) == 0
-    assert "has ended with" not in capsys.readouterr().err
-    assert train(places, *another[:-1], "1", "--allow-change") == 0
+    assert "has ended with" not in typed.error(*another, code=0)
     # Either of the two that are done, by the order of their keys.
-    said = capsys.readouterr().err
+    said = typed.error(*another[:-1], "1", "--allow-change", code=0)
     assert "has ended with --micro-batch-size 4" in said or "has ended with --threads 2" in said
     assert len(list((places / "runs").glob("*/*/record.json"))) == 3
 
@@ -129,14 +119,13 @@ def test_a_run_may_be_begun_anew_in_another_way(places: Path, begun: Path) -> No
     ],
 )
 def test_what_cannot_be_done_takes_nothing_from_a_run(
-    places: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+    places: Path, typed: Typed, words: tuple[str, ...], message: str
 ) -> None:
     stop_early(places)
     more = (*words, "--allow-change") if "--device" in words else words
     kept = sorted((places / "runs").glob("*/*/checkpoints/*/*"))
     assert kept
-    assert train(places, *more) == 2
-    shown = capsys.readouterr().err
+    shown = typed.error(*command(places, *more))
     assert message in shown
     assert "Traceback" not in shown
     assert sorted((places / "runs").glob("*/*/checkpoints/*/*")) == kept
@@ -170,46 +159,35 @@ def test_a_stopped_training_ends_as_one_that_was_not(
     assert digest(places / "runs") == whole
 
 
-def test_the_page_of_a_training_can_be_made_again(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_of_a_training_can_be_made_again(places: Path, typed: Typed) -> None:
     assert train(places) == 0
     page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
     expected = page.read_text()
     page.unlink()
-    capsys.readouterr()
-    name, runs = "train lm-tiny on mine", ["--out", str(places / "runs")]
-    assert main(["report", name, *runs]) == 0
-    assert str(page) in capsys.readouterr().out
+    name, runs = "train lm-tiny on mine", ("--out", places / "runs")
+    assert str(page) in typed("report", name, *runs)
     made = page.read_text()
     for text in ("QKV@rotary", "12 steps of 4 rows of 16 tokens: 768 tokens"):
         assert text in expected
         assert text in made
     # More of it belongs to it: one more variant, asked for later.
     assert train(places, "--variant", "Q-K=V", "--seed", "1") == 0
-    capsys.readouterr()
-    runs += ["--format", "html"]
-    assert main(["report", name, *runs, "--json"]) == 0
-    summary = document(capsys)["summary"]
+    html = (*runs, "--format", "html")
+    summary = typed.json("report", name, *html)["summary"]
     assert summary["variants"] == ["QKV@rotary", "Q-K=V@rotary"]
     assert summary["seeds"] == [0, 1]
     assert (summary["counts"]["planned"], summary["counts"]["done"]) == (4, 2)
     assert summary["commands"][-1] == "qkvary report 'train lm-tiny on mine'"
-    assert main(["report", name, *runs, "--seeds", "0", "--json"]) == 0
-    assert document(capsys)["summary"]["counts"]["planned"] == 2
-    assert main(["status", name, *runs[:2], "--json"]) == 0
-    counts = document(capsys)["runs"]
+    summary = typed.json("report", name, *html, "--seeds", "0")["summary"]
+    assert summary["counts"]["planned"] == 2
+    counts = typed.json("status", name, *runs)["runs"]
     assert (counts["total"], counts["done"], counts["open"]) == (4, 2, 2)
 
 
-def test_a_training_that_is_not_done_has_a_page(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_that_is_not_done_has_a_page(places: Path, typed: Typed) -> None:
     stop_early(places, "--variant", "QKV", "Q-K=V")
-    capsys.readouterr()
-    words = ["report", "train lm-tiny on mine", "--out", str(places / "runs"), "--format", "html"]
-    assert main([*words, "--json"]) == 0
-    found = document(capsys)
+    words = ("train lm-tiny on mine", "--out", places / "runs", "--format", "html")
+    found = typed.json("report", *words)
     counts = found["summary"]["counts"]
     assert (counts["planned"], counts["done"], counts["missing"]) == (2, 0, 2)
     (steps,) = {

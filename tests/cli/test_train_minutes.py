@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 
 from qkvary.studies import timing
-from tests.cli.tiny_training import document, tiny_places, train
+from tests.cli.tiny_training import command, tiny_places
+from tests.conftest import Typed
 
 places = pytest.fixture(autouse=True)(tiny_places)
 
 
-def typed(folder: Path, patch: pytest.MonkeyPatch, *words: str) -> int:
-    patch.setattr("tests.cli.tiny_training.TINY", ["--batch-size", "4"])
-    return train(folder, *words)
+@pytest.fixture(autouse=True)
+def no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.cli.tiny_training.TINY", ["--batch-size", "4"])
 
 
 def test_minutes_are_steps_by_the_time_of_a_layer(
-    places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    places: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timing, "_time_layer", lambda *_: 1e-7)
     found = {}
     for minutes in ("1", "10"):
-        assert typed(places, monkeypatch, "--minutes", minutes, "--dry-run", "--json") == 0
-        (run,) = document(capsys)["runs"]
+        (run,) = typed.json(*command(places, "--minutes", minutes, "--dry-run"))["runs"]
         found[minutes] = run["tokens"]
         assert 0.85 * 60 * float(minutes) < run["estimated_seconds"] <= 60 * float(minutes)
     # The test reads the same text in both.
@@ -31,7 +31,7 @@ def test_minutes_are_steps_by_the_time_of_a_layer(
 
 
 def test_the_same_command_keeps_its_steps(
-    places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    places: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the machine does in the meantime."""
     runs = []
@@ -41,8 +41,7 @@ def test_the_same_command_keeps_its_steps(
             "estimate_language_seconds",
             lambda run, _scored, each=seconds: each * run.training.steps,
         )
-        assert typed(places, monkeypatch, "--minutes", "0.001", "--json", *words) == 0
-        capsys.readouterr()
+        typed(*command(places, "--minutes", "0.001", *words))
         records = (places / "runs").glob("*/*/record.json")
         steps = [
             json.loads(path.read_text())["config"]["training"]["steps"]

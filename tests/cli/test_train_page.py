@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from qkvary.cli.main import main
 from qkvary.text import numbers
-from tests.cli.tiny_training import document, make_places, train
+from tests.cli.tiny_training import command, make_places
+from tests.conftest import Typed
 
 FORMATS = ("html", "markdown", "json")
 
@@ -28,11 +28,8 @@ def page(folder: Path) -> tuple[str, str]:
     return text.partition("<main")[0].partition("<body>")[2], html.with_suffix(".md").read_text()
 
 
-def test_one_network_opens_with_its_curve_and_loss(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(places, "--json") == 0
-    found = document(capsys)
+def test_one_network_opens_with_its_curve_and_loss(places: Path, typed: Typed) -> None:
+    found = typed.json(*command(places))
     metrics = dict(found["summary"]["runs"][0]["metrics"])
     opening, markdown = page(places)
     for text in (opening, markdown):
@@ -54,11 +51,8 @@ def test_one_network_opens_with_its_curve_and_loss(
     assert [letter for letter in letters if letter not in written] == []
 
 
-def test_several_networks_are_compared_behind_what_they_learnt(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(places, "--variant", "QKV", "Q-K=V", "--seeds", "0,1") == 0
-    printed = capsys.readouterr().out
+def test_several_networks_are_compared_behind_what_they_learnt(places: Path, typed: Typed) -> None:
+    printed = typed(*command(places, "--variant", "QKV", "Q-K=V", "--seeds", "0,1"))
     opening, markdown = page(places)
     for name in ("QKV", "Q-K=V"):
         said = f"{name} ended with a test loss of "
@@ -69,13 +63,9 @@ def test_several_networks_are_compared_behind_what_they_learnt(
     assert markdown.index("## What it writes") < markdown.index("## Results")
 
 
-def test_without_a_finished_run_there_is_no_loss(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = ["--data", str(places / "mine.txt"), "--out", str(places / "other")]
-    sizes = ["--steps", "12", "--batch-size", "4", "--learning-rate", "1e30", "--threads", "1"]
-    assert main(["train", "lm-tiny", *out, *sizes, "--json"]) == 5
-    report = document(capsys)
-    assert report["texts"] == {}
+def test_without_a_finished_run_there_is_no_loss(places: Path, typed: Typed) -> None:
+    out = ("--data", places / "mine.txt", "--out", places / "other")
+    sizes = ("--steps", "12", "--batch-size", "4", "--learning-rate", "1e30", "--threads", "1")
+    assert typed.json("train", "lm-tiny", *out, *sizes, code=5)["texts"] == {}
     (path,) = (places / "other").glob("reports/*/report.md")
     assert "QKV@rotary has no finished run: 1 diverged." in path.read_text()

@@ -59,11 +59,16 @@ def tiny_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_places(tmp_path, monkeypatch)
 
 
-def train(folder: Path, *words: str, preset: str = "lm-tiny", data: str = "mine.txt") -> int:
+def command(folder: Path, *words: str, data: str = "mine.txt") -> list[str]:
+    """What is typed for a training."""
     out = ["--data", str(folder / data), "--out", str(folder / "runs")]
     sizes = [] if "--steps" in words else TINY
     threads = [] if "--threads" in words else ["--threads", "1"]
-    return main(["train", preset, *out, *sizes, *threads, *words])
+    return ["train", "lm-tiny", *out, *sizes, *threads, *words]
+
+
+def train(folder: Path, *words: str, data: str = "mine.txt") -> int:
+    return main(command(folder, *words, data=data))
 
 
 def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -24,10 +24,12 @@ from tests.contracts.variant_cases import (
     documents,
     make_config,
     make_language_model_config,
+    make_layer,
     padding_mask,
     random_input,
     randomize,
     variant_pairs,
+    variant_values,
 )
 from tests.reference.attention import attend
 from tests.reference.cache import decode
@@ -92,9 +94,7 @@ def decode_in_chunks(
 def test_every_split_of_every_variant(
     label: str, cuts: list[int], kernel: Kernel, masked: bool
 ) -> None:
-    layer = Attention(make_config(label, causal=True, kernel=kernel)).double()
-    randomize(layer, seed=67)
-    x = random_input(71)
+    layer, x = make_layer(label, kernel=kernel), random_input(71)
     real = padding_mask()[..., None] if masked else torch.ones(BATCH, TOKENS, 1)
     call = {"attention_mask": padding_mask(), "document_ids": documents()} if masked else {}
     with torch.no_grad():
@@ -104,12 +104,8 @@ def test_every_split_of_every_variant(
 
 @pytest.mark.parametrize("layout", ["sources", "rotated", "input"])
 def test_a_rotated_value_of_its_own_is_decoded(layout: CacheLayout) -> None:
-    position = PositionConfig(rotates_value=True)
-    config = make_config("QKV@rotary", causal=True, position=position)
-    layer = Attention(config).double()
-    randomize(layer, seed=67)
-    x, options = random_input(71), CacheOptions(layout=layout)
-    cache = LayerCache(config, options=options)
+    layer = make_layer("QKV@rotary", position=PositionConfig(rotates_value=True))
+    x, cache = random_input(71), LayerCache(layer.config, options=CacheOptions(layout=layout))
     with torch.no_grad():
         found = torch.cat([layer(part, cache=cache) for part in x.split(3, dim=1)], dim=1)
         assert distance(found, layer(x)) < GATE
@@ -144,11 +140,9 @@ def distance_of_real(found: Tensor, expected: Tensor, real: Tensor) -> float:
     return distance(found * real, expected * real) if real.any() else 0.0
 
 
-@variant_pairs("label", LABELS)
+@variant_values("label", LABELS)
 def test_the_cache_holds_what_the_plain_decoder_keeps(label: str) -> None:
-    layer = Attention(make_config(label, causal=True)).double()
-    randomize(layer, seed=67)
-    x = random_input(71, batch=2, tokens=4)
+    layer, x = make_layer(label), random_input(71, batch=2, tokens=4)
     cache = LayerCache(layer.config)
     with torch.no_grad():
         steps = [layer(x[:, i : i + 1], cache=cache) for i in range(4)]
@@ -182,7 +176,6 @@ def test_masks_must_cover_what_is_cached(name: str) -> None:
 
 
 def test_a_bidirectional_layer_has_nothing_to_cache() -> None:
-    config = make_config("Q-K=V", causal=False)
-    layer = Attention(config)
+    layer = make_layer("Q-K=V", causal=False)
     with pytest.raises(ValueError, match="expected a causal layer with a cache, got a bidir"):
-        layer(random_input(73).float(), cache=LayerCache(config))
+        layer(random_input(73), cache=LayerCache(layer.config))

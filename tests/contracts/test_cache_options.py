@@ -15,9 +15,8 @@ from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.costs.cache import layer_cache_bytes
 from qkvary.nn import kernels
 from qkvary.nn.attention import Attention
-from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.cache import LayerCache
 from qkvary.nn.decoding.decode import decode_attention
-from qkvary.nn.language_model import LanguageModel
 from tests.conftest import examples
 from tests.contracts.variant_cases import (
     BATCH,
@@ -26,11 +25,9 @@ from tests.contracts.variant_cases import (
     LABELS,
     TOKENS,
     distance,
-    make_config,
-    make_language_model_config,
+    make_layer,
     padding_mask,
     random_input,
-    randomize,
     variant_fields,
     variant_pairs,
 )
@@ -54,22 +51,13 @@ LOW_RANK = (
 )
 """Projections with an inner width; of one head of 5 channels, 7 of them are not narrower."""
 CASES = [
-    *((label, layout) for label in LABELS for layout in LAYOUTS if layout != "latent"),
+    *itertools.product(LABELS, LAYOUTS[:-1]),
     *((label, "latent") for label in ("QKV", "I-K=V", *LOW_RANK)),
 ]
 ROTARY = [label for label in LABELS if "rotary" in label]
 STATED = ("Q-K=V@linear", "GQA-2@linear-identity@decay-learned")
 LATENT_SOFT = "Q-K=V@latent-7@soft"
 """Distances in a latent are not those of the keys that are made of it."""
-
-
-def make_layer(
-    label: str, *, value_rope: ValueRope = "counter", kernel: Kernel = "explicit"
-) -> Attention:
-    config = make_config(label, causal=True, value_rope=value_rope, kernel=kernel)
-    layer = Attention(config).double()
-    randomize(layer, seed=67)
-    return layer
 
 
 def feed(
@@ -193,37 +181,6 @@ def test_a_cropped_cache_goes_on_as_if_nothing_had_followed(
     found = feed(layer, x, [first, TOKENS], cache)
     with torch.no_grad():
         assert distance(found, layer(x)[:, first:]) < GATE
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        CacheOptions(storage="growing"),
-        CacheOptions(storage="preallocated"),
-        CacheOptions(storage="int8", residual=0),
-        CacheOptions(storage="int3", scales="channel", block=3, residual=1, rotate=True),
-    ],
-    ids=lambda options: options.storage,
-)
-def test_reordered_rows_go_on_as_those_they_were(options: CacheOptions) -> None:
-    model = LanguageModel(make_language_model_config("Q-GQA-2")).double()
-    randomize(model, seed=73)
-    # As many rows before as after: products of other shapes may add up in another order.
-    tokens = torch.arange(4 * 5).view(4, 5) % 13
-    rows = torch.tensor([2, 0, 2, 1])
-    cache = KVCache(model.config.layers, max_tokens=9, options=options)
-    straight = KVCache(model.config.layers, max_tokens=9, options=options)
-    following = torch.tensor([[4, 5], [6, 7], [8, 9], [10, 11]])
-    with torch.no_grad():
-        model(tokens, cache=cache)
-        cache.reorder(rows)
-        found = model(following, cache=cache)
-        model(tokens[rows], cache=straight)
-        expected = model(following, cache=straight)
-    # Codes: not to the bit, since how a product adds up depends on where its rows lie in memory.
-    apart = 0.0 if options.bits is None else 1e-12
-    torch.testing.assert_close(found, expected, rtol=0, atol=apart)
-    assert (cache.length, cache.nbytes) == (7, straight.nbytes)
 
 
 @variant_pairs(

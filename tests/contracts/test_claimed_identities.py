@@ -1,6 +1,7 @@
 """Exact statements of the documents that no other test checks; ``claims.json`` names them."""
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -14,22 +15,18 @@ from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.nn.attention import Attention
 from qkvary.nn.layout import Layout
+from tests.contracts import variant_cases
 from tests.contracts.variant_cases import (
     GATE,
     TOKENS,
     distance,
-    make_config,
     random_input,
-    randomize,
 )
 
 HERE = Layout(new_tokens=TOKENS)
 
 
-def make_layer(label: str, *, causal: bool = False, **fields: object) -> Attention:
-    layer = Attention(make_config(label, causal=causal, **fields)).double()
-    randomize(layer, seed=31)
-    return layer
+make_layer = functools.partial(variant_cases.make_layer, causal=False)
 
 
 def scores_of(layer: Attention, x: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Every verb is a command and a name: it explains itself, refuses bad input, and speaks JSON."""
 
 import inspect
-import json
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -13,7 +12,7 @@ import qkvary as qk
 from qkvary.api.verbs import TARGETS
 from qkvary.cli.main import main, summarise
 from tests.cli.small_resnet import write_resnet
-from tests.conftest import Runner
+from tests.conftest import Runner, Typed
 from tests.inference.stand_in_engine import write_engine
 from tests.reference import llama2c
 
@@ -116,7 +115,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         yield found
 
 
-def typed(name: str, places: dict[str, str]) -> list[str]:
+def words_of(name: str, places: dict[str, str]) -> list[str]:
     return [*name.split(), *(word.format(**places) for word in CALLS[name])]
 
 
@@ -125,14 +124,13 @@ def test_every_command_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_verb_explains_itself(name: str, typed: Typed) -> None:
     module, _, function = TARGETS[name].partition(":")
     verb = getattr(import_module(f"qkvary.{module}"), function)
     said = summarise(name)
     assert said.endswith(".")
     assert str(inspect.getdoc(verb)).splitlines()[0] == said
-    assert main([*name.split(), "--help"]) == 0
-    printed = capsys.readouterr().out
+    printed = typed(*name.split(), "--help")
     assert f"Usage: qkvary {name}" in printed
     assert "``" not in printed
 
@@ -147,13 +145,12 @@ def test_each_surface_has_what_the_other_has() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_bad_input_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*name.split(), "--no-such-option", "x"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("qkvary: ")
-    assert len(printed.err.splitlines()) <= 3
-    assert "Traceback" not in printed.err
+def test_bad_input_is_refused_in_a_sentence(name: str, typed: Typed) -> None:
+    printed, said = typed.both(*name.split(), "--no-such-option", "x", code=2)
+    assert printed == ""
+    assert said.startswith("qkvary: ")
+    assert len(said.splitlines()) <= 3
+    assert "Traceback" not in said
 
 
 @pytest.fixture
@@ -166,45 +163,38 @@ def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     "name",
     ["bench quantized", "completion", "data features", "data show", "pack", "show", "unpack"],
 )
-def test_command_works_for_people(
-    name: str, places: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_works_for_people(name: str, places: dict[str, str], typed: Typed) -> None:
     """Those that no page shows: ``test_shown_commands_run`` types the others."""
-    assert main(typed(name, places)) == 0
-    assert capsys.readouterr().out.strip()
+    assert typed(*words_of(name, places)).strip()
 
 
 @pytest.mark.usefixtures("few_pictures")
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_FIGURES))
 def test_json_is_one_document_and_nothing_else(
-    name: str, places: dict[str, str], capsys: pytest.CaptureFixture[str]
+    name: str, places: dict[str, str], typed: Typed
 ) -> None:
-    assert main([*typed(name, places), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = typed.json(*words_of(name, places))
     assert next(iter(document)) == "schema_version"
     assert document["schema_version"] == 1
     assert len(document) > 1
 
 
 PRINTED = [
-    ["cost", "gemma-4-31b"],
     ["plan", "gemma-4-31b", "--gpu", "h200", "--price", "5", "--full"],
     ["plan", "300M", "--gpu", "t4", "--goal", "training", "--full"],
     ["variants", "--full"],
-    ["studies"],
 ]
 """Reports with wide tables, mathematics and prose."""
 
 
 @pytest.mark.parametrize("words", PRINTED, ids=" ".join)
 def test_lines_are_as_wide_as_the_screen_and_say_the_same(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
     figures: list[set[str]] = []
     for width in (60, 132):
         monkeypatch.setenv("COLUMNS", str(width))
-        assert main(words) == 0
-        printed = capsys.readouterr().out
+        printed = typed(*words)
         assert max(map(len, printed.splitlines())) <= width
         figures.append(set(re.findall(r"\d[\d,.]*", printed)))
     assert figures[0] == figures[1]

@@ -20,7 +20,6 @@ from qkvary.costs.macs import (
     score_macs,
 )
 from qkvary.costs.network import network_costs
-from qkvary.costs.parameters import ParameterCount
 from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
@@ -64,31 +63,34 @@ def _part_of(name: str) -> str:
     return "head"
 
 
-def assert_parts_equal(network: nn.Module, expected: ParameterCount) -> None:
-    found = count_parts(network)
+def check_costs(config: LanguageModelConfig | EncoderConfig) -> None:
+    """Parameters of every part, multiply-accumulates of a forward pass, bytes of the cache."""
+    costs = network_costs(config, length=TOKENS.shape[1])
+    is_causal = isinstance(config, LanguageModelConfig)
+    network = LanguageModel(config) if is_causal else Encoder(config)
+    found, expected = count_parts(network), costs.parameters.to_dict()
     assert found["total"] == sum(parameter.numel() for parameter in network.parameters())
     found["weights"] = found["total"] - found["biases"]
-    assert {part: found[part] for part in expected.to_dict()} == expected.to_dict()
-
-
-def count_macs(network: nn.Module) -> int:
-    """Half of the floating-point operations that torch counts in one forward pass."""
+    assert {part: found[part] for part in expected} == expected
     with FlopCounter() as counter, torch.no_grad():
         network(TOKENS)
-    assert counter.total % 2 == 0
-    return counter.total // 2
+    assert counter.total == 2 * costs.macs_per_sequence
+    if is_causal:
+        cache = KVCache(config.layers)
+        network(TOKENS, cache=cache)
+        assert cache.nbytes == costs.cache_bytes_per_sequence
+    else:
+        assert costs.cache_bytes_per_token is None
 
 
 @variant_pairs("label", LABELS)
 def test_language_models(label: str) -> None:
-    config = make_language_model_config(label)
-    costs = network_costs(config, length=TOKENS.shape[1])
-    model = LanguageModel(config)
-    assert_parts_equal(model, costs.parameters)
-    assert count_macs(model) == costs.macs_per_sequence
-    cache = KVCache(config.layers)
-    model(TOKENS, cache=cache)
-    assert cache.nbytes == costs.cache_bytes_per_sequence
+    check_costs(make_language_model_config(label))
+
+
+@variant_values("label", BIDIRECTIONAL)
+def test_encoders(label: str) -> None:
+    check_costs(make_encoder_config(label))
 
 
 @variant_values("label", LABELS)
@@ -116,14 +118,20 @@ def test_decoded_tokens(label: str) -> None:
         assert counter.total == 2 * macs.total
 
 
+LENGTHS = (1, 2, LINEAR_CHUNK, LINEAR_CHUNK + 3, 2 * LINEAR_CHUNK, 131)
+
+
+def make_long_config(label: str, tokens: int, kernel: Kernel) -> LanguageModelConfig:
+    layer = dataclasses.replace(make_config(label, causal=True), kernel=kernel)
+    config = make_language_model_config(label)
+    return dataclasses.replace(config, attention=layer, max_tokens=tokens)
+
+
 @pytest.mark.parametrize("label", ["QKV@linear", "Q-GQA-2@linear-identity@decay-learned"])
-@pytest.mark.parametrize("tokens", [LINEAR_CHUNK, LINEAR_CHUNK + 3, 2 * LINEAR_CHUNK, 131])
+@pytest.mark.parametrize("tokens", LENGTHS[2:])
 def test_linear_attention_in_chunks(label: str, tokens: int) -> None:
     """As it is trained; the map of all pairs is what the other cases count."""
-    layer = dataclasses.replace(make_config(label, causal=True), kernel="auto")
-    config = dataclasses.replace(
-        make_language_model_config(label), attention=layer, max_tokens=tokens
-    )
+    config = make_long_config(label, tokens, "auto")
     model, texts = LanguageModel(config), torch.arange(tokens)[None] % 13
     with FlopCounter() as counter, torch.no_grad():
         model(texts)
@@ -136,42 +144,27 @@ def test_linear_attention_in_chunks(label: str, tokens: int) -> None:
 
 @pytest.mark.parametrize("kernel", ["auto", "explicit"])
 @pytest.mark.parametrize("label", ["QKV@linear", "Q-GQA-2@linear-identity@decay-learned", "QKV"])
-@pytest.mark.parametrize("tokens", [1, 2, LINEAR_CHUNK, LINEAR_CHUNK + 3, 2 * LINEAR_CHUNK, 131])
-def test_prompts_that_fill_a_cache(label: str, tokens: int, kernel: Kernel) -> None:
+def test_prompts_that_fill_a_cache(label: str, kernel: Kernel) -> None:
     """A state of all tokens is left, also by the last chunk."""
-    layer = dataclasses.replace(make_config(label, causal=True), kernel=kernel)
-    config = dataclasses.replace(
-        make_language_model_config(label), attention=layer, max_tokens=tokens
-    )
-    model = LanguageModel(config)
-    with FlopCounter() as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        model(torch.arange(tokens)[None] % 13, cache=KVCache(config.layers))
-    expected = forward_macs(as_model(config), tokens=tokens, pairs="square", fills_cache=True)
-    assert counter.total == 2 * expected.total
+    for tokens in LENGTHS:
+        config = make_long_config(label, tokens, kernel)
+        model = LanguageModel(config)
+        with FlopCounter() as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            model(torch.arange(tokens)[None] % 13, cache=KVCache(config.layers))
+        expected = forward_macs(as_model(config), tokens=tokens, pairs="square", fills_cache=True)
+        assert counter.total == 2 * expected.total, tokens
 
 
 @pytest.mark.parametrize("label", ["QKV@linear", "MQA@linear", "Q-GQA-2@linear-identity"])
-@pytest.mark.parametrize("tokens", [2, 3, 5, 7, 40])
-def test_bidirectional_linear_attention_takes_the_order_of_fewer_products(
-    label: str, tokens: int
-) -> None:
+def test_bidirectional_linear_attention_takes_the_order_of_fewer_products(label: str) -> None:
     config = dataclasses.replace(make_config(label, causal=False), kernel="auto")
     layer = Attention(config)
-    with FlopCounter() as counter, torch.no_grad():
-        layer(torch.zeros(1, tokens, config.d_model))
-    macs = tokens * attention_projection_macs_per_token(config)
-    assert counter.total == 2 * (macs + score_macs(config, tokens, "square"))
+    for tokens in (2, 3, 5, 7, 40):
+        with FlopCounter() as counter, torch.no_grad():
+            layer(torch.zeros(1, tokens, config.d_model))
+        macs = tokens * attention_projection_macs_per_token(config)
+        assert counter.total == 2 * (macs + score_macs(config, tokens, "square")), tokens
     assert score_macs(config, 40, "visible") < 2 * 40 * 40 * config.d_model
-
-
-@variant_values("label", BIDIRECTIONAL)
-def test_encoders(label: str) -> None:
-    config = make_encoder_config(label)
-    costs = network_costs(config, length=TOKENS.shape[1])
-    encoder = Encoder(config)
-    assert_parts_equal(encoder, costs.parameters)
-    assert count_macs(encoder) == costs.macs_per_sequence
-    assert costs.cache_bytes_per_token is None
 
 
 BLOCKS = (
@@ -187,23 +180,11 @@ BLOCKS = (
 @pytest.mark.parametrize("block", BLOCKS)
 def test_every_kind_of_block_position_and_head(block: BlockConfig) -> None:
     for tied in (True, False):
-        model: LanguageModelConfig = dataclasses.replace(
-            make_language_model_config("Q-K=V"),
-            block=block,
-            positions="learned" if tied else "sinusoidal",
-            tied_head=tied,
-            head_bias=not tied,
-        )
-        network = LanguageModel(model)
-        costs = network_costs(model, length=TOKENS.shape[1])
-        assert_parts_equal(network, costs.parameters)
-        assert count_macs(network) == costs.macs_per_sequence
-    encoder: EncoderConfig = dataclasses.replace(
-        make_encoder_config("Q=K=V"), block=block, positions="learned"
-    )
-    costs = network_costs(encoder, length=TOKENS.shape[1])
-    assert_parts_equal(Encoder(encoder), costs.parameters)
-    assert count_macs(Encoder(encoder)) == costs.macs_per_sequence
+        positions = "learned" if tied else "sinusoidal"
+        head = {"tied_head": tied, "head_bias": not tied}
+        check_costs(make_language_model_config("Q-K=V", block=block, positions=positions, **head))
+    encoder = make_encoder_config("Q=K=V", positions="learned")
+    check_costs(dataclasses.replace(encoder, block=block))
 
 
 def test_layers_that_share_differently() -> None:
@@ -211,29 +192,16 @@ def test_layers_that_share_differently() -> None:
     plain = dataclasses.replace(make_language_model_config("QKV"), num_layers=4)
     config = plain.with_variant(wanted)
     assert config.variant == wanted
-    costs = network_costs(config, length=TOKENS.shape[1])
-    network, cache = LanguageModel(config), KVCache(config.layers)
-    assert_parts_equal(network, costs.parameters)
-    assert count_macs(network) == costs.macs_per_sequence
-    network(TOKENS, cache=cache)
-    assert cache.nbytes == costs.cache_bytes_per_sequence
+    check_costs(config)
     # A model of the same layers, whoever gave it the variants.
     assert as_model(plain).with_variant(wanted) == as_model(config)
-    with pytest.raises(ValueError, match="expected variants of the 4 layers of the network, got 3"):
-        plain.with_variant(parse_label("QKV*1,Q-K=V*2"))
-    with pytest.raises(ValueError, match="expected variants of the 4 layers of the network, got 3"):
-        as_model(plain).with_variant(parse_label("QKV*1,Q-K=V*2"))
+    for one in (plain, as_model(plain)):
+        with pytest.raises(ValueError, match=r"expected variants of the 4 layers of .*, got 3"):
+            one.with_variant(parse_label("QKV*1,Q-K=V*2"))
     with pytest.raises(ValueError, match="expected one attention layer for all with shared blocks"):
         dataclasses.replace(plain, shared_blocks=True).with_variant(wanted)
 
 
 def test_blocks_that_share_their_weights() -> None:
-    config = dataclasses.replace(
-        make_language_model_config("Q-GQA-2"), num_layers=5, shared_blocks=True
-    )
-    network, costs = LanguageModel(config), network_costs(config, length=TOKENS.shape[1])
-    assert_parts_equal(network, costs.parameters)
-    assert count_macs(network) == costs.macs_per_sequence
-    cache = KVCache(config.layers)
-    network(TOKENS, cache=cache)
-    assert cache.nbytes == costs.cache_bytes_per_sequence
+    config = make_language_model_config("Q-GQA-2")
+    check_costs(dataclasses.replace(config, num_layers=5, shared_blocks=True))

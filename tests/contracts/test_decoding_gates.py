@@ -4,7 +4,6 @@ Every network with every number format, against float64 by the gate of ``decodin
 default one format each, by turns.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -18,7 +17,9 @@ from qkvary.inference.requests import Request, Sampling
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache
 from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.terms import normalise_diagonal
 from tests.contracts.decoding_gates import (
+    CEILINGS,
     DTYPES,
     MAX_TOKENS,
     NETWORKS,
@@ -29,6 +30,7 @@ from tests.contracts.decoding_gates import (
     random_tokens,
     with_kernel,
 )
+from tests.contracts.variant_cases import distance, make_config
 
 CPU = torch.device("cpu")
 
@@ -152,22 +154,6 @@ def continue_prompts(
     return torch.stack(logits, dim=1)
 
 
-@functools.cache
-def alone(name: str, dtype: torch.dtype, place: int) -> Tensor:
-    return continue_prompts(find_network(name, dtype), [PROMPTS[place]])
-
-
-@functools.cache
-def alone_and_exact(name: str, dtype: torch.dtype, place: int) -> Tensor:
-    return continue_prompts(exact_network(name, dtype), [PROMPTS[place]])
-
-
-def expected_rows(name: str, dtype: torch.dtype, places: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """What each prompt gives by itself, in float64 and in the format."""
-    exact = [alone_and_exact(name, dtype, place) for place in places]
-    return torch.cat(exact), torch.cat([alone(name, dtype, place) for place in places])
-
-
 COMPOSITIONS = [(0, 1), (0, 2), (1, 2), *itertools.permutations(range(3))]
 
 
@@ -175,11 +161,14 @@ COMPOSITIONS = [(0, 1), (0, 2), (1, 2), *itertools.permutations(range(3))]
 def test_left_padding_changes_nothing_and_its_content_not_a_bit(
     name: str, dtype: torch.dtype
 ) -> None:
-    model, places = find_network(name, dtype), (0, 2)
-    prompts = [PROMPTS[place] for place in places]
+    model, prompts = find_network(name, dtype), [PROMPTS[0], PROMPTS[2]]
+    exact, alone = (
+        torch.cat([continue_prompts(network, [prompt]) for prompt in prompts])
+        for network in (exact_network(name, dtype), model)
+    )
     for padding in (0, 1, 3):
         found = continue_prompts(model, prompts, padding=padding)
-        assert_one_function(*expected_rows(name, dtype, places), padded=found)
+        assert_one_function(exact, alone, padded=found)
     assert torch.equal(found, continue_prompts(model, prompts, padding=3, content=23))
 
 
@@ -209,4 +198,22 @@ def test_in_a_deterministic_batch_no_bit_depends_on_the_neighbours(
         assert found == [single[row] for row in order]
 
 
-# ---- what is made of the logits
+# ---- what leaves the range of a number format on the way to a result that does not
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("label", ["Q=K-V@diag-mean", "Q=K-V@diag-norm"])
+def test_diagonals_stay_in_range(label: str, dtype: torch.dtype) -> None:
+    """The fourth powers that the norm sums leave the range of float16."""
+    config = make_config(label, causal=True)
+    squares = (30 + 20 * torch.rand(2, 3, 61, generator=torch.Generator().manual_seed(149))).to(
+        dtype
+    )
+    scores = torch.zeros(2, 3, 61, 61, dtype=dtype)
+    found = normalise_diagonal(scores, squares, config, valid=None, documents=None)
+    exact = normalise_diagonal(
+        scores.double(), squares.double(), config, valid=None, documents=None
+    )
+    assert float(squares.double().square().sum(dim=-1).min()) > torch.finfo(torch.float16).max
+    assert found.dtype == dtype
+    assert distance(found.double(), exact) <= CEILINGS[dtype][0]

@@ -19,6 +19,7 @@ from qkvary.arch.models import Model
 from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.parameters import model_parameters
 from tests.arch.families.tiny_configs import tiny
+from tests.contracts.transformers_cases import CASES
 
 TOKENS = 13
 REGISTERED = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -141,18 +142,17 @@ def test_every_family_is_counted_or_refused_by_name() -> None:
     assert known | REFUSED == {*REGISTERED}
 
 
-def test_nine_tenths_of_the_decoders_of_text_are_counted() -> None:
-    asked = {*REGISTERED} - {*ENCODERS, *DECODERS}
-    assert len(OTHERS) < 0.1 * len(asked)
-
-
 def test_what_is_not_counted_is_refused() -> None:
     for family in REFUSED:
         with pytest.raises(ValueError, match="model_type"):
             read_model({"model_type": family, "hidden_size": 64}, family)
 
 
-@pytest.mark.parametrize("family", COUNTED)
+# ``test_families_equal_transformers`` compares the others, with more of their choices.
+ONCE = [family for family in COUNTED if family not in CASES]
+
+
+@pytest.mark.parametrize("family", ONCE)
 def test_parameters(family: str) -> None:
     config = tiny(family)
     assert model_parameters(read_model(saved(config), family)).total == numbers(config)
@@ -199,7 +199,7 @@ def test_language_models_of_vision_models(family: str) -> None:
     assert any("vision or audio tower is not counted" in note for note in whole.notes)
 
 
-@pytest.mark.parametrize("family", COUNTED)
+@pytest.mark.parametrize("family", ONCE)
 def test_a_cache_after_a_prompt(family: str) -> None:
     config = tiny(family)
     torch.manual_seed(1)

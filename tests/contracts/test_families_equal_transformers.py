@@ -86,9 +86,13 @@ def test_every_family_is_held_against_transformers() -> None:
 
 @pytest.mark.parametrize(("family", "config"), ALL)
 def test_parameters_are_those_that_are_built(family: str, config: Config) -> None:
+    """A saved file names every field, the defaults among them, and nests what rotates."""
     built = build(family, config)
-    counted = model_parameters(read(family, config))
-    assert counted.total == sum(parameter.numel() for parameter in built.parameters())
+    short, saved = read(family, config), read_model(make_config(family, config).to_dict(), family)
+    assert model_parameters(short).total == sum(one.numel() for one in built.parameters())
+    assert model_parameters(saved) == model_parameters(short)
+    assert theory_bytes(saved, PROMPT) == theory_bytes(short, PROMPT)
+    assert (saved.layers, saved.notes) == (short.layers, short.notes)
 
 
 @pytest.mark.parametrize(("family", "config"), ALL)
@@ -128,17 +132,6 @@ def test_a_prompt_and_every_token_after_it_multiply_as_counted(family: str, conf
         every_extra += extra
     # These families and no other multiply more in a step than has to be.
     assert bool(every_extra) == (family in ("deepseek_v2", "deepseek_v3", "deepseek_v4"))
-
-
-@pytest.mark.parametrize(("family", "config"), ALL)
-def test_a_configuration_costs_the_same_as_transformers_saves_it(
-    family: str, config: Config
-) -> None:
-    """A saved file names every field, the defaults among them, and nests what rotates."""
-    short, saved = read(family, config), read_model(make_config(family, config).to_dict(), family)
-    assert model_parameters(saved) == model_parameters(short)
-    assert theory_bytes(saved, PROMPT) == theory_bytes(short, PROMPT)
-    assert (saved.layers, saved.notes) == (short.layers, short.notes)
 
 
 def test_a_window_allocates_the_token_that_it_lets_go() -> None:
@@ -197,23 +190,17 @@ def test_deepseek_v4_at_many_lengths(
         assert held == [2 * window, *others], tokens
 
 
-DEFAULTS = {
-    name: published
-    for name, published in published_configs().items()
-    if published.source.startswith("defaults of ")
-}
-
-
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_a_named_size_has_the_defaults_that_it_claims(name: str) -> None:
-    published = DEFAULTS[name]
-    kind = published.source.removeprefix("defaults of ").removesuffix(" in transformers 5.23.0")
+def test_a_named_size_has_the_defaults_that_it_claims() -> None:
     assert transformers.__version__ == "5.23.0"
-    assert make_config(str(published.config["model_type"]), {}).__class__.__name__ == kind
-    defaults = getattr(transformers, kind)().to_dict()
-    # What the published file of Qwen 3.5 says of its states, and the class does not know.
-    own = {key: value for key, value in published.config.items() if key != "mamba_ssm_dtype"}
-    assert {field: defaults[field] for field in own} == own
+    for name, published in published_configs().items():
+        if not published.source.startswith("defaults of "):
+            continue
+        kind = published.source.removeprefix("defaults of ").removesuffix(" in transformers 5.23.0")
+        assert make_config(str(published.config["model_type"]), {}).__class__.__name__ == kind
+        defaults = getattr(transformers, kind)().to_dict()
+        # What the published file of Qwen 3.5 says of its states, and the class does not know.
+        own = {key: value for key, value in published.config.items() if key != "mamba_ssm_dtype"}
+        assert {field: defaults[field] for field in own} == own, name
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_every_parameter_is_drawn_from_the_seed(label: str, scheme: InitScheme) 
         assert any(not torch.equal(value, other[name]) for name, value in first.items())
 
 
-@variant_pairs("label", LABELS)
+@variant_values("label", LABELS)
 def test_variants_of_one_seed_start_equal_where_they_have_the_same_parameter(label: str) -> None:
     config = make_language_model_config("QKV")
     baseline = build(with_scheme(config, "normal"), 7).state_dict()

@@ -10,12 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import (
     Activation,
     BlockConfig,
-    EncoderConfig,
-    LanguageModelConfig,
     Norm,
     NormPlacement,
     Positions,
@@ -185,13 +182,6 @@ def test_layers_may_differ() -> None:
     config = dataclasses.replace(make_language_model_config("QKV"), attention=layers)
     found = compare(LanguageModel(config), language_model_logits, torch.ones(3, 7, 1))
     assert found < GATE
-
-
-def test_a_config_gives_the_same_variant_to_every_layer() -> None:
-    for config in (make_encoder_config("QKV"), make_language_model_config("QKV")):
-        changed = config.with_variant(parse_variant("Q-K=V"))
-        assert isinstance(changed, EncoderConfig | LanguageModelConfig)
-        assert {layer.variant for layer in changed.layers} == {parse_variant("Q-K=V")}
 
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm-plus-one"])

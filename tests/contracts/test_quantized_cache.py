@@ -6,36 +6,30 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import ProjectedAttention
-from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage
+from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.costs.cache import layer_cache_bytes
 from qkvary.costs.formats import cache_format
-from qkvary.nn.attention import Attention
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_quantized import QuantizedStore
-from tests.conftest import examples
 from tests.contracts.test_cache_options import STORED, feed
 from tests.contracts.variant_cases import (
     BATCH,
     GATE,
     TOKENS,
     distance,
-    make_config,
+    make_layer,
     padding_mask,
     random_input,
-    randomize,
     variant_fields,
 )
 from tests.nn.test_cache_quantized import count_kept_bytes
 from tests.pairwise import pairwise
 from tests.reference.quantized import decode_rounded
 
-STORAGES: tuple[CacheStorage, ...] = ("int8", "int4", "int3", "int2")
 LAYOUTS: tuple[CacheLayout, ...] = get_args(CacheLayout)
 LABELS = ["QKV", "Q-K=V", "Q-MQA", "Q-GQA-2@w4", "I-K=V", "Q-K=V@rotary"]
 WAYS = [
@@ -54,12 +48,6 @@ def name(options: object) -> str | None:
         return None
     rotated = "-rotated" if options.rotate else ""
     return cache_format(options, "float64").name + rotated
-
-
-def make_layer(label: str) -> Attention:
-    layer = Attention(make_config(label, causal=True)).double()
-    randomize(layer, seed=67)
-    return layer
 
 
 def expected_bytes(config: AttentionConfig, options: CacheOptions, tokens: int) -> int:
@@ -109,23 +97,6 @@ def test_attention_reads_what_the_codes_stand_for(label: str, options: CacheOpti
     if options.residual < TOKENS:
         with torch.no_grad():
             assert distance(found, layer(x)) > 1e-6
-
-
-@pytest.mark.parametrize("options", WAYS, ids=name)
-@examples(6)
-@given(cuts=st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS]))
-def test_what_is_stored_does_not_depend_on_how_tokens_arrive(
-    options: CacheOptions, cuts: list[int]
-) -> None:
-    layer, x = make_layer("Q-K=V"), random_input(71)
-    caches = [LayerCache(layer.config, TOKENS, options) for _ in range(2)]
-    feed(layer, x, cuts, caches[0])
-    feed(layer, x, [0, TOKENS], caches[1])
-    nothing = {name: x.new_zeros(BATCH, 4, 0, 5) for name in caches[0]._stores}
-    read = [cache.append(nothing) for cache in caches]
-    for source in nothing:
-        # The projections round by their shapes; codes of equal entries are equal to the bit.
-        assert distance(read[0][source], read[1][source]) < GATE
 
 
 @pytest.mark.parametrize("options", WAYS, ids=name)

@@ -5,18 +5,12 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
-from qkvary.arch.networks import (
-    BlockConfig,
-    CrossSharing,
-    EncoderDecoderConfig,
-)
+from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.macs import forward_macs
 from qkvary.costs.network import network_costs
@@ -26,6 +20,7 @@ from qkvary.nn.attention import Attention
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.layout import Layout
+from tests.contracts.flops import FlopCounter
 
 BEGIN, END = 0, 1
 """The end is also the padding."""
@@ -54,34 +49,18 @@ def translation(label: str = "Q-K=V", cross: CrossSharing = "same") -> EncoderDe
     )
 
 
-def count_macs(network: nn.Module, *inputs: torch.Tensor, **named: torch.Tensor) -> int:
-    # The counter does not see the fused kernel.
-    with (
-        sdpa_kernel(SDPBackend.MATH),
-        FlopCounterMode(display=False) as counter,
-        torch.no_grad(),
-    ):
-        network(*inputs, **named)
-    return counter.get_total_flops() // 2
-
-
-def count_parameters(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())
-
-
 @pytest.mark.parametrize(
     ("label", "cross"), [*((label, "same") for label in CROSSING), ("Q-K=V@rotary", "none")]
 )
 def test_an_encoder_decoder_is_counted(label: str, cross: CrossSharing) -> None:
     config = translation(label, cross)
-    model, source, tokens = (
-        EncoderDecoder(config),
-        torch.arange(2, 7)[None],
-        torch.zeros(1, 3).long(),
-    )
-    assert network_costs(config).parameters.total == count_parameters(model)
+    model, source, tokens = EncoderDecoder(config), torch.arange(2, 7)[None], torch.zeros(1, 3)
+    assert network_costs(config).parameters.total == sum(one.numel() for one in model.parameters())
+    # The counter does not see the fused kernel.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounter() as counter, torch.no_grad():
+        model(tokens.long(), source=source)
     macs = forward_macs(as_model(config), tokens=3, encoder_tokens=5, pairs="square")
-    assert macs.total == count_macs(model, tokens, source=source)
+    assert counter.total == 2 * macs.total
 
 
 @pytest.mark.parametrize(

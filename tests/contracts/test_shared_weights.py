@@ -22,10 +22,9 @@ from tests.contracts.variant_cases import (
     TERM_LABELS,
     TOKENS,
     distance,
-    make_config,
+    make_layer,
     random_input,
-    randomize,
-    variant_pairs,
+    variant_values,
 )
 
 # A gelu and a norm have no matrix, and a diagonal can be normalised only where query and key are
@@ -99,24 +98,18 @@ def unshare(layer: Attention) -> Attention:
     return free
 
 
-@variant_pairs("label, causal", LINEAR, (True, False))
+@variant_values("label, causal", LINEAR, (True, False))
 def test_every_variant_is_a_qkv_whose_weights_are_equal(label: str, causal: bool) -> None:
     """Where the value reads a rotated key, it is the un-rotated one: ``value_rope`` none."""
-    config = make_config(
-        label, causal=causal, value_rope="none", scale=ScaleConfig(identity="none")
-    )
-    layer = Attention(config).double()
-    randomize(layer, seed=97)
-    x = random_input(101)
+    scale = ScaleConfig(identity="none")
+    layer, x = make_layer(label, causal=causal, value_rope="none", scale=scale), random_input(101)
     assert distance(unshare(layer)(x), layer(x)) < GATE
 
 
 @pytest.mark.parametrize("label", ["Q-K=V", "Q=K-V", "Q=K=V", "Q=V", "Q-MQA"])
 def test_the_gradient_of_a_shared_weight_is_the_sum_of_the_unshared(label: str) -> None:
-    layer = Attention(make_config(label, causal=True)).double()
-    randomize(layer, seed=97)
+    layer, x = make_layer(label), random_input(101)
     free = unshare(layer)
-    x = random_input(101)
     for module in (layer, free):
         module(x).square().sum().backward()
     for source in layer.config.variant.projections:
@@ -129,8 +122,7 @@ def test_the_gradient_of_a_shared_weight_is_the_sum_of_the_unshared(label: str) 
 @pytest.mark.parametrize("base", ["Q-K=V", "Q-GQA-2", "Q-MQA", "I-K=V"])
 def test_a_shared_key_and_value_is_latent_attention_with_selectors(base: str) -> None:
     """MLA whose matrices pick each head's block of the latent: what stock engines are given."""
-    tied = Attention(make_config(f"{base}@decoupled-4@kv-norm@t2", causal=True)).double()
-    randomize(tied, seed=211)
+    tied = make_layer(f"{base}@decoupled-4@kv-norm@t2")
     width = tied.config.kv_width
     label = f"{'I-K=V' if base == 'I-K=V' else 'Q-K=V'}@decoupled-4@kv-norm@t2@latent-{width}"
     variant = dataclasses.replace(parse_variant(label), num_kv_heads=tied.config.num_kv_heads)
@@ -143,9 +135,7 @@ def test_a_shared_key_and_value_is_latent_attention_with_selectors(base: str) ->
 
 def scores_of(label: str) -> Tensor:
     """The bidirectional scores of a case before the softmax."""
-    layer = Attention(make_config(label, causal=False)).double()
-    randomize(layer, seed=127)
-    x = random_input(131)
+    layer, x = make_layer(label, causal=False), random_input(131)
     layout = Layout(new_tokens=TOKENS)
     return layer.core.multiply(layer.score(layer.read(x, layout), layout)).detach()
 
@@ -172,18 +162,14 @@ def test_terms_keep_the_symmetry_as_their_entries_say(term: TermEntry) -> None:
 
 def test_rotary_scores_depend_on_the_distance_alone() -> None:
     for label in ("Q=K=V@rotary", "QKV@rotary", "Q-I-I@rotary"):
-        layer = Attention(make_config(label, causal=True)).double()
-        randomize(layer, seed=127)
-        x = random_input(131)
+        layer, x = make_layer(label), random_input(131)
         near = torch.arange(TOKENS)[None]
         assert distance(layer(x, positions=near + 1000), layer(x)) < 1e3 * GATE
 
 
 def test_the_uncorrected_rotated_value_is_not_translation_invariant() -> None:
-    config = make_config("Q-K=V@rotary", causal=True, value_rope="rotated")
     with pytest.warns(UserWarning, match="value_rope 'rotated' gives outputs that change when"):
-        layer = Attention(config).double()
-    randomize(layer, seed=127)
+        layer = make_layer("Q-K=V@rotary", value_rope="rotated")
     x = random_input(131)
     assert distance(layer(x, positions=torch.arange(TOKENS)[None] + 1), layer(x)) > 0.1
 
@@ -191,8 +177,7 @@ def test_the_uncorrected_rotated_value_is_not_translation_invariant() -> None:
 def test_the_bias_of_a_separate_key_cancels_but_moves_a_shared_value() -> None:
     x = random_input(131)
     for label, moves in (("QKV", False), ("Q-K=V", True), ("Q=K-V", True)):
-        layer = Attention(make_config(label, causal=True)).double()
-        randomize(layer, seed=137)
+        layer = make_layer(label)
         before = layer(x)
         assert layer.k_proj is not None
         assert layer.k_proj.bias is not None

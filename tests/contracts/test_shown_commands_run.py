@@ -9,16 +9,15 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from qkvary.cli.main import main
 from qkvary.nn.decoding import kept
+from tests.contracts.parsed import ROOT
 from tests.contracts.test_commands import STUDY_FILE, leave_out_pictures
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
     *(
@@ -44,41 +43,19 @@ def typed(page: Path) -> list[str]:
     ]
 
 
-def write_text(path: Path) -> None:
-    # Windows of 4k tokens are cut from the novel.
-    path.write_text(TEXT * (200 if path.name == "novel.txt" else 60), "utf-8")
-
-
-def write_study(path: Path) -> None:
-    path.write_text(STUDY_FILE, "utf-8")
-
-
-def write_documents(path: Path) -> None:
-    for name in ("train", "held-out"):
-        lines = [json.dumps({"content": f"{number}: {TEXT}"}) for number in range(20)]
-        (path.parent / f"{name}.jsonl").write_text("\n".join(lines), "utf-8")
-
-
-def write_stories(path: Path) -> None:
-    path.mkdir()
-    for number in range(40):
-        (path / f"{number}.txt").write_text(f"Story {number}. {TEXT}", "utf-8")
-
-
-def write_record(path: Path) -> None:
-    path.parent.mkdir()
-    shutil.copy(ROOT / "studies" / "ours" / "decode" / "record.json", path)
-
-
-FILES: dict[str, Callable[[Path], None]] = {
-    **dict.fromkeys(
-        ("mine.txt", "my-text.txt", "text.txt", "novel.txt", "held_out.txt"), write_text
-    ),
-    "mine.py": write_study,
-    "train.jsonl": write_documents,
-    "stories/": write_stories,
-    "decode/record.json": write_record,
+DOCUMENTS = "\n".join(json.dumps({"content": f"{number}: {TEXT}"}) for number in range(20))
+FILES: dict[str, dict[str, str]] = {
+    **{name: {name: TEXT * 60} for name in ("mine.txt", "my-text.txt", "text.txt", "held_out.txt")},
+    # Windows of 4k tokens are cut from it.
+    "novel.txt": {"novel.txt": TEXT * 200},
+    "mine.py": {"mine.py": STUDY_FILE},
+    "train.jsonl": {"train.jsonl": DOCUMENTS, "held-out.jsonl": DOCUMENTS},
+    "stories/": {f"stories/{number}.txt": f"Story {number}. {TEXT}" for number in range(40)},
+    "decode/record.json": {
+        "decode/record.json": (ROOT / "studies/ours/decode/record.json").read_text("utf-8")
+    },
 }
+"""What is there where a command names it."""
 
 
 @pytest.fixture
@@ -107,9 +84,11 @@ def test_every_command_of_a_page_runs(
         words = shlex.split(line)[1:]
         if words[0] == "generate":
             words += SHORT if "--tokens" not in words else ()
-        for name in set(words) & FILES.keys():
-            if not (home / name).exists():
-                FILES[name](home / name)
+        for named in (FILES[word] for word in words if word in FILES):
+            for name, content in named.items():
+                if not (home / name).exists():
+                    (home / name).parent.mkdir(exist_ok=True)
+                    (home / name).write_text(content, "utf-8")
         code = main(words)
         printed = capsys.readouterr()
         assert code == 0, f"{line}\n{printed.err}"

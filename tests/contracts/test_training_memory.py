@@ -13,43 +13,21 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
-from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig
-from qkvary.costs.training import (
-    LOGIT_BYTES,
-    activation_bytes,
-    activation_numbers,
-)
+from qkvary.arch.networks import Activation, LanguageModelConfig
+from qkvary.costs.training import LOGIT_BYTES, activation_bytes, activation_numbers
 from qkvary.nn.language_model import LanguageModel
+from tests.small_networks import small_config
 
 D_MODEL, HEADS, HEAD_DIM, D_FF, VOCABULARY, TOKENS = 48, 4, 12, 101, 31, 7
 FLOAT = 4
 NORM_NUMBERS = 2
 TOKEN_NUMBERS = 8 // FLOAT
 LABELS = (
-    "QKV",
-    "Q-K=V",
-    "Q=K-V",
-    "Q=K=V",
-    "Q=V",
-    "GQA-2",
-    "MQA",
-    "Q-GQA-2",
-    "Q-MQA",
-    "I-K-V",
-    "I-K=V",
-    "Q-I-V",
-    "Q-K-I",
-    "I-I-I",
-    "Q-K[d/4]-V",
-    "QKV@w3",
-    "Q-K=V@decoupled-4",
-    "Q-GQA-2@decoupled-4",
-    "QKV@decoupled-4",
-    "Q-K=V@latent-8",
-    "Q-GQA-2@latent-8",
+    *("QKV", "Q-K=V", "Q=K-V", "Q=K=V", "Q=V", "GQA-2", "MQA", "Q-GQA-2", "Q-MQA"),
+    *("I-K-V", "I-K=V", "Q-I-V", "Q-K-I", "I-I-I", "Q-K[d/4]-V", "QKV@w3"),
+    *("Q-K=V@decoupled-4", "Q-GQA-2@decoupled-4", "QKV@decoupled-4"),
+    *("Q-K=V@latent-8", "Q-GQA-2@latent-8"),
 )
 
 
@@ -79,20 +57,9 @@ def kept_numbers(run: Callable[[int], object]) -> float:
 def make_config(
     label: str, *, num_layers: int, activation: Activation = "gelu"
 ) -> LanguageModelConfig:
-    return LanguageModelConfig(
-        attention=AttentionConfig(
-            d_model=D_MODEL,
-            num_heads=HEADS,
-            causal=True,
-            variant=parse_variant(label),
-            kernel="sdpa",
-        ),
-        block=BlockConfig(d_ff=D_FF, activation=activation),
-        num_layers=num_layers,
-        vocabulary=VOCABULARY,
-        max_tokens=TOKENS,
-        positions="none",
-    )
+    sizes = {"d_model": D_MODEL, "num_heads": HEADS, "d_ff": D_FF, "num_layers": num_layers}
+    texts = {"vocabulary": VOCABULARY, "max_tokens": TOKENS}
+    return small_config(label, **sizes, **texts, activation=activation, kernel="sdpa")
 
 
 def run_network(config: LanguageModelConfig, *, with_loss: bool = False) -> Callable[[int], Tensor]:

@@ -1,7 +1,4 @@
-"""Only ``storage/durable.py`` creates, replaces or removes files; what else would is named.
-
-Every way to touch a folder is held, and for each of them it is shown that it would be caught.
-"""
+"""Only ``storage/durable.py`` creates, replaces or removes files; what else would is named."""
 
 import ast
 from collections.abc import Iterable, Iterator

@@ -22,6 +22,7 @@ from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.terms import CORES, TERMS
 from qkvary.arch.variants import Variant
+from qkvary.nn.attention import Attention
 from tests.pairwise import pairwise
 
 D_MODEL, HEADS, HEAD_DIM = 20, 4, 5
@@ -214,6 +215,13 @@ def randomize(module: nn.Module, seed: int) -> None:
             center = 1.0 if name.endswith("norm.weight") else 0.0
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.copy_(center + std * noise)
+
+
+def make_layer(label: str, *, causal: bool = True, **fields: Any) -> Attention:
+    """The attention layer of a case in float64, with weights that make a difference."""
+    layer = Attention(make_config(label, causal=causal, **fields)).double()
+    randomize(layer, seed=31)
+    return layer
 
 
 def random_input(seed: int, *, tokens: int = TOKENS, batch: int = BATCH) -> Tensor:

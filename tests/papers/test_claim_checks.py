@@ -30,10 +30,8 @@ def test_what_is_kept_follows() -> None:
     assert find_wrong(read_verdicts(KEPT), JUDGED) == []
 
 
-@pytest.mark.parametrize("places", [(0, 1), (7, 200), (120, 310)])
-def test_two_planted_verdicts_are_found(
-    stored: list[dict[str, Any]], places: tuple[int, int]
-) -> None:
+def test_two_planted_verdicts_are_found(stored: list[dict[str, Any]]) -> None:
+    places = (7, 200)
     for place in places:
         right = stored[place]["verdict"]
         stored[place]["verdict"] = next(one for one in CLAIM_VERDICTS if one != right)
@@ -43,16 +41,18 @@ def test_two_planted_verdicts_are_found(
 
 
 def test_every_planted_value_is_found(stored: list[dict[str, Any]]) -> None:
-    name, judged = "three-projections-54", {one["name"]: one for one in JUDGED}
-    finding = judged[name]["findings"][1]
+    name = "three-projections-54"
+    stored, (judged,) = (
+        [one for one in every if one["name"] == name] for every in (stored, JUDGED)
+    )
+    finding = judged["findings"][1]
     assert None not in (finding["value"], finding["low"], finding["detectable"])
-    for part, place in ((judged[name], ""), (finding, "findings 2 ")):
+    for part, place in ((judged, ""), (finding, "findings 2 ")):
         for field in part.keys() - {"name", "findings"}:
-            claim = next(one for one in stored if one["name"] == name)
-            planted = claim["findings"][1] if place else claim
+            planted = stored[0]["findings"][1] if place else stored[0]
             planted[field] = 0.5
             said = f"{name}: {place}{field} is 0.5, and {part[field]!r} follows"
-            assert find_wrong(stored, JUDGED) == [said]
+            assert find_wrong(stored, [judged]) == [said]
             del planted[field]
-            assert find_wrong(stored, JUDGED) == [said.replace("0.5", "nothing")]
+            assert find_wrong(stored, [judged]) == [said.replace("0.5", "nothing")]
             planted[field] = part[field]

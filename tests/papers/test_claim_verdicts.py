@@ -52,11 +52,7 @@ OPPOSITE = dataclasses.replace(TEST, says="It is not so.", shows="opposite")
 
 
 def claim(
-    judges: Sequence[Judge],
-    kind: ClaimKind = "measured",
-    *,
-    quantifier: Quantifier = "",
-    untested: str = "",
+    judges: Sequence[Judge], kind: ClaimKind = "measured", *, quantifier: Quantifier = ""
 ) -> Claim:
     return Claim(
         name="made-up-1",
@@ -69,7 +65,7 @@ def claim(
         main=False,
         same_as="",
         note="",
-        untested=untested,
+        untested="",
         needs="",
         words="",
     )
@@ -89,13 +85,9 @@ KEPT = {judge.key: figure for judge, figure in (HOLDS, FAILS, OPEN)}
 
 
 def verdict_of(
-    judges: Sequence[Judge],
-    kind: ClaimKind = "measured",
-    *,
-    quantifier: Quantifier = "",
-    untested: str = "",
+    judges: Sequence[Judge], kind: ClaimKind = "measured", *, quantifier: Quantifier = ""
 ) -> tuple[ClaimVerdict, str]:
-    asked = claim(judges, kind, quantifier=quantifier, untested=untested)
+    asked = claim(judges, kind, quantifier=quantifier)
     found = judge_claim(asked, lambda judge: KEPT.get(judge.key))
     return found.verdict, found.condition
 
@@ -141,10 +133,8 @@ def test_an_interval_lies_in_a_range_outside_or_across(
 def test_findings_that_differ_are_a_condition(
     judges: list[tuple[ByStudy, KeptFigure]], verdict: str, condition: str
 ) -> None:
-    names = {"A": "first", "B": "second", "C": "third"}
-    for letter, table in names.items():
-        said = f"Q-K=V (made-up: {table})"
-        condition = condition.replace(f"for {letter}", f"for {said}")
+    for letter, table in {"A": "first", "B": "second", "C": "third"}.items():
+        condition = condition.replace(f"for {letter}", f"for Q-K=V (made-up: {table})")
     assert verdict_of([judge for judge, _ in judges]) == (verdict, condition)
 
 

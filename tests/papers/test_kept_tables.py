@@ -42,20 +42,15 @@ RUNS = "state,run_key\r\n" + "".join(
     for _ in range(2 if number == 0 else 1)
 )
 
+TABLES = {"contrasts": CONTRASTS, "results": RESULTS, "solving": SOLVING}
+TABLES |= {"figures": FIGURES, "costs": COSTS, "runs": RUNS}
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     tables = tmp_path / "made-up" / "tables"
     tables.mkdir(parents=True)
-    files = {
-        "contrasts": CONTRASTS,
-        "results": RESULTS,
-        "solving": SOLVING,
-        "figures": FIGURES,
-        "costs": COSTS,
-        "runs": RUNS,
-    }
-    for name, text in files.items():
+    for name, text in TABLES.items():
         (tables / f"{name}.csv").write_text(text, "utf-8")
     return tmp_path
 
@@ -113,26 +108,10 @@ def test_damaged_tables_are_refused(folder: Path) -> None:
 
 
 def test_kept_figures_are_written_and_read() -> None:
-    figure = KeptFigure(
-        value=0.1,
-        low=None,
-        high=0.3,
-        detectable=None,
-        runs=3,
-        paired=False,
-        folder="ours/made-up",
-        parameters=(7, 11),
-    )
-    plain = KeptFigure(
-        value=-1e-9,
-        low=-1.0,
-        high=1.0,
-        detectable=0.5,
-        runs=3,
-        paired=True,
-        folder="made-up",
-        parameters=None,
-    )
+    fields = {"value": 0.1, "low": None, "high": 0.3, "detectable": None, "runs": 3}
+    figure = KeptFigure(**fields, paired=False, folder="ours/made-up", parameters=(7, 11))
+    fields |= {"value": -1e-9, "low": -1.0, "detectable": 0.5}
+    plain = KeptFigure(**fields, paired=True, folder="made-up", parameters=None)
     kept = {"b": figure, "a | é": plain}
     text = encode_kept(kept)
     assert decode_kept(json.loads(text)) == kept

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import torch
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
-from qkvary.cli.main import main
 from qkvary.nn.terms import normalise_diagonal
 from qkvary.papers.figure_charts import normalise_scores
 from qkvary.papers.figure_records import Printed, StudyRecords, read_records
@@ -27,6 +25,7 @@ from qkvary.storage.journal import Journal
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.studies.running.store import JOURNAL_NAME, Store
+from tests.conftest import Typed
 from tests.studies.made_up import make_record
 
 KEPT = Path(__file__).parents[2] / "studies"
@@ -101,13 +100,15 @@ def test_tables_give_back_the_curves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", ["step,loss\r\n1,2\r\n", "\x00", 'setting,"', "not\xffutf"], ids=repr
 )
-def test_other_tables_are_refused_with_their_name(tmp_path: Path, damage: str) -> None:
+def test_other_tables_are_refused_with_their_name(
+    tmp_path: Path, damage: str, typed: Typed
+) -> None:
     path = write_tables(tmp_path, [curve("QKV", (0.5,))])
     path.write_bytes(damage.encode("latin-1"))
     with pytest.raises(DamagedError, match=r"curves\.csv"):
         read_records("mnist-quick", Store(tmp_path / "runs"), tmp_path)
-    to = ["--out", str(tmp_path / "runs"), "--to", str(tmp_path / "to")]
-    assert main(["figures", "key-value-figure-4", "--tables", str(tmp_path), *to]) == 3
+    to = ("--out", tmp_path / "runs", "--to", tmp_path / "to")
+    typed("figures", "key-value-figure-4", "--tables", tmp_path, *to, code=3)
     assert not (tmp_path / "to").exists()
 
 
@@ -166,12 +167,10 @@ def test_report_shows_what_is_there_and_names_what_is_not(tmp_path: Path) -> Non
     assert "Figure 4: Loss over time, vision tasks" in render_page(report)
 
 
-def test_command_draws_from_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_draws_from_tables(tmp_path: Path, typed: Typed) -> None:
     write_tables(tmp_path, [curve("QKV", (0.5, 0.25)), curve("Q=K-V", (0.5, 0.5))])
-    words = ["figures", "key-value-figure-4", "--tables", str(tmp_path), "--json"]
-    to = ["--out", str(tmp_path / "runs"), "--to", str(tmp_path / "to"), "--format", "svg"]
-    assert main([*words, *to]) == 0
-    found = json.loads(capsys.readouterr().out)
+    to = ("--out", tmp_path / "runs", "--to", tmp_path / "to", "--format", "svg")
+    found = typed.json("figures", "key-value-figure-4", "--tables", tmp_path, *to)
     assert [len(one["missing"]) for one in found["figures"]] == [4]
     (path,) = (tmp_path / "to" / "figures").iterdir()
     assert path.name == "key-value-figure-4-validation-loss.svg"

@@ -5,37 +5,31 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli.main import main
 from qkvary.studies.catalog import load_study
-from qkvary.studies.study import Setting
 from qkvary.tasks.config import ImageTaskConfig
-
-
-def task_of(setting: Setting) -> ImageTaskConfig:
-    assert isinstance(setting.task, ImageTaskConfig)
-    return setting.task
+from tests.conftest import Typed
 
 
 def test_images_that_are_missing_or_damaged_end_the_study_before_it_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
 ) -> None:
     monkeypatch.setenv("QKVARY_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
-    out = ["--out", str(tmp_path / "runs")]
-    assert main(["study", "cifar10-quick", *out]) == 2
-    assert "put data_batch_1.bin, data_batch_2.bin and test_batch.bin" in capsys.readouterr().err
+    out = ("--out", tmp_path / "runs")
+    said = typed.error("study", "cifar10-quick", *out)
+    assert "put data_batch_1.bin, data_batch_2.bin and test_batch.bin" in said
     folder = tmp_path / "data" / "mnist"
     folder.mkdir(parents=True)
-    task = task_of(load_study("mnist-quick").settings[0])
+    task = load_study("mnist-quick").settings[0].task
+    assert isinstance(task, ImageTaskConfig)
     for file in task.images.files:
         (folder / f"{file}.gz").write_bytes(gzip.compress(b"no images"))
     for dry in ([], ["--dry-run"]):
-        assert main(["study", "mnist-quick", *out, *dry]) == 3
-        said = capsys.readouterr().err
+        said = typed.error("study", "mnist-quick", *out, *dry, code=3)
         assert "expected a file of mnist with sha256" in said
         assert str(folder) in said
     archive = tmp_path / "data" / "tiny-imagenet-200.zip"
     archive.write_bytes(b"no archive")
-    assert main(["study", "tiny-imagenet-paper", *out]) == 3
-    assert f"expected a complete archive in {archive}" in capsys.readouterr().err
+    said = typed.error("study", "tiny-imagenet-paper", *out, code=3)
+    assert f"expected a complete archive in {archive}" in said
     assert sorted(tmp_path.iterdir()) == [tmp_path / "data"]
