@@ -229,7 +229,7 @@ class Typed:
         self.capsys.readouterr()
         found = main([str(word) for word in words])
         printed = self.capsys.readouterr()
-        assert found == code, printed.err
+        assert found == code, f"{words}\n{printed.err}"
         return printed.out, printed.err
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
+from qkvary.studies import timing
 from qkvary.training import presets, utilization
 from qkvary.training.presets import Preset
 from tests.forked import ForkedPython
@@ -43,10 +44,11 @@ def with_tiny() -> dict[str, Preset]:
 def make_places(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     """Put a text into a folder, and the preset among the others.
 
-    Reports come without pictures, and a device is measured by a small product: each of the two
-    takes longer than the training.
+    Reports come without pictures, a device is measured by a small product, and no layer is timed
+    for an estimate: each of the three takes longer than the training.
     """
     patch.setattr(utilization, "SIDE_ON_CPU", 64)
+    patch.setattr(timing, "_time_layer", lambda *_: 1e-9)
     patch.setenv("QKVARY_CACHE", str(folder / "cache"))
     patch.setattr(presets, "PRESETS", with_tiny())
     patch.setattr("qkvary.reports.files.DEFAULT_FORMATS", ("html", "csv"))

@@ -10,7 +10,8 @@ import pytest
 import qkvary as qk
 from qkvary.api.verbs import TARGETS
 from qkvary.cli.app import build_app
-from qkvary.cli.main import command_names, main
+from qkvary.cli.main import command_names
+from tests.conftest import Typed
 from tests.contracts.parsed import ROOT
 from tests.contracts.test_commands import leave_out_pictures
 
@@ -77,16 +78,12 @@ def test_the_first_two_commands_come_first() -> None:
 
 @pytest.mark.parametrize(("command", "output"), OUTPUTS)
 def test_output_is_what_is_printed(
-    command: str,
-    output: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    command: str, output: str, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Into 136 columns, ends of lines without spaces."""
     monkeypatch.setenv("COLUMNS", "136")
     monkeypatch.chdir(ROOT)
-    assert main(shlex.split(command)[1:]) == 0
-    printed = capsys.readouterr().out.splitlines()
+    printed = typed(*shlex.split(command)[1:]).splitlines()
     assert "".join(f"{line.rstrip()}\n" for line in printed) == output
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli.main import main
 from qkvary.nn.decoding import kept
+from tests.conftest import Typed
 from tests.contracts.parsed import ROOT
 from tests.contracts.test_commands import STUDY_FILE, leave_out_pictures
 
@@ -32,7 +32,7 @@ SHORT = ("--tokens", "9")
 TEXT = "The cat sat on the mat. Once upon a time there was a dog named Tom who liked to run.\n"
 
 
-def typed(page: Path) -> list[str]:
+def commands_of(page: Path) -> list[str]:
     """The commands of a page that can be run here."""
     blocks = BLOCK.findall(page.read_text("utf-8"))
     lines = [line for block in blocks for line in block.splitlines()]
@@ -75,12 +75,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if typed(page)], ids=lambda page: page.stem
+    "page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.stem
 )
-def test_every_command_of_a_page_runs(
-    page: Path, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for line in typed(page):
+def test_every_command_of_a_page_runs(page: Path, home: Path, typed: Typed) -> None:
+    for line in commands_of(page):
         words = shlex.split(line)[1:]
         if words[0] == "generate":
             words += SHORT if "--tokens" not in words else ()
@@ -89,6 +87,4 @@ def test_every_command_of_a_page_runs(
                 if not (home / name).exists():
                     (home / name).parent.mkdir(exist_ok=True)
                     (home / name).write_text(content, "utf-8")
-        code = main(words)
-        printed = capsys.readouterr()
-        assert code == 0, f"{line}\n{printed.err}"
+        typed(*words)

@@ -6,7 +6,7 @@ import lzma
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -107,42 +107,33 @@ def _make_pieces(folder: Path) -> Path:
     return folder / "tokenizer.model"
 
 
-def _make_gguf(kind: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        tokenizer = BytePairTokenizer(merges_of("stand-in")) if kind == "pairs" else PIECES
-        network = make_network(vocabulary=tokenizer.vocabulary)
-        export_gguf(LoadedModel(network, tokenizer), folder / "a.gguf")
-        return folder / "a.gguf"
-
-    return make
+def _make_gguf(make_tokenizer: Callable[[], Any], folder: Path) -> Path:
+    tokenizer = make_tokenizer()
+    network = make_network(vocabulary=tokenizer.vocabulary)
+    export_gguf(LoadedModel(network, tokenizer), folder / "a.gguf")
+    return folder / "a.gguf"
 
 
-def _make_stock(to: Any, name: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        networks: dict[str, Callable[[], LanguageModel]] = {
-            "gpt2": lambda: build(make_language_model_config("QKV", positions="learned")),
-            "llama": lambda: build(rotary_config("GQA-2", fraction=1.0)),
-            "deepseek": lambda: build_portable(PORTABLE[1], tied_head=False),
-        }
-        export_folder(LoadedModel(networks[to](), None), folder / "model", to=to)
-        (folder / "model" / MANIFEST_NAME).unlink()
-        return folder / "model" / name
-
-    return make
+def _make_stock(to: Any, name: str, folder: Path) -> Path:
+    networks: dict[str, Callable[[], LanguageModel]] = {
+        "gpt2": lambda: build(make_language_model_config("QKV", positions="learned")),
+        "llama": lambda: build(rotary_config("GQA-2", fraction=1.0)),
+        "deepseek": lambda: build_portable(PORTABLE[1], tied_head=False),
+    }
+    export_folder(LoadedModel(networks[to](), None), folder / "model", to=to)
+    (folder / "model" / MANIFEST_NAME).unlink()
+    return folder / "model" / name
 
 
 def _make_characters(folder: Path) -> Path:
     return write_characters(folder, CHARACTERS) / "config.json"
 
 
-def _make_own(name: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        tokenizer = CharacterTokenizer("".join(sorted(set(PROMPT))))
-        network = make_network(vocabulary=tokenizer.vocabulary)
-        save_model(folder / "model", network, tokenizer)
-        return folder / "model" / name
-
-    return make
+def _make_own(name: str, folder: Path) -> Path:
+    tokenizer = CharacterTokenizer("".join(sorted(set(PROMPT))))
+    network = make_network(vocabulary=tokenizer.vocabulary)
+    save_model(folder / "model", network, tokenizer)
+    return folder / "model" / name
 
 
 def _sign_folder(file: Path) -> None:
@@ -181,15 +172,12 @@ def _make_set(folder: Path) -> Path:
     return folder / "set" / MANIFEST_NAME
 
 
-def _make_llama2c(name: str) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        weights = llama2c.make_weights(llama2c.SIZES)
-        (folder / "model.bin").write_bytes(llama2c.pack(llama2c.SIZES, weights))
-        pieces = llama2c.make_pieces(llama2c.SIZES["vocab_size"])
-        (folder / "tokenizer.bin").write_bytes(llama2c.pack_tokenizer(*pieces))
-        return folder / name
-
-    return make
+def _make_llama2c(name: str, folder: Path) -> Path:
+    weights = llama2c.make_weights(llama2c.SIZES)
+    (folder / "model.bin").write_bytes(llama2c.pack(llama2c.SIZES, weights))
+    pieces = llama2c.make_pieces(llama2c.SIZES["vocab_size"])
+    (folder / "tokenizer.bin").write_bytes(llama2c.pack_tokenizer(*pieces))
+    return folder / name
 
 
 def _make_runs(folder: Path) -> Path:
@@ -244,33 +232,46 @@ FORMATS: Mapping[str, Format] = {
         make=_make_pieces,
         open=lambda file: spell(read_pieces(read_file(file), str(file))),
     ),
-    "gguf pieces": Format(make=_make_gguf("pieces"), open=_open_model),
-    "gguf pairs": Format(make=_make_gguf("pairs"), open=_open_model),
-    "safetensors": Format(make=_make_stock("llama", "model.safetensors"), open=_open_model),
+    "gguf pieces": Format(make=partial(_make_gguf, lambda: PIECES), open=_open_model),
+    "gguf pairs": Format(
+        make=partial(_make_gguf, lambda: BytePairTokenizer(merges_of("stand-in"))), open=_open_model
+    ),
+    "safetensors": Format(
+        make=partial(_make_stock, "llama", "model.safetensors"), open=_open_model
+    ),
     "llama config": Format(
-        make=_make_stock("llama", "config.json"), open=_open_model, change=change_json
+        make=partial(_make_stock, "llama", "config.json"), open=_open_model, change=change_json
     ),
     "gpt2 config": Format(
-        make=_make_stock("gpt2", "config.json"), open=_open_model, change=change_json
+        make=partial(_make_stock, "gpt2", "config.json"), open=_open_model, change=change_json
     ),
     "deepseek config": Format(
-        make=_make_stock("deepseek", "config.json"), open=_open_model, change=change_json
+        make=partial(_make_stock, "deepseek", "config.json"), open=_open_model, change=change_json
     ),
     "character config": Format(make=_make_characters, open=_open_model, change=change_json),
     "published config": Format(
         make=_make_config, open=lambda file: cost(str(file)), change=_change_config
     ),
     "own manifest": Format(
-        make=_make_own(MANIFEST_NAME), open=_open_model, change=change_json, sign=_sign_folder
+        make=partial(_make_own, MANIFEST_NAME),
+        open=_open_model,
+        change=change_json,
+        sign=_sign_folder,
     ),
     "own config": Format(
-        make=_make_own("config.json"), open=_open_model, change=change_json, sign=_sign_folder
+        make=partial(_make_own, "config.json"),
+        open=_open_model,
+        change=change_json,
+        sign=_sign_folder,
     ),
     "own tokenizer": Format(
-        make=_make_own("tokenizer.json"), open=_open_model, change=change_json, sign=_sign_folder
+        make=partial(_make_own, "tokenizer.json"),
+        open=_open_model,
+        change=change_json,
+        sign=_sign_folder,
     ),
-    "llama2.c": Format(make=_make_llama2c("model.bin"), open=_open_model),
-    "llama2.c tokenizer": Format(make=_make_llama2c("tokenizer.bin"), open=_open_model),
+    "llama2.c": Format(make=partial(_make_llama2c, "model.bin"), open=_open_model),
+    "llama2.c tokenizer": Format(make=partial(_make_llama2c, "tokenizer.bin"), open=_open_model),
     "prepared data": Format(
         make=_make_set,
         open=lambda file: open_prepared(file.parent),
