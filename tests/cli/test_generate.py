@@ -1,6 +1,5 @@
 """Texts are printed as they come, are the same in JSON, and bad input is one sentence."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import save_model
-from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from tests.conftest import Typed
 from tests.contracts.variant_cases import make_language_model_config, randomize
@@ -123,14 +122,3 @@ def test_a_damaged_checkpoint_has_an_exit_code_of_its_own(tmp_path: Path, typed:
     assert "bytes instead of the" in typed.error("generate", file, "a", code=3)
     file.write_bytes(b"PK\x03\x04" + file.read_bytes())
     assert "is a pickle" in typed.error("generate", file, "a", code=7)
-
-
-def test_bytes_of_one_character_are_shown_together(tmp_path: Path, typed: Typed) -> None:
-    config = dataclasses.replace(make_language_model_config("QKV"), vocabulary=256)
-    model = LanguageModel(config)
-    randomize(model, seed=2)
-    save_model(tmp_path / "model", model, ByteTokenizer())
-    words = ("generate", tmp_path / "model", "é", "--tokens", "12", "--top-k", "200")
-    found = typed.json(*words)
-    assert found["prompt_tokens"] == [0xC3, 0xA9]
-    assert found["text"] == bytes(found["tokens"]).decode("utf-8", "replace")

@@ -72,7 +72,6 @@ def test_unknown_option_is_answered_with_the_nearest(typed: Typed) -> None:
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), 4, "out of memory; "),
         (ModuleNotFoundError("x", name="torch"), 2, "torch is not installed"),
         (KeyError("odd"), 1, "this is a bug: KeyError: 'odd'; run again with --debug"),
-        (KeyboardInterrupt(), 130, "interrupted"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
