@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
-from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each
+from qkvary.arch.families.attention_fields import (
+    LAYER_TYPES,
+    Heads,
+    build_decoder,
+    build_each,
+)
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.parts import Linear, Norm, Table
@@ -84,20 +89,6 @@ def _read_types(fields: Fields) -> tuple[str, ...]:
     return tuple(LOCAL if (index + 1) % PERIOD else GLOBAL for index in range(layers))
 
 
-def _read_heads(fields: Fields) -> Heads:
-    return Heads(
-        d_model=fields.size("hidden_size"),
-        count=fields.size("num_attention_heads", default=HEADS),
-        kv_count=fields.size("num_key_value_heads", default=KV_HEADS),
-        dim=fields.size("head_dim", default=HEAD_DIM),
-    )
-
-
-def _nested_rotation(fields: Fields, kind: str) -> Fields:
-    empty = Fields({}, fields.family)
-    return (fields.section("rope_parameters") or empty).section(kind) or empty
-
-
 def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
     if fields.text("use_bidirectional_attention", default="vision") != "vision":
         raise fields.refuse("use_bidirectional_attention", "null or vision, where text is causal,")
@@ -127,7 +118,7 @@ def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
 
 
 def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
-    nested = _nested_rotation(fields, kind)
+    nested = fields.nested("rope_parameters").nested(kind)
     given = fields.has("rope_parameters")
     proportional = nested.has("partial_rotary_factor") or (kind == GLOBAL and not given)
     usual = "proportional" if proportional else "default"
@@ -145,7 +136,12 @@ def _read_heads_of_layers(
     fields: Fields, types: Sequence[str], *, equal: bool
 ) -> tuple[Heads, ...]:
     """Return the heads of each layer, from ``per_layer_config`` or from the kind of layer."""
-    usual = _read_heads(fields)
+    usual = Heads(
+        d_model=fields.size("hidden_size"),
+        count=fields.size("num_attention_heads", default=HEADS),
+        kv_count=fields.size("num_key_value_heads", default=KV_HEADS),
+        dim=fields.size("head_dim", default=HEAD_DIM),
+    )
     overrides = fields.section("per_layer_config")
     if overrides is not None:
         return _override_heads(fields, overrides, usual, len(types))
@@ -260,17 +256,9 @@ def _build(
         )
 
     tokens = fields.size("vocab_size", default=GEMMA4_VOCABULARY)
-    tied = fields.flag("tie_word_embeddings", default=True)
-    return Model(
-        name=name,
-        layers=build_each(kinds, build_layer),
-        vocabulary=tokens,
-        tables=(Table(rows=tokens, width=d_model),),
-        norms=(Norm(width=d_model),),
-        head=(Linear(inputs=d_model, outputs=tokens, tied=tied),),
-        max_tokens=fields.optional_size("max_position_embeddings"),
-        notes=(_EQUAL_NOTE,) if any(kind.equal for kind in kinds) else (),
-    )
+    notes = (_EQUAL_NOTE,) if any(kind.equal for kind in kinds) else ()
+    layers = build_each(kinds, build_layer)
+    return build_decoder(fields.replace(vocab_size=tokens), name, layers, tied=True, notes=notes)
 
 
 READERS: Mapping[str, Reader] = {

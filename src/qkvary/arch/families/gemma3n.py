@@ -6,7 +6,7 @@ Source: the configuration and modelling files of transformers 5.23.0.
 from collections.abc import Mapping, Sequence
 
 from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention
-from qkvary.arch.families.attention_fields import LAYER_TYPES, build_each
+from qkvary.arch.families.attention_fields import LAYER_TYPES, build_decoder, build_each
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.families.gemma import find_sources
 from qkvary.arch.families.recipes import (
@@ -46,8 +46,8 @@ _RECIPE = Recipe(
 def _read_gemma3n(fields: Fields, name: str) -> Model:
     d_model, layers = fields.size("hidden_size"), fields.layers("num_hidden_layers")
     types = _read_types(fields, layers)
-    shared = {"num_kv_shared_layers": fields.count("num_kv_shared_layers", default=SHARED)}
-    sources = find_sources(Fields({**fields.content, **shared}, fields.family), types)
+    shared = fields.count("num_kv_shared_layers", default=SHARED)
+    sources = find_sources(fields.replace(num_kv_shared_layers=shared), types)
     window = fields.size("sliding_window", default=WINDOW)
     widths = _read_widths(fields, layers)
     width = fields.size("hidden_size_per_layer_input", default=INPUT_WIDTH)
@@ -75,23 +75,21 @@ def _read_gemma3n(fields: Fields, name: str) -> Model:
 
     vocabulary = fields.size("vocab_size")
     rows = fields.size("vocab_size_per_layer_input", default=INPUT_ROWS)
-    tied = fields.flag("tie_word_embeddings", default=True)
     stream = Linear(inputs=d_model, outputs=d_model)
-    return Model(
-        name=name,
-        layers=build_each([*zip(types, sources, widths, strict=True)], build),
-        vocabulary=vocabulary,
+    return build_decoder(
+        fields,
+        name,
+        build_each([*zip(types, sources, widths, strict=True)], build),
+        tied=True,
         tables=(
             Table(rows=vocabulary, width=d_model),
             Table(rows=rows, width=layers * width),
         ),
         norms=(Norm(width=d_model), Norm(width=width)),
-        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
         others=(
             Linear(inputs=d_model, outputs=layers * width),
             *(stream,) * (2 * (streams - 1)),
         ),
-        max_tokens=fields.optional_size("max_position_embeddings"),
     )
 
 

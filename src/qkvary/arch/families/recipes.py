@@ -9,12 +9,18 @@ from typing import Literal
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
-from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each, read_rotation
+from qkvary.arch.families.attention_fields import (
+    LAYER_TYPES,
+    Heads,
+    build_decoder,
+    build_each,
+    read_rotation,
+)
 from qkvary.arch.families.deepseek import read_latent
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.families.recurrent import ReadRecurrent
 from qkvary.arch.models import Model
-from qkvary.arch.parts import Linear, Norm, Table
+from qkvary.arch.parts import Linear, Norm
 
 GLOBAL, LOCAL = LAYER_TYPES
 ROTARY_BASE = 10_000.0
@@ -201,11 +207,7 @@ class Kind:
 
 
 def read(recipe: Recipe, fields: Fields, name: str) -> Model:
-    """Return the model of a configuration of this family.
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
-    """
+    """Return the model of a configuration of this family."""
     fields = complete(recipe, fields)
     d_model = fields.size("hidden_size", "n_embd", "d_model")
     for required, values in recipe.required.items():
@@ -241,17 +243,13 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
             entries=recipe.entries,
         )
 
-    vocabulary = fields.size("vocab_size")
-    tied = recipe.tied is not None and fields.flag("tie_word_embeddings", default=recipe.tied)
-    head_bias = read_flag(fields, recipe.head_bias)
-    return Model(
-        name=name,
-        layers=build_each(kinds, build),
-        vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
+    return build_decoder(
+        fields,
+        name,
+        build_each(kinds, build),
+        tied=recipe.tied,
+        head_bias=read_flag(fields, recipe.head_bias),
         norms=(norm,) if recipe.norms.final else (),
-        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied, bias=head_bias),),
-        max_tokens=fields.optional_size("max_position_embeddings"),
     )
 
 
@@ -433,7 +431,7 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
     found: dict[str, object] = {} if own is None else dict(own.content)
     if recipe.rotary.local_base is not None and not is_local:
         # Only layers that see everything have scaled positions.
-        found |= (fields.section("rope_scaling") or Fields({}, fields.family)).content
+        found |= fields.nested("rope_scaling").content
     theta = fields.number(name if is_local else "rope_theta", default=base)
     return Fields(
         {
@@ -445,11 +443,7 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
 
 
 def read_head_config(recipe: Recipe, fields: Fields, kind: Kind) -> AttentionConfig:
-    """Return sizes, window, rotation and biases of an attention layer.
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
-    """
+    """Return sizes, window, rotation and biases of an attention layer."""
     bias = read_flag(fields, recipe.attention.bias)
     return _heads(recipe, fields).attend(
         window=kind.window,
