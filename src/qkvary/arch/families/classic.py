@@ -18,10 +18,6 @@ from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
-PHI_ROTATED = 0.5
-"""The share of rotated channels if a Phi configuration omits it."""
-NEO_WINDOW = 256
-"""The window if a GPT-Neo configuration omits it."""
 OPT_OFFSET = 2
 """Rows of OPT's learned positions that belong to no token."""
 
@@ -141,7 +137,7 @@ def _read_phi(fields: Fields, name: str, *, parallel: bool) -> Model:
     heads = _equal_heads(fields)
     if parallel:
         heads = replace(heads, kv_count=fields.size("num_key_value_heads", default=heads.count))
-    rotation = read_rotation(fields, fraction=PHI_ROTATED)
+    rotation = read_rotation(fields, fraction=0.5)
     layer = _build_layer(
         heads.attend(positions="rotary", rotation=rotation, bias=True, out_bias=True),
         d_ff=fields.size("intermediate_size"),
@@ -176,7 +172,7 @@ def _read_bigcode(fields: Fields, name: str) -> Model:
 
 def _read_gpt_neo(fields: Fields, name: str) -> Model:
     heads, layers = _equal_heads(fields, heads=("num_heads",)), fields.layers("num_layers")
-    window = fields.size("window_size", default=NEO_WINDOW)
+    window = fields.size("window_size", default=256)
     kinds = fields.words("attention_layers", choices=("global", "local"), length=layers)
     if kinds is None:
         raise fields.missing(("attention_layers",))

@@ -23,10 +23,10 @@ from qkvary.arch.families.recipes import (
 
 _NO_BIAS = AttentionRecipe(bias=False)
 _NO_OUT_BIAS = AttentionRecipe(out_bias=False)
-_NORMED = AttentionRecipe(head_norm="head")
-_NORMED_WIDE = AttentionRecipe(head_norm="heads")
-_NORMED_NO_BIAS = AttentionRecipe(bias=False, head_norm="head")
-_GATED_QUERY = AttentionRecipe(head_norm="head", gate="query")
+_NORMED = AttentionRecipe(head_norm="qk-norm")
+_NORMED_WIDE = AttentionRecipe(head_norm="qk-norm-wide")
+_NORMED_NO_BIAS = AttentionRecipe(bias=False, head_norm="qk-norm")
+_GATED_QUERY = AttentionRecipe(head_norm="qk-norm", gate="query")
 _LATENT = AttentionRecipe(latent=True)
 _NO_WINDOWS = LayerKinds(windows="none")
 _WINDOWS = LayerKinds(windows="all")
@@ -70,7 +70,7 @@ RECIPES: Mapping[str, Recipe] = {
     **dict.fromkeys(
         ("qwen3", "qwen3_vl_text"),
         Recipe(
-            attention=AttentionRecipe(head_norm="head", may_lack_kv_heads=False, head_dim=128),
+            attention=AttentionRecipe(head_norm="qk-norm", may_lack_kv_heads=False, head_dim=128),
             kinds=_UPPER,
         ),
     ),
@@ -78,7 +78,7 @@ RECIPES: Mapping[str, Recipe] = {
     "arcee": Recipe(dense=Dense(bias=("mlp_bias", False), gated=False)),
     "beam": Recipe(
         # One gate bias per head.
-        attention=AttentionRecipe(head_norm="head", gate="channel", per_head=1),
+        attention=AttentionRecipe(head_norm="qk-norm", gate="channel", per_head=1),
         kinds=_LISTED,
         norms=_FOUR_NORMS,
         routed=Routed(),
@@ -86,7 +86,7 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "bitnet": Recipe(norms=Norms(inner=True)),
     "cohere": Recipe(
-        attention=AttentionRecipe(head_norm="heads", is_normed=("use_qk_norm", False)),
+        attention=AttentionRecipe(head_norm="qk-norm-wide", is_normed=("use_qk_norm", False)),
         norms=_ONE_NORM,
         tied=True,
     ),
@@ -146,7 +146,7 @@ RECIPES: Mapping[str, Recipe] = {
         attention=AttentionRecipe(
             bias=("use_qkv_bias", False),
             out_bias=False,
-            head_norm="heads",
+            head_norm="qk-norm-wide",
             is_normed=("qk_layernorm", False),
         ),
         kinds=_NO_WINDOWS,
@@ -186,7 +186,7 @@ RECIPES: Mapping[str, Recipe] = {
     **dict.fromkeys(
         ("gemma3_text", "gemma3"),
         Recipe(
-            attention=AttentionRecipe(head_norm="head", head_dim=256),
+            attention=AttentionRecipe(head_norm="qk-norm", head_dim=256),
             kinds=LayerKinds(period=6, window=4096),
             norms=_FOUR_NORMS,
             tied=True,
@@ -205,13 +205,13 @@ RECIPES: Mapping[str, Recipe] = {
     **dict.fromkeys(
         ("qwen3_moe", "qwen3_vl_moe_text"),
         Recipe(
-            attention=AttentionRecipe(head_norm="head", may_lack_kv_heads=False),
+            attention=AttentionRecipe(head_norm="qk-norm", may_lack_kv_heads=False),
             kinds=LayerKinds(windows="all", switched=True, window=4096),
             routed=Routed(),
         ),
     ),
     "afmoe": Recipe(
-        attention=AttentionRecipe(head_norm="head", gate="channel"),
+        attention=AttentionRecipe(head_norm="qk-norm", gate="channel"),
         kinds=_EVERY_FOURTH,
         norms=_FOUR_NORMS,
         routed=Routed(shared="count", corrected=True),
@@ -231,13 +231,13 @@ RECIPES: Mapping[str, Recipe] = {
     "exaone_moe": Recipe(attention=_NORMED_NO_BIAS, kinds=_EVERY_FOURTH, routed=_COUNTED),
     "flex_olmo": Recipe(attention=_NORMED_WIDE, kinds=_NO_WINDOWS, routed=_WIDE_EXPERTS),
     "flint": Recipe(
-        attention=AttentionRecipe(head_norm="head", per_head=1),
+        attention=AttentionRecipe(head_norm="qk-norm", per_head=1),
         kinds=_LISTED,
         routed=Routed(shared="width"),
     ),
     "glm4_moe": Recipe(
         attention=AttentionRecipe(
-            out_bias=False, head_norm="head", is_normed=("use_qk_norm", False)
+            out_bias=False, head_norm="qk-norm", is_normed=("use_qk_norm", False)
         ),
         routed=_COUNTED,
         rotary=_HALF,
@@ -258,7 +258,7 @@ RECIPES: Mapping[str, Recipe] = {
         attention=_NORMED_NO_BIAS, kinds=_LISTED, norms=_FOUR_NORMS, routed=Routed(shared="width")
     ),
     "laguna": Recipe(
-        attention=AttentionRecipe(head_norm="head", gate="head"),
+        attention=AttentionRecipe(head_norm="qk-norm", gate="head"),
         routed=Routed(shared="width", corrected=True),
         required={"gating": (True, "per-head")},
     ),
@@ -269,7 +269,7 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "mellum": Recipe(attention=_NORMED, routed=Routed()),
     "minimax_m2": Recipe(
-        attention=AttentionRecipe(bias=False, head_norm="heads"), routed=_WIDE_EXPERTS
+        attention=AttentionRecipe(bias=False, head_norm="qk-norm-wide"), routed=_WIDE_EXPERTS
     ),
     "olmoe": Recipe(attention=_NORMED_WIDE, routed=_WIDE_EXPERTS),
     "phimoe": Recipe(
@@ -318,7 +318,7 @@ RECIPES: Mapping[str, Recipe] = {
     "lfm2_moe": Recipe(attention=_NORMED_NO_BIAS, kinds=_CONVOLUTIONS, routed=Routed(), tied=True),
     "lfm3": Recipe(
         attention=AttentionRecipe(
-            head_norm="head", gate="head", is_gated=("use_attention_gate", True)
+            head_norm="qk-norm", gate="head", is_gated=("use_attention_gate", True)
         ),
         kinds=_CONVOLUTIONS,
         norms=Norms(post=("use_sandwich_norm", True)),

@@ -34,10 +34,6 @@ RATES = {SPARSE: 4, HEAVY: 128}
 """Tokens per summary if a configuration omits the rate."""
 TYPE_OF_RATIO = {0: WINDOWED, 4: SPARSE, 128: HEAVY}
 """The kind of layer for each ratio in published files."""
-HASH_LAYERS = 3
-"""Number of layers whose experts a table chooses, if a configuration omits it."""
-STREAMS = 4
-"""Number of parallel residual streams of DeepSeek V4 if a configuration omits it."""
 SCALES = 3
 """Number of learned factors of a hyper-connection: one each for what it reads, writes and mixes."""
 
@@ -105,10 +101,10 @@ def _read_deepseek_v4(fields: Fields, name: str) -> Model:
     if fields.size("num_key_value_heads", default=1) != 1:
         raise fields.refuse("num_key_value_heads", "1, the one tensor that keys and values share,")
     layers, d_model = fields.layers("num_hidden_layers"), fields.size("hidden_size")
-    streams = fields.size("hc_mult", default=STREAMS)
+    streams = fields.size("hc_mult", default=4)
     types = _read_layer_types(fields, layers)
     # The number of layers whose experts are chosen by a table.
-    hashed = min(layers, fields.count("num_hash_layers", default=HASH_LAYERS))
+    hashed = min(layers, fields.count("num_hash_layers", default=3))
     if fields.has("mlp_layer_types"):
         networks = _cut(fields, "mlp_layer_types", layers, NETWORK_TYPES)
         hashed = networks.count(NETWORK_TYPES[0])

@@ -13,8 +13,6 @@ from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Encoder, Model
 from qkvary.arch.parts import Linear, Norm, Table
 
-T5_BUCKETS = 32
-"""Number of distances that T5 distinguishes if a configuration omits it."""
 KERNEL = 3
 """Width in frames of the convolutions in Whisper's stem."""
 PLAIN_FORWARDS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh")
@@ -34,7 +32,7 @@ def _read_t5(fields: Fields, name: str) -> Model:
     if fields.has("num_decoder_layers"):
         decoder_layers = fields.layers("num_decoder_layers")
     # The first layer of a stack has the table of relative positions that all its layers read.
-    buckets = fields.size("relative_attention_num_buckets", default=T5_BUCKETS) * count
+    buckets = fields.size("relative_attention_num_buckets", default=32) * count
     feed_forward, norm = _read_t5_forward(fields), Norm(width=d_model)
     causal = heads.attend()
     every = _see_everything(causal)

@@ -28,7 +28,7 @@ INDEXED = "indexed_attention"
 
 _NO_WINDOWS = LayerKinds(windows="none")
 _DOGE = Recipe(
-    attention=AttentionRecipe(head_norm="head"),
+    attention=AttentionRecipe(head_norm="qk-norm"),
     kinds=LayerKinds(windows="all"),
     dense=Dense(bias=("mlp_bias", False)),
     required={"is_moe": (False,)},

@@ -27,20 +27,8 @@ GLOBAL, LOCAL = LAYER_TYPES
 
 PERIOD = 6
 """Every n-th layer is global by default."""
-GEMMA4_WINDOW = 512
-"""The window if a configuration omits it."""
-UNIFIED_WINDOW = 1024
-"""The window if a configuration of Gemma 4 without a vision tower omits it."""
-HEADS, KV_HEADS, HEAD_DIM = 8, 4, 256
-"""Sizes of attention if a configuration omits them, as published files do."""
-GLOBAL_HEAD_DIM = 512
-"""Channels of a head in global layers, by default."""
 GEMMA4_VOCABULARY = 262_144
 """Vocabulary if a configuration omits it, also of the per-layer inputs."""
-PER_LAYER_WIDTH = 256
-"""Channels of each per-layer input, by default; 0 or null means that there are none."""
-GLOBAL_ROTATED = 0.25
-"""The share of rotated channels in the global layers, by default."""
 BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
 """Bases of the rotary frequencies, by default."""
 
@@ -66,19 +54,19 @@ class _Kind:
 
 
 def _read_gemma4(fields: Fields, name: str) -> Model:
-    width = fields.count("hidden_size_per_layer_input", default=PER_LAYER_WIDTH)
+    width = fields.count("hidden_size_per_layer_input", default=256)
     if fields.mentions("hidden_size_per_layer_input") and not fields.has(
         "hidden_size_per_layer_input"
     ):
         width = 0
     experts = _read_experts(fields) if fields.flag("enable_moe_block", default=False) else None
-    kinds = _read_gemma4_kinds(fields, window=GEMMA4_WINDOW)
+    kinds = _read_gemma4_kinds(fields, window=512)
     model = _build(fields, name, kinds, experts)
     return _add_inputs(fields, model, width) if width else model
 
 
 def _read_gemma4_unified(fields: Fields, name: str) -> Model:
-    return _build(fields, name, _read_gemma4_kinds(fields, window=UNIFIED_WINDOW))
+    return _build(fields, name, _read_gemma4_kinds(fields, window=1024))
 
 
 def _read_types(fields: Fields) -> tuple[str, ...]:
@@ -124,7 +112,7 @@ def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
     usual = "proportional" if proportional else "default"
     fraction = 1.0
     if nested.text("rope_type", default=usual) == "proportional":
-        fraction = nested.number("partial_rotary_factor", default=1.0 if given else GLOBAL_ROTATED)
+        fraction = nested.number("partial_rotary_factor", default=1.0 if given else 0.25)
     return PositionConfig(
         rotary_fraction=fraction,
         rotary_base=nested.number("rope_theta", default=BASES[kind]),
@@ -138,9 +126,9 @@ def _read_heads_of_layers(
     """Return the heads of each layer, from ``per_layer_config`` or from the kind of layer."""
     usual = Heads(
         d_model=fields.size("hidden_size"),
-        count=fields.size("num_attention_heads", default=HEADS),
-        kv_count=fields.size("num_key_value_heads", default=KV_HEADS),
-        dim=fields.size("head_dim", default=HEAD_DIM),
+        count=fields.size("num_attention_heads", default=8),
+        kv_count=fields.size("num_key_value_heads", default=4),
+        dim=fields.size("head_dim", default=256),
     )
     overrides = fields.section("per_layer_config")
     if overrides is not None:
@@ -148,7 +136,7 @@ def _read_heads_of_layers(
     kv_count = fields.optional_size("num_global_key_value_heads") if equal else None
     wide = dataclasses.replace(
         usual,
-        dim=fields.size("global_head_dim", default=GLOBAL_HEAD_DIM),
+        dim=fields.size("global_head_dim", default=512),
         kv_count=usual.kv_count if kv_count is None else kv_count,
     )
     return tuple(wide if kind == GLOBAL else usual for kind in types)

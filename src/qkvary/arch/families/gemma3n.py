@@ -23,18 +23,10 @@ from qkvary.arch.parts import Linear, Norm, Table
 GLOBAL, LOCAL = LAYER_TYPES
 PERIOD = 5
 """Every n-th layer is global by default."""
-SHARED = 15
-"""Number of layers that read another layer's cache, by default."""
 WINDOW = 512
 """The window if a configuration omits it."""
 STREAMS = 4
 """Number of residual streams if a configuration omits it."""
-INPUT_WIDTH = 256
-"""Channels of each per-layer input, by default."""
-INPUT_ROWS = 262_144
-"""Vocabulary of the per-layer inputs, by default."""
-LAUREL_RANK = 64
-"""Inner width of the low-rank residual connection, by default."""
 
 _RECIPE = Recipe(
     attention=AttentionRecipe(head_dim=256),
@@ -46,11 +38,11 @@ _RECIPE = Recipe(
 def _read_gemma3n(fields: Fields, name: str) -> Model:
     d_model, layers = fields.size("hidden_size"), fields.layers("num_hidden_layers")
     types = _read_types(fields, layers)
-    shared = fields.count("num_kv_shared_layers", default=SHARED)
+    shared = fields.count("num_kv_shared_layers", default=15)
     sources = find_sources(fields.replace(num_kv_shared_layers=shared), types)
     window = fields.size("sliding_window", default=WINDOW)
     widths = _read_widths(fields, layers)
-    width = fields.size("hidden_size_per_layer_input", default=INPUT_WIDTH)
+    width = fields.size("hidden_size_per_layer_input", default=256)
     others, norms = _read_streams(fields, d_model, width)
     streams = fields.size("altup_num_inputs", default=STREAMS)
 
@@ -74,7 +66,7 @@ def _read_gemma3n(fields: Fields, name: str) -> Model:
         )
 
     vocabulary = fields.size("vocab_size")
-    rows = fields.size("vocab_size_per_layer_input", default=INPUT_ROWS)
+    rows = fields.size("vocab_size_per_layer_input", default=262_144)
     stream = Linear(inputs=d_model, outputs=d_model)
     return build_decoder(
         fields,
@@ -113,7 +105,7 @@ def _read_streams(
 ) -> tuple[tuple[Linear, ...], tuple[Norm, ...]]:
     """Return what a layer has besides Gemma's: streams, a low-rank connection, its input."""
     streams = fields.size("altup_num_inputs", default=STREAMS)
-    rank = fields.size("laurel_rank", default=LAUREL_RANK)
+    rank = fields.size("laurel_rank", default=64)
     others = (
         Linear(inputs=streams, outputs=streams),
         Linear(inputs=streams, outputs=streams**2),

@@ -63,7 +63,9 @@ def _read_nemotron_h(fields: Fields, name: str) -> Model:
             return replace(
                 recipes.read(_ATTENTION, one, name).layers[0], feed_forward=(), norms=(norm,)
             )
-        mixer = recurrent.read_mamba2(fields) if kind == "mamba" else recurrent.no_mixing(fields)
+        mixer = RecurrentLayer(kind="no attention", d_model=d_model)
+        if kind == "mamba":
+            mixer = recurrent.read_mamba2(fields)
         networks: tuple[FeedForward | Experts, ...] = ()
         if kind == "mlp":
             bias = fields.flag("mlp_bias", default=False)

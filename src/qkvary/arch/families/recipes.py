@@ -21,12 +21,11 @@ from qkvary.arch.families.fields import Fields
 from qkvary.arch.families.recurrent import ReadRecurrent
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm
+from qkvary.arch.terms import HeadNorm
 
 GLOBAL, LOCAL = LAYER_TYPES
 ROTARY_BASE = 10_000.0
 """Base of the rotary frequencies if a configuration omits it."""
-FULL_LAYERS = 28
-"""Number of layers before the first one with a window, if a Qwen configuration omits it."""
 CHUNKED = "chunked_attention"
 
 Flag = bool | tuple[str, bool]
@@ -72,9 +71,8 @@ class AttentionRecipe:
     """Whether queries, keys and values have biases."""
     out_bias: Flag | None = None
     """Whether the output projection has a bias; ``None`` for the value of ``bias``."""
-    head_norm: Literal["none", "head", "heads"] = "none"
-    """The gains of the norms of queries and keys: one vector for the channels of a head, or one for
-    the channels of all heads."""
+    head_norm: HeadNorm = "none"
+    """The norms of queries and keys."""
     is_normed: Flag = True
     """Whether the norms of queries and keys exist."""
     gate: Literal["none", "head", "channel", "query"] = "none"
@@ -303,7 +301,7 @@ def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
     if recipe.kinds.windows == "all":
         return (LOCAL,) * layers
     if recipe.kinds.windows == "upper":
-        full = min(layers, fields.count("max_window_layers", default=FULL_LAYERS))
+        full = min(layers, fields.count("max_window_layers", default=28))
         return (GLOBAL,) * full + (LOCAL,) * (layers - full)
     listed = fields.numbers("attn_layer_indices", "full_attn_idxs")
     if listed is not None:
@@ -469,11 +467,9 @@ def _attention(recipe: Recipe, fields: Fields, kind: Kind) -> ProjectedAttention
     config, heads = read_head_config(recipe, fields, kind), _heads(recipe, fields)
     size, norms = config.size_per_head, ()
     if has_head_norms(recipe, fields):
-        widths = {
-            "head": (size, size),
-            "heads": (size * heads.count, size * heads.kv_count),
-        }[recipe.attention.head_norm]
-        norms = tuple(Norm(width=width) for width in widths)
+        is_wide = recipe.attention.head_norm == "qk-norm-wide"
+        each = (heads.count, heads.kv_count) if is_wide else (1, 1)
+        norms = tuple(Norm(width=size * count) for count in each)
     if recipe.norms.inner:
         norms = (*norms, Norm(width=heads.d_model))
     entries = heads.count * recipe.attention.per_head + size * recipe.attention.head_entries

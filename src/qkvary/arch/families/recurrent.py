@@ -69,10 +69,8 @@ def read_mamba(fields: Fields) -> RecurrentLayer:
     inner = fields.size("mamba_expand", "expand", default=2) * d_model
     if not is_jamba:
         inner = fields.size("intermediate_size", default=inner)
-    state, taps = (
-        fields.size("mamba_d_state", "state_size"),
-        fields.size("mamba_d_conv", "conv_kernel"),
-    )
+    state = fields.size("mamba_d_state", "state_size")
+    taps = fields.size("mamba_d_conv", "conv_kernel")
     rank = fields.size("mamba_dt_rank", "time_step_rank", default=-(-d_model // 16))
     bias = fields.flag("mamba_proj_bias", "use_bias", default=False)
     conv_bias = fields.flag("mamba_conv_bias", "use_conv_bias", default=True)
@@ -249,10 +247,8 @@ def read_matrix_memory(fields: Fields) -> RecurrentLayer:
 
     Source: Beck et al. 2024, "xLSTM".
     """
-    d_model, heads = (
-        fields.size("hidden_size", "embedding_dim"),
-        fields.size("num_heads", default=8),
-    )
+    d_model = fields.size("hidden_size", "embedding_dim")
+    heads = fields.size("num_heads", default=8)
     bias = fields.flag("use_bias", default=False)
     keys = round_up(d_model * fields.number("qk_dim_factor", default=0.5), 64)
     values = round_up(d_model * fields.number("v_dim_factor", default=1.0), 64)
@@ -285,8 +281,3 @@ def _sum_bits(fields: Fields, name: str) -> int | None:
     """Return the bits that a configuration requests; Nemotron H defaults to single precision."""
     default = "float32" if fields.family == "nemotron_h" else ""
     return {"float32": 32, "float16": 16, "bfloat16": 16}.get(fields.text(name, default=default))
-
-
-def no_mixing(fields: Fields) -> RecurrentLayer:
-    """Return a block that mixes no tokens."""
-    return RecurrentLayer(kind="no attention", d_model=fields.size("hidden_size"))
