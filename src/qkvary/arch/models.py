@@ -169,7 +169,7 @@ def as_model(network: Network, name: str = "network") -> Model:
         name: Its name in tables.
 
     Raises:
-        ValueError: if its kind does not.
+        ValueError: for another kind.
     """
     known = next((kind for kind in type(network).__mro__ if kind in DESCRIPTIONS), None)
     if known is None:

@@ -136,10 +136,6 @@ def make_portable(
 
     Its key and value are one normalised tensor, its positions decoupled rotary ones, and every
     norm has the epsilon that such engines have.
-
-    Args:
-        network: A result of :func:`modern_network`.
-        variant: Its attention.
     """
     block = replace(network.block, norm_eps=KV_NORM_EPS)
     return replace(network, block=block).with_variant(as_variant(variant))
@@ -286,8 +282,7 @@ def choose_network(
 def _vary(network: LanguageModelConfig, variant: AnyVariant | str | None) -> LanguageModelConfig:
     if variant is None:
         return network
-    own = network.layers[0].variant
-    return network.with_variant(keep_positions(as_label(variant), own))
+    return network.with_variant(keep_positions(as_label(variant), network.layers[0].variant))
 
 
 def keep_positions(variant: AnyVariant, own: Variant) -> AnyVariant:

@@ -116,12 +116,3 @@ OTHER_NETWORKS = (
         variants={"QKV": PrintedQuality("3.016"), "I-K-V": PrintedQuality("3.018")},
     ),
 )
-
-DECODING_SOURCE = (
-    "Do Transformers Need Three Projections?, ICML 2026 poster (Kayyam, Madan Gopal, Lewis), "
-    "'Measured (A100, 1.2B, bf16)'"
-)
-PEAK_MEMORY_CHANGE = (-6.5, -6.9)
-"""The printed changes of the peak memory of decoding, Q-K=V against QKV, in percent."""
-DECODING_SPEED_CHANGE = (4.4, 5.3)
-"""The printed changes of decoded tokens per second, Q-K=V against QKV, in percent."""
