@@ -76,12 +76,8 @@ def choose_candidates(
 ) -> Candidates:
     """Return the given model, and the requested variants or those worth comparing.
 
-    Args:
-        model: Any model.
-        labels: Variants, or their labels in any spelling; if none, K=V on the model's own KV heads
-            and on fewer.
-        all_sharings: Whether sharings that do not change the cache and more numbers of heads are
-            compared too, if none were requested.
+    If none are requested, these are K=V on the model's own KV heads and on fewer; with
+    ``all_sharings`` also sharings that do not change the cache, and more numbers of heads.
 
     Raises:
         ValueError: for a label that cannot be read.

@@ -92,14 +92,8 @@ def decode_step(
 ) -> DecodeStep:
     """Return what one decoding step moves and computes.
 
-    Args:
-        model: Any model that decodes.
-        batch: Sequences.
-        context: Tokens that each attends to, the new one included.
-        weights: The format of the weights.
-        cache: The format of the cache; each stored tensor is read once.
-        devices: Devices that share one copy of the model; what several hold is read by each.
-        encoder_tokens: Tokens of the encoder, where the model does not fix them.
+    Each stored tensor is read once. ``devices`` share one copy of the model; what several hold is
+    read by each.
 
     Raises:
         ValueError: for a batch or a context that is not positive.

@@ -95,14 +95,7 @@ DEVICES: dict[str, Device] = {
 }
 """Devices by name."""
 
-_OWN = Device(
-    name="custom",
-    title="a device of your own",
-    memory_bytes=1,
-    bandwidth_bytes_per_second=None,
-    flops_per_second_16_bit=None,
-    source="given",
-)
+_OWN = Device(name="custom", title="a device of your own", memory_bytes=1, source="given")
 
 
 def find_device(name: str) -> Device:
@@ -134,11 +127,7 @@ def choose_device(
 ) -> Device:
     """Return a named device with the given changes, or one that the user describes.
 
-    Args:
-        gpu: The name, such as ``a100-40gb``.
-        memory: Its memory, such as ``24GiB``.
-        bandwidth: Its bandwidth, such as ``68GB/s``.
-        flops: Its 16-bit matrix rate, such as ``2TFLOPS``.
+    Changes are amounts such as ``24GiB``, ``68GB/s`` and ``2TFLOPS`` (of 16-bit matrix products).
 
     Raises:
         ValueError: for an unknown name, an amount that cannot be read, or neither name nor memory.

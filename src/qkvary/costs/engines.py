@@ -137,7 +137,10 @@ def allocate_vllm(
         ValueError: for a model or a format that the engine or these rules do not know.
     """
     _check_decoder(model)
-    settings, form = settings or VllmSettings(), _plain_format(stored_as)
+    settings = settings or VllmSettings()
+    form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
+    if not form.is_uniform or (form.group is not None and form.name not in ("int8", "int4")):
+        raise ValueError(f"expected fp32, bf16, fp16, fp8, int8 or int4 for vLLM, got {form.name}")
     specs = [spec for layer in model.layers for spec in _vllm_specs(layer, form, settings.devices)]
     if not specs:
         raise ValueError("expected layers with a cache for vLLM, got none")
@@ -256,7 +259,7 @@ def allocate_llama_cpp(
     micro_batch: int = 512,
     full_windows: bool = False,
 ) -> LlamaCppCache:
-    """Return how llama.cpp allocates the cache of a model.
+    """Return how llama.cpp allocates the cache of a model, for all sequences together.
 
     Keys and values are always stored separately, except for latents, which have no values (since
     #19067). Windows shorten the cache only in networks with some full-attention layers: if every
@@ -264,16 +267,8 @@ def allocate_llama_cpp(
     int4 means q4_0.
 
     Source: src/llama-context.cpp (padding to 256), src/llama-kv-cache-iswa.cpp (windows),
-    src/llama-memory-recurrent.cpp (states, in 32 bits).
-
-    Args:
-        model: The model.
-        context: Tokens of all sequences (``-c``).
-        sequences: Sequences at once (``-np``).
-        stored_as: The type of keys and values (``-ctk``, ``-ctv``).
-        unified: Whether the sequences share all cells (``--kv-unified``).
-        micro_batch: Tokens of a micro-batch (``-ub``).
-        full_windows: Whether windows keep the whole context (``--swa-full``).
+    src/llama-memory-recurrent.cpp (states, in 32 bits). The arguments are those of ``-c``, ``-np``,
+    ``-ctk`` and ``-ctv``, ``--kv-unified``, ``-ub`` and ``--swa-full``.
 
     Raises:
         ValueError: for a model or a format that the engine or these rules do not know.
@@ -400,10 +395,3 @@ def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:
 def _engine_recent(layer: RecurrentLayer) -> int:
     """Return the number of recent tokens, excluding new ones."""
     return layer.recent - layer.recent // layer.taps if layer.taps else layer.recent
-
-
-def _plain_format(stored_as: Format | str) -> Format:
-    form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
-    if not form.is_uniform or (form.group is not None and form.name not in ("int8", "int4")):
-        raise ValueError(f"expected fp32, bf16, fp16, fp8, int8 or int4 for vLLM, got {form.name}")
-    return form

@@ -75,18 +75,19 @@ class Format:
         """The format of rows that are not quantised."""
         return Format(name=f"{self.plain_bits} bits", bits=self.plain_bits)
 
+    def _closed(self, seen: int) -> int:
+        block = self.block or 1
+        return max(0, seen - self.residual) // block * block
+
     def last_closing(self, seen: int) -> int:
         """Return the rows seen when the last block was quantised; 0 before the first."""
-        block = self.block or 1
-        closed = max(0, seen - self.residual) // block * block
+        closed = self._closed(seen)
         return closed + self.residual if closed else 0
 
     def divide(self, seen: int, kept: int) -> StoredRows:
         """Return in which forms the last ``kept`` of ``seen`` rows are stored."""
-        block = self.block or 1
-        closed = max(0, seen - self.residual) // block * block
-        coded = max(0, closed - (seen - kept))
-        shared = 0 if self.block is None else math.ceil(coded / block)
+        coded = max(0, self._closed(seen) - (seen - kept))
+        shared = 0 if self.block is None else math.ceil(coded / self.block)
         return StoredRows(coded=coded, scales=shared, plain=kept - coded)
 
     def row_bytes(self, numbers: int) -> int:
@@ -219,10 +220,8 @@ def parse_storage(text: str) -> CacheOptions:
         ValueError: for anything else, with the choices.
     """
     name = text.strip().lower()
-    if name == "growing":
-        return CacheOptions(storage="growing")
-    if name == "preallocated":
-        return CacheOptions(storage="preallocated")
+    if name in ("growing", "preallocated"):
+        return CacheOptions(storage="growing" if name == "growing" else "preallocated")
     return parse_options(name)
 
 

@@ -5,8 +5,6 @@ device. A tensor from which all heads make keys and values (a latent, the layer 
 give the values) is on every device too. A layer that stores any latent counts as undivided.
 """
 
-from collections.abc import Sequence
-
 from qkvary.arch.blocks import INPUT_STORED, AttentionLayer, Layer, ProjectedAttention
 from qkvary.arch.models import Model, count_kinds
 from qkvary.costs.cache import (
@@ -29,38 +27,15 @@ def device_cache_bytes(
     devices: int,
     encoder_tokens: int | None = None,
 ) -> int:
-    """Return the peak bytes of one sequence's cache on the fullest device, up to ``context``.
-
-    Args:
-        model: Any model that decodes.
-        context: Tokens seen so far; of a model with an encoder, the decoder's.
-        stored_as: The format of the cache.
-        devices: Devices that share one copy of the model.
-        encoder_tokens: Tokens of the encoder, where the model does not fix them.
-    """
+    """Return the peak bytes of one sequence's cache on the fullest device, up to ``context``."""
     seen = model.count_encoder_tokens(encoder_tokens, context)
-    kinds = count_kinds(model.layers)
-    return kinds_cache_bytes(
-        kinds, context=context, stored_as=stored_as, devices=devices, encoder_tokens=seen
-    )
-
-
-def kinds_cache_bytes(
-    kinds: Sequence[tuple[Layer, int]],
-    *,
-    context: int,
-    stored_as: Format,
-    devices: int,
-    encoder_tokens: int,
-) -> int:
-    """Return :func:`device_cache_bytes` for layers whose kinds are already counted."""
 
     def keep(layer: Layer) -> int:
         own = layer_cache_bytes(layer.attention, context=context, stored_as=stored_as, peak=True)
-        crossed = crossing_bytes(layer, encoder_tokens=encoder_tokens, stored_as=stored_as)
+        crossed = crossing_bytes(layer, encoder_tokens=seen, stored_as=stored_as)
         return _on_fullest(layer, own, crossed, devices)
 
-    return sum(count * keep(layer) for layer, count in kinds)
+    return sum(count * keep(layer) for layer, count in count_kinds(model.layers))
 
 
 def device_read_bytes(
@@ -73,7 +48,7 @@ def device_read_bytes(
 ) -> int:
     """Return the bytes of one sequence's cache that the fullest device reads for one token.
 
-    For the arguments see :func:`device_cache_bytes`; the new token is the last of ``context``.
+    The new token is the last of ``context``.
     """
     seen = model.count_encoder_tokens(encoder_tokens, context)
 
@@ -85,7 +60,7 @@ def device_read_bytes(
     return sum(count * read(layer) for layer, count in count_kinds(model.layers))
 
 
-def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
+def _device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
     """Return how many of ``size`` bytes are on the device with the most heads."""
     if not isinstance(attention, ProjectedAttention) or attention.storage in NEEDED_WHOLE:
         return size
@@ -98,5 +73,5 @@ def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
 
 def _on_fullest(layer: Layer, own: int, crossed: int, devices: int) -> int:
     """Return the bytes of a layer and of its cross attention on the fullest device."""
-    held = device_bytes(layer.attention, own, devices)
-    return held if layer.cross is None else held + device_bytes(layer.cross, crossed, devices)
+    held = _device_bytes(layer.attention, own, devices)
+    return held if layer.cross is None else held + _device_bytes(layer.cross, crossed, devices)

@@ -237,11 +237,7 @@ def compute_user_curves(plan: Plan) -> UserCurves | None:
 
 
 def compute_quality_points(size: Size) -> QualityPoints:
-    """Compute the papers' quality against cache at one size, with its limitations.
-
-    Args:
-        size: The size of the networks.
-    """
+    """Compute the papers' quality against cache at one size, with its limitations."""
     found = qualities(size)
     placed = {one.variant: one for one in frontier_positions(size)}
     whole = placed[BASELINE].cost

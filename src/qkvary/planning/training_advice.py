@@ -51,11 +51,7 @@ def train_variants(
 ) -> tuple[TrainedVariant, ...]:
     """Plan the training of every candidate on one device.
 
-    Args:
-        candidates: A model in several variants.
-        demand: The device, its reserve and the sequence length.
-        regime: The settings of training.
-        size: The papers' model whose published changes are used.
+    ``size`` names the papers' model whose published changes are used.
     """
     speeds = _published_speeds() if size == "300M" else {}
     rows: list[TrainedVariant] = []
