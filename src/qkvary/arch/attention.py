@@ -10,7 +10,7 @@ from typing import Literal
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.labels import as_variant
-from qkvary.arch.parts import check_choices
+from qkvary.arch.parts import check_choices, check_rates
 from qkvary.arch.rotary import RotaryScaling
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.arch.terms import CORES
@@ -210,8 +210,7 @@ class AttentionConfig:
             )
         if self.head_dim is not None and self.head_dim < 1:
             raise ValueError(f"expected a positive head_dim or None, got {self.head_dim}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"expected dropout in [0, 1), got {self.dropout}")
+        check_rates(self, "dropout")
         self._check_kernel()
         core = CORES[self.variant.core]
         if self.causal and not core.has_causal:

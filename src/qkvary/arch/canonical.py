@@ -38,11 +38,7 @@ def stored_as(name: str) -> Mapping[str, Any]:
 
 
 def stored(kind: str) -> Callable[[type[T]], type[T]]:
-    """Register the kind under which values of a dataclass are written; it never changes.
-
-    Raises:
-        ValueError: if another class has that kind.
-    """
+    """Register the kind under which values of a dataclass are written; it never changes."""
 
     def register(cls: type[T]) -> type[T]:
         for other, known in _KINDS.items():
@@ -59,11 +55,7 @@ def stored(kind: str) -> Callable[[type[T]], type[T]]:
 
 
 def stored_kind(cls: type[Any]) -> str:
-    """Return the kind under which values of a class are written.
-
-    Raises:
-        TypeError: if the class has none.
-    """
+    """Return the kind under which values of a class are written."""
     if cls not in _KINDS:
         raise TypeError(f"expected a class with a stored kind, got {cls.__name__}")
     return _KINDS[cls]

@@ -11,14 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from qkvary.arch.blocks import (
-    FeedForward,
-    Layer,
-    ProjectedAttention,
-    attention_width,
-    decodes,
-    share_layer,
-)
+from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention, share_layer
 from qkvary.arch.networks import (
     EncoderConfig,
     EncoderDecoderConfig,
@@ -84,12 +77,14 @@ class Model:
     @property
     def d_model(self) -> int:
         """Width of the residual stream."""
-        return attention_width(self.layers[0].attention)
+        return self.layers[0].attention.d_model
 
     @property
     def is_causal(self) -> bool:
         """Whether it decodes token by token, so that a cache has a meaning."""
-        return all(decodes(layer.attention) for layer, _ in count_kinds(self.layers))
+        attentions = [layer.attention for layer, _ in count_kinds(self.layers)]
+        projected = [one for one in attentions if isinstance(one, ProjectedAttention)]
+        return all(attention.config.causal for attention in projected)
 
     def with_variant(self, variant: AnyVariant) -> "Model":
         """Return the same model with the sharing of ``variant`` in every attention layer.

@@ -21,7 +21,7 @@ from qkvary.arch.attention import (
 from qkvary.arch.labels import as_label, as_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.parts import given_sizes
-from qkvary.arch.variants import AnyVariant, Variant, map_variants
+from qkvary.arch.variants import AnyVariant, Variant, join_layers
 from qkvary.text.names import find_name, spell, suggest
 
 GPT2_VOCABULARY = 50_304
@@ -264,14 +264,7 @@ def choose_network(
 ) -> LanguageModelConfig:
     """Return a network: the given one, the one with the given name, or a modern one by sizes.
 
-    Args:
-        given: The network or its name; or ``None``.
-        sizes: The sizes of :func:`modern_network` by name, ``None`` for those not given.
-        variant: As for :func:`find_network`.
-
-    Raises:
-        ValueError: as :func:`find_network`, for sizes that do not fit each other, a missing one, or
-            a network and sizes.
+    ``sizes`` has those of :func:`modern_network` by name, ``None`` for those not given.
     """
     if isinstance(given, str):
         given = find_network(given)
@@ -287,4 +280,6 @@ def _vary(network: LanguageModelConfig, variant: AnyVariant | str | None) -> Lan
 
 def keep_positions(variant: AnyVariant, own: Variant) -> AnyVariant:
     """Return a variant with the network's own positions, if the variant names none."""
-    return map_variants(variant, lambda one: one.keep_positions(own))
+    if isinstance(variant, Variant):
+        return variant.keep_positions(own)
+    return join_layers([one.keep_positions(own) for one in variant.layers])

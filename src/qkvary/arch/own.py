@@ -23,11 +23,7 @@ PREFIX = f"{PACKAGE}_own_"
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a Python file, which may register classes; an error in the file is raised unchanged.
-
-    Raises:
-        ValueError: if it is not a Python file.
-    """
+    """Import a Python file, which may register classes; an error in it is raised unchanged."""
     name = PREFIX + path.absolute().as_posix().encode().hex()
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -74,11 +70,7 @@ def code_of(classes: Iterable[type[Any]]) -> tuple[str, ...]:
 
 @functools.cache
 def version_of(kind: type[Any]) -> str:
-    """Return the version of a class: the ``version`` that it states, or the sha256 of its file.
-
-    Raises:
-        ValueError: if it has neither.
-    """
+    """Return the version of a class: the ``version`` that it states, or the sha256 of its file."""
     stated = getattr(kind, "version", None)
     if isinstance(stated, str | int):
         return str(stated)

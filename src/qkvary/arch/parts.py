@@ -30,16 +30,21 @@ def check_sizes(owner: object, *names: str) -> None:
             raise ValueError(f"expected {name} of a {kind} in 1 ... 2^40, got {size}")
 
 
+def check_rates(owner: object, *names: str) -> None:
+    """Refuse rates of dropout outside [0, 1); ``None`` is no rate."""
+    for name in names:
+        rate: float | None = getattr(owner, name)
+        if rate is not None and not 0 <= rate < 1:
+            raise ValueError(f"expected {name} in [0, 1), got {rate}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
     """A matrix that every token passes through."""
 
     inputs: int
-    """Number of input channels."""
     outputs: int
-    """Number of output channels."""
     bias: bool = False
-    """Whether a learned number is added to each output."""
     groups: int = 1
     """Number of diagonal blocks; 1 for a full matrix."""
     tied: bool = False
@@ -72,9 +77,7 @@ class Table:
     rows: int
     """Number of entries to look up."""
     width: int
-    """Channels of an entry."""
     bias: bool = False
-    """Whether a learned number is added to each channel."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "rows", "width")
@@ -144,10 +147,6 @@ def given_sizes(
     """Return the sizes that a caller gave instead of a configuration of a ``kind``.
 
     Of ``sizes``, ``None`` means not given; without the ``required`` ones there is no configuration.
-
-    Raises:
-        ValueError: if both were given, the configuration is something else, or a required size is
-            missing.
     """
     if config is not None and not isinstance(config, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"

@@ -22,7 +22,6 @@ class PrintedQuality:
     """The quality of one variant, as printed in a paper."""
 
     printed: str
-    """The result as printed."""
     change: str = ""
     """The printed change against QKV in percent; empty if the table prints none."""
     tokens_per_second: float | None = None
@@ -47,7 +46,6 @@ class QualityTable:
     quantity: str
     """The title of the column that changes are taken from."""
     source: str
-    """The paper and its table."""
     variants: Mapping[str, PrintedQuality]
     """The results by canonical label of the variant."""
 

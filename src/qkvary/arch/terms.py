@@ -157,7 +157,6 @@ class OwnPart:
     words: str
     """The meaning, as a clause of a sentence."""
     made: type[Any]
-    """The class."""
 
     @property
     def entry(self) -> TermEntry:

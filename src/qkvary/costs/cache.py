@@ -84,12 +84,9 @@ def layer_cache_bytes(
         before = [max(0, part.last_closing(context) - 1) for part in attention.compressors]
         most = max((_compressed_bytes(attention, time, form) for time in before), default=0)
         return max(now, most) if peak else now
-    if isinstance(attention, LatentAttention):
-        kept = _kept_tokens(attention.window, context)
-        return entries_bytes(attention, seen=context, kept=kept, stored_as=form)
-    if attention.reads_layer is not None:
+    if isinstance(attention, ProjectedAttention) and attention.reads_layer is not None:
         return 0
-    kept = _kept_tokens(attention.config.variant.reach, context)
+    kept = _kept_tokens(attention.reach, context)
     return entries_bytes(attention, seen=context, kept=kept, stored_as=form)
 
 
@@ -294,23 +291,18 @@ def _compressed_bytes(attention: CompressedAttention, context: int, form: Format
 
 
 def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
-    if isinstance(attention, RecurrentLayer):
+    if isinstance(attention, RecurrentLayer) or (
+        isinstance(attention, ProjectedAttention) and attention.reads_layer is not None
+    ):
         return 0
+    added = _kept_tokens(attention.reach, context + 1) - _kept_tokens(attention.reach, context)
     if isinstance(attention, CompressedAttention):
         _check_uniform(form)
-        kept = [_kept_tokens(attention.window, tokens) for tokens in (context, context + 1)]
-        own = (kept[1] - kept[0]) * form.row_bytes(attention.head_dim)
+        own = added * form.row_bytes(attention.head_dim)
         return own + sum(form.row_bytes(part.width) / part.rate for part in attention.compressors)
-    if isinstance(attention, LatentAttention):
-        kept = [_kept_tokens(attention.window, tokens) for tokens in (context, context + 1)]
-    elif attention.reads_layer is not None:
-        return 0
-    else:
-        window = attention.config.variant.reach
-        kept = [_kept_tokens(window, tokens) for tokens in (context, context + 1)]
     # Averaged over many tokens, if tokens share scales or wait to be quantised.
     shared = token_bytes(attention, SCALE) / form.block if form.block else 0
-    return (kept[1] - kept[0]) * (token_bytes(attention, form) + shared)
+    return added * (token_bytes(attention, form) + shared)
 
 
 def _check_uniform(form: Format) -> None:

@@ -27,7 +27,6 @@ class Candidate:
     label: str
     """The canonical label of the variant, or ``as it is`` for layers of several kinds."""
     model: Model
-    """The model with this variant."""
     is_original: bool
     """Whether the candidate keeps the weights of the given model."""
     saving: Method | None = None
@@ -78,9 +77,6 @@ def choose_candidates(
 
     If none are requested, these are K=V on the model's own KV heads and on fewer; with
     ``all_sharings`` also sharings that do not change the cache, and more numbers of heads.
-
-    Raises:
-        ValueError: for a label that cannot be read.
     """
     label = own_label(model)
     rows = [Candidate(label=label, model=model, is_original=True)]

@@ -25,9 +25,7 @@ class CostRow:
     """One variant of a model. Figures of caches are ``None`` where nothing is decoded."""
 
     candidate: Candidate
-    """The variant and its model."""
     parameters: ParameterCount
-    """Parameters by part."""
     active_parameters: int
     """Number of parameters that one token passes through."""
     weight_bytes: int
@@ -61,23 +59,17 @@ class CostComparison:
     """A model, the case for which costs are derived, and the costs of its variants."""
 
     model: Model
-    """The given model."""
     layers: str
     """The kinds of attention of the model, in words."""
     rows: Sequence[CostRow]
     """One row for each variant; the row of the given model comes first."""
     context: int
-    """Tokens per sequence."""
     batch: int
-    """Number of sequences."""
     cache: Format
-    """The format of the cache."""
     weights: Format
-    """The format of the weights."""
     encoder_tokens: int | None = None
     """Tokens of the encoder, unless the model fixes them."""
     notes: Sequence[str] = ()
-    """The limitations of the figures."""
     decimal: bool = False
     """Whether reports write memory in powers of ten."""
 
@@ -108,9 +100,6 @@ def compare_model(
     """Derive the costs of a model and of its variants, or of those worth comparing.
 
     The fields of the result have the meaning of the arguments.
-
-    Raises:
-        ValueError: for a label that cannot be read, or numbers below 1.
     """
     tokens = choose_context(model, context)
     candidates = choose_candidates(model, labels, all_sharings=True)

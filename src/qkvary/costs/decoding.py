@@ -42,9 +42,7 @@ class DecodeStep:
     cache_bytes: int
     """Bytes of cache read; on several devices, their number times the bytes on the fullest one."""
     written_bytes: int
-    """Bytes of cache written."""
     macs: int
-    """Multiply-accumulates."""
 
     @property
     def moved_bytes(self) -> float:
@@ -94,9 +92,6 @@ def decode_step(
 
     Each stored tensor is read once. ``devices`` share one copy of the model; what several hold is
     read by each.
-
-    Raises:
-        ValueError: for a batch or a context that is not positive.
     """
     if batch < 1:
         raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")

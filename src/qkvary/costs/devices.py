@@ -22,13 +22,11 @@ class Device:
     title: str
     """The name that the vendor uses."""
     memory_bytes: int
-    """Bytes of memory."""
     bandwidth_bytes_per_second: float | None = None
     """Peak rate of reading memory; ``None`` if not known."""
     flops_per_second_16_bit: float | None = None
     """Peak rate of dense bf16 or fp16 matrix products with 32-bit sums; ``None`` if not known."""
     source: str = ""
-    """The source of the figures."""
 
     def __post_init__(self) -> None:
         if self.memory_bytes < 1:
@@ -128,9 +126,6 @@ def choose_device(
     """Return a named device with the given changes, or one that the user describes.
 
     Changes are amounts such as ``24GiB``, ``68GB/s`` and ``2TFLOPS`` (of 16-bit matrix products).
-
-    Raises:
-        ValueError: for an unknown name, an amount that cannot be read, or neither name nor memory.
     """
     if gpu is None and memory is None:
         raise ValueError("expected a gpu such as a100-40gb, or a memory such as 24GiB, got neither")

@@ -132,9 +132,6 @@ def allocate_vllm(
 
     Source: ``get_kv_cache_groups`` and what it calls in vllm/v1/core/kv_cache_utils.py,
     vllm/v1/kv_cache_interface.py, ``_align_hybrid_block_size`` in vllm/platforms/interface.py.
-
-    Raises:
-        ValueError: for a model or a format that the engine or these rules do not know.
     """
     _check_decoder(model)
     settings = settings or VllmSettings()
@@ -206,7 +203,7 @@ def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
         scale = 0 if form.group is None else SCALE_BYTES
         of_head = sum(width * form.bits // 8 + scale for width in channels)
         held = max(1, heads // devices) * of_head
-        yield _Spec(token_bytes=held, window=_window(kept))
+        yield _Spec(token_bytes=held, window=kept.reach)
 
 
 def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
@@ -241,7 +238,6 @@ class LlamaCppCache:
     window_bytes: int
     """Bytes of keys and values in layers with a window."""
     state_bytes: int
-    """Bytes of the states of recurrent layers."""
 
     @property
     def total_bytes(self) -> int:
@@ -269,21 +265,18 @@ def allocate_llama_cpp(
     Source: src/llama-context.cpp (padding to 256), src/llama-kv-cache-iswa.cpp (windows),
     src/llama-memory-recurrent.cpp (states, in 32 bits). The arguments are those of ``-c``, ``-np``,
     ``-ctk`` and ``-ctv``, ``--kv-unified``, ``-ub`` and ``--swa-full``.
-
-    Raises:
-        ValueError: for a model or a format that the engine or these rules do not know.
     """
     _check_decoder(model)
     form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
     streams = 1 if unified else sequences
     cells = _pad(_pad(context) // streams)
     kept = _layers_with_entries(model)
-    windows = {_window(one) for one in kept}
+    windows = {one.reach for one in kept}
     has_both = None in windows and not full_windows
     kv = windowed = 0
     window_cells = None
     for one in kept:
-        window = _window(one)
+        window = one.reach
         if window is None or not has_both:
             kv += cells * _ggml_bytes(one, form)
         else:
@@ -331,13 +324,10 @@ def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf
     ``DynamicCache`` keeps one fewer (``costs.cache``).
 
     Source: ``StaticLayer`` and ``StaticSlidingWindowLayer`` in transformers/cache_utils.py.
-
-    Raises:
-        ValueError: for a model that these rules do not know.
     """
     total = sum(layerwise_cache_bytes(model, context=context, stored_as=stored_as))
     for attention in _layers_with_entries(model):
-        window = _window(attention)
+        window = attention.reach
         if window is not None and window <= context:
             total += entries_bytes(attention, seen=context, kept=1, stored_as=stored_as)
     return total
@@ -379,11 +369,6 @@ def _with_entries(attention: AttentionLayer) -> ProjectedAttention | LatentAtten
     if not isinstance(attention, ProjectedAttention) or attention.config.variant.keeps_state:
         raise ValueError("expected attention over keys and values for an engine, got another kind")
     return attention if attention.reads_layer is None else None
-
-
-def _window(attention: ProjectedAttention | LatentAttention) -> int | None:
-    is_projected = isinstance(attention, ProjectedAttention)
-    return attention.config.variant.reach if is_projected else attention.window
 
 
 def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:

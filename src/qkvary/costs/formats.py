@@ -126,9 +126,6 @@ def parse_format(text: str) -> Format:
     """Read a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), or torch's names.
 
     The module's docstring says more about quantised formats.
-
-    Raises:
-        ValueError: for anything else, with the choices.
     """
     name = text.strip().lower()
     name = _ALIASES.get(name, name)
@@ -156,11 +153,7 @@ def parse_format(text: str) -> Format:
 
 
 def parse_formats(text: str | Sequence[str]) -> tuple[Format, ...]:
-    """Read several formats, separated by commas or given as a list.
-
-    Raises:
-        ValueError: for an unknown one.
-    """
+    """Read several formats, separated by commas or given as a list."""
     parts = text.split(",") if isinstance(text, str) else text
     return tuple(dict.fromkeys(map(parse_format, parts)))
 
@@ -188,11 +181,7 @@ def format_options(options: CacheOptions) -> str:
 
 
 def parse_options(text: str) -> CacheOptions:
-    """Read what ``format_options`` wrote: ``int8``, ``int4-g32``, ``int4-b32-r16-rot``.
-
-    Raises:
-        ValueError: for anything else, with the choices.
-    """
+    """Read what ``format_options`` wrote: ``int8``, ``int4-g32``, ``int4-b32-r16-rot``."""
     spelled = text.strip().lower()
     plain = spelled.removesuffix("-rot")
     form = parse_format(plain) if _QUANTIZED.fullmatch(plain) else None
@@ -214,11 +203,7 @@ def parse_options(text: str) -> CacheOptions:
 
 
 def parse_storage(text: str) -> CacheOptions:
-    """Read a storage, quantised or not: ``preallocated``, ``growing``, ``int8-b32``.
-
-    Raises:
-        ValueError: for anything else, with the choices.
-    """
+    """Read a storage, quantised or not: ``preallocated``, ``growing``, ``int8-b32``."""
     name = text.strip().lower()
     if name in ("growing", "preallocated"):
         return CacheOptions(storage="growing" if name == "growing" else "preallocated")
@@ -226,11 +211,7 @@ def parse_storage(text: str) -> CacheOptions:
 
 
 def dtype_bytes(dtype: Dtype) -> int:
-    """Return the bytes of one number.
-
-    Raises:
-        ValueError: for an unknown dtype.
-    """
+    """Return the bytes of one number."""
     if dtype not in get_args(Dtype):
         raise ValueError(f"expected a dtype out of {', '.join(get_args(Dtype))}, got {dtype!r}")
     return parse_format(dtype).bits // 8

@@ -57,7 +57,6 @@ class Quality:
     variant: str
     """The canonical label of the variant."""
     size: Size
-    """The size of the compared networks."""
     change_percent: float
     """The change of perplexity in percent, recomputed from the two printed perplexities."""
     low: float
@@ -71,7 +70,6 @@ class Quality:
     seeds: int
     """The number of trained networks that the figure is a mean of."""
     source: str
-    """The paper and its table."""
     caveats: tuple[str, ...]
     """Limitations of the figure, in sentences."""
 

@@ -33,13 +33,9 @@ class TrainedVariant:
     """One variant, planned for training on one device."""
 
     label: str
-    """The label of the variant."""
     is_original: bool
-    """Whether it is the given model."""
     parameters: int
-    """The number of parameters."""
     plan: TrainingPlan
-    """Memory and throughput."""
     published_tokens_per_second: float | None
     """The speed that paper 1 measured for its 300M models on its own machines."""
     quality: Quality | None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
-from qkvary.arch.blocks import Layer, attention_width
+from qkvary.arch.blocks import Layer
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
@@ -29,11 +29,9 @@ class Heads:
     """The sizes of an attention layer."""
 
     d_model: int
-    """Width of the residual stream."""
     count: int
     """Query heads."""
     kv_count: int
-    """KV heads."""
     dim: int | None = None
     """Channels of a head; ``None`` means ``d_model / count``."""
 
@@ -112,7 +110,7 @@ def build_decoder(
     ``tied`` is the default of ``tie_word_embeddings``; ``None`` means that the head is never the
     table. ``others`` are fields of the model that differ.
     """
-    d_model, vocabulary = attention_width(layers[0].attention), fields.size("vocab_size")
+    d_model, vocabulary = layers[0].attention.d_model, fields.size("vocab_size")
     is_tied = tied is not None and fields.flag("tie_word_embeddings", default=tied)
     head = Linear(inputs=d_model, outputs=vocabulary, tied=is_tied, bias=head_bias)
     usual: dict[str, Any] = {

@@ -1,7 +1,9 @@
-"""Gemma 4: heads of two widths, windows between global layers, and K=V in these.
+"""Gemma 4 and Gemma 3n, whose last layers read an earlier layer's keys and values.
 
-It takes the value of a global layer before the key is normalised with a gain and rotated, so
-that both follow from one tensor: ``Q-K=V`` with ``value_rope = "none"``. Engines store both.
+Gemma 4 has heads of two widths, windows between global layers, and K=V in these. It takes the value
+of a global layer before the key is normalised with a gain and rotated, so that both follow from one
+tensor: ``Q-K=V`` with ``value_rope = "none"``. Engines store both. Gemma 3n has several residual
+streams and inputs per layer.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -19,14 +21,20 @@ from qkvary.arch.families.attention_fields import (
     build_each,
 )
 from qkvary.arch.families.fields import Fields, Reader
+from qkvary.arch.families.recipes import (
+    AttentionRecipe,
+    Kind,
+    LayerKinds,
+    Recipe,
+    Rotary,
+    read_head_config,
+)
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.sharing import share
 
 GLOBAL, LOCAL = LAYER_TYPES
 
-PERIOD = 6
-"""Every n-th layer is global by default."""
 GEMMA4_VOCABULARY = 262_144
 """Vocabulary if a configuration omits it, also of the per-layer inputs."""
 BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
@@ -42,11 +50,9 @@ class _Kind:
     """The differences between the attention layers of a stack."""
 
     heads: Heads
-    """The sizes of attention."""
     window: int | None
     """Number of tokens that a query sees; ``None`` for a global layer."""
     rotation: PositionConfig
-    """The rotation of keys."""
     equal: bool = False
     """Whether keys and values read one projection."""
     reads_layer: int | None = None
@@ -69,23 +75,25 @@ def _read_gemma4_unified(fields: Fields, name: str) -> Model:
     return _build(fields, name, _read_gemma4_kinds(fields, window=1024))
 
 
-def _read_types(fields: Fields) -> tuple[str, ...]:
+def _read_types(fields: Fields, *, period: int) -> tuple[str, ...]:
+    """Return the kind of each layer; by default every n-th is global."""
     layers = fields.layers("num_hidden_layers")
     types = fields.words("layer_types", choices=LAYER_TYPES, length=layers)
     if types is not None:
         return types
-    return tuple(LOCAL if (index + 1) % PERIOD else GLOBAL for index in range(layers))
+    return tuple(LOCAL if (index + 1) % period else GLOBAL for index in range(layers))
 
 
 def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
     if fields.text("use_bidirectional_attention", default="vision") != "vision":
         raise fields.refuse("use_bidirectional_attention", "null or vision, where text is causal,")
     # The last layer is always global, as in transformers.
-    types = (*_read_types(fields)[:-1], GLOBAL)
+    types = (*_read_types(fields, period=6)[:-1], GLOBAL)
     window = fields.size("sliding_window", default=window)
     equal = fields.flag("attention_k_eq_v", default=False)
     heads = _read_heads_of_layers(fields, types, equal=equal)
     rotations = {kind: _read_gemma4_rotation(fields, kind) for kind in LAYER_TYPES}
+    sources = _find_sources(fields, types)
     kinds = tuple(
         _Kind(
             heads=heads[index],
@@ -94,7 +102,7 @@ def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
             equal=equal and kind == GLOBAL,
             reads_layer=source,
         )
-        for index, (kind, source) in enumerate(zip(types, find_sources(fields, types), strict=True))
+        for index, (kind, source) in enumerate(zip(types, sources, strict=True))
     )
     for index, kind in enumerate(kinds):
         if kind.reads_layer is not None and kind.heads != kinds[kind.reads_layer].heads:
@@ -164,7 +172,7 @@ def _override_heads(
     return tuple(heads)
 
 
-def find_sources(fields: Fields, types: Sequence[str]) -> tuple[int | None, ...]:
+def _find_sources(fields: Fields, types: Sequence[str]) -> tuple[int | None, ...]:
     """Return which layer each of the last ``num_kv_shared_layers`` reads: the last of its type."""
     own = len(types) - fields.count("num_kv_shared_layers")
     latest = {kind: index for index, kind in enumerate(types[: max(0, own)])}
@@ -249,9 +257,95 @@ def _build(
     return build_decoder(fields.replace(vocab_size=tokens), name, layers, tied=True, notes=notes)
 
 
+_GEMMA3N = Recipe(
+    attention=AttentionRecipe(head_dim=256),
+    kinds=LayerKinds(window=512),
+    rotary=Rotary(base=1_000_000.0, local_base=("rope_local_base_freq", 10_000.0)),
+)
+
+
+def _read_gemma3n(fields: Fields, name: str) -> Model:
+    d_model, layers = fields.size("hidden_size"), fields.layers("num_hidden_layers")
+    types = _read_types(fields, period=5)
+    shared = fields.count("num_kv_shared_layers", default=15)
+    sources = _find_sources(fields.replace(num_kv_shared_layers=shared), types)
+    window = fields.size("sliding_window", default=512)
+    widths = _read_widths(fields, layers)
+    width = fields.size("hidden_size_per_layer_input", default=256)
+    others, norms = _read_streams(fields, d_model, width)
+    streams = fields.size("altup_num_inputs", default=4)
+
+    def build(one: tuple[str, int | None, int]) -> Layer:
+        mixing, source, d_ff = one
+        kind = Kind(mixing, window if mixing == LOCAL else None, sparse=False)
+        config = read_head_config(_GEMMA3N, fields, kind)
+        own_norms = 2 if source is None else 1
+        return Layer(
+            attention=ProjectedAttention(
+                config=config,
+                norms=(Norm(width=config.size_per_head),) * own_norms,
+                reads_layer=source,
+            ),
+            feed_forward=(FeedForward(d_model=d_model, d_ff=d_ff, gated=True),),
+            norms=(*(Norm(width=d_model),) * 4, *norms),
+            others=others,
+            entries=d_model,
+            # A matrix mixes the streams of each token; the router of the streams runs twice.
+            products=streams**2 * d_model + streams * d_model,
+        )
+
+    vocabulary = fields.size("vocab_size")
+    rows = fields.size("vocab_size_per_layer_input", default=262_144)
+    stream = Linear(inputs=d_model, outputs=d_model)
+    return build_decoder(
+        fields,
+        name,
+        build_each([*zip(types, sources, widths, strict=True)], build),
+        tied=True,
+        tables=(
+            Table(rows=vocabulary, width=d_model),
+            Table(rows=rows, width=layers * width),
+        ),
+        norms=(Norm(width=d_model), Norm(width=width)),
+        others=(
+            Linear(inputs=d_model, outputs=layers * width),
+            *(stream,) * (2 * (streams - 1)),
+        ),
+    )
+
+
+def _read_widths(fields: Fields, layers: int) -> list[int]:
+    """Return the inner width of each layer, from a list or one number for all."""
+    given = fields.content.get("intermediate_size")
+    listed = given if isinstance(given, list | tuple) else [given] * layers
+    if len(listed) != layers:
+        raise fields.refuse("intermediate_size", f"a size, or {layers} sizes")
+    name = "intermediate_size"
+    return [Fields({name: one}, fields.family).size(name) for one in listed]
+
+
+def _read_streams(
+    fields: Fields, d_model: int, width: int
+) -> tuple[tuple[Linear, ...], tuple[Norm, ...]]:
+    """Return what a layer has besides Gemma's: streams, a low-rank connection, its input."""
+    streams = fields.size("altup_num_inputs", default=4)
+    rank = fields.size("laurel_rank", default=64)
+    others = (
+        Linear(inputs=streams, outputs=streams),
+        Linear(inputs=streams, outputs=streams**2),
+        Linear(inputs=d_model, outputs=streams),
+        Linear(inputs=d_model, outputs=rank),
+        Linear(inputs=rank, outputs=d_model),
+        Linear(inputs=d_model, outputs=width),
+        Linear(inputs=width, outputs=d_model),
+    )
+    return others, (Norm(width=d_model),) * 3
+
+
 READERS: Mapping[str, Reader] = {
     "gemma4_text": _read_gemma4,
     "gemma4": _read_gemma4,
     "gemma4_unified_text": _read_gemma4_unified,
     "gemma4_unified": _read_gemma4_unified,
+    "gemma3n_text": _read_gemma3n,
 }

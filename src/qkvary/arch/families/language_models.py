@@ -60,9 +60,7 @@ class Block:
     activation: str = "hidden_act"
     """The configuration's field with the activation."""
     norm: Norm = "rmsnorm"
-    """Kind of normalisation."""
     placement: NormPlacement = "pre"
-    """The position of the normalisations in a block."""
     eps: str = "rms_norm_eps"
     """The configuration's field with the epsilon of the normalisations."""
     parallel: Flag = False

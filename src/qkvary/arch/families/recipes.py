@@ -72,14 +72,11 @@ class AttentionRecipe:
     out_bias: Flag | None = None
     """Whether the output projection has a bias; ``None`` for the value of ``bias``."""
     head_norm: HeadNorm = "none"
-    """The norms of queries and keys."""
     is_normed: Flag = True
-    """Whether the norms of queries and keys exist."""
     gate: Literal["none", "head", "channel", "query"] = "none"
     """A learned gate of the output: one per head, one per channel, or a part of the query's
     projection, which then has the query's bias."""
     is_gated: Flag = True
-    """Whether the gate exists."""
     per_head: int = 0
     """Number of further learned parameters per head of a layer, such as its sink."""
     head_entries: int = 0
@@ -119,9 +116,7 @@ class Dense:
     """The feed-forward network of a family; with experts, the one that all tokens use too."""
 
     bias: Flag = False
-    """Whether the feed-forward network has biases."""
     gated: bool = True
-    """Whether the feed-forward network has a gate."""
     width: tuple[str, ...] = ("intermediate_size",)
     """Possible names of the field with the inner width of dense layers."""
     adjusted: bool = False
@@ -133,13 +128,11 @@ class Norms:
     """The normalisations of a family."""
 
     count: int = 2
-    """Number of normalisations of a block."""
     post: Flag = False
     """Whether a block has two more normalisations, after its sublayers."""
     parallel: Flag = False
     """Whether attention and feed-forward network share one normalisation."""
     bias: bool = False
-    """Whether the normalisations have biases."""
     final: bool = True
     """Whether the normalisation after the last block has a gain."""
     inner: bool = False
@@ -151,9 +144,7 @@ class Rotary:
     """The rotary positions of a family, for configurations that do not state them."""
 
     share: float = 1.0
-    """The share of rotated channels."""
     base: float = ROTARY_BASE
-    """The base of the frequencies."""
     local_base: tuple[str, float] | None = None
     """The field and the default of the base of layers with a window, if they have their own
     base."""
@@ -165,21 +156,16 @@ class Recipe:
 
     attention: AttentionRecipe = AttentionRecipe()
     kinds: LayerKinds = LayerKinds()
-    """The kinds of layers."""
     dense: Dense = Dense()
-    """The dense feed-forward network."""
     norms: Norms = Norms()
     routed: Routed | None = None
-    """The experts."""
     entries: int = 0
     """Number of further learned parameters of a block."""
     tied: bool | None = False
     """Whether the head is the embedding if the configuration does not state it; ``None`` if it
     never is."""
     head_bias: Flag = False
-    """Whether the head has a bias."""
     rotary: Rotary = Rotary()
-    """The rotary positions."""
     required: Mapping[str, tuple[object, ...]] = field(
         default_factory=dict[str, tuple[object, ...]]
     )
@@ -199,7 +185,6 @@ class Kind:
     window: int | None
     """Number of tokens that a query sees; ``None`` for all."""
     sparse: bool
-    """Whether the layer has experts."""
     shares_indexer: bool = False
     """Whether the layer uses the tokens that the indexer of an earlier layer picked."""
 
