@@ -160,34 +160,29 @@ class LatentAttention:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """All projections, in the order query, latent, keys and values, output."""
+        """All projections: query, latent, keys and values, output, and those of an indexer."""
         heads, d_model, bias = self.num_heads, self.d_model, self.bias
-        into, queries = self.d_model, heads * self.key_dim
-        query = (
-            (Linear(inputs=into, outputs=queries),)
-            if self.q_rank is None
-            else (
-                Linear(inputs=into, outputs=self.q_rank, bias=bias),
+        queries = heads * self.key_dim
+        query = (Linear(inputs=d_model, outputs=queries),)
+        if self.q_rank is not None:
+            query = (
+                Linear(inputs=d_model, outputs=self.q_rank, bias=bias),
                 Linear(inputs=self.q_rank, outputs=queries),
             )
-        )
-        return (
+        own = (
             *query,
             Linear(inputs=d_model, outputs=self.stored_width, bias=bias),
             Linear(inputs=self.kv_rank, outputs=heads * (self.nope_dim + self.value_dim)),
             Linear(inputs=heads * self.value_dim, outputs=d_model, bias=bias),
-            *self._index_linears,
         )
-
-    @property
-    def _index_linears(self) -> tuple[Linear, ...]:
         index = self.own_indexer
         if index is None:
-            return ()
+            return own
         return (
+            *own,
             Linear(inputs=self.q_rank or 1, outputs=index.heads * index.width),
-            Linear(inputs=self.d_model, outputs=index.width),
-            Linear(inputs=self.d_model, outputs=index.heads),
+            Linear(inputs=d_model, outputs=index.width),
+            Linear(inputs=d_model, outputs=index.heads),
         )
 
     @property

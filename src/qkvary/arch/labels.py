@@ -257,8 +257,8 @@ def _parse_tuple(base: str, whole: str) -> Sharing:
     return share(reads["q"], reads["k"], reads["v"])
 
 
-def _parse_marks(base: str, sharing: Sharing, whole: str) -> dict[str, object]:
-    fields: dict[str, object] = {}
+def _parse_marks(base: str, sharing: Sharing, whole: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
     letters: dict[str, Source] = {"Q": sharing.query, "K": sharing.key, "V": sharing.value}
     for found in _MARK.finditer(base):
         before, mark = _MARK.sub("", base[: found.start()]).upper(), found[1]
@@ -293,8 +293,8 @@ def _parse_rank(mark: str, whole: str) -> Rank:
     return Rank(int(match[2]), of_width=match[1] == "d/")
 
 
-def _parse_options(options: list[str], whole: str) -> dict[str, object]:
-    fields: dict[str, object] = {}
+def _parse_options(options: list[str], whole: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
     for text in (option.lower() for option in options):
         matches = {name: re.fullmatch(option.pattern, text) for name, option in OPTIONS.items()}
         found = next(((name, match[1]) for name, match in matches.items() if match), None)

@@ -240,7 +240,7 @@ def read_bytes(
             model.layers,
             lambda layer: (
                 layer_read_bytes(layer.attention, context=context, stored_as=form)
-                + crossing_read_bytes(layer, encoder_tokens=seen, stored_as=form)
+                + crossing_bytes(layer, encoder_tokens=seen, stored_as=form, is_read=True)
             ),
         )
     )
@@ -269,16 +269,11 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
     return indexed + keys * form.row_bytes(attention.head_dim)
 
 
-def crossing_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
-    """Return the bytes of encoder tokens that a layer keeps; none without cross attention."""
-    if layer.cross is None or layer.cross.storage == "input elsewhere":
-        return 0
-    return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)
-
-
-def crossing_read_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
-    """Return the bytes of encoder tokens that a layer reads, whichever layer stores them."""
-    if layer.cross is None:
+def crossing_bytes(
+    layer: Layer, *, encoder_tokens: int, stored_as: Format | str, is_read: bool = False
+) -> int:
+    """Return the bytes of encoder tokens that a layer's cross attention keeps, or reads."""
+    if layer.cross is None or (layer.cross.storage == "input elsewhere" and not is_read):
         return 0
     return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)
 

@@ -21,7 +21,7 @@ from qkvary.costs.parameters import (
     model_parameters,
     projection_parameters,
 )
-from qkvary.costs.replicas import device_read_bytes
+from qkvary.costs.replicas import device_cache_bytes
 
 Bound = Literal["weights", "cache", "arithmetic"]
 """What takes the largest part of a step's time: reading weights, reading the cache, or
@@ -97,8 +97,13 @@ def decode_step(
         raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")
     macs = decode_macs(model, context=context, encoder_tokens=encoder_tokens).total
     # A step ends when the device with the most cache has read it.
-    read = devices * device_read_bytes(
-        model, context=context, stored_as=cache, devices=devices, encoder_tokens=encoder_tokens
+    read = devices * device_cache_bytes(
+        model,
+        context=context,
+        stored_as=cache,
+        devices=devices,
+        encoder_tokens=encoder_tokens,
+        is_read=True,
     )
     # The keys and values of the encoder are written before the first step.
     written = sum(

@@ -154,8 +154,8 @@ def activation_bytes(
         numbers = tokens * activation_numbers(layer, d_model)
         if layer.cross is not None:
             config = layer.cross.config
-            cached = (one for one in config.variant.cached if one != IDENTITY)
-            numbers += seen * sum(map(config.width, cached))
+            cached = config.variant.cached
+            numbers += seen * sum(config.width(one) for one in cached if one != IDENTITY)
         return numbers
 
     blocks = map_layers(model.layers, count)

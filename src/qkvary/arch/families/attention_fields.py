@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
-from qkvary.arch.blocks import Layer
+from qkvary.arch.blocks import Indexer, LatentAttention, Layer
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
@@ -121,3 +121,32 @@ def build_decoder(
     if "max_tokens" not in others:
         usual["max_tokens"] = fields.optional_size("max_position_embeddings")
     return Model(name=name, layers=layers, vocabulary=vocabulary, **usual | others)
+
+
+def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
+    """Return the latent attention of a configuration, whose indexer may be an earlier layer's."""
+    indexer = None
+    if fields.has("index_topk"):
+        indexer = Indexer(
+            width=fields.size("index_head_dim"),
+            heads=fields.size("index_n_heads"),
+            top=fields.size("index_topk"),
+            is_shared=shares_indexer,
+        )
+    return LatentAttention(
+        d_model=fields.size("hidden_size"),
+        num_heads=fields.size("num_attention_heads"),
+        q_rank=fields.optional_size("q_lora_rank"),
+        kv_rank=fields.size("kv_lora_rank"),
+        nope_dim=fields.size("qk_nope_head_dim"),
+        rope_dim=fields.size("qk_rope_head_dim"),
+        value_dim=fields.size("v_head_dim"),
+        bias=fields.flag("attention_bias", default=False),
+        indexer=indexer,
+    )
+
+
+def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
+    """Return what a model leaves out, as transformers does; ``predicts`` is the default."""
+    further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
+    return ("does not count what predicts further tokens",) if further else ()

@@ -103,7 +103,14 @@ def _read_bloom(fields: Fields, name: str) -> Model:
 
 def _read_falcon(fields: Fields, name: str) -> Model:
     new = fields.flag("new_decoder_architecture", default=False)
-    heads = _read_falcon_heads(fields, new=new)
+    count = fields.size("num_attention_heads", "n_head")
+    kv_count = fields.size("num_kv_heads", default=count)
+    if not new and fields.flag("multi_query", default=True):
+        kv_count = 1
+    elif not new and kv_count != count:
+        raise fields.refuse("num_kv_heads", f"{count}, as many as query heads, or multi_query")
+    d_model = fields.size("n_embed", "hidden_size")
+    heads = Heads(d_model=d_model, count=count, kv_count=kv_count)
     bias = fields.flag("bias", default=False)
     config = heads.attend(
         positions="alibi" if fields.flag("alibi", default=False) else "rotary",
@@ -115,21 +122,11 @@ def _read_falcon(fields: Fields, name: str) -> Model:
     norms = fields.size("num_ln_in_parallel_attn", default=2 if new else 1) if parallel else 2
     if norms > 2:
         raise fields.refuse("num_ln_in_parallel_attn", "1 or 2")
-    d_ff = fields.size("ffn_hidden_size", default=4 * heads.d_model)
+    d_ff = fields.size("ffn_hidden_size", default=4 * d_model)
     layer = _build_layer(config, d_ff=d_ff, bias=bias, norms=norms)
-    shared = heads.count // heads.kv_count
+    shared = count // kv_count
     note = f"transformers stores keys and values {shared} times, once for every query head"
     return _build(fields, name, layer, tied=True, notes=(note,) if new and shared > 1 else ())
-
-
-def _read_falcon_heads(fields: Fields, *, new: bool) -> Heads:
-    count = fields.size("num_attention_heads", "n_head")
-    kv_count = fields.size("num_kv_heads", default=count)
-    if not new and fields.flag("multi_query", default=True):
-        kv_count = 1
-    elif not new and kv_count != count:
-        raise fields.refuse("num_kv_heads", f"{count}, as many as query heads, or multi_query")
-    return Heads(d_model=fields.size("n_embed", "hidden_size"), count=count, kv_count=kv_count)
 
 
 def _read_phi(fields: Fields, name: str, *, parallel: bool) -> Model:
@@ -238,9 +235,7 @@ def _gpt_heads(fields: Fields) -> Heads:
     return _equal_heads(fields, ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
 
 
-def _learn_positions(
-    fields: Fields, d_model: int, *names: str, unused: int = 0
-) -> Mapping[str, Any]:
+def _learn_positions(fields: Fields, d_model: int, *names: str, unused: int = 0) -> dict[str, Any]:
     """Return the fields of a model that learns its positions, as many as the named field says."""
     tokens = fields.size(*names)
     return {"positions": (Table(rows=tokens + unused, width=d_model),), "max_tokens": tokens}

@@ -1,23 +1,14 @@
-"""DeepSeek V2 and V3 with latent attention, and V4 with one shared, compressed tensor.
-
-The layer that predicts an additional token is not counted; transformers leaves it out too.
+"""DeepSeek V4, whose keys and values are one shared, compressed tensor.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
 from collections.abc import Mapping, Sequence
 
-from qkvary.arch.blocks import (
-    CompressedAttention,
-    Compressor,
-    Experts,
-    FeedForward,
-    Indexer,
-    LatentAttention,
-    Layer,
-)
-from qkvary.arch.families.attention_fields import build_decoder, build_each
+from qkvary.arch.blocks import CompressedAttention, Compressor, Layer
+from qkvary.arch.families.attention_fields import build_decoder, build_each, note_predictors
 from qkvary.arch.families.fields import Fields, Reader
+from qkvary.arch.families.recipes import Dense, Recipe, Routed, read_experts
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm
 
@@ -38,61 +29,9 @@ SCALES = 3
 """Number of learned factors of a hyper-connection: one each for what it reads, writes and mixes."""
 
 
-def _read_latent(fields: Fields, name: str, *, bias: bool, predicts: int) -> Model:
-    """Return a DeepSeek V2 or V3; ``predicts`` is the default of layers for further tokens."""
-    if fields.size("moe_layer_freq", default=1) != 1:
-        raise fields.refuse("moe_layer_freq", "1, experts in every layer after the dense ones,")
-    layers, d_model = fields.layers("num_hidden_layers"), fields.size("hidden_size")
-    dense_layers = min(layers, fields.count("first_k_dense_replace", default=0))
-    attention = read_latent(fields)
-    inner = fields.size("intermediate_size") if dense_layers else 1
-    dense = FeedForward(d_model=d_model, d_ff=inner, gated=True, bias=bias)
-    networks: list[FeedForward | Experts] = [dense] * dense_layers
-    if dense_layers < layers:
-        networks += [_read_experts(fields, bias=bias)] * (layers - dense_layers)
-    norm = Norm(width=d_model)
-    layers = build_each(
-        networks,
-        lambda network: Layer(attention=attention, feed_forward=(network,), norms=(norm, norm)),
-    )
-    return build_decoder(fields, name, layers, tied=False, notes=_note_predictors(fields, predicts))
-
-
-def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention of a configuration, whose indexer may be an earlier layer's."""
-    indexer = None
-    if fields.has("index_topk"):
-        indexer = Indexer(
-            width=fields.size("index_head_dim"),
-            heads=fields.size("index_n_heads"),
-            top=fields.size("index_topk"),
-            is_shared=shares_indexer,
-        )
-    return LatentAttention(
-        d_model=fields.size("hidden_size"),
-        num_heads=fields.size("num_attention_heads"),
-        q_rank=fields.optional_size("q_lora_rank"),
-        kv_rank=fields.size("kv_lora_rank"),
-        nope_dim=fields.size("qk_nope_head_dim"),
-        rope_dim=fields.size("qk_rope_head_dim"),
-        value_dim=fields.size("v_head_dim"),
-        bias=fields.flag("attention_bias", default=False),
-        indexer=indexer,
-    )
-
-
-def _read_experts(fields: Fields, *, bias: bool) -> Experts:
-    d_model, inner = fields.size("hidden_size"), fields.size("moe_intermediate_size")
-    count, shared = fields.size("n_routed_experts"), fields.count("n_shared_experts")
-    return Experts(
-        expert=FeedForward(d_model=d_model, d_ff=inner, gated=True),
-        count=count,
-        active=fields.size("num_experts_per_tok"),
-        shared=FeedForward(d_model=d_model, d_ff=shared * inner, gated=True, bias=bias)
-        if shared
-        else None,
-        router=Linear(inputs=d_model, outputs=count),
-    )
+_EXPERTS = Recipe(
+    dense=Dense(bias=("mlp_bias", False)), routed=Routed(shared="count", shared_count=1)
+)
 
 
 def _read_deepseek_v4(fields: Fields, name: str) -> Model:
@@ -108,8 +47,7 @@ def _read_deepseek_v4(fields: Fields, name: str) -> Model:
     if fields.has("mlp_layer_types"):
         networks = _cut(fields, "mlp_layer_types", layers, NETWORK_TYPES)
         hashed = networks.count(NETWORK_TYPES[0])
-    bias = fields.flag("mlp_bias", default=False)
-    experts = _read_experts(fields.replace(n_shared_experts=1), bias=bias)
+    experts = read_experts(_EXPERTS, fields)
     connection = Linear(inputs=streams * d_model, outputs=(2 + streams) * streams)
     norm = Norm(width=d_model)
 
@@ -132,7 +70,7 @@ def _read_deepseek_v4(fields: Fields, name: str) -> Model:
         tied=False,
         others=(Linear(inputs=streams * d_model, outputs=streams),),
         entries=streams + 1,
-        notes=(*_note_predictors(fields, 1), *([note] if hashed else [])),
+        notes=(*note_predictors(fields, 1), *([note] if hashed else [])),
     )
 
 
@@ -186,16 +124,4 @@ def _cut(fields: Fields, name: str, layers: int, choices: Sequence[str]) -> tupl
     return first.words(name, choices=choices, length=layers) or ()
 
 
-def _note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
-    return ("does not count what predicts further tokens",) if further else ()
-
-
-READERS: Mapping[str, Reader] = {
-    "deepseek_v2": lambda fields, name: _read_latent(
-        fields, name, bias=fields.flag("mlp_bias", default=False), predicts=0
-    ),
-    "deepseek_v3": lambda fields, name: _read_latent(fields, name, bias=False, predicts=1),
-    "kimi_k2": lambda fields, name: _read_latent(fields, name, bias=False, predicts=0),
-    "deepseek_v4": _read_deepseek_v4,
-}
+READERS: Mapping[str, Reader] = {"deepseek_v4": _read_deepseek_v4}

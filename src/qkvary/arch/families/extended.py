@@ -5,11 +5,11 @@ Source: the configuration and modelling files of transformers 5.23.0 for each ``
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from qkvary.arch.blocks import Experts, FeedForward, Layer
 from qkvary.arch.families import recipes
-from qkvary.arch.families.attention_fields import LAYER_TYPES
-from qkvary.arch.families.deepseek import read_latent
+from qkvary.arch.families.attention_fields import LAYER_TYPES, note_predictors, read_latent
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.families.recipes import (
     AttentionRecipe,
@@ -64,6 +64,15 @@ _LATENT = Recipe(
     kinds=_NO_WINDOWS,
     routed=Routed(shared="count", shared_count=1),
 )
+_DEEPSEEK_V3 = dataclasses.replace(
+    _LATENT,
+    routed=Routed(shared="count"),
+    ignored=(
+        *("mlp_layer_types", "mlp_only_layers", "moe_layers", "decoder_sparse_step"),
+        *("expert_layer_period", "num_attention_heads_per_layer", "indexer_types"),
+    ),
+)
+_DEEPSEEK_V2 = dataclasses.replace(_DEEPSEEK_V3, dense=Dense(bias=("mlp_bias", False)))
 _AXK2 = dataclasses.replace(_LATENT, defaults={"first_k_dense_replace": 1})
 _HY_V4 = dataclasses.replace(
     _LATENT,
@@ -163,6 +172,14 @@ def _read_modernbert(fields: Fields, name: str) -> Model:
         norms=(norm, norm, norm),
         head=(dense, *model.head),
     )
+
+
+def _read_deepseek(fields: Fields, name: str, *, recipe: Recipe, predicts: int) -> Model:
+    """Return a DeepSeek V2 or V3; ``predicts`` is the default of layers for further tokens."""
+    if fields.size("moe_layer_freq", default=1) != 1:
+        raise fields.refuse("moe_layer_freq", "1, experts in every layer after the dense ones,")
+    model = recipes.read(recipe, fields, name)
+    return dataclasses.replace(model, notes=note_predictors(fields, predicts))
 
 
 def _read_axk2(fields: Fields, name: str) -> Model:
@@ -286,6 +303,9 @@ READERS: Mapping[str, Reader] = {
     "dbrx": _read_dbrx,
     "hrm_text": _read_hrm,
     "modernbert-decoder": _read_modernbert,
+    "deepseek_v2": partial(_read_deepseek, recipe=_DEEPSEEK_V2, predicts=0),
+    "deepseek_v3": partial(_read_deepseek, recipe=_DEEPSEEK_V3, predicts=1),
+    "kimi_k2": partial(_read_deepseek, recipe=_DEEPSEEK_V3, predicts=0),
     "axk2": _read_axk2,
     "hy_v4": _read_hy_v4,
     "dots3_note_text": _read_dots3,

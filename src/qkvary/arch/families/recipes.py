@@ -14,9 +14,9 @@ from qkvary.arch.families.attention_fields import (
     Heads,
     build_decoder,
     build_each,
+    read_latent,
     read_rotation,
 )
-from qkvary.arch.families.deepseek import read_latent
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.families.recurrent import ReadRecurrent
 from qkvary.arch.models import Model
@@ -206,7 +206,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     kinds = list_kinds(recipe, fields)
 
     def build(kind: Kind) -> Layer:
-        network = _routed(recipe, fields) if kind.sparse else read_dense(recipe, fields)
+        network = read_experts(recipe, fields) if kind.sparse else read_dense(recipe, fields)
         more = recipe.routed.norms if recipe.routed is not None and kind.sparse else 0
         inner: tuple[Norm, ...] = ()
         if recipe.norms.inner and isinstance(network, FeedForward):
@@ -362,7 +362,8 @@ def read_dense(recipe: Recipe, fields: Fields) -> FeedForward:
     )
 
 
-def _routed(recipe: Recipe, fields: Fields) -> Experts:
+def read_experts(recipe: Recipe, fields: Fields) -> Experts:
+    """Return the experts of a family that has some."""
     routed = recipe.routed or Routed()
     d_model, count = fields.size("hidden_size", "d_model"), fields.size(*COUNTS)
     width = fields.size(*routed.width)
