@@ -206,9 +206,10 @@ def _read_mpt(fields: Fields, name: str) -> Model:
     config = heads.attend(positions="alibi" if has_alibi else "none")
     layer = replace(_build_layer(config, d_ff=d_ff, bias=False), norms=(norm, norm))
     learned = _learn_positions(fields, d_model, "max_seq_len")
-    unlearned = {"positions": ()} if has_alibi else {}
+    if has_alibi:
+        learned["positions"] = ()
     layers = (layer,) * fields.layers("n_layers")
-    return build_decoder(fields, name, layers, tied=True, **learned | unlearned)
+    return build_decoder(fields, name, layers, tied=True, **learned)
 
 
 def _read_xglm(fields: Fields, name: str) -> Model:
