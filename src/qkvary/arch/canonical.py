@@ -86,8 +86,7 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
     if isinstance(config, Variant):
         return format_label(config)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        fields = _encode_fields(config, is_identity=is_identity)
-        return {_KIND: stored_kind(type(config)), **fields}
+        return _encode_fields(config, is_identity=is_identity)
     # In a tuple or dictionary, all fields count for the identity.
     if isinstance(config, tuple | list):
         return [to_dict(item) for item in typing.cast("tuple[Any, ...]", config)]
@@ -99,7 +98,8 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
 
 
 def _encode_fields(config: Any, *, is_identity: bool) -> dict[str, Any]:
-    hints, encoded = field_hints(type(config)), dict[str, Any]()
+    hints = field_hints(type(config))
+    encoded: dict[str, Any] = {_KIND: stored_kind(type(config))}
     for field in dataclasses.fields(config):
         if is_identity and not field.metadata.get("identity", True):
             continue

@@ -218,9 +218,12 @@ def _marks(variant: Variant) -> dict[Source, str]:
 
 
 def _format_options(variant: Variant) -> str:
-    values = {name: getattr(variant, name) for name in OPTIONS}
-    given = [name for name, value in values.items() if value != DEFAULTS[name]]
-    return "".join("@" + OPTIONS[name].form.format(values[name]) for name in given)
+    text = ""
+    for name, option in OPTIONS.items():
+        value = getattr(variant, name)
+        if value != DEFAULTS[name]:
+            text += "@" + option.form.format(value)
+    return text
 
 
 def _parse_heads(text: str, whole: str) -> int:
