@@ -121,11 +121,11 @@ def entries_bytes(
 ) -> int:
     """Return the bytes of the last ``kept`` of ``seen`` tokens."""
     form = _format(stored_as)
-    rows = form.divide(seen, kept)
+    coded, scales, plain = form.divide(seen, kept)
     return (
-        rows.coded * token_bytes(attention, form)
-        + rows.scales * token_bytes(attention, SCALE)
-        + rows.plain * token_bytes(attention, form.plain)
+        coded * token_bytes(attention, form)
+        + scales * token_bytes(attention, SCALE)
+        + plain * token_bytes(attention, form.plain)
     )
 
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from qkvary.arch.caches import QUANTIZED_BITS, CacheOptions, CacheStorage
 from qkvary.text.names import short
@@ -29,17 +29,6 @@ MOST_SHARED = 2**20
 _QUANTIZED = re.compile(
     r"(int8|int4|int3|int2)(?:-([gb])([0-9]{1,9}))?(?:-r([0-9]{1,9}))?(?:-(fp64|fp32|bf16|fp16))?"
 )
-
-
-class StoredRows(NamedTuple):
-    """A number of rows stored in one form."""
-
-    coded: int
-    """Number of quantised rows, including their scales if each row has its own."""
-    scales: int
-    """Number of rows of scales that several rows share; each has one scale per channel."""
-    plain: int
-    """Number of rows that are not quantised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +73,14 @@ class Format:
         closed = self._closed(seen)
         return closed + self.residual if closed else 0
 
-    def divide(self, seen: int, kept: int) -> StoredRows:
-        """Return in which forms the last ``kept`` of ``seen`` rows are stored."""
+    def divide(self, seen: int, kept: int) -> tuple[int, int, int]:
+        """Return how many of the last ``kept`` of ``seen`` rows are quantised, and how many not.
+
+        Between the two stand the rows of scales that several rows share.
+        """
         coded = max(0, self._closed(seen) - (seen - kept))
         shared = 0 if self.block is None else math.ceil(coded / self.block)
-        return StoredRows(coded=coded, scales=shared, plain=kept - coded)
+        return coded, shared, kept - coded
 
     def row_bytes(self, numbers: int) -> int:
         """Return the bytes of a quantised row with its scales."""
