@@ -135,10 +135,14 @@ def model_parameters(model: Model) -> ParameterCount:
             continue
         crossing = () if layer.cross is None else (layer.cross,)
         attentions = map(layer_attention_parameters, (layer.attention, *crossing))
-        parts["attention"] += [_add(attentions)] * count
-        parts["feed_forward"] += [_add(map(_feed_forward_parameters, layer.feed_forward))] * count
-        parts["norms"] += [_count(layer_norms(layer))] * count
-        parts["other"] += [_add([_count(layer.others), Size(layer.entries)])] * count
+        own = {
+            "attention": _add(attentions),
+            "feed_forward": _add(map(_feed_forward_parameters, layer.feed_forward)),
+            "norms": _count(layer_norms(layer)),
+            "other": _add([_count(layer.others), Size(layer.entries)]),
+        }
+        for name, size in own.items():
+            parts[name].append(Size(count * size.weights, count * size.biases))
     sums = {name: _add(sizes) for name, sizes in parts.items()}
     return ParameterCount(
         **{name: size.total for name, size in sums.items()}, biases=_add(sums.values()).biases
