@@ -19,16 +19,6 @@ def test_dominance_is_no_worse_everywhere_and_better_somewhere(
     assert dominates(one, other) == (one != other and largest == list(other))
 
 
-@given(points=st.lists(POINT, min_size=1))
-def test_what_is_dominated_is_dominated_by_a_point_of_the_front(
-    points: list[tuple[float, ...]],
-) -> None:
-    front = [one for one in points if not any(dominates(other, one) for other in points)]
-    assert front
-    for point in points:
-        assert point in front or any(dominates(other, point) for other in front)
-
-
 def test_what_is_no_number_neither_dominates_nor_is_dominated() -> None:
     assert not dominates((1.0, math.nan), (2.0, 1.0))
     assert not dominates((1.0, 1.0), (2.0, math.nan))

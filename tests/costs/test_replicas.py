@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from qkvary.arch.models import Model
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes, read_bytes
 from qkvary.costs.formats import parse_format
-from qkvary.costs.replicas import device_cache_bytes, device_read_bytes
+from qkvary.costs.replicas import device_cache_bytes
 from tests.costs.toy_models import (
     ALL_KINDS,
     compressed_model,
@@ -67,5 +67,5 @@ def test_each_device_holds_its_part_and_never_more_than_all(
     more = device_cache_bytes(model, context=context, stored_as=BF16, devices=devices + 1)
     assert more <= held
     read = read_bytes(model, context=context, stored_as=BF16)
-    own = device_read_bytes(model, context=context, stored_as=BF16, devices=devices)
+    own = device_cache_bytes(model, context=context, stored_as=BF16, devices=devices, is_read=True)
     assert read / devices <= own <= read

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from qkvary.arch.labels import format_label, parse_variant
-from qkvary.arch.published_quality import (
-    DECODING_SOURCE,
-    DECODING_SPEED_CHANGE,
-    LANGUAGE_MODELS,
-    OTHER_NETWORKS,
-    PEAK_MEMORY_CHANGE,
-)
+from qkvary.arch.published_quality import LANGUAGE_MODELS, OTHER_NETWORKS
 from qkvary.papers.catalog import published_names
 from qkvary.papers.tables import decode_table, load_published
 
@@ -88,13 +82,3 @@ def test_the_small_table_of_quality_is_as_printed() -> None:
                 speed = document.figure(row, "tokens_per_second").value
                 assert one.tokens_per_second == speed
         assert table.quantity == f"{quoted.title} ({quoted.unit})"
-
-
-def test_the_small_table_of_decoding_is_as_printed() -> None:
-    document = load_published("poster-measured")
-    assert document.source == DECODING_SOURCE
-    memory, speed = (
-        tuple(document.figure(row, column).value for column in ("low", "high"))
-        for row in document.rows
-    )
-    assert (memory, speed) == (PEAK_MEMORY_CHANGE, DECODING_SPEED_CHANGE)

@@ -10,9 +10,9 @@ from typing import Literal
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.labels import as_variant
-from qkvary.arch.parts import check_choices
+from qkvary.arch.parts import check_choices, check_rates
 from qkvary.arch.rotary import RotaryScaling
-from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Role, Source
+from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import QKV, Variant
 
@@ -144,9 +144,8 @@ class PositionConfig:
         if self.key_positions < 1:
             raise ValueError(f"expected at least 1 key position, got {self.key_positions}")
         if self.relative_distance < 1:
-            raise ValueError(
-                f"expected a relative distance of at least 1, got {self.relative_distance}"
-            )
+            given = self.relative_distance
+            raise ValueError(f"expected a relative distance of at least 1, got {given}")
 
     @property
     def plus_row_features(self) -> int:
@@ -211,8 +210,7 @@ class AttentionConfig:
             )
         if self.head_dim is not None and self.head_dim < 1:
             raise ValueError(f"expected a positive head_dim or None, got {self.head_dim}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"expected dropout in [0, 1), got {self.dropout}")
+        check_rates(self, "dropout")
         self._check_kernel()
         core = CORES[self.variant.core]
         if self.causal and not core.has_causal:
@@ -244,13 +242,11 @@ class AttentionConfig:
         """Refuse a kernel that hides what the variant changes."""
         if self.kernel != "sdpa":
             return
-        changed = [
-            *["diagonal normalisation"] * (self.variant.diagonal != "none"),
-            *["a soft cap"] * (self.variant.soft_cap is not None),
-        ]
-        if changed:
+        is_divided = self.variant.diagonal != "none"
+        if is_divided or self.variant.soft_cap is not None:
             raise ValueError(
-                f"expected kernel auto or explicit for {changed[0]}, got sdpa, which does "
+                f"expected kernel auto or explicit for "
+                f"{'diagonal normalisation' if is_divided else 'a soft cap'}, got sdpa, which does "
                 "not expose its scores"
             )
         if self.variant.core != "softmax":
@@ -283,10 +279,9 @@ class AttentionConfig:
 
     def channels(self, source: Source) -> int:
         """Channels of a head of a source."""
-        variant = self.variant
         if source in (QUERY_ROPE, KEY_ROPE):
-            return variant.decoupled or 0
-        joint = variant.latent if self._is_joint_latent(source) else None
+            return self.variant.decoupled or 0
+        joint = self.variant.latent if self._is_joint_latent(source) else None
         return self.size_per_head if joint is None else joint
 
     def width(self, source: Source) -> int:
@@ -403,17 +398,14 @@ class AttentionConfig:
 
 def compares_identity(variant: Variant) -> bool:
     """Return whether query or key contains the layer input."""
-    roles: tuple[Role, ...] = ("query", "key")
-    return bool(set(roles) & set(variant.identity_roles))
+    return not {"query", "key"}.isdisjoint(variant.identity_roles)
 
 
 def correct_identity(variant: Variant, learned: float, baseline: float) -> float:
     """Return the factor that undoes the larger scores of an identity query or key.
 
-    Args:
-        variant: A variant that compares the layer input.
-        learned: Root mean square of a learned role, for a layer input of 1.
-        baseline: Mean square of a learned role of the baseline.
+    For a layer input of 1, ``learned`` is the root mean square of a learned role, and ``baseline``
+    the mean square of one of the baseline.
     """
     sources = (variant.sharing.query, variant.sharing.key)
     query, key = (1.0 if source == IDENTITY else learned for source in sources)

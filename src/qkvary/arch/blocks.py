@@ -44,12 +44,18 @@ class ProjectedAttention:
     storage: Storage = "needed"
     """The numbers that the cache stores per token."""
 
-    def with_variant(self, variant: Variant) -> "ProjectedAttention":
-        """Return the layer with another variant; its window and positions stay.
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream."""
+        return self.config.d_model
 
-        Raises:
-            ValueError: where the variant does not fit the layer's sizes or what it reads.
-        """
+    @property
+    def reach(self) -> int | None:
+        """Tokens after which an entry is never read again; ``None`` for no limit."""
+        return self.config.variant.reach
+
+    def with_variant(self, variant: Variant) -> "ProjectedAttention":
+        """Return the layer with another variant; its window and positions stay."""
         own = self.config.variant
         given = dataclasses.replace(
             variant.keep_positions(own),
@@ -77,7 +83,6 @@ class Indexer:
     width: int
     """Channels of the indexer's single key."""
     heads: int
-    """Query heads."""
     top: int
     """Number of tokens that the indexer picks."""
     is_shared: bool = False
@@ -96,9 +101,7 @@ class LatentAttention:
     """
 
     d_model: int
-    """Width of the residual stream."""
     num_heads: int
-    """Query heads."""
     q_rank: int | None
     """Inner width of the query's projection; ``None`` for a full-rank projection."""
     kv_rank: int
@@ -117,14 +120,17 @@ class LatentAttention:
     """Number of tokens that a query sees, itself included; ``None`` for all."""
 
     def __post_init__(self) -> None:
-        check_sizes(
-            self, "d_model", "num_heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"
-        )
-        check_sizes(self, "window")
+        check_sizes(self, "d_model", "num_heads", "q_rank", "kv_rank", "window")
+        check_sizes(self, "nope_dim", "rope_dim", "value_dim")
         if self.own_indexer and self.q_rank is None:
             raise ValueError("expected a latent of the query, which the indexer reads, got none")
         # The width of all heads together has to be a valid size too.
         tuple(self.linears)
+
+    @property
+    def reach(self) -> int | None:
+        """Tokens after which an entry is never read again; ``None`` for no limit."""
+        return self.window
 
     @property
     def most_keys(self) -> int | None:
@@ -154,34 +160,29 @@ class LatentAttention:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """All projections, in the order query, latent, keys and values, output."""
+        """All projections: query, latent, keys and values, output, and those of an indexer."""
         heads, d_model, bias = self.num_heads, self.d_model, self.bias
-        into, queries = self.d_model, heads * self.key_dim
-        query = (
-            (Linear(inputs=into, outputs=queries),)
-            if self.q_rank is None
-            else (
-                Linear(inputs=into, outputs=self.q_rank, bias=bias),
+        queries = heads * self.key_dim
+        query = (Linear(inputs=d_model, outputs=queries),)
+        if self.q_rank is not None:
+            query = (
+                Linear(inputs=d_model, outputs=self.q_rank, bias=bias),
                 Linear(inputs=self.q_rank, outputs=queries),
             )
-        )
-        return (
+        own = (
             *query,
             Linear(inputs=d_model, outputs=self.stored_width, bias=bias),
             Linear(inputs=self.kv_rank, outputs=heads * (self.nope_dim + self.value_dim)),
             Linear(inputs=heads * self.value_dim, outputs=d_model, bias=bias),
-            *self._index_linears,
         )
-
-    @property
-    def _index_linears(self) -> tuple[Linear, ...]:
         index = self.own_indexer
         if index is None:
-            return ()
+            return own
         return (
+            *own,
             Linear(inputs=self.q_rank or 1, outputs=index.heads * index.width),
-            Linear(inputs=self.d_model, outputs=index.width),
-            Linear(inputs=self.d_model, outputs=index.heads),
+            Linear(inputs=d_model, outputs=index.width),
+            Linear(inputs=d_model, outputs=index.heads),
         )
 
     @property
@@ -243,9 +244,7 @@ class CompressedAttention:
     """
 
     d_model: int
-    """Width of the residual stream."""
     num_heads: int
-    """Query heads."""
     head_dim: int
     """Channels of a head, and of the single stored key, which is also the value."""
     q_rank: int
@@ -261,7 +260,6 @@ class CompressedAttention:
     indexer: Compressor | None = None
     """The smaller compressor whose summaries decide which ones are read."""
     index_heads: int = 0
-    """Query heads of the indexer."""
     index_top: int = 0
     """Summaries that the indexer picks for a query."""
 
@@ -288,6 +286,11 @@ class CompressedAttention:
             )
         # The width of all heads together has to be a valid size too.
         tuple(self.linears)
+
+    @property
+    def reach(self) -> int:
+        """Tokens after which an uncompressed entry is never read again."""
+        return self.window
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -338,7 +341,6 @@ class RecurrentLayer:
     kind: str
     """The name of the mechanism in tables, such as ``Mamba 2``."""
     d_model: int
-    """Width of the residual stream."""
     sums: int = 0
     """Numbers of the state that are sums over all tokens; they are kept at least in single
     precision."""
@@ -352,7 +354,6 @@ class RecurrentLayer:
     linears: tuple[Linear, ...] = ()
     """All matrices that a token passes through."""
     norms: tuple[Norm, ...] = ()
-    """Learned normalisations inside."""
     entries: int = 0
     """Number of other learned parameters: the taps of a convolution, decays, step sizes."""
     products: int = 0
@@ -370,13 +371,10 @@ class FeedForward:
     """A feed-forward network of two matrices, or of three with a gate."""
 
     d_model: int
-    """Width of the residual stream."""
     d_ff: int
-    """Inner width."""
     gated: bool = False
     """Whether a third matrix gates the inner channels (SwiGLU, GeGLU)."""
     bias: bool = False
-    """Whether all matrices have biases."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "d_model", "d_ff")
@@ -394,7 +392,6 @@ class Experts:
     """A mixture of experts: each token passes through a few of many feed-forward networks."""
 
     expert: FeedForward
-    """One routed expert."""
     count: int
     """Routed experts."""
     active: int
@@ -423,7 +420,6 @@ class Layer:
     """One block of a stack."""
 
     attention: AttentionLayer
-    """The layer that mixes tokens."""
     feed_forward: tuple[FeedForward | Experts, ...]
     """The networks after attention; more than one if a dense network is added to experts."""
     norms: tuple[Norm, ...]
@@ -440,25 +436,10 @@ class Layer:
     """Whether the layer has its own weights; False if it uses those of the layer before."""
 
 
-def attention_width(attention: AttentionLayer) -> int:
-    """Width of the residual stream around an attention layer."""
-    if isinstance(attention, ProjectedAttention):
-        return attention.config.d_model
-    return attention.d_model
-
-
-def decodes(attention: AttentionLayer) -> bool:
-    """Return whether a token sees only itself and the past."""
-    return not isinstance(attention, ProjectedAttention) or attention.config.causal
-
-
 def share_layer(layer: Layer, variant: Variant) -> Layer:
     """Return the same block with the sharing of ``variant``, in its cross attention too.
 
     A recurrent layer has neither keys nor values, and stays.
-
-    Raises:
-        ValueError: where the variant does not fit, or the layer has no projections to share.
     """
     if not isinstance(layer.attention, ProjectedAttention):
         if isinstance(layer.attention, RecurrentLayer):

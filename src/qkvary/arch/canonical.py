@@ -6,7 +6,6 @@ of a field, so that Python's names can change and stored files and run keys stay
 """
 
 import dataclasses
-import functools
 import hashlib
 import json
 import types
@@ -39,11 +38,7 @@ def stored_as(name: str) -> Mapping[str, Any]:
 
 
 def stored(kind: str) -> Callable[[type[T]], type[T]]:
-    """Register the kind under which values of a dataclass are written; it never changes.
-
-    Raises:
-        ValueError: if another class has that kind.
-    """
+    """Register the kind under which values of a dataclass are written; it never changes."""
 
     def register(cls: type[T]) -> type[T]:
         for other, known in _KINDS.items():
@@ -60,11 +55,7 @@ def stored(kind: str) -> Callable[[type[T]], type[T]]:
 
 
 def stored_kind(cls: type[Any]) -> str:
-    """Return the kind under which values of a class are written.
-
-    Raises:
-        TypeError: if the class has none.
-    """
+    """Return the kind under which values of a class are written."""
     if cls not in _KINDS:
         raise TypeError(f"expected a class with a stored kind, got {cls.__name__}")
     return _KINDS[cls]
@@ -95,8 +86,7 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
     if isinstance(config, Variant):
         return format_label(config)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        fields = _encode_fields(config, is_identity=is_identity)
-        return {_KIND: stored_kind(type(config)), **fields}
+        return _encode_fields(config, is_identity=is_identity)
     # In a tuple or dictionary, all fields count for the identity.
     if isinstance(config, tuple | list):
         return [to_dict(item) for item in typing.cast("tuple[Any, ...]", config)]
@@ -107,49 +97,18 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
     return config
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Written:
-    """A stored field of a configuration class."""
-
-    attribute: str
-    name: str
-    is_float: bool
-    identifies: bool
-    is_always: bool
-    default: Callable[[], Any]
-
-
-@functools.cache
-def _written(kind: type[Any]) -> tuple[_Written, ...]:
-    hints = field_hints(kind)
-    return tuple(
-        _Written(
-            field.name,
-            stored_name(field),
-            hints[field.name] is float,
-            field.metadata.get("identity", True),
-            always_written(field),
-            functools.partial(_default, field),
-        )
-        for field in dataclasses.fields(kind)
-    )
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    made = field.default_factory
-    return field.default if made is dataclasses.MISSING else made()
-
-
 def _encode_fields(config: Any, *, is_identity: bool) -> dict[str, Any]:
-    encoded = dict[str, Any]()
-    for field in _written(type(config)):
-        if is_identity and not field.identifies:
+    hints = field_hints(type(config))
+    encoded: dict[str, Any] = {_KIND: stored_kind(type(config))}
+    for field in dataclasses.fields(config):
+        if is_identity and not field.metadata.get("identity", True):
             continue
-        value = getattr(config, field.attribute)
-        if field.is_always or value != field.default():
-            encoded[field.name] = (
-                float(value) if field.is_float else _encode(value, is_identity=is_identity)
-            )
+        value, made = getattr(config, field.name), field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        if always_written(field) or value != default:
+            is_float = hints[field.name] is float
+            written = float(value) if is_float else _encode(value, is_identity=is_identity)
+            encoded[stored_name(field)] = written
     return encoded
 
 
@@ -174,7 +133,7 @@ def identity_dict(config: Any) -> Any:
 
 def identity_json(config: Any) -> str:
     """Return the canonical JSON without the fields that do not identify a value."""
-    return _dump(identity_dict(config))
+    return _dump(_encode(config, is_identity=True))
 
 
 def fingerprint(config: Any) -> str:
@@ -183,9 +142,7 @@ def fingerprint(config: Any) -> str:
 
 
 def _dump(data: Any) -> str:
-    return json.dumps(
-        data, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
-    )
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _decode(hint: Any, data: Any, where: str) -> Any:
@@ -235,12 +192,11 @@ def _decode_dataclass(hint: type[Any], data: Any, where: str) -> Any:
         known[name].name: _decode(hints[known[name].name], value, f"{where}.{name}")
         for name, value in given.items()
     }
-    required = (
+    missing = [
         name
         for name, field in known.items()
-        if field.default is dataclasses.MISSING is field.default_factory
-    )
-    missing = [name for name in required if name not in given]
+        if name not in given and field.default is dataclasses.MISSING is field.default_factory
+    ]
     if missing:
         raise ValueError(f"expected the keys {', '.join(missing)} in {where}")
     return hint(**fields)

@@ -1,5 +1,6 @@
 """The meaning of a variant and the layers of a model, in words."""
 
+from collections import Counter
 from dataclasses import fields
 
 from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer, RecurrentLayer
@@ -20,11 +21,7 @@ _FORMS = {
 def describe(variant: AnyVariant) -> str:
     """Return what the variant means, in one sentence without a final period.
 
-    Args:
-        variant: Any variant, or one for each layer.
-
-    Returns:
-        For example "query learned; key and value read one projection".
+    For example "query learned; key and value read one projection".
     """
     if isinstance(variant, LayerVariants):
         return _describe_layers(variant)
@@ -45,8 +42,7 @@ def describe(variant: AnyVariant) -> str:
     if variant.stride is not None:
         also = "also " * (variant.window is not None)
         parts.append(f"attention {also}reaches tokens at distances that {variant.stride} divides")
-    for term in variant.terms:
-        parts.append(term.describe(variant))
+    parts += [term.write(term.words, variant) for term in variant.terms]
     core = CORES[variant.core]
     if core.words:
         parts.append(core.words)
@@ -105,10 +101,9 @@ def name_cached(variant: Variant) -> str:
 
 def describe_layers(model: Model) -> str:
     """Return the kinds of attention of a model with their numbers of layers, in words."""
-    counts: dict[str, int] = {}
+    counts = Counter[str]()
     for layer, count in count_kinds(model.layers):
-        kind = _describe_layer(layer)
-        counts[kind] = counts.get(kind, 0) + count
+        counts[_describe_layer(layer)] += count
     return "; ".join(f"{count} x {kind}" for kind, count in counts.items())
 
 

@@ -26,14 +26,10 @@ before it."""
 
 
 def write_equation(variant: Variant) -> str:
-    """Return the attention of one head as an equation, in plain text.
+    """Return the attention of one head, with ``value_rope`` counter, as an equation in plain text.
 
-    Args:
-        variant: Any variant; ``value_rope`` is the default, ``counter``.
-
-    Returns:
-        For example "softmax(s (x Wq) (x Wk)ᵀ) (x Wk)". The output projection is left out, and so is
-        the causal mask; :func:`define_symbols` has the rest.
+    For example "softmax(s (x Wq) (x Wk)ᵀ) (x Wk)". The output projection is left out, and so is the
+    causal mask; :func:`define_symbols` has the rest.
     """
     query, key, value = (_write_source(variant, one) for one in variant.sharing.roles.values())
     return write_mixture(variant, write_weights(variant, query, key), value)
@@ -52,7 +48,7 @@ def write_weights(variant: Variant, query: str, key: str) -> str:
     for term in variant.terms:
         if not (is_scaled or term.before_scale or term.scores == "{scores}"):
             scores, is_scaled = f"s {scores}", True
-        scores = term.write_scores(variant, scores)
+        scores = term.write(term.scores, variant, scores)
     scores = scores if is_scaled else f"s {scores}"
     if core.keeps_state:
         kind = variant.normaliser if variant.is_normalised else "unnormalised"
@@ -81,7 +77,7 @@ def define_symbols(variant: Variant) -> tuple[str, ...]:
         lines.append("Σⱼ is the sum over the seen tokens j; one below 1e-6 counts as 1e-6")
     elif variant.core != "sima":
         lines.append(_define_scale(variant))
-    return (*lines, *(term.define(variant) for term in variant.terms if term.where))
+    return (*lines, *(term.write(term.where, variant) for term in variant.terms if term.where))
 
 
 def _define_scale(variant: Variant) -> str:

@@ -40,6 +40,7 @@ _ALIASES = {
 MOST_LAYERS = 10_000
 """Maximum number of layers; more is a mistake, and would take long to count."""
 
+_ABSORBED = "; a map between key and value is absorbed by the output projection"
 _FORMS = get_args(QueryForm)[1:]
 
 _SHAPE = re.compile(
@@ -100,7 +101,6 @@ def parse_variant(text: str) -> Variant:
         if heads is not None:
             raise ValueError(f"expected the number of KV heads once, got {text!r}")
         base, heads = ("Q-K=V" if group["tied"] else "QKV"), int(group["count"] or 1)
-    marks = [(_role_letter(base, found.start()), found[1]) for found in _MARK.finditer(base)]
     sharing = _parse_sharing(_MARK.sub("", base), text)
     options = [option for option in match["options"].split("@") if option]
     fields: dict[str, Any] = {
@@ -108,9 +108,7 @@ def parse_variant(text: str) -> Variant:
         "num_kv_heads": heads,
         "plus": bool(match["plus"]),
     }
-    for given in (_parse_marks(marks, sharing, text), _parse_options(options, text)):
-        fields.update(given)
-    return Variant(**fields)
+    return Variant(**fields | _parse_marks(base, sharing, text) | _parse_options(options, text))
 
 
 def parse_label(text: str) -> AnyVariant:
@@ -220,9 +218,12 @@ def _marks(variant: Variant) -> dict[Source, str]:
 
 
 def _format_options(variant: Variant) -> str:
-    values = {name: getattr(variant, name) for name in OPTIONS}
-    given = [name for name, value in values.items() if value != DEFAULTS[name]]
-    return "".join("@" + OPTIONS[name].form.format(values[name]) for name in given)
+    text = ""
+    for name, option in OPTIONS.items():
+        value = getattr(variant, name)
+        if value != DEFAULTS[name]:
+            text += "@" + option.form.format(value)
+    return text
 
 
 def _parse_heads(text: str, whole: str) -> int:
@@ -234,13 +235,6 @@ def _parse_heads(text: str, whole: str) -> int:
             f"expected a number of KV heads after '/', got {whole!r}; for example Q-K=V/4"
         )
     return int(text)
-
-
-def _role_letter(base: str, end: int) -> str:
-    if end == 1 and base[0].upper() in ("I", "X"):
-        # The query comes first, even if it is the layer input.
-        return "Q"
-    return _MARK.sub("", base[:end])[-1:].upper()
 
 
 def _parse_sharing(base: str, whole: str) -> Sharing:
@@ -266,20 +260,20 @@ def _parse_tuple(base: str, whole: str) -> Sharing:
     return share(reads["q"], reads["k"], reads["v"])
 
 
-def _parse_marks(marks: list[tuple[str, str]], sharing: Sharing, whole: str) -> dict[str, object]:
-    fields: dict[str, object] = {}
+def _parse_marks(base: str, sharing: Sharing, whole: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
     letters: dict[str, Source] = {"Q": sharing.query, "K": sharing.key, "V": sharing.value}
-    for letter, mark in marks:
+    for found in _MARK.finditer(base):
+        before, mark = _MARK.sub("", base[: found.start()]).upper(), found[1]
+        # The query comes first, even if it is the layer input.
+        letter = "Q" if found.start() == 1 and before in ("I", "X") else before[-1:]
         if letter == "Q" and mark in _FORMS:
             fields["query_form"] = mark
             continue
         if mark in _FORMS:
             raise ValueError(
                 f"expected the mark [{mark}] on Q, got it on {letter} in {whole!r}"
-                + (
-                    "; a map between key and value is absorbed by the output projection"
-                    * (mark == "map")
-                )
+                f"{_ABSORBED if mark == 'map' else ''}"
             )
         source = letters.get(letter, IDENTITY)
         if source not in ("k", "v"):
@@ -302,8 +296,8 @@ def _parse_rank(mark: str, whole: str) -> Rank:
     return Rank(int(match[2]), of_width=match[1] == "d/")
 
 
-def _parse_options(options: list[str], whole: str) -> dict[str, object]:
-    fields: dict[str, object] = {}
+def _parse_options(options: list[str], whole: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
     for text in (option.lower() for option in options):
         matches = {name: re.fullmatch(option.pattern, text) for name, option in OPTIONS.items()}
         found = next(((name, match[1]) for name, match in matches.items() if match), None)

@@ -11,14 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from qkvary.arch.blocks import (
-    FeedForward,
-    Layer,
-    ProjectedAttention,
-    attention_width,
-    decodes,
-    share_layer,
-)
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention, share_layer
 from qkvary.arch.networks import (
     EncoderConfig,
     EncoderDecoderConfig,
@@ -32,6 +26,7 @@ from qkvary.arch.own import not_counted
 from qkvary.arch.parts import Linear, Norm, Table, check_sizes
 from qkvary.arch.variants import AnyVariant, Variant
 
+Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
@@ -84,12 +79,14 @@ class Model:
     @property
     def d_model(self) -> int:
         """Width of the residual stream."""
-        return attention_width(self.layers[0].attention)
+        return self.layers[0].attention.d_model
 
     @property
     def is_causal(self) -> bool:
         """Whether it decodes token by token, so that a cache has a meaning."""
-        return all(decodes(layer.attention) for layer, _ in count_kinds(self.layers))
+        attentions = [layer.attention for layer, _ in count_kinds(self.layers)]
+        projected = [one for one in attentions if isinstance(one, ProjectedAttention)]
+        return all(attention.config.causal for attention in projected)
 
     def with_variant(self, variant: AnyVariant) -> "Model":
         """Return the same model with the sharing of ``variant`` in every attention layer.
@@ -140,7 +137,7 @@ def _share_layers(layers: tuple[Layer, ...], variant: AnyVariant) -> tuple[Layer
     return tuple(made[id(layer), own] for layer, own in pairs)
 
 
-def map_layers(layers: Sequence[Layer], make: Callable[[Layer], Made]) -> list[Made]:
+def map_layers(layers: Sequence[Given], make: Callable[[Given], Made]) -> list[Made]:
     """Apply ``make`` to each layer, once for a layer that occurs several times."""
     numbers = [*map(id, layers)]
     made = {
@@ -169,7 +166,7 @@ def as_model(network: Network, name: str = "network") -> Model:
         name: Its name in tables.
 
     Raises:
-        ValueError: if its kind does not.
+        ValueError: for another kind.
     """
     known = next((kind for kind in type(network).__mro__ if kind in DESCRIPTIONS), None)
     if known is None:
@@ -190,19 +187,18 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
         gated=block.is_gated,
         bias=block.has_feed_forward_bias,
     )
-    kinds = {
-        id(config): Layer(
+
+    def build(config: AttentionConfig) -> Layer:
+        return Layer(
             attention=ProjectedAttention(config=config),
             feed_forward=(feed_forward,),
             norms=norms * block.norms,
         )
-        for config in network.layers
-    }
-    layers = tuple(kinds[id(config)] for config in network.layers)
-    if not network.shared_blocks:
-        return layers
-    again = dataclasses.replace(layers[0], has_own_weights=False)
-    return (layers[0], *[again] * (len(layers) - 1))
+
+    first, *others = map_layers(network.layers, build)
+    if network.shared_blocks:
+        others = [dataclasses.replace(first, has_own_weights=False)] * len(others)
+    return (first, *others)
 
 
 def block_norms(network: Network) -> tuple[Norm, ...]:

@@ -21,7 +21,7 @@ from qkvary.arch.attention import (
 from qkvary.arch.labels import as_label, as_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.parts import given_sizes
-from qkvary.arch.variants import AnyVariant, Variant, map_variants
+from qkvary.arch.variants import AnyVariant, Variant, join_layers
 from qkvary.text.names import find_name, spell, suggest
 
 GPT2_VOCABULARY = 50_304
@@ -136,10 +136,6 @@ def make_portable(
 
     Its key and value are one normalised tensor, its positions decoupled rotary ones, and every
     norm has the epsilon that such engines have.
-
-    Args:
-        network: A result of :func:`modern_network`.
-        variant: Its attention.
     """
     block = replace(network.block, norm_eps=KV_NORM_EPS)
     return replace(network, block=block).with_variant(as_variant(variant))
@@ -268,14 +264,7 @@ def choose_network(
 ) -> LanguageModelConfig:
     """Return a network: the given one, the one with the given name, or a modern one by sizes.
 
-    Args:
-        given: The network or its name; or ``None``.
-        sizes: The sizes of :func:`modern_network` by name, ``None`` for those not given.
-        variant: As for :func:`find_network`.
-
-    Raises:
-        ValueError: as :func:`find_network`, for sizes that do not fit each other, a missing one, or
-            a network and sizes.
+    ``sizes`` has those of :func:`modern_network` by name, ``None`` for those not given.
     """
     if isinstance(given, str):
         given = find_network(given)
@@ -286,10 +275,11 @@ def choose_network(
 def _vary(network: LanguageModelConfig, variant: AnyVariant | str | None) -> LanguageModelConfig:
     if variant is None:
         return network
-    own = network.layers[0].variant
-    return network.with_variant(keep_positions(as_label(variant), own))
+    return network.with_variant(keep_positions(as_label(variant), network.layers[0].variant))
 
 
 def keep_positions(variant: AnyVariant, own: Variant) -> AnyVariant:
     """Return a variant with the network's own positions, if the variant names none."""
-    return map_variants(variant, lambda one: one.keep_positions(own))
+    if isinstance(variant, Variant):
+        return variant.keep_positions(own)
+    return join_layers([one.keep_positions(own) for one in variant.layers])

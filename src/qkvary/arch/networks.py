@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
 from qkvary.arch.canonical import ADDED_LATER, stored
-from qkvary.arch.parts import check_choices
+from qkvary.arch.parts import check_choices, check_rates
 from qkvary.arch.variants import QKV, AnyVariant, Variant, join_layers
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "geglu-tanh"]
@@ -73,10 +73,7 @@ class BlockConfig:
             raise ValueError(f"expected norm_eps above 0 and below 1, got {self.norm_eps}")
         if self.d_ff < 1:
             raise ValueError(f"expected a positive d_ff, got {self.d_ff}")
-        for name in ("dropout", "inner_dropout", "feed_forward_dropout"):
-            rate: float | None = getattr(self, name)
-            if rate is not None and not 0 <= rate < 1:
-                raise ValueError(f"expected {name} in [0, 1), got {rate}")
+        check_rates(self, "dropout", "inner_dropout", "feed_forward_dropout")
 
     @property
     def has_final_norm(self) -> bool:
@@ -164,17 +161,14 @@ class Network:
         """
         if not isinstance(variant, Variant):
             variant.check_layers(self.num_layers)
-            layers = tuple(
-                dataclasses.replace(layer, variant=own)
-                for layer, own in zip(self.layers, variant.layers, strict=True)
-            )
-            return dataclasses.replace(self, attention=layers)
-        if isinstance(self.attention, tuple):
-            layers = tuple(dataclasses.replace(layer, variant=variant) for layer in self.attention)
-            return dataclasses.replace(self, attention=layers)
-        return dataclasses.replace(
-            self, attention=dataclasses.replace(self.attention, variant=variant)
-        )
+            pairs = [*zip(self.layers, variant.layers, strict=True)]
+        elif isinstance(self.attention, tuple):
+            pairs = [(layer, variant) for layer in self.attention]
+        else:
+            shared = dataclasses.replace(self.attention, variant=variant)
+            return dataclasses.replace(self, attention=shared)
+        layers = tuple(dataclasses.replace(layer, variant=own) for layer, own in pairs)
+        return dataclasses.replace(self, attention=layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,8 +284,7 @@ class VisionTransformerConfig(Network):
                 f"expected a patch_size that divides image_size {self.image_size}, got "
                 f"{self.patch_size}; choices: {choices}"
             )
-        if not 0 <= self.input_dropout < 1:
-            raise ValueError(f"expected input_dropout in [0, 1), got {self.input_dropout}")
+        check_rates(self, "input_dropout")
         if any(layer.causal for layer in self.layers):
             raise ValueError("expected bidirectional attention over patches, got a causal layer")
 

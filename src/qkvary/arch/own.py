@@ -23,11 +23,7 @@ PREFIX = f"{PACKAGE}_own_"
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a Python file, which may register classes; an error in the file is raised unchanged.
-
-    Raises:
-        ValueError: if it is not a Python file.
-    """
+    """Import a Python file, which may register classes; an error in it is raised unchanged."""
     name = PREFIX + path.absolute().as_posix().encode().hex()
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -56,12 +52,7 @@ def import_code(code: Iterable[str]) -> None:
 
 
 def own_classes(network: Any, *others: object) -> tuple[type[Any], ...]:
-    """Return the classes from outside this package that a network or another value is made of.
-
-    Args:
-        network: The configuration of a network.
-        others: Other values, such as a task.
-    """
+    """Return the classes from outside this package that a network or another value is made of."""
     names = dict.fromkeys(layer.variant.own for layer in network.layers if layer.variant.own)
     kinds = [OWN[name].made for name in names] + [type(one) for one in (network, *others)]
     return tuple(kind for kind in kinds if kind.__module__.partition(".")[0] != PACKAGE)
@@ -69,21 +60,17 @@ def own_classes(network: Any, *others: object) -> tuple[type[Any], ...]:
 
 def code_of(classes: Iterable[type[Any]]) -> tuple[str, ...]:
     """Return the files and modules that another process must import to have these classes."""
-    modules = (kind.__module__ for kind in classes)
-    found = (
-        bytes.fromhex(name.removeprefix(PREFIX)).decode() if name.startswith(PREFIX) else name
-        for name in modules
-    )
-    return tuple(dict.fromkeys(found))
+    found = dict[str, None]()
+    for kind in classes:
+        name = kind.__module__
+        is_file = name.startswith(PREFIX)
+        found[bytes.fromhex(name.removeprefix(PREFIX)).decode() if is_file else name] = None
+    return tuple(found)
 
 
 @functools.cache
 def version_of(kind: type[Any]) -> str:
-    """Return the version of a class: the ``version`` that it states, or the sha256 of its file.
-
-    Raises:
-        ValueError: if it has neither.
-    """
+    """Return the version of a class: the ``version`` that it states, or the sha256 of its file."""
     stated = getattr(kind, "version", None)
     if isinstance(stated, str | int):
         return str(stated)

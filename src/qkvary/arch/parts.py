@@ -22,11 +22,7 @@ _EXPECTED: dict[object, tuple[tuple[type, ...], str]] = {
 
 
 def check_sizes(owner: object, *names: str) -> None:
-    """Refuse fields that are not positive numbers of a plausible magnitude; ``None`` is no size.
-
-    Raises:
-        ValueError: with the name of the piece and of the size.
-    """
+    """Refuse fields that are not positive numbers of a plausible magnitude; ``None`` is no size."""
     for name in names:
         size: int | None = getattr(owner, name)
         if size is not None and not 1 <= size <= LARGEST_SIZE:
@@ -34,16 +30,21 @@ def check_sizes(owner: object, *names: str) -> None:
             raise ValueError(f"expected {name} of a {kind} in 1 ... 2^40, got {size}")
 
 
+def check_rates(owner: object, *names: str) -> None:
+    """Refuse rates of dropout outside [0, 1); ``None`` is no rate."""
+    for name in names:
+        rate: float | None = getattr(owner, name)
+        if rate is not None and not 0 <= rate < 1:
+            raise ValueError(f"expected {name} in [0, 1), got {rate}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
     """A matrix that every token passes through."""
 
     inputs: int
-    """Number of input channels."""
     outputs: int
-    """Number of output channels."""
     bias: bool = False
-    """Whether a learned number is added to each output."""
     groups: int = 1
     """Number of diagonal blocks; 1 for a full matrix."""
     tied: bool = False
@@ -76,9 +77,7 @@ class Table:
     rows: int
     """Number of entries to look up."""
     width: int
-    """Channels of an entry."""
     bias: bool = False
-    """Whether a learned number is added to each channel."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "rows", "width")
@@ -95,26 +94,10 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Norm:
-    """A normalisation with a learned gain."""
+class Norm(Table):
+    """A normalisation: its learned gain is one row, and it may have a bias as LayerNorm has."""
 
-    width: int
-    """Channels of the gain."""
-    bias: bool = False
-    """Whether there is a bias too, as LayerNorm usually has."""
-
-    def __post_init__(self) -> None:
-        check_sizes(self, "width")
-
-    @property
-    def weights(self) -> int:
-        """Entries of the gain."""
-        return self.width
-
-    @property
-    def biases(self) -> int:
-        """Entries of the bias."""
-        return self.width if self.bias else 0
+    rows: int = 1
 
 
 @functools.cache
@@ -124,47 +107,29 @@ def field_hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def check_choices(config: Any) -> None:
-    """Refuse a word that a ``Literal`` field of a dataclass does not list, and other types.
-
-    Args:
-        config: A dataclass instance.
-
-    Raises:
-        ValueError: with the choices, and the nearest one where there is one.
-    """
-    for name, (kinds, expected) in _simple(type(config)).items():
+    """Refuse a word that a ``Literal`` field of a dataclass does not list, and other types."""
+    numbers, words = _checked_fields(type(config))
+    for name, (kinds, expected) in numbers.items():
         value = getattr(config, name)
         if not isinstance(value, kinds) or (type(value) is bool and bool not in kinds):
             raise ValueError(f"expected {expected} for {name}, got {value!r}")
-    for name, choices in _choices(type(config)).items():
+    for name, choices in words.items():
         check_word(name, getattr(config, name), choices)
 
 
 @functools.cache
-def _simple(kind: type[Any]) -> dict[str, tuple[tuple[type, ...], str]]:
-    """Return the types of the numbers and switches of a dataclass, by field."""
+def _checked_fields(
+    kind: type[Any],
+) -> tuple[dict[str, tuple[tuple[type, ...], str]], dict[str, tuple[Any, ...]]]:
+    """Return the types of a dataclass's numbers and switches, and the words of its choices."""
     hints = {field.name: field_hints(kind)[field.name] for field in dataclasses.fields(kind)}
-    return {name: _EXPECTED[hint] for name, hint in hints.items() if hint in _EXPECTED}
-
-
-@functools.cache
-def _choices(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
-    """Return the words that each ``Literal`` field of a dataclass lists."""
-    hints = {field.name: field_hints(kind)[field.name] for field in dataclasses.fields(kind)}
-    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+    numbers = {name: _EXPECTED[hint] for name, hint in hints.items() if hint in _EXPECTED}
+    words = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+    return numbers, words
 
 
 def check_word(name: str, value: object, choices: Sequence[Any]) -> None:
-    """Refuse a word that is not one of the choices.
-
-    Args:
-        name: The name of the choice, for the message.
-        value: The word.
-        choices: The words to choose from.
-
-    Raises:
-        ValueError: with the choices, and the nearest one where there is one.
-    """
+    """Refuse a word that is not one of the choices of ``name``, and suggest the nearest."""
     if value not in choices:
         near = difflib.get_close_matches(str(value), [str(one) for one in choices], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -179,17 +144,9 @@ def given_sizes(
     kind: type[Any],
     required: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the sizes that a caller gave instead of a configuration; none with a configuration.
+    """Return the sizes that a caller gave instead of a configuration of a ``kind``.
 
-    Args:
-        config: The configuration, or ``None``.
-        sizes: Every size by name, ``None`` for those that were not given.
-        kind: The class of the configuration.
-        required: The sizes without which there is no configuration.
-
-    Raises:
-        ValueError: if both were given, the configuration is something else, or a required size is
-            missing.
+    Of ``sizes``, ``None`` means not given; without the ``required`` ones there is no configuration.
     """
     if config is not None and not isinstance(config, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"

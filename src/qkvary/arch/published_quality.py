@@ -22,7 +22,6 @@ class PrintedQuality:
     """The quality of one variant, as printed in a paper."""
 
     printed: str
-    """The result as printed."""
     change: str = ""
     """The printed change against QKV in percent; empty if the table prints none."""
     tokens_per_second: float | None = None
@@ -47,7 +46,6 @@ class QualityTable:
     quantity: str
     """The title of the column that changes are taken from."""
     source: str
-    """The paper and its table."""
     variants: Mapping[str, PrintedQuality]
     """The results by canonical label of the variant."""
 
@@ -116,12 +114,3 @@ OTHER_NETWORKS = (
         variants={"QKV": PrintedQuality("3.016"), "I-K-V": PrintedQuality("3.018")},
     ),
 )
-
-DECODING_SOURCE = (
-    "Do Transformers Need Three Projections?, ICML 2026 poster (Kayyam, Madan Gopal, Lewis), "
-    "'Measured (A100, 1.2B, bf16)'"
-)
-PEAK_MEMORY_CHANGE = (-6.5, -6.9)
-"""The printed changes of the peak memory of decoding, Q-K=V against QKV, in percent."""
-DECODING_SPEED_CHANGE = (4.4, 5.3)
-"""The printed changes of decoded tokens per second, Q-K=V against QKV, in percent."""

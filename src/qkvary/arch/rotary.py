@@ -33,7 +33,6 @@ class RotaryScaling:
     """
 
     form: ScalingForm
-    """The rule of the scaling."""
     factor: float = 1.0
     """How many times longer texts may become."""
     original_tokens: int = 1
@@ -89,11 +88,7 @@ class RotaryScaling:
         return self.form == "dynamic" or self.short != self.long
 
     def check(self, channels: int) -> None:
-        """Refuse a number of rotated channels that the rule is not for.
-
-        Raises:
-            ValueError: with both numbers.
-        """
+        """Refuse a number of rotated channels that the rule is not for."""
         if self.form == "longrope" and len(self.short) != channels // 2:
             raise ValueError(
                 f"expected {channels // 2} divisors for {channels} rotated channels, got "

@@ -110,26 +110,18 @@ def share(query: str, key: str, value: str) -> Sharing:
 
 def _canonical_sources(names: tuple[str, str, str]) -> tuple[Source, Source, Source]:
     query, key, value = names
-
-    def rename(name: str) -> Source:
-        if name == IDENTITY:
-            return IDENTITY
-        if name == key:
-            return "k"
-        return "v" if name == value else "q"
-
-    return rename(query), rename(key), rename(value)
+    # Of equal names the last counts.
+    renamed: dict[str, Source] = {query: "q", value: "v", key: "k", IDENTITY: IDENTITY}
+    return renamed[query], renamed[key], renamed[value]
 
 
-def _partitions() -> tuple[Sharing, ...]:
-    found = {
-        share(query, key, value): None
-        for query in ("q", "x")
-        for key in ("q", "k", "x")
-        for value in ("q", "k", "v", "x")
-    }
-    return tuple(sorted(found, key=lambda sharing: -len(sharing.projections)))
-
-
-SHARINGS: tuple[Sharing, ...] = _partitions()
+_NAMINGS = {
+    share(query, key, value): None
+    for query in ("q", "x")
+    for key in ("q", "k", "x")
+    for value in ("q", "k", "v", "x")
+}
+SHARINGS: tuple[Sharing, ...] = tuple(
+    sorted(_NAMINGS, key=lambda sharing: len(sharing.projections), reverse=True)
+)
 """All fifteen sharings; those with the most learned projections come first."""

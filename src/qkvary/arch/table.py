@@ -28,7 +28,6 @@ class NamedVariant:
     """An entry of the table."""
 
     label: str
-    """The canonical label."""
     origin: Origin
     """Where the variant was first described; ``this project`` if it was not published before."""
     remark: str = ""

@@ -142,21 +142,10 @@ class TermEntry:
             return value in self.values
         return value == self.name or (self.name == self.field and value != DEFAULTS[self.field])
 
-    def describe(self, variant: ScoreTerms) -> str:
-        """Return the term's meaning, for a variant that has it."""
-        return self.words.format(value=self._value(variant))
-
-    def write_scores(self, variant: ScoreTerms, scores: str) -> str:
-        """Return the scores with this term as an equation, for a variant that has it."""
-        return self.scores.format(scores=scores, value=self._value(variant))
-
-    def define(self, variant: ScoreTerms) -> str:
-        """Return the definitions of the term's symbols, for a variant that has it."""
-        return self.where.format(value=self._value(variant))
-
-    def _value(self, variant: ScoreTerms) -> Any:
+    def write(self, text: str, variant: ScoreTerms, scores: str = "") -> str:
+        """Return one of the term's texts for a variant that has it."""
         value = getattr(variant, self.field)
-        return value.partition("-")[0] if self.values else value
+        return text.format(value=value.partition("-")[0] if self.values else value, scores=scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +157,6 @@ class OwnPart:
     words: str
     """The meaning, as a clause of a sentence."""
     made: type[Any]
-    """The class."""
 
     @property
     def entry(self) -> TermEntry:

@@ -4,7 +4,7 @@ Sizes are in ``arch.attention``, the grammar of labels in ``arch.labels``.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -80,14 +80,13 @@ class Variant(ScoreTerms):
         object.__setattr__(self, "temperature", float(self.temperature))
         if self.soft_cap is not None:
             object.__setattr__(self, "soft_cap", float(self.soft_cap))
-        for check in (
-            self._check_query_form,
-            self._check_heads,
-            self._check_ranks,
-            self._check_key_value,
-            self._check_scores,
-        ):
-            check()
+        self._check_query_form()
+        self._check_heads()
+        self._check_ranks()
+        self._check_key_value()
+        self._check_decoupled()
+        self._check_scores()
+        self._check_core()
 
     def _check_query_form(self) -> None:
         query, form = self.sharing.query, self.query_form
@@ -102,17 +101,13 @@ class Variant(ScoreTerms):
                 f"{query} alone, where the map is absorbed; "
                 "choices: Q[map]=K-V, Q[map]=K=V, Q[map]=V/g"
             )
-        if form == "map" and self._key_absorbs_map:
+        # Otherwise the map of every head could be merged into that head's key projection.
+        free_key = self.sharing.readers("k") == ("key",) and self.num_kv_heads is None
+        if form == "map" and free_key and self.positions != "rotary":
             raise ValueError(
                 "expected a key that cannot absorb the map, got a key with its own projection and "
                 "heads, where q M k = q (k M'); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
             )
-
-    @property
-    def _key_absorbs_map(self) -> bool:
-        """Whether the map of every head could be merged into that head's key projection."""
-        free_key = self.sharing.readers("k") == ("key",)
-        return free_key and self.num_kv_heads is None and self.positions != "rotary"
 
     def _check_heads(self) -> None:
         heads = self.num_kv_heads
@@ -189,7 +184,6 @@ class Variant(ScoreTerms):
             )
 
     def _check_scores(self) -> None:
-        self._check_decoupled()
         if self.own is not None and self.own not in OWN:
             hint = suggest(self.own, OWN) if OWN else "no file that registers any was imported"
             raise UnknownPartError(
@@ -224,7 +218,6 @@ class Variant(ScoreTerms):
                 f"{f' with {self.head_norm}' * (self.head_norm != 'none')}; "
                 "choices: Q=K-V, Q=K=V"
             )
-        self._check_core()
 
     def _check_core(self) -> None:
         """Refuse the terms that have no meaning with the core."""
@@ -345,11 +338,7 @@ class LayerVariants:
         return tuple(variant for variant, count in self.runs for _ in range(count))
 
     def check_layers(self, num_layers: int) -> None:
-        """Check that a network has as many layers as there are variants.
-
-        Raises:
-            ValueError: with both numbers.
-        """
+        """Check that a network has as many layers as there are variants."""
         # Sizes come from text: there may be too many layers to list.
         given = sum(count for _, count in self.runs)
         if given != num_layers:
@@ -369,10 +358,3 @@ def join_layers(variants: Sequence[Variant]) -> AnyVariant:
         before = runs.pop() if runs and runs[-1][0] == variant else (variant, 0)
         runs.append((variant, before[1] + 1))
     return runs[0][0] if len(runs) == 1 else LayerVariants(tuple(runs))
-
-
-def map_variants(variant: AnyVariant, change: Callable[[Variant], Variant]) -> AnyVariant:
-    """Apply a function to the one variant, or to each."""
-    if isinstance(variant, Variant):
-        return change(variant)
-    return join_layers([change(one) for one in variant.layers])

@@ -99,7 +99,8 @@ def check_terms(layer: LayerDraft) -> None:
         if term.name in _BETWEEN:
             raise UsageError(
                 f"expected keys and values that are projections in {layer.name}, got "
-                f"{format_label(layer.config.variant)}: {term.describe(layer.config.variant)}"
+                f"{format_label(layer.config.variant)}: "
+                f"{term.write(term.words, layer.config.variant)}"
             )
 
 

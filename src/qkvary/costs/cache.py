@@ -84,12 +84,9 @@ def layer_cache_bytes(
         before = [max(0, part.last_closing(context) - 1) for part in attention.compressors]
         most = max((_compressed_bytes(attention, time, form) for time in before), default=0)
         return max(now, most) if peak else now
-    if isinstance(attention, LatentAttention):
-        kept = _kept_tokens(attention.window, context)
-        return entries_bytes(attention, seen=context, kept=kept, stored_as=form)
-    if attention.reads_layer is not None:
+    if isinstance(attention, ProjectedAttention) and attention.reads_layer is not None:
         return 0
-    kept = _kept_tokens(attention.config.variant.reach, context)
+    kept = _kept_tokens(attention.reach, context)
     return entries_bytes(attention, seen=context, kept=kept, stored_as=form)
 
 
@@ -124,11 +121,11 @@ def entries_bytes(
 ) -> int:
     """Return the bytes of the last ``kept`` of ``seen`` tokens."""
     form = _format(stored_as)
-    rows = form.divide(seen, kept)
+    coded, scales, plain = form.divide(seen, kept)
     return (
-        rows.coded * token_bytes(attention, form)
-        + rows.scales * token_bytes(attention, SCALE)
-        + rows.plain * token_bytes(attention, form.plain)
+        coded * token_bytes(attention, form)
+        + scales * token_bytes(attention, SCALE)
+        + plain * token_bytes(attention, form.plain)
     )
 
 
@@ -243,7 +240,7 @@ def read_bytes(
             model.layers,
             lambda layer: (
                 layer_read_bytes(layer.attention, context=context, stored_as=form)
-                + crossing_read_bytes(layer, encoder_tokens=seen, stored_as=form)
+                + crossing_bytes(layer, encoder_tokens=seen, stored_as=form, is_read=True)
             ),
         )
     )
@@ -272,16 +269,11 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
     return indexed + keys * form.row_bytes(attention.head_dim)
 
 
-def crossing_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
-    """Return the bytes of encoder tokens that a layer keeps; none without cross attention."""
-    if layer.cross is None or layer.cross.storage == "input elsewhere":
-        return 0
-    return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)
-
-
-def crossing_read_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
-    """Return the bytes of encoder tokens that a layer reads, whichever layer stores them."""
-    if layer.cross is None:
+def crossing_bytes(
+    layer: Layer, *, encoder_tokens: int, stored_as: Format | str, is_read: bool = False
+) -> int:
+    """Return the bytes of encoder tokens that a layer's cross attention keeps, or reads."""
+    if layer.cross is None or (layer.cross.storage == "input elsewhere" and not is_read):
         return 0
     return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)
 
@@ -294,23 +286,18 @@ def _compressed_bytes(attention: CompressedAttention, context: int, form: Format
 
 
 def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
-    if isinstance(attention, RecurrentLayer):
+    if isinstance(attention, RecurrentLayer) or (
+        isinstance(attention, ProjectedAttention) and attention.reads_layer is not None
+    ):
         return 0
+    added = _kept_tokens(attention.reach, context + 1) - _kept_tokens(attention.reach, context)
     if isinstance(attention, CompressedAttention):
         _check_uniform(form)
-        kept = [_kept_tokens(attention.window, tokens) for tokens in (context, context + 1)]
-        own = (kept[1] - kept[0]) * form.row_bytes(attention.head_dim)
+        own = added * form.row_bytes(attention.head_dim)
         return own + sum(form.row_bytes(part.width) / part.rate for part in attention.compressors)
-    if isinstance(attention, LatentAttention):
-        kept = [_kept_tokens(attention.window, tokens) for tokens in (context, context + 1)]
-    elif attention.reads_layer is not None:
-        return 0
-    else:
-        window = attention.config.variant.reach
-        kept = [_kept_tokens(window, tokens) for tokens in (context, context + 1)]
     # Averaged over many tokens, if tokens share scales or wait to be quantised.
     shared = token_bytes(attention, SCALE) / form.block if form.block else 0
-    return (kept[1] - kept[0]) * (token_bytes(attention, form) + shared)
+    return added * (token_bytes(attention, form) + shared)
 
 
 def _check_uniform(form: Format) -> None:

@@ -27,7 +27,6 @@ class Candidate:
     label: str
     """The canonical label of the variant, or ``as it is`` for layers of several kinds."""
     model: Model
-    """The model with this variant."""
     is_original: bool
     """Whether the candidate keeps the weights of the given model."""
     saving: Method | None = None
@@ -76,15 +75,8 @@ def choose_candidates(
 ) -> Candidates:
     """Return the given model, and the requested variants or those worth comparing.
 
-    Args:
-        model: Any model.
-        labels: Variants, or their labels in any spelling; if none, K=V on the model's own KV heads
-            and on fewer.
-        all_sharings: Whether sharings that do not change the cache and more numbers of heads are
-            compared too, if none were requested.
-
-    Raises:
-        ValueError: for a label that cannot be read.
+    If none are requested, these are K=V on the model's own KV heads and on fewer; with
+    ``all_sharings`` also sharings that do not change the cache, and more numbers of heads.
     """
     label = own_label(model)
     rows = [Candidate(label=label, model=model, is_original=True)]

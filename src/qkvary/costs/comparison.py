@@ -25,9 +25,7 @@ class CostRow:
     """One variant of a model. Figures of caches are ``None`` where nothing is decoded."""
 
     candidate: Candidate
-    """The variant and its model."""
     parameters: ParameterCount
-    """Parameters by part."""
     active_parameters: int
     """Number of parameters that one token passes through."""
     weight_bytes: int
@@ -61,23 +59,17 @@ class CostComparison:
     """A model, the case for which costs are derived, and the costs of its variants."""
 
     model: Model
-    """The given model."""
     layers: str
     """The kinds of attention of the model, in words."""
     rows: Sequence[CostRow]
     """One row for each variant; the row of the given model comes first."""
     context: int
-    """Tokens per sequence."""
     batch: int
-    """Number of sequences."""
     cache: Format
-    """The format of the cache."""
     weights: Format
-    """The format of the weights."""
     encoder_tokens: int | None = None
     """Tokens of the encoder, unless the model fixes them."""
     notes: Sequence[str] = ()
-    """The limitations of the figures."""
     decimal: bool = False
     """Whether reports write memory in powers of ten."""
 
@@ -105,20 +97,9 @@ def compare_model(
     encoder_tokens: int | None = None,
     decimal: bool = False,
 ) -> CostComparison:
-    """Derive the costs of a model and of its variants.
+    """Derive the costs of a model and of its variants, or of those worth comparing.
 
-    Args:
-        model: Any model.
-        labels: The variants, or their labels; if none, those worth comparing.
-        context: Tokens of a sequence; by default :func:`choose_context`.
-        batch: Sequences.
-        weights: The format of the weights.
-        cache: The format of the cache.
-        encoder_tokens: Tokens of the encoder, where the model does not fix them.
-        decimal: Whether reports write memory in powers of ten.
-
-    Raises:
-        ValueError: for a label that cannot be read, or numbers below 1.
+    The fields of the result have the meaning of the arguments.
     """
     tokens = choose_context(model, context)
     candidates = choose_candidates(model, labels, all_sharings=True)
@@ -153,19 +134,7 @@ def compare_costs(
     cache: Format,
     encoder_tokens: int | None = None,
 ) -> tuple[CostRow, ...]:
-    """Derive every cost of every candidate.
-
-    Args:
-        candidates: A model in several variants.
-        context: Tokens of a sequence.
-        batch: Sequences.
-        weights: The format of the weights.
-        cache: The format of the cache.
-        encoder_tokens: Tokens of the encoder, where the model does not fix them.
-
-    Raises:
-        ValueError: for a context or a batch that is not positive.
-    """
+    """Derive every cost of every candidate, for a context and a batch of at least 1."""
     if context < 1 or batch < 1:
         raise ValueError(f"expected a context and a batch of at least 1, got {context} and {batch}")
     seen = encoder_tokens
@@ -205,14 +174,7 @@ def choose_context(model: Model, requested: int | None) -> int:
 def collect_notes(
     model: Model, candidates: Candidates, context: int, *, encoder_tokens: int | None = None
 ) -> list[str]:
-    """Return the limitations of a model's cost figures.
-
-    Args:
-        model: The model.
-        candidates: Its variants.
-        context: Tokens of a sequence.
-        encoder_tokens: The requested tokens of the encoder.
-    """
+    """Return the limitations of a model's cost figures."""
     kinds = (kind for row in candidates.rows for kind in count_kinds(row.model.layers))
     attentions = (layer.attention for layer, _ in kinds)
     variants = (one.config.variant for one in attentions if isinstance(one, ProjectedAttention))

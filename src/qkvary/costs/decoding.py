@@ -21,7 +21,7 @@ from qkvary.costs.parameters import (
     model_parameters,
     projection_parameters,
 )
-from qkvary.costs.replicas import device_read_bytes
+from qkvary.costs.replicas import device_cache_bytes
 
 Bound = Literal["weights", "cache", "arithmetic"]
 """What takes the largest part of a step's time: reading weights, reading the cache, or
@@ -42,9 +42,7 @@ class DecodeStep:
     cache_bytes: int
     """Bytes of cache read; on several devices, their number times the bytes on the fullest one."""
     written_bytes: int
-    """Bytes of cache written."""
     macs: int
-    """Multiply-accumulates."""
 
     @property
     def moved_bytes(self) -> float:
@@ -92,24 +90,20 @@ def decode_step(
 ) -> DecodeStep:
     """Return what one decoding step moves and computes.
 
-    Args:
-        model: Any model that decodes.
-        batch: Sequences.
-        context: Tokens that each attends to, the new one included.
-        weights: The format of the weights.
-        cache: The format of the cache; each stored tensor is read once.
-        devices: Devices that share one copy of the model; what several hold is read by each.
-        encoder_tokens: Tokens of the encoder, where the model does not fix them.
-
-    Raises:
-        ValueError: for a batch or a context that is not positive.
+    Each stored tensor is read once. ``devices`` share one copy of the model; what several hold is
+    read by each.
     """
     if batch < 1:
         raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")
     macs = decode_macs(model, context=context, encoder_tokens=encoder_tokens).total
     # A step ends when the device with the most cache has read it.
-    read = devices * device_read_bytes(
-        model, context=context, stored_as=cache, devices=devices, encoder_tokens=encoder_tokens
+    read = devices * device_cache_bytes(
+        model,
+        context=context,
+        stored_as=cache,
+        devices=devices,
+        encoder_tokens=encoder_tokens,
+        is_read=True,
     )
     # The keys and values of the encoder are written before the first step.
     written = sum(

@@ -22,13 +22,11 @@ class Device:
     title: str
     """The name that the vendor uses."""
     memory_bytes: int
-    """Bytes of memory."""
     bandwidth_bytes_per_second: float | None = None
     """Peak rate of reading memory; ``None`` if not known."""
     flops_per_second_16_bit: float | None = None
     """Peak rate of dense bf16 or fp16 matrix products with 32-bit sums; ``None`` if not known."""
     source: str = ""
-    """The source of the figures."""
 
     def __post_init__(self) -> None:
         if self.memory_bytes < 1:
@@ -95,14 +93,7 @@ DEVICES: dict[str, Device] = {
 }
 """Devices by name."""
 
-_OWN = Device(
-    name="custom",
-    title="a device of your own",
-    memory_bytes=1,
-    bandwidth_bytes_per_second=None,
-    flops_per_second_16_bit=None,
-    source="given",
-)
+_OWN = Device(name="custom", title="a device of your own", memory_bytes=1, source="given")
 
 
 def find_device(name: str) -> Device:
@@ -134,14 +125,7 @@ def choose_device(
 ) -> Device:
     """Return a named device with the given changes, or one that the user describes.
 
-    Args:
-        gpu: The name, such as ``a100-40gb``.
-        memory: Its memory, such as ``24GiB``.
-        bandwidth: Its bandwidth, such as ``68GB/s``.
-        flops: Its 16-bit matrix rate, such as ``2TFLOPS``.
-
-    Raises:
-        ValueError: for an unknown name, an amount that cannot be read, or neither name nor memory.
+    Changes are amounts such as ``24GiB``, ``68GB/s`` and ``2TFLOPS`` (of 16-bit matrix products).
     """
     if gpu is None and memory is None:
         raise ValueError("expected a gpu such as a100-40gb, or a memory such as 24GiB, got neither")

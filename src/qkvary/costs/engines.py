@@ -132,12 +132,12 @@ def allocate_vllm(
 
     Source: ``get_kv_cache_groups`` and what it calls in vllm/v1/core/kv_cache_utils.py,
     vllm/v1/kv_cache_interface.py, ``_align_hybrid_block_size`` in vllm/platforms/interface.py.
-
-    Raises:
-        ValueError: for a model or a format that the engine or these rules do not know.
     """
     _check_decoder(model)
-    settings, form = settings or VllmSettings(), _plain_format(stored_as)
+    settings = settings or VllmSettings()
+    form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
+    if not form.is_uniform or (form.group is not None and form.name not in ("int8", "int4")):
+        raise ValueError(f"expected fp32, bf16, fp16, fp8, int8 or int4 for vLLM, got {form.name}")
     specs = [spec for layer in model.layers for spec in _vllm_specs(layer, form, settings.devices)]
     if not specs:
         raise ValueError("expected layers with a cache for vLLM, got none")
@@ -203,7 +203,7 @@ def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
         scale = 0 if form.group is None else SCALE_BYTES
         of_head = sum(width * form.bits // 8 + scale for width in channels)
         held = max(1, heads // devices) * of_head
-        yield _Spec(token_bytes=held, window=_window(kept))
+        yield _Spec(token_bytes=held, window=kept.reach)
 
 
 def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
@@ -238,7 +238,6 @@ class LlamaCppCache:
     window_bytes: int
     """Bytes of keys and values in layers with a window."""
     state_bytes: int
-    """Bytes of the states of recurrent layers."""
 
     @property
     def total_bytes(self) -> int:
@@ -256,7 +255,7 @@ def allocate_llama_cpp(
     micro_batch: int = 512,
     full_windows: bool = False,
 ) -> LlamaCppCache:
-    """Return how llama.cpp allocates the cache of a model.
+    """Return how llama.cpp allocates the cache of a model, for all sequences together.
 
     Keys and values are always stored separately, except for latents, which have no values (since
     #19067). Windows shorten the cache only in networks with some full-attention layers: if every
@@ -264,31 +263,20 @@ def allocate_llama_cpp(
     int4 means q4_0.
 
     Source: src/llama-context.cpp (padding to 256), src/llama-kv-cache-iswa.cpp (windows),
-    src/llama-memory-recurrent.cpp (states, in 32 bits).
-
-    Args:
-        model: The model.
-        context: Tokens of all sequences (``-c``).
-        sequences: Sequences at once (``-np``).
-        stored_as: The type of keys and values (``-ctk``, ``-ctv``).
-        unified: Whether the sequences share all cells (``--kv-unified``).
-        micro_batch: Tokens of a micro-batch (``-ub``).
-        full_windows: Whether windows keep the whole context (``--swa-full``).
-
-    Raises:
-        ValueError: for a model or a format that the engine or these rules do not know.
+    src/llama-memory-recurrent.cpp (states, in 32 bits). The arguments are those of ``-c``, ``-np``,
+    ``-ctk`` and ``-ctv``, ``--kv-unified``, ``-ub`` and ``--swa-full``.
     """
     _check_decoder(model)
     form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
     streams = 1 if unified else sequences
     cells = _pad(_pad(context) // streams)
     kept = _layers_with_entries(model)
-    windows = {_window(one) for one in kept}
+    windows = {one.reach for one in kept}
     has_both = None in windows and not full_windows
     kv = windowed = 0
     window_cells = None
     for one in kept:
-        window = _window(one)
+        window = one.reach
         if window is None or not has_both:
             kv += cells * _ggml_bytes(one, form)
         else:
@@ -336,13 +324,10 @@ def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf
     ``DynamicCache`` keeps one fewer (``costs.cache``).
 
     Source: ``StaticLayer`` and ``StaticSlidingWindowLayer`` in transformers/cache_utils.py.
-
-    Raises:
-        ValueError: for a model that these rules do not know.
     """
     total = sum(layerwise_cache_bytes(model, context=context, stored_as=stored_as))
     for attention in _layers_with_entries(model):
-        window = _window(attention)
+        window = attention.reach
         if window is not None and window <= context:
             total += entries_bytes(attention, seen=context, kept=1, stored_as=stored_as)
     return total
@@ -386,11 +371,6 @@ def _with_entries(attention: AttentionLayer) -> ProjectedAttention | LatentAtten
     return attention if attention.reads_layer is None else None
 
 
-def _window(attention: ProjectedAttention | LatentAttention) -> int | None:
-    is_projected = isinstance(attention, ProjectedAttention)
-    return attention.config.variant.reach if is_projected else attention.window
-
-
 def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:
     """Return the KV heads and the channels of key and value, which engines store separately."""
     config = attention.config
@@ -400,10 +380,3 @@ def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:
 def _engine_recent(layer: RecurrentLayer) -> int:
     """Return the number of recent tokens, excluding new ones."""
     return layer.recent - layer.recent // layer.taps if layer.taps else layer.recent
-
-
-def _plain_format(stored_as: Format | str) -> Format:
-    form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
-    if not form.is_uniform or (form.group is not None and form.name not in ("int8", "int4")):
-        raise ValueError(f"expected fp32, bf16, fp16, fp8, int8 or int4 for vLLM, got {form.name}")
-    return form

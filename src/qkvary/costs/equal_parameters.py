@@ -13,10 +13,6 @@ def match_parameters(network: Network, target: Network) -> Network:
 
     Every channel of the feed-forward networks has the same number of parameters, so two counts give
     the width. If two widths are equally near, the smaller is taken.
-
-    Args:
-        network: The network that is widened or narrowed.
-        target: The network with the right number of parameters.
     """
     wanted = network_parameters(target).total
     here = network_parameters(network).total

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from qkvary.arch.caches import QUANTIZED_BITS, CacheOptions, CacheStorage
 from qkvary.text.names import short
@@ -29,17 +29,6 @@ MOST_SHARED = 2**20
 _QUANTIZED = re.compile(
     r"(int8|int4|int3|int2)(?:-([gb])([0-9]{1,9}))?(?:-r([0-9]{1,9}))?(?:-(fp64|fp32|bf16|fp16))?"
 )
-
-
-class StoredRows(NamedTuple):
-    """A number of rows stored in one form."""
-
-    coded: int
-    """Number of quantised rows, including their scales if each row has its own."""
-    scales: int
-    """Number of rows of scales that several rows share; each has one scale per channel."""
-    plain: int
-    """Number of rows that are not quantised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +64,23 @@ class Format:
         """The format of rows that are not quantised."""
         return Format(name=f"{self.plain_bits} bits", bits=self.plain_bits)
 
+    def _closed(self, seen: int) -> int:
+        block = self.block or 1
+        return max(0, seen - self.residual) // block * block
+
     def last_closing(self, seen: int) -> int:
         """Return the rows seen when the last block was quantised; 0 before the first."""
-        block = self.block or 1
-        closed = max(0, seen - self.residual) // block * block
+        closed = self._closed(seen)
         return closed + self.residual if closed else 0
 
-    def divide(self, seen: int, kept: int) -> StoredRows:
-        """Return in which forms the last ``kept`` of ``seen`` rows are stored."""
-        block = self.block or 1
-        closed = max(0, seen - self.residual) // block * block
-        coded = max(0, closed - (seen - kept))
-        shared = 0 if self.block is None else math.ceil(coded / block)
-        return StoredRows(coded=coded, scales=shared, plain=kept - coded)
+    def divide(self, seen: int, kept: int) -> tuple[int, int, int]:
+        """Return how many of the last ``kept`` of ``seen`` rows are quantised, and how many not.
+
+        Between the two stand the rows of scales that several rows share.
+        """
+        coded = max(0, self._closed(seen) - (seen - kept))
+        shared = 0 if self.block is None else math.ceil(coded / self.block)
+        return coded, shared, kept - coded
 
     def row_bytes(self, numbers: int) -> int:
         """Return the bytes of a quantised row with its scales."""
@@ -125,9 +118,6 @@ def parse_format(text: str) -> Format:
     """Read a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), or torch's names.
 
     The module's docstring says more about quantised formats.
-
-    Raises:
-        ValueError: for anything else, with the choices.
     """
     name = text.strip().lower()
     name = _ALIASES.get(name, name)
@@ -155,11 +145,7 @@ def parse_format(text: str) -> Format:
 
 
 def parse_formats(text: str | Sequence[str]) -> tuple[Format, ...]:
-    """Read several formats, separated by commas or given as a list.
-
-    Raises:
-        ValueError: for an unknown one.
-    """
+    """Read several formats, separated by commas or given as a list."""
     parts = text.split(",") if isinstance(text, str) else text
     return tuple(dict.fromkeys(map(parse_format, parts)))
 
@@ -187,11 +173,7 @@ def format_options(options: CacheOptions) -> str:
 
 
 def parse_options(text: str) -> CacheOptions:
-    """Read what ``format_options`` wrote: ``int8``, ``int4-g32``, ``int4-b32-r16-rot``.
-
-    Raises:
-        ValueError: for anything else, with the choices.
-    """
+    """Read what ``format_options`` wrote: ``int8``, ``int4-g32``, ``int4-b32-r16-rot``."""
     spelled = text.strip().lower()
     plain = spelled.removesuffix("-rot")
     form = parse_format(plain) if _QUANTIZED.fullmatch(plain) else None
@@ -213,25 +195,15 @@ def parse_options(text: str) -> CacheOptions:
 
 
 def parse_storage(text: str) -> CacheOptions:
-    """Read a storage, quantised or not: ``preallocated``, ``growing``, ``int8-b32``.
-
-    Raises:
-        ValueError: for anything else, with the choices.
-    """
+    """Read a storage, quantised or not: ``preallocated``, ``growing``, ``int8-b32``."""
     name = text.strip().lower()
-    if name == "growing":
-        return CacheOptions(storage="growing")
-    if name == "preallocated":
-        return CacheOptions(storage="preallocated")
+    if name in ("growing", "preallocated"):
+        return CacheOptions(storage="growing" if name == "growing" else "preallocated")
     return parse_options(name)
 
 
 def dtype_bytes(dtype: Dtype) -> int:
-    """Return the bytes of one number.
-
-    Raises:
-        ValueError: for an unknown dtype.
-    """
+    """Return the bytes of one number."""
     if dtype not in get_args(Dtype):
         raise ValueError(f"expected a dtype out of {', '.join(get_args(Dtype))}, got {dtype!r}")
     return parse_format(dtype).bits // 8

@@ -95,7 +95,7 @@ def layer_attention_parameters(attention: AttentionLayer) -> Size:
     return _add([_count(attention.linears), Size(entries)])
 
 
-def feed_forward_parameters(part: FeedForward | Experts) -> Size:
+def _feed_forward_parameters(part: FeedForward | Experts) -> Size:
     """Return the size of one feed-forward network, or of all experts and their router."""
     if isinstance(part, FeedForward):
         return _count(part.linears)
@@ -115,44 +115,37 @@ def network_parameters(config: Network) -> ParameterCount:
 
 def model_parameters(model: Model) -> ParameterCount:
     """Return all parameters of a model by part, including an encoder's."""
-    every = (*model.layers, *(model.encoder.layers if model.encoder else ()))
-    kinds = [(layer, count) for layer, count in count_kinds(every) if layer.has_own_weights]
-    parts = {
-        "embedding": _count(model.tables),
-        "positions": _count(
-            (*model.positions, *(model.encoder.positions if model.encoder else ()))
-        ),
-        "attention": _add(
-            _times(layer_attention_parameters(part), count)
-            for layer, count in kinds
-            for part in (layer.attention, layer.cross)
-            if part is not None
-        ),
-        "feed_forward": _add(
-            _times(feed_forward_parameters(part), count)
-            for layer, count in kinds
-            for part in layer.feed_forward
-        ),
-        "norms": _add(
-            [
-                _count(model.norms),
-                _count(model.encoder.norms if model.encoder else ()),
-                *(_times(_count(layer_norms(layer)), count) for layer, count in kinds),
-            ]
-        ),
-        "head": _count(model.head),
-        "other": _add(
-            [
-                _count(model.others),
-                Size(model.entries),
-                _count(model.encoder.stem if model.encoder else ()),
-                *(_times(_count(layer.others), count) for layer, count in kinds),
-                *(Size(count * layer.entries) for layer, count in kinds),
-            ]
-        ),
+    parts: dict[str, list[Size]] = {
+        "embedding": [_count(model.tables)],
+        "positions": [_count(model.positions)],
+        "attention": [],
+        "feed_forward": [],
+        "norms": [_count(model.norms)],
+        "head": [_count(model.head)],
+        "other": [_count(model.others), Size(model.entries)],
     }
+    layers = model.layers
+    if model.encoder is not None:
+        layers += model.encoder.layers
+        parts["positions"].append(_count(model.encoder.positions))
+        parts["norms"].append(_count(model.encoder.norms))
+        parts["other"].append(_count(model.encoder.stem))
+    for layer, count in count_kinds(layers):
+        if not layer.has_own_weights:
+            continue
+        crossing = () if layer.cross is None else (layer.cross,)
+        attentions = map(layer_attention_parameters, (layer.attention, *crossing))
+        own = {
+            "attention": _add(attentions),
+            "feed_forward": _add(map(_feed_forward_parameters, layer.feed_forward)),
+            "norms": _count(layer_norms(layer)),
+            "other": _add([_count(layer.others), Size(layer.entries)]),
+        }
+        for name, size in own.items():
+            parts[name].append(Size(count * size.weights, count * size.biases))
+    sums = {name: _add(sizes) for name, sizes in parts.items()}
     return ParameterCount(
-        **{name: size.total for name, size in parts.items()}, biases=_add(parts.values()).biases
+        **{name: size.total for name, size in sums.items()}, biases=_add(sums.values()).biases
     )
 
 
@@ -197,10 +190,6 @@ def _count(parts: Iterable[Linear | Table | Norm]) -> Size:
         Size(0 if isinstance(part, Linear) and part.tied else part.weights, part.biases)
         for part in parts
     )
-
-
-def _times(size: Size, count: int) -> Size:
-    return Size(count * size.weights, count * size.biases)
 
 
 def _add(parts: Iterable[Size]) -> Size:

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     """Return whether a point is nowhere larger than another, and smaller somewhere.
 
-    Args:
-        one: Its quantities; what should be large comes with its sign turned.
-        other: The same quantities of the other point.
+    What should be large comes with its sign turned.
     """
     pairs = list(zip(one, other, strict=True))
     return all(own <= its for own, its in pairs) and any(own < its for own, its in pairs)

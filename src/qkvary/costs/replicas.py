@@ -5,16 +5,9 @@ device. A tensor from which all heads make keys and values (a latent, the layer 
 give the values) is on every device too. A layer that stores any latent counts as undivided.
 """
 
-from collections.abc import Sequence
-
 from qkvary.arch.blocks import INPUT_STORED, AttentionLayer, Layer, ProjectedAttention
 from qkvary.arch.models import Model, count_kinds
-from qkvary.costs.cache import (
-    crossing_bytes,
-    crossing_read_bytes,
-    layer_cache_bytes,
-    layer_read_bytes,
-)
+from qkvary.costs.cache import crossing_bytes, layer_cache_bytes, layer_read_bytes
 from qkvary.costs.formats import Format
 
 NEEDED_WHOLE = (*INPUT_STORED, "latent", "keys")
@@ -28,64 +21,31 @@ def device_cache_bytes(
     stored_as: Format,
     devices: int,
     encoder_tokens: int | None = None,
+    is_read: bool = False,
 ) -> int:
     """Return the peak bytes of one sequence's cache on the fullest device, up to ``context``.
 
-    Args:
-        model: Any model that decodes.
-        context: Tokens seen so far; of a model with an encoder, the decoder's.
-        stored_as: The format of the cache.
-        devices: Devices that share one copy of the model.
-        encoder_tokens: Tokens of the encoder, where the model does not fix them.
-    """
-    seen = model.count_encoder_tokens(encoder_tokens, context)
-    kinds = count_kinds(model.layers)
-    return kinds_cache_bytes(
-        kinds, context=context, stored_as=stored_as, devices=devices, encoder_tokens=seen
-    )
-
-
-def kinds_cache_bytes(
-    kinds: Sequence[tuple[Layer, int]],
-    *,
-    context: int,
-    stored_as: Format,
-    devices: int,
-    encoder_tokens: int,
-) -> int:
-    """Return :func:`device_cache_bytes` for layers whose kinds are already counted."""
-
-    def keep(layer: Layer) -> int:
-        own = layer_cache_bytes(layer.attention, context=context, stored_as=stored_as, peak=True)
-        crossed = crossing_bytes(layer, encoder_tokens=encoder_tokens, stored_as=stored_as)
-        return _on_fullest(layer, own, crossed, devices)
-
-    return sum(count * keep(layer) for layer, count in kinds)
-
-
-def device_read_bytes(
-    model: Model,
-    *,
-    context: int,
-    stored_as: Format,
-    devices: int,
-    encoder_tokens: int | None = None,
-) -> int:
-    """Return the bytes of one sequence's cache that the fullest device reads for one token.
-
-    For the arguments see :func:`device_cache_bytes`; the new token is the last of ``context``.
+    With ``is_read``, return what that device reads for the last token of ``context``.
     """
     seen = model.count_encoder_tokens(encoder_tokens, context)
 
-    def read(layer: Layer) -> int:
-        own = layer_read_bytes(layer.attention, context=context, stored_as=stored_as)
-        crossed = crossing_read_bytes(layer, encoder_tokens=seen, stored_as=stored_as)
-        return _on_fullest(layer, own, crossed, devices)
+    def count(layer: Layer) -> int:
+        attention, cross = layer.attention, layer.cross
+        own = (
+            layer_read_bytes(attention, context=context, stored_as=stored_as)
+            if is_read
+            else layer_cache_bytes(attention, context=context, stored_as=stored_as, peak=True)
+        )
+        held = _device_bytes(attention, own, devices)
+        if cross is None:
+            return held
+        crossed = crossing_bytes(layer, encoder_tokens=seen, stored_as=stored_as, is_read=is_read)
+        return held + _device_bytes(cross, crossed, devices)
 
-    return sum(count * read(layer) for layer, count in count_kinds(model.layers))
+    return sum(number * count(layer) for layer, number in count_kinds(model.layers))
 
 
-def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
+def _device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
     """Return how many of ``size`` bytes are on the device with the most heads."""
     if not isinstance(attention, ProjectedAttention) or attention.storage in NEEDED_WHOLE:
         return size
@@ -94,9 +54,3 @@ def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
     cached = config.variant.cached
     held = sum(-(-config.heads(one) // devices) * config.channels(one) for one in cached)
     return -(-size * held // sum(map(config.width, cached)))
-
-
-def _on_fullest(layer: Layer, own: int, crossed: int, devices: int) -> int:
-    """Return the bytes of a layer and of its cross attention on the fullest device."""
-    held = device_bytes(layer.attention, own, devices)
-    return held if layer.cross is None else held + device_bytes(layer.cross, crossed, devices)

@@ -7,12 +7,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from qkvary.arch.models import Model, count_kinds
+from qkvary.arch.models import Model
 from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.decoding import Bound, DecodeStep, decode_step, weight_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.formats import Format
-from qkvary.costs.replicas import device_cache_bytes, kinds_cache_bytes
+from qkvary.costs.replicas import device_cache_bytes
 
 Fills = Literal["weights", "cache"]
 REPLICA_SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -190,13 +190,7 @@ def _choose_replica(
         if best is not None and size >= best[0]:
             break
         free = demand.usable_bytes - _divide_up(weights, size)
-        one = device_cache_bytes(
-            model,
-            context=demand.context,
-            stored_as=cache,
-            devices=size,
-            encoder_tokens=demand.encoder_tokens,
-        )
+        one = _held_bytes(model, demand, cache, size, demand.context)
         if free < max(1, one):
             continue
         batch = demand.users if one == 0 else free // one
@@ -211,17 +205,9 @@ def _longest_context(
 ) -> int | None:
     """Return the longest context whose cache fits in memory with the weights, by bisection."""
     free = demand.usable_bytes - _divide_up(weights, size)
-    kinds = count_kinds(model.layers)
 
     def fits(tokens: int) -> bool:
-        held = kinds_cache_bytes(
-            kinds,
-            context=tokens,
-            stored_as=cache,
-            devices=size,
-            encoder_tokens=model.count_encoder_tokens(demand.encoder_tokens, tokens),
-        )
-        return held <= free
+        return _held_bytes(model, demand, cache, size, tokens) <= free
 
     if not fits(1):
         return 0
@@ -232,6 +218,17 @@ def _longest_context(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def _held_bytes(model: Model, demand: Demand, cache: Format, size: int, tokens: int) -> int:
+    """Return the bytes of one user's cache on each of the ``size`` devices of a replica."""
+    return device_cache_bytes(
+        model,
+        context=tokens,
+        stored_as=cache,
+        devices=size,
+        encoder_tokens=demand.encoder_tokens,
+    )
 
 
 def _divide_up(amount: int, parts: int) -> int:

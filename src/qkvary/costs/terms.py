@@ -38,11 +38,6 @@ def decode_term_macs(config: AttentionConfig, keys: int) -> int:
     return sum(rule(config, keys) for rule in own) + sum(rule(config, keys, keys) for rule in rest)
 
 
-def _plus_parameters(config: AttentionConfig) -> tuple[int, int]:
-    maps = _plus_maps(config)
-    return maps * config.position.plus_features, maps
-
-
 def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of the key bias g(j), made once a batch, and of its channel in the keys.
 
@@ -59,10 +54,6 @@ def _key_bias_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
     return pairs * config.num_heads * max(1, _plus_maps(config) // config.num_kv_heads)
 
 
-def _key_bias_parameters(config: AttentionConfig) -> tuple[int, int]:
-    return _plus_maps(config) * (1 + config.position.key_positions), 0
-
-
 def _plus_maps(config: AttentionConfig) -> int:
     return config.num_heads if config.position.plus_per_head else 1
 
@@ -70,10 +61,6 @@ def _plus_maps(config: AttentionConfig) -> int:
 def _relative_parameters(config: AttentionConfig) -> tuple[int, int]:
     reach = config.position.relative_distance
     return config.num_heads * (reach + 1 if config.causal else 2 * reach + 1), 0
-
-
-def _norm_parameters(config: AttentionConfig) -> tuple[int, int]:
-    return config.width(config.variant.sharing.key), 0
 
 
 def _head_norm_parameters(config: AttentionConfig) -> tuple[int, int]:
@@ -105,19 +92,13 @@ def _absorbed_macs(config: AttentionConfig, keys: int) -> int:
     return 2 * config.num_heads * (rank * size + keys * (rank - size))
 
 
-def _decoupled_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
-    return pairs * config.num_heads * config.rotated_channels
-
-
-def _decay_parameters(config: AttentionConfig) -> tuple[int, int]:
-    return config.num_kv_heads if config.variant.decay == "learned" else 0, 0
-
-
 _NOT_KNOWN = TermCost(absorbs_key=False)
 """The costs of a part from a user's file, which are not counted."""
 
 TERMS: Mapping[str, TermCost] = {
-    "kv_norm": TermCost(parameters=_norm_parameters, absorbs_key=False),
+    "kv_norm": TermCost(
+        parameters=lambda config: (config.width(config.variant.sharing.key), 0), absorbs_key=False
+    ),
     "latent": TermCost(
         parameters=_latent_parameters,
         macs=_expanding_macs,
@@ -126,17 +107,30 @@ TERMS: Mapping[str, TermCost] = {
     ),
     "qk-norm": TermCost(parameters=_head_norm_parameters, absorbs_key=False),
     "qk-norm-wide": TermCost(parameters=_head_norm_parameters, absorbs_key=False),
-    "decoupled": TermCost(macs=_decoupled_macs),
+    "decoupled": TermCost(
+        macs=lambda config, _, pairs: pairs * config.num_heads * config.rotated_channels
+    ),
     "rotary": TermCost(absorbs_key=False),
     "diagonal": TermCost(absorbs_key=False),
     "unscaled-diagonal": TermCost(absorbs_key=False),
     "soft_cap": TermCost(),
-    "plus": TermCost(parameters=_plus_parameters, macs=_plus_macs),
-    "key_bias": TermCost(parameters=_key_bias_parameters, macs=_key_bias_macs),
+    "plus": TermCost(
+        parameters=lambda config: (
+            _plus_maps(config) * config.position.plus_features,
+            _plus_maps(config),
+        ),
+        macs=_plus_macs,
+    ),
+    "key_bias": TermCost(
+        parameters=lambda config: (_plus_maps(config) * (1 + config.position.key_positions), 0),
+        macs=_key_bias_macs,
+    ),
     "relative": TermCost(parameters=_relative_parameters),
     "alibi": TermCost(),
     "temperature": TermCost(),
-    "decay": TermCost(parameters=_decay_parameters),
+    "decay": TermCost(
+        parameters=lambda config: (config.num_kv_heads * (config.variant.decay == "learned"), 0)
+    ),
 }
 """The costs of each term."""
 

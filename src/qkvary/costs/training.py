@@ -151,8 +151,12 @@ def activation_bytes(
     d_model = model.d_model
 
     def count(layer: Layer) -> int:
-        own, crossed = activation_numbers(layer, d_model), crossing_numbers(layer)
-        return tokens * own + seen * crossed
+        numbers = tokens * activation_numbers(layer, d_model)
+        if layer.cross is not None:
+            config = layer.cross.config
+            cached = config.variant.cached
+            numbers += seen * sum(config.width(one) for one in cached if one != IDENTITY)
+        return numbers
 
     blocks = map_layers(model.layers, count)
     inputs = tokens * d_model * len(model.layers)
@@ -181,14 +185,6 @@ def activation_numbers(layer: Layer, d_model: int) -> int:
         config = layer.cross.config
         numbers += 2 * config.num_heads * config.size_per_head
     return numbers + sum(_feed_forward_numbers(part) for part in layer.feed_forward)
-
-
-def crossing_numbers(layer: Layer) -> int:
-    """Numbers that a block's cross attention keeps per encoder token."""
-    if layer.cross is None:
-        return 0
-    config = layer.cross.config
-    return sum(config.width(source) for source in config.variant.cached if source != IDENTITY)
 
 
 def _attention_numbers(attention: AttentionLayer) -> int:

@@ -77,14 +77,9 @@ def serve_variants(
 ) -> tuple[ServedVariant, ...]:
     """Plan every candidate in every format, and compare candidates within a format.
 
-    A candidate that stores only states is planned in the first format alone.
-
-    Args:
-        candidates: A model in several variants.
-        demand: The demand.
-        formats: The formats of the cache.
-        size: The papers' model whose published changes are used.
-        hidden_candidates: Variants that are not shown but may dominate one that is.
+    A candidate that stores only states is planned in the first format alone. ``size`` names the
+    papers' model whose published changes are used; hidden candidates may dominate one that is
+    shown.
     """
     shown = {candidate.label for candidate in candidates}
     hidden = [extra for extra in hidden_candidates if extra.label not in shown]
@@ -154,11 +149,8 @@ def nearest_size(parameters: int) -> Size:
 def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[str, ...]:
     """Return the options that serve, in the order in which one would try them.
 
-    The order is: fewer bits of cache, exact savings, a conversion, training, a smaller model.
-
-    Args:
-        served: Every variant in every format, the given model in the first format first.
-        demand: The demand.
+    The order is: fewer bits of cache, exact savings, a conversion, training, a smaller model. The
+    first of ``served`` is the given model in the first format.
     """
     original = served[0]
     first = [row for row in served if row.cache == original.cache]
@@ -177,7 +169,7 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
         if plan.user_bytes < original.plan.user_bytes
     ]
     bits = [f"{plan.cache.name}: {_held(plan)}" for plan in fewer]
-    better = [row for row in _rank(first) if not row.is_original]
+    better = (row for row in _rank(first) if not row.is_original)
     trained = next((row for row in better if _needs_fewer(row, original)), None)
     return (
         (
@@ -237,7 +229,10 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
     first = [row for row in served if row.cache == served[0].cache]
     frontier = [row for row in _rank(first) if row.status == "frontier" and not row.is_original]
     if frontier:
-        listing = (f"{row.label} ({_devices(row)}, {_change(row)})" for row in frontier)
+        listing = (
+            f"{row.label} ({count(row.plan.devices or 0, 'device')}, {_change(row)})"
+            for row in frontier
+        )
         yield f"On the published frontier, with training: {'; '.join(listing)}."
     for row in first:
         if row.dominated_by:
@@ -256,16 +251,17 @@ def _warn_of_llama_cpp(rows: Sequence[ServedVariant]) -> Iterator[str]:
     """Yield the cost of K=V with several KV heads in an engine that has no kernel for it."""
     for row in rows:
         attention = row.model.layers[0].attention
-        if isinstance(attention, ProjectedAttention):
-            sharing, heads = attention.config.variant.sharing, attention.config.num_kv_heads
-            if sharing.key == sharing.value and heads > 1:
-                yield (
-                    f"Stock llama.cpp pays time for K=V with many KV heads ({row.label}): it "
-                    f"multiplies each query head with the whole tensor, {heads} times as much as "
-                    "head by head. With 8 KV heads it had 0.38 times the speed of QKV, with one "
-                    "0.95 times (measured at 30M)."
-                )
-                return
+        if not isinstance(attention, ProjectedAttention):
+            continue
+        sharing, heads = attention.config.variant.sharing, attention.config.num_kv_heads
+        if sharing.key == sharing.value and heads > 1:
+            yield (
+                f"Stock llama.cpp pays time for K=V with many KV heads ({row.label}): it "
+                f"multiplies each query head with the whole tensor, {heads} times as much as "
+                "head by head. With 8 KV heads it had 0.38 times the speed of QKV, with one "
+                "0.95 times (measured at 30M)."
+            )
+            return
 
 
 def advise_task(kind: TaskKind) -> Iterator[str]:
@@ -385,7 +381,3 @@ def _authors_own_claim(rows: Sequence[ServedVariant]) -> Iterator[str]:
         f"halves the cache again (Q-MQA, {_change(both)}). Per byte, sharing heads costs less "
         "until then."
     )
-
-
-def _devices(row: ServedVariant) -> str:
-    return count(row.plan.devices or 0, "device")

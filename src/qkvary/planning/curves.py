@@ -66,19 +66,13 @@ class _Curves:
     """Lines of a chart, with their cache and axis."""
 
     curves: tuple[Curve, ...]
-    """The lines."""
     cache: Format
-    """The number format of the cache."""
     low: float
-    """The start of the horizontal axis."""
     high: float
-    """The end of the horizontal axis."""
     context: int
     """The requested context: cached tokens per user."""
     device: str
-    """The device, in words."""
     memory_bytes: int
-    """The memory of the device."""
     left_out: tuple[str, ...]
     """Rows without a line: they have no cache, or a single user exceeds the axis."""
 
@@ -91,7 +85,6 @@ class CacheCurves(_Curves):
     """
 
     max_tokens: int | None
-    """The maximum context of the model."""
     free_bytes: int
     """The memory that the reserve and the weights of the given model leave."""
 
@@ -132,7 +125,6 @@ class QualityPoints:
     """The papers' changes of perplexity against cache, for one size."""
 
     size: Size
-    """The size of the networks."""
     points: tuple[PublishedPoint, ...]
     """Every trained variant, largest cache first."""
     caveats: tuple[str, ...]
@@ -237,11 +229,7 @@ def compute_user_curves(plan: Plan) -> UserCurves | None:
 
 
 def compute_quality_points(size: Size) -> QualityPoints:
-    """Compute the papers' quality against cache at one size, with its limitations.
-
-    Args:
-        size: The size of the networks.
-    """
+    """Compute the papers' quality against cache at one size, with its limitations."""
     found = qualities(size)
     placed = {one.variant: one for one in frontier_positions(size)}
     whole = placed[BASELINE].cost

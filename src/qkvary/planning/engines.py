@@ -27,7 +27,6 @@ class EngineRow:
     """One user's cache in one engine."""
 
     engine: str
-    """The engine, in words."""
     user_bytes: int | None = None
     """Bytes of one user's cache at the full context, on all devices of a replica; ``None`` where
     the rules do not cover the model."""

@@ -57,7 +57,6 @@ class Quality:
     variant: str
     """The canonical label of the variant."""
     size: Size
-    """The size of the compared networks."""
     change_percent: float
     """The change of perplexity in percent, recomputed from the two printed perplexities."""
     low: float
@@ -71,7 +70,6 @@ class Quality:
     seeds: int
     """The number of trained networks that the figure is a mean of."""
     source: str
-    """The paper and its table."""
     caveats: tuple[str, ...]
     """Limitations of the figure, in sentences."""
 
@@ -128,13 +126,7 @@ class FrontierPosition:
 def quality_of(label: str, size: Size = "300M") -> Quality | None:
     """Return the published change of a variant, or None if there is none at this size.
 
-    Args:
-        label: The variant, in any spelling. GQA counts KV heads, so GQA-4 exists at 300M (of 16
-            heads) and GQA-8 at 1.2B (of 32).
-        size: The size of the networks.
-
-    Raises:
-        ValueError: for an unknown label or size.
+    GQA counts KV heads, so GQA-4 exists at 300M (of 16 heads) and GQA-8 at 1.2B (of 32).
     """
     variant = canonical_label(label)
     table = _table(size)
@@ -168,13 +160,6 @@ def change_per_real_token(change_percent: float, real_fraction: float) -> float:
 
     If a share f of the positions is real and the loss of padding is 0, a mean loss L over all
     positions is L/f per real token, so perplexities are raised to the power 1/f.
-
-    Args:
-        change_percent: The change of the published perplexity.
-        real_fraction: The share f.
-
-    Raises:
-        ValueError: for a share outside (0, 1], or a change that leaves no perplexity.
     """
     if not 0 < real_fraction <= 1:
         raise ValueError(f"expected a share of real tokens in (0, 1], got {real_fraction}")
@@ -194,13 +179,9 @@ def frontier_positions(size: Size = "300M") -> tuple[FrontierPosition, ...]:
 def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQuality | None:
     """Return the published change of quality of a variant, or None if none was published.
 
-    A printed change is quoted; in a column of results, the baseline is subtracted.
-
-    Args:
-        label: The variant, in any spelling.
-        num_heads: Query heads of the layer that the change is shown for; networks with as many
-            query heads come first. For a variant with fewer KV heads, other networks are skipped,
-            because they share another part of the cache.
+    A printed change is quoted; in a column of results, the baseline is subtracted. Networks with as
+    many query heads as ``num_heads`` come first. For a variant with fewer KV heads, other networks
+    are skipped, because they share another part of the cache.
     """
     parsed = parse_variant(label)
     variant, shares_heads = format_label(parsed), parsed.num_kv_heads is not None

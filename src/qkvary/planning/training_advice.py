@@ -33,13 +33,9 @@ class TrainedVariant:
     """One variant, planned for training on one device."""
 
     label: str
-    """The label of the variant."""
     is_original: bool
-    """Whether it is the given model."""
     parameters: int
-    """The number of parameters."""
     plan: TrainingPlan
-    """Memory and throughput."""
     published_tokens_per_second: float | None
     """The speed that paper 1 measured for its 300M models on its own machines."""
     quality: Quality | None
@@ -51,11 +47,7 @@ def train_variants(
 ) -> tuple[TrainedVariant, ...]:
     """Plan the training of every candidate on one device.
 
-    Args:
-        candidates: A model in several variants.
-        demand: The device, its reserve and the sequence length.
-        regime: The settings of training.
-        size: The papers' model whose published changes are used.
+    ``size`` names the papers' model whose published changes are used.
     """
     speeds = _published_speeds() if size == "300M" else {}
     rows: list[TrainedVariant] = []

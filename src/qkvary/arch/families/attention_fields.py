@@ -1,17 +1,19 @@
-"""Heads, windows and rotation of configurations, and the attention layer made of them.
+"""Heads and rotation of configurations, the attention made of them, and the model around layers.
 
 The parts that most families share; a part of one family is in the file of that family.
 """
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.blocks import Indexer, LatentAttention, Layer
 from qkvary.arch.families.fields import Fields
-from qkvary.arch.sharing import share
+from qkvary.arch.models import Model
+from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.terms import ScorePosition
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import QKV
 
 MOST_KINDS = 100
 """Maximum number of kinds of layers; more is a mistake in the configuration, and each kind is
@@ -21,19 +23,15 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 Kind = TypeVar("Kind", bound=Hashable)
 Made = TypeVar("Made")
 
-_SEPARATE = Variant(sharing=share("q", "k", "v"))
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
     """The sizes of an attention layer."""
 
     d_model: int
-    """Width of the residual stream."""
     count: int
     """Query heads."""
     kv_count: int
-    """KV heads."""
     dim: int | None = None
     """Channels of a head; ``None`` means ``d_model / count``."""
 
@@ -46,20 +44,9 @@ class Heads:
         bias: bool = False,
         out_bias: bool = False,
     ) -> AttentionConfig:
-        """Return a causal layer of these sizes with separate queries, keys and values.
-
-        Args:
-            window: Tokens that a query sees, itself included; ``None`` for all.
-            positions: The joint position term of the scores.
-            rotation: Base and fraction of rotary positions.
-            bias: Biases on the input projections.
-            out_bias: Bias on the output projection.
-
-        Raises:
-            ValueError: where the sizes do not fit each other.
-        """
+        """Return a causal layer of these sizes with separate queries, keys and values."""
         variant = dataclasses.replace(
-            _SEPARATE,
+            QKV,
             num_kv_heads=None if self.kv_count == self.count else self.kv_count,
             window=window,
             positions=positions,
@@ -82,30 +69,15 @@ def rotary_section(fields: Fields) -> Fields:
     """Return the settings of rotary positions, where transformers reads them.
 
     ``rope_scaling`` replaces ``rope_parameters``, unless it is empty.
-
-    Raises:
-        ValueError: if one of the two is no section.
     """
-    found = Fields({}, fields.family)
-    for name in ("rope_parameters", "rope_scaling"):
-        section = fields.section(name)
-        found = section if section is not None and section.content else found
-    return found
+    sections = [fields.nested(name) for name in ("rope_parameters", "rope_scaling")]
+    return sections[1] if sections[1].content else sections[0]
 
 
 def read_rotation(
     fields: Fields, *, fraction: float = 1.0, base: float = 10_000.0
 ) -> PositionConfig:
-    """Return base and fraction of rotary positions, from their section or from the top level.
-
-    Args:
-        fields: The configuration.
-        fraction: The default share of rotated channels.
-        base: The default base of the frequencies.
-
-    Raises:
-        ValueError: if a value makes no sense.
-    """
+    """Return base and fraction of rotary positions, from their section or from the top level."""
     nested = rotary_section(fields)
     names = ("partial_rotary_factor", "rotary_pct")
     bases = ("rope_theta", "rotary_emb_base")
@@ -116,13 +88,65 @@ def read_rotation(
 
 
 def build_each(kinds: Sequence[Kind], build: Callable[[Kind], Made]) -> tuple[Made, ...]:
-    """Return one value per entry of ``kinds``, each distinct kind built once.
-
-    Raises:
-        ValueError: for more kinds than can be meant.
-    """
+    """Return one value per entry of ``kinds``, each distinct kind built once."""
     different = len(set(kinds))
     if different > MOST_KINDS:
         raise ValueError(f"expected layers of at most {MOST_KINDS} kinds, got {different:,}")
     built = {kind: build(kind) for kind in dict.fromkeys(kinds)}
     return tuple(built[kind] for kind in kinds)
+
+
+def build_decoder(
+    fields: Fields,
+    name: str,
+    layers: tuple[Layer, ...],
+    *,
+    tied: bool | None,
+    head_bias: bool = False,
+    **others: Any,
+) -> Model:
+    """Return a model of these layers with one table of tokens, a final norm and a head.
+
+    ``tied`` is the default of ``tie_word_embeddings``; ``None`` means that the head is never the
+    table. ``others`` are fields of the model that differ.
+    """
+    d_model, vocabulary = layers[0].attention.d_model, fields.size("vocab_size")
+    is_tied = tied is not None and fields.flag("tie_word_embeddings", default=tied)
+    head = Linear(inputs=d_model, outputs=vocabulary, tied=is_tied, bias=head_bias)
+    usual: dict[str, Any] = {
+        "tables": (Table(rows=vocabulary, width=d_model),),
+        "norms": (Norm(width=d_model),),
+        "head": (head,),
+    }
+    if "max_tokens" not in others:
+        usual["max_tokens"] = fields.optional_size("max_position_embeddings")
+    return Model(name=name, layers=layers, vocabulary=vocabulary, **usual | others)
+
+
+def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
+    """Return the latent attention of a configuration, whose indexer may be an earlier layer's."""
+    indexer = None
+    if fields.has("index_topk"):
+        indexer = Indexer(
+            width=fields.size("index_head_dim"),
+            heads=fields.size("index_n_heads"),
+            top=fields.size("index_topk"),
+            is_shared=shares_indexer,
+        )
+    return LatentAttention(
+        d_model=fields.size("hidden_size"),
+        num_heads=fields.size("num_attention_heads"),
+        q_rank=fields.optional_size("q_lora_rank"),
+        kv_rank=fields.size("kv_lora_rank"),
+        nope_dim=fields.size("qk_nope_head_dim"),
+        rope_dim=fields.size("qk_rope_head_dim"),
+        value_dim=fields.size("v_head_dim"),
+        bias=fields.flag("attention_bias", default=False),
+        indexer=indexer,
+    )
+
+
+def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
+    """Return what a model leaves out, as transformers does; ``predicts`` is the default."""
+    further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
+    return ("does not count what predicts further tokens",) if further else ()

@@ -8,18 +8,16 @@ Source: the configuration and modelling files of transformers 5.23.0 for each ``
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
-from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention, attention_width
-from qkvary.arch.families.attention_fields import Heads, build_each, read_rotation
+from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention
+from qkvary.arch.families.attention_fields import Heads, build_decoder, build_each, read_rotation
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
-PHI_ROTATED = 0.5
-"""The share of rotated channels if a Phi configuration omits it."""
-NEO_WINDOW = 256
-"""The window if a GPT-Neo configuration omits it."""
 OPT_OFFSET = 2
 """Rows of OPT's learned positions that belong to no token."""
 
@@ -27,23 +25,11 @@ OPT_OFFSET = 2
 def _read_gpt2(fields: Fields, name: str) -> Model:
     if fields.flag("add_cross_attention", default=False):
         raise fields.refuse("add_cross_attention", "false")
-    heads = _equal_heads(fields, ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
-    d_model = heads.d_model
-    layer = _build_layer(
-        heads.attend(bias=True, out_bias=True), d_ff=fields.size("n_inner", default=4 * d_model)
-    )
-    tokens = fields.size("n_positions", "max_position_embeddings")
-    vocabulary, tied = _read_vocabulary(fields, tied=True)
-    return Model(
-        name=name,
-        layers=(layer,) * fields.layers("n_layer", "num_hidden_layers"),
-        vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
-        positions=(Table(rows=tokens, width=d_model),),
-        norms=(Norm(width=d_model, bias=True),),
-        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
-        max_tokens=tokens,
-    )
+    heads = _gpt_heads(fields)
+    d_ff = fields.size("n_inner", default=4 * heads.d_model)
+    layer = _build_layer(heads.attend(bias=True, out_bias=True), d_ff=d_ff)
+    learned = _learn_positions(fields, heads.d_model, "n_positions", "max_position_embeddings")
+    return _build(fields, name, layer, tied=True, **learned)
 
 
 def _read_gpt1(fields: Fields, name: str) -> Model:
@@ -53,19 +39,17 @@ def _read_gpt1(fields: Fields, name: str) -> Model:
 
 
 def _read_ctrl(fields: Fields, name: str) -> Model:
-    heads = _equal_heads(fields, ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
-    layer = _build_layer(heads.attend(bias=True, out_bias=True), d_ff=fields.size("dff"))
+    config = _gpt_heads(fields).attend(bias=True, out_bias=True)
+    layer = _build_layer(config, d_ff=fields.size("dff"))
     return _build(fields, name, layer, tied=True, head_bias=True)
 
 
 def _read_biogpt(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields)
-    d_model, tokens = heads.d_model, fields.size("max_position_embeddings")
-    layer = _build_layer(
-        heads.attend(bias=True, out_bias=True), d_ff=fields.size("intermediate_size")
-    )
-    table = Table(rows=tokens + OPT_OFFSET, width=d_model)
-    return replace(_build(fields, name, layer, tied=True), positions=(table,))
+    d_ff = fields.size("intermediate_size")
+    layer = _build_layer(heads.attend(bias=True, out_bias=True), d_ff=d_ff)
+    learned = _learn_positions(fields, heads.d_model, "max_position_embeddings", unused=OPT_OFFSET)
+    return _build(fields, name, layer, tied=True, **learned)
 
 
 def _read_japanese_neox(fields: Fields, name: str) -> Model:
@@ -83,46 +67,50 @@ def _read_japanese_neox(fields: Fields, name: str) -> Model:
 
 def _read_opt(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields)
-    d_model = heads.d_model
+    d_model, vocabulary = heads.d_model, fields.size("vocab_size")
     bias = fields.flag("enable_bias", default=True)
-    learned = fields.flag("layer_norm_elementwise_affine", default=True)
-    norm = (Norm(width=d_model, bias=True),) if learned else ()
-    layer = Layer(
-        attention=ProjectedAttention(config=heads.attend(bias=bias, out_bias=bias)),
-        feed_forward=(FeedForward(d_model=d_model, d_ff=fields.size("ffn_dim"), bias=bias),),
-        norms=norm * 2,
+    layer = _build_layer(
+        heads.attend(bias=bias, out_bias=bias), d_ff=fields.size("ffn_dim"), bias=bias
     )
+    if not fields.flag("layer_norm_elementwise_affine", default=True):
+        layer = replace(layer, norms=())
     ends_normed = fields.flag("do_layer_norm_before", default=True) and not fields.flag(
         "_remove_final_layer_norm", default=False
     )
     width = fields.size("word_embed_proj_dim", default=d_model)
     into, out = Linear(inputs=width, outputs=d_model), Linear(inputs=d_model, outputs=width)
-    tokens = fields.size("max_position_embeddings")
-    vocabulary, tied = _read_vocabulary(fields, tied=True)
-    return Model(
-        name=name,
-        layers=(layer,) * fields.layers("num_hidden_layers"),
-        vocabulary=vocabulary,
+    tied = fields.flag("tie_word_embeddings", default=True)
+    return _build(
+        fields,
+        name,
+        layer,
+        tied=tied,
         tables=(Table(rows=vocabulary, width=width),),
-        positions=(Table(rows=tokens + OPT_OFFSET, width=d_model),),
-        norms=norm if ends_normed else (),
+        norms=layer.norms[:1] if ends_normed else (),
         head=(Linear(inputs=width, outputs=vocabulary, tied=tied),),
         others=() if width == d_model else (into, out),
-        max_tokens=tokens,
+        **_learn_positions(fields, d_model, "max_position_embeddings", unused=OPT_OFFSET),
     )
 
 
 def _read_bloom(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields, ("n_embed", "hidden_size"), ("n_head", "num_attention_heads"))
     config = heads.attend(positions="alibi", bias=True, out_bias=True)
-    layer = _build_layer(config, d_ff=4 * heads.d_model)
+    model = _build(fields, name, _build_layer(config, d_ff=4 * heads.d_model), tied=True)
     # The second norm comes after the embedding.
-    return _build(fields, name, layer, tied=True, norms=2)
+    return replace(model, norms=model.norms * 2)
 
 
 def _read_falcon(fields: Fields, name: str) -> Model:
     new = fields.flag("new_decoder_architecture", default=False)
-    heads = _read_falcon_heads(fields, new=new)
+    count = fields.size("num_attention_heads", "n_head")
+    kv_count = fields.size("num_kv_heads", default=count)
+    if not new and fields.flag("multi_query", default=True):
+        kv_count = 1
+    elif not new and kv_count != count:
+        raise fields.refuse("num_kv_heads", f"{count}, as many as query heads, or multi_query")
+    d_model = fields.size("n_embed", "hidden_size")
+    heads = Heads(d_model=d_model, count=count, kv_count=kv_count)
     bias = fields.flag("bias", default=False)
     config = heads.attend(
         positions="alibi" if fields.flag("alibi", default=False) else "rotary",
@@ -134,57 +122,32 @@ def _read_falcon(fields: Fields, name: str) -> Model:
     norms = fields.size("num_ln_in_parallel_attn", default=2 if new else 1) if parallel else 2
     if norms > 2:
         raise fields.refuse("num_ln_in_parallel_attn", "1 or 2")
-    d_ff = fields.size("ffn_hidden_size", default=4 * heads.d_model)
+    d_ff = fields.size("ffn_hidden_size", default=4 * d_model)
     layer = _build_layer(config, d_ff=d_ff, bias=bias, norms=norms)
-    shared = heads.count // heads.kv_count
+    shared = count // kv_count
     note = f"transformers stores keys and values {shared} times, once for every query head"
     return _build(fields, name, layer, tied=True, notes=(note,) if new and shared > 1 else ())
 
 
-def _read_falcon_heads(fields: Fields, *, new: bool) -> Heads:
-    count = fields.size("num_attention_heads", "n_head")
-    kv_count = fields.size("num_kv_heads", default=count)
-    if not new and fields.flag("multi_query", default=True):
-        kv_count = 1
-    elif not new and kv_count != count:
-        raise fields.refuse("num_kv_heads", f"{count}, as many as query heads, or multi_query")
-    return Heads(d_model=fields.size("n_embed", "hidden_size"), count=count, kv_count=kv_count)
-
-
-def _read_phi(fields: Fields, name: str) -> Model:
-    count = fields.size("num_attention_heads")
-    heads = Heads(
-        d_model=fields.size("hidden_size"),
-        count=count,
-        kv_count=fields.size("num_key_value_heads", default=count),
-    )
-    rotation = read_rotation(fields, fraction=PHI_ROTATED)
+def _read_phi(fields: Fields, name: str, *, parallel: bool) -> Model:
+    """Return a Phi, whose sublayers read one norm, or a Persimmon, which has them in a row."""
+    heads = _equal_heads(fields)
+    if parallel:
+        heads = replace(heads, kv_count=fields.size("num_key_value_heads", default=heads.count))
+    rotation = read_rotation(fields, fraction=0.5)
     layer = _build_layer(
         heads.attend(positions="rotary", rotation=rotation, bias=True, out_bias=True),
         d_ff=fields.size("intermediate_size"),
-        norms=1,
-        head_norms=2 if fields.flag("qk_layernorm", default=False) else 0,
+        norms=1 if parallel else 2,
     )
-    return _build(fields, name, layer, tied=False, head_bias=True)
-
-
-def _read_persimmon(fields: Fields, name: str) -> Model:
-    heads = _equal_heads(fields)
-    layer = _build_layer(
-        heads.attend(
-            positions="rotary",
-            rotation=read_rotation(fields, fraction=PHI_ROTATED),
-            bias=True,
-            out_bias=True,
-        ),
-        d_ff=fields.size("intermediate_size"),
-        head_norms=2 if fields.flag("qk_layernorm", default=True) else 0,
-    )
-    return _build(fields, name, layer, tied=False)
+    if fields.flag("qk_layernorm", default=not parallel):
+        head_norm = Norm(width=heads.d_model // heads.count, bias=True)
+        layer = replace(layer, attention=replace(layer.attention, norms=(head_norm, head_norm)))
+    return _build(fields, name, layer, tied=False, head_bias=parallel)
 
 
 def _read_gptj(fields: Fields, name: str) -> Model:
-    heads = _equal_heads(fields, ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
+    heads = _gpt_heads(fields)
     size = heads.d_model // heads.count
     rotation = PositionConfig(rotary_fraction=fields.size("rotary_dim", default=size) / size)
     layer = _build_layer(
@@ -196,48 +159,40 @@ def _read_gptj(fields: Fields, name: str) -> Model:
 
 
 def _read_bigcode(fields: Fields, name: str) -> Model:
-    heads = _equal_heads(fields, ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
-    if fields.flag("multi_query", default=True):
-        heads = replace(heads, kv_count=1)
-    d_model = heads.d_model
-    layer = _build_layer(
-        heads.attend(bias=True, out_bias=True), d_ff=fields.size("n_inner", default=4 * d_model)
-    )
-    model = _build(fields, name, layer, tied=True)
-    tokens = fields.size("n_positions", "max_position_embeddings")
-    return replace(model, positions=(Table(rows=tokens, width=d_model),), max_tokens=tokens)
+    model = _read_gpt2(fields.replace(add_cross_attention=False), name)
+    if not fields.flag("multi_query", default=True):
+        return model
+    config = replace(_gpt_heads(fields), kv_count=1).attend(bias=True, out_bias=True)
+    layer = replace(model.layers[0], attention=ProjectedAttention(config=config))
+    return replace(model, layers=(layer,) * len(model.layers))
 
 
 def _read_gpt_neo(fields: Fields, name: str) -> Model:
     heads, layers = _equal_heads(fields, heads=("num_heads",)), fields.layers("num_layers")
-    d_model, tokens = heads.d_model, fields.size("max_position_embeddings")
-    window = fields.size("window_size", default=NEO_WINDOW)
+    window = fields.size("window_size", default=256)
     kinds = fields.words("attention_layers", choices=("global", "local"), length=layers)
     if kinds is None:
         raise fields.missing(("attention_layers",))
 
     def build(kind: str) -> Layer:
         config = heads.attend(window=window if kind == "local" else None, bias=True, out_bias=True)
-        layer = _build_layer(config, d_ff=fields.size("intermediate_size", default=4 * d_model))
-        own = replace(layer.attention, unbiased=("q", "k", "v"))
-        return replace(layer, attention=own)
+        d_ff = fields.size("intermediate_size", default=4 * heads.d_model)
+        layer = _build_layer(config, d_ff=d_ff)
+        return replace(layer, attention=replace(layer.attention, unbiased=("q", "k", "v")))
 
-    vocabulary, tied = _read_vocabulary(fields, tied=True)
-    return Model(
-        name=name,
-        layers=build_each(kinds, build),
-        vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
-        positions=(Table(rows=tokens, width=d_model),),
-        norms=(Norm(width=d_model, bias=True),),
-        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
-        max_tokens=tokens,
+    return build_decoder(
+        fields,
+        name,
+        build_each(kinds, build),
+        tied=True,
+        norms=(Norm(width=heads.d_model, bias=True),),
         notes=("transformers stores all tokens of layers with a window",),
+        **_learn_positions(fields, heads.d_model, "max_position_embeddings"),
     )
 
 
 def _read_mpt(fields: Fields, name: str) -> Model:
-    attention = fields.section("attn_config") or Fields({}, fields.family)
+    attention = fields.nested("attn_config")
     if attention.flag("qk_ln", default=False) or not fields.flag("no_bias", default=True):
         raise fields.refuse("attn_config", "no biases, and no norms of queries and keys,")
     heads = _equal_heads(fields, ("d_model",), ("n_heads",))
@@ -245,54 +200,24 @@ def _read_mpt(fields: Fields, name: str) -> Model:
     if is_grouped:
         heads = replace(heads, kv_count=attention.size("kv_n_heads", default=1))
     has_alibi = attention.flag("alibi", default=True)
-    config = heads.attend(positions="alibi" if has_alibi else "none")
-    d_model, layers = heads.d_model, fields.layers("n_layers")
+    d_model = heads.d_model
     norm = Norm(width=d_model)
-    layer = Layer(
-        attention=ProjectedAttention(config=config),
-        feed_forward=(
-            FeedForward(d_model=d_model, d_ff=fields.size("expansion_ratio", default=4) * d_model),
-        ),
-        norms=(norm, norm),
-    )
-    vocabulary, tokens = fields.size("vocab_size"), fields.size("max_seq_len")
-    return Model(
-        name=name,
-        layers=(layer,) * layers,
-        vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
-        positions=() if has_alibi else (Table(rows=tokens, width=d_model),),
-        norms=(norm,),
-        head=(
-            Linear(
-                inputs=d_model,
-                outputs=vocabulary,
-                tied=fields.flag("tie_word_embeddings", default=True),
-            ),
-        ),
-        max_tokens=tokens,
-    )
+    d_ff = fields.size("expansion_ratio", default=4) * d_model
+    config = heads.attend(positions="alibi" if has_alibi else "none")
+    layer = replace(_build_layer(config, d_ff=d_ff, bias=False), norms=(norm, norm))
+    learned = _learn_positions(fields, d_model, "max_seq_len")
+    if has_alibi:
+        learned["positions"] = ()
+    layers = (layer,) * fields.layers("n_layers")
+    return build_decoder(fields, name, layers, tied=True, **learned)
 
 
 def _read_xglm(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields, ("d_model",), ("attention_heads",))
-    d_model, vocabulary = heads.d_model, fields.size("vocab_size")
     layer = _build_layer(heads.attend(bias=True, out_bias=True), d_ff=fields.size("ffn_dim"))
-    return Model(
-        name=name,
-        layers=(layer,) * fields.layers("num_layers"),
-        vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
-        norms=(Norm(width=d_model, bias=True),),
-        head=(
-            Linear(
-                inputs=d_model,
-                outputs=vocabulary,
-                tied=fields.flag("tie_word_embeddings", default=True),
-            ),
-        ),
-        max_tokens=fields.optional_size("max_position_embeddings"),
-    )
+    norm = Norm(width=heads.d_model, bias=True)
+    layers = (layer,) * fields.layers("num_layers")
+    return build_decoder(fields, name, layers, tied=True, norms=(norm,))
 
 
 def _equal_heads(
@@ -307,45 +232,34 @@ def _equal_heads(
     return Heads(d_model=d_model, count=count, kv_count=count)
 
 
-def _read_vocabulary(fields: Fields, *, tied: bool) -> tuple[int, bool]:
-    """Return the tokens, and whether the head is their table; ``tied`` is the default."""
-    return fields.size("vocab_size"), fields.flag("tie_word_embeddings", default=tied)
+def _gpt_heads(fields: Fields) -> Heads:
+    return _equal_heads(fields, ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
 
 
-def _build_layer(
-    config: AttentionConfig, *, d_ff: int, bias: bool = True, norms: int = 2, head_norms: int = 0
-) -> Layer:
-    head_norm = Norm(width=config.size_per_head, bias=True)
+def _learn_positions(fields: Fields, d_model: int, *names: str, unused: int = 0) -> dict[str, Any]:
+    """Return the fields of a model that learns its positions, as many as the named field says."""
+    tokens = fields.size(*names)
+    return {"positions": (Table(rows=tokens + unused, width=d_model),), "max_tokens": tokens}
+
+
+def _build_layer(config: AttentionConfig, *, d_ff: int, bias: bool = True, norms: int = 2) -> Layer:
     return Layer(
-        attention=ProjectedAttention(config=config, norms=(head_norm,) * head_norms),
+        attention=ProjectedAttention(config=config),
         feed_forward=(FeedForward(d_model=config.d_model, d_ff=d_ff, bias=bias),),
         norms=(Norm(width=config.d_model, bias=True),) * norms,
     )
 
 
 def _build(
-    fields: Fields,
-    name: str,
-    layer: Layer,
-    *,
-    tied: bool,
-    norms: int = 1,
-    head_bias: bool = False,
-    notes: tuple[str, ...] = (),
+    fields: Fields, name: str, layer: Layer, *, tied: bool, head_bias: bool = False, **others: Any
 ) -> Model:
-    """Return a model of equal layers, for families without learned positions."""
-    d_model = attention_width(layer.attention)
-    vocabulary, is_tied = _read_vocabulary(fields, tied=tied)
-    return Model(
-        name=name,
-        layers=(layer,) * fields.layers("n_layer", "num_hidden_layers"),
-        vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
-        norms=(Norm(width=d_model, bias=True),) * norms,
-        head=(Linear(inputs=d_model, outputs=vocabulary, bias=head_bias, tied=is_tied),),
-        max_tokens=fields.optional_size("max_position_embeddings", "n_positions", "seq_length"),
-        notes=notes,
-    )
+    """Return a model of equal layers whose final norm has a bias."""
+    layers = (layer,) * fields.layers("n_layer", "num_hidden_layers")
+    if "max_tokens" not in others:
+        names = ("max_position_embeddings", "n_positions", "seq_length")
+        others["max_tokens"] = fields.optional_size(*names)
+    others = {"norms": layer.norms[:1], **others}
+    return build_decoder(fields, name, layers, tied=tied, head_bias=head_bias, **others)
 
 
 READERS: Mapping[str, Reader] = {
@@ -357,12 +271,12 @@ READERS: Mapping[str, Reader] = {
     "opt": _read_opt,
     "bloom": _read_bloom,
     "falcon": _read_falcon,
-    "phi": _read_phi,
+    "phi": partial(_read_phi, parallel=True),
     "gptj": _read_gptj,
     "codegen": _read_gptj,
     "gpt_bigcode": _read_bigcode,
     "gpt_neo": _read_gpt_neo,
     "mpt": _read_mpt,
     "xglm": _read_xglm,
-    "persimmon": _read_persimmon,
+    "persimmon": partial(_read_phi, parallel=False),
 }

@@ -1,26 +1,16 @@
-"""DeepSeek V2 and V3 with latent attention, and V4 with one shared, compressed tensor.
-
-The layer that predicts an additional token is not counted; transformers leaves it out too.
+"""DeepSeek V4, whose keys and values are one shared, compressed tensor.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
-from qkvary.arch.blocks import (
-    CompressedAttention,
-    Compressor,
-    Experts,
-    FeedForward,
-    Indexer,
-    LatentAttention,
-    Layer,
-)
-from qkvary.arch.families.attention_fields import build_each
+from qkvary.arch.blocks import CompressedAttention, Compressor, Layer
+from qkvary.arch.families.attention_fields import build_decoder, build_each, note_predictors
 from qkvary.arch.families.fields import Fields, Reader
+from qkvary.arch.families.recipes import Dense, Recipe, Routed, read_experts
 from qkvary.arch.models import Model
-from qkvary.arch.parts import Linear, Norm, Table
+from qkvary.arch.parts import Linear, Norm
 
 WINDOWED = "sliding_attention"
 SPARSE = "compressed_sparse_attention"
@@ -35,91 +25,13 @@ RATES = {SPARSE: 4, HEAVY: 128}
 """Tokens per summary if a configuration omits the rate."""
 TYPE_OF_RATIO = {0: WINDOWED, 4: SPARSE, 128: HEAVY}
 """The kind of layer for each ratio in published files."""
-HASH_LAYERS = 3
-"""Number of layers whose experts a table chooses, if a configuration omits it."""
-STREAMS = 4
-"""Number of parallel residual streams of DeepSeek V4 if a configuration omits it."""
 SCALES = 3
 """Number of learned factors of a hyper-connection: one each for what it reads, writes and mixes."""
 
 
-def _read_latent(fields: Fields, name: str, *, bias: bool, predicts: int) -> Model:
-    """Return a DeepSeek V2 or V3.
-
-    Args:
-        fields: The configuration.
-        name: The name of the model.
-        bias: Biases on the dense networks and those of shared experts.
-        predicts: Layers that predict further tokens, where the configuration does not say.
-    """
-    if fields.size("moe_layer_freq", default=1) != 1:
-        raise fields.refuse("moe_layer_freq", "1, experts in every layer after the dense ones,")
-    layers, d_model = fields.layers("num_hidden_layers"), fields.size("hidden_size")
-    dense_layers = min(layers, fields.count("first_k_dense_replace", default=0))
-    attention = read_latent(fields)
-    inner = fields.size("intermediate_size") if dense_layers else 1
-    dense = FeedForward(d_model=d_model, d_ff=inner, gated=True, bias=bias)
-    networks: list[FeedForward | Experts] = [dense] * dense_layers
-    if dense_layers < layers:
-        networks += [_read_experts(fields, bias=bias)] * (layers - dense_layers)
-    norm = Norm(width=d_model)
-    return _build(
-        fields,
-        name,
-        build_each(
-            networks,
-            lambda network: Layer(attention=attention, feed_forward=(network,), norms=(norm, norm)),
-        ),
-        predicts=predicts,
-    )
-
-
-def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention of a configuration.
-
-    Args:
-        fields: The configuration.
-        shares_indexer: Whether the layer reads what the indexer of an earlier layer picked.
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
-    """
-    return LatentAttention(
-        d_model=fields.size("hidden_size"),
-        num_heads=fields.size("num_attention_heads"),
-        q_rank=fields.optional_size("q_lora_rank"),
-        kv_rank=fields.size("kv_lora_rank"),
-        nope_dim=fields.size("qk_nope_head_dim"),
-        rope_dim=fields.size("qk_rope_head_dim"),
-        value_dim=fields.size("v_head_dim"),
-        bias=fields.flag("attention_bias", default=False),
-        indexer=_read_indexer(fields, is_shared=shares_indexer),
-    )
-
-
-def _read_indexer(fields: Fields, *, is_shared: bool) -> Indexer | None:
-    if not fields.has("index_topk"):
-        return None
-    return Indexer(
-        width=fields.size("index_head_dim"),
-        heads=fields.size("index_n_heads"),
-        top=fields.size("index_topk"),
-        is_shared=is_shared,
-    )
-
-
-def _read_experts(fields: Fields, *, bias: bool) -> Experts:
-    d_model, inner = fields.size("hidden_size"), fields.size("moe_intermediate_size")
-    count, shared = fields.size("n_routed_experts"), fields.count("n_shared_experts")
-    return Experts(
-        expert=FeedForward(d_model=d_model, d_ff=inner, gated=True),
-        count=count,
-        active=fields.size("num_experts_per_tok"),
-        shared=FeedForward(d_model=d_model, d_ff=shared * inner, gated=True, bias=bias)
-        if shared
-        else None,
-        router=Linear(inputs=d_model, outputs=count),
-    )
+_EXPERTS = Recipe(
+    dense=Dense(bias=("mlp_bias", False)), routed=Routed(shared="count", shared_count=1)
+)
 
 
 def _read_deepseek_v4(fields: Fields, name: str) -> Model:
@@ -128,12 +40,14 @@ def _read_deepseek_v4(fields: Fields, name: str) -> Model:
     if fields.size("num_key_value_heads", default=1) != 1:
         raise fields.refuse("num_key_value_heads", "1, the one tensor that keys and values share,")
     layers, d_model = fields.layers("num_hidden_layers"), fields.size("hidden_size")
-    streams = fields.size("hc_mult", default=STREAMS)
-    types, hashed = _read_layer_types(fields, layers), _read_network_types(fields, layers)
-    experts = _read_experts(
-        Fields({**fields.content, "n_shared_experts": 1}, fields.family),
-        bias=fields.flag("mlp_bias", default=False),
-    )
+    streams = fields.size("hc_mult", default=4)
+    types = _read_layer_types(fields, layers)
+    # The number of layers whose experts are chosen by a table.
+    hashed = min(layers, fields.count("num_hash_layers", default=3))
+    if fields.has("mlp_layer_types"):
+        networks = _cut(fields, "mlp_layer_types", layers, NETWORK_TYPES)
+        hashed = networks.count(NETWORK_TYPES[0])
+    experts = read_experts(_EXPERTS, fields)
     connection = Linear(inputs=streams * d_model, outputs=(2 + streams) * streams)
     norm = Norm(width=d_model)
 
@@ -147,22 +61,25 @@ def _read_deepseek_v4(fields: Fields, name: str) -> Model:
             products=2 * streams**2 * d_model,
         )
 
-    model = _build(fields, name, build_each(types, build_layer), predicts=1)
-    choice = Linear(inputs=streams * d_model, outputs=streams)
     tables = fields.size("vocab_size") * experts.active * hashed
     note = f"does not count {tables:,} numbers of experts, the tables of {hashed} layers that hash"
-    return dataclasses.replace(
-        model,
-        others=(choice,),
+    return build_decoder(
+        fields,
+        name,
+        build_each(types, build_layer),
+        tied=False,
+        others=(Linear(inputs=streams * d_model, outputs=streams),),
         entries=streams + 1,
-        notes=(*model.notes, note) if hashed else model.notes,
+        notes=(*note_predictors(fields, 1), *([note] if hashed else [])),
     )
 
 
 def _read_compressed(fields: Fields, kind: str) -> CompressedAttention:
-    width = fields.size("head_dim")
-    rate = None if kind == WINDOWED else _read_rate(fields, kind)
-    sparse = kind == SPARSE
+    width, sparse, rate = fields.size("head_dim"), kind == SPARSE, None
+    if kind != WINDOWED:
+        older = {SPARSE: "compress_rate_csa", HEAVY: "compress_rate_hca"}[kind]
+        nested = fields.nested("compress_rates")
+        rate = fields.size(older, default=nested.size(kind, default=RATES[kind]))
     return CompressedAttention(
         d_model=fields.size("hidden_size"),
         num_heads=fields.size("num_attention_heads"),
@@ -178,12 +95,6 @@ def _read_compressed(fields: Fields, kind: str) -> CompressedAttention:
         index_heads=fields.size("index_n_heads") if sparse else 0,
         index_top=fields.size("index_topk") if sparse else 0,
     )
-
-
-def _read_rate(fields: Fields, kind: str) -> int:
-    older = {SPARSE: "compress_rate_csa", HEAVY: "compress_rate_hca"}[kind]
-    nested = fields.section("compress_rates") or Fields({}, fields.family)
-    return fields.size(older, default=nested.size(kind, default=RATES[kind]))
 
 
 def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
@@ -213,34 +124,4 @@ def _cut(fields: Fields, name: str, layers: int, choices: Sequence[str]) -> tupl
     return first.words(name, choices=choices, length=layers) or ()
 
 
-def _read_network_types(fields: Fields, layers: int) -> int:
-    """Return the number of layers whose experts are chosen by a table."""
-    if fields.has("mlp_layer_types"):
-        return _cut(fields, "mlp_layer_types", layers, NETWORK_TYPES).count(NETWORK_TYPES[0])
-    return min(layers, fields.count("num_hash_layers", default=HASH_LAYERS))
-
-
-def _build(fields: Fields, name: str, layers: tuple[Layer, ...], *, predicts: int) -> Model:
-    d_model, vocabulary = fields.size("hidden_size"), fields.size("vocab_size")
-    tied = fields.flag("tie_word_embeddings", default=False)
-    further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
-    return Model(
-        name=name,
-        layers=layers,
-        vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
-        norms=(Norm(width=d_model),),
-        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
-        max_tokens=fields.optional_size("max_position_embeddings"),
-        notes=("does not count what predicts further tokens",) if further else (),
-    )
-
-
-READERS: Mapping[str, Reader] = {
-    "deepseek_v2": lambda fields, name: _read_latent(
-        fields, name, bias=fields.flag("mlp_bias", default=False), predicts=0
-    ),
-    "deepseek_v3": lambda fields, name: _read_latent(fields, name, bias=False, predicts=1),
-    "kimi_k2": lambda fields, name: _read_latent(fields, name, bias=False, predicts=0),
-    "deepseek_v4": _read_deepseek_v4,
-}
+READERS: Mapping[str, Reader] = {"deepseek_v4": _read_deepseek_v4}

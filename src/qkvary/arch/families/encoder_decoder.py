@@ -8,13 +8,11 @@ from collections.abc import Mapping
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention
-from qkvary.arch.families.attention_fields import Heads
+from qkvary.arch.families.attention_fields import Heads, build_decoder
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Encoder, Model
 from qkvary.arch.parts import Linear, Norm, Table
 
-T5_BUCKETS = 32
-"""Number of distances that T5 distinguishes if a configuration omits it."""
 KERNEL = 3
 """Width in frames of the convolutions in Whisper's stem."""
 PLAIN_FORWARDS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh")
@@ -34,9 +32,9 @@ def _read_t5(fields: Fields, name: str) -> Model:
     if fields.has("num_decoder_layers"):
         decoder_layers = fields.layers("num_decoder_layers")
     # The first layer of a stack has the table of relative positions that all its layers read.
-    buckets = fields.size("relative_attention_num_buckets", default=T5_BUCKETS) * count
+    buckets = fields.size("relative_attention_num_buckets", default=32) * count
     feed_forward, norm = _read_t5_forward(fields), Norm(width=d_model)
-    causal, vocabulary = heads.attend(), fields.size("vocab_size")
+    causal = heads.attend()
     every = _see_everything(causal)
 
     def build(config: AttentionConfig, entries: int) -> Layer:
@@ -50,14 +48,12 @@ def _read_t5(fields: Fields, name: str) -> Model:
         crossing = ProjectedAttention(config=every, memory="encoder")
         return dataclasses.replace(build(causal, entries), norms=(norm,) * 3, cross=crossing)
 
-    tied = fields.flag("tie_word_embeddings", default=True)
-    return Model(
-        name=name,
-        layers=(build_crossing(buckets), *(build_crossing(0),) * (decoder_layers - 1)),
-        vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
-        norms=(norm,),
-        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
+    return build_decoder(
+        fields,
+        name,
+        (build_crossing(buckets), *(build_crossing(0),) * (decoder_layers - 1)),
+        tied=True,
+        max_tokens=None,
         encoder=Encoder(
             layers=(build(every, buckets), *(build(every, 0),) * (encoder_layers - 1)),
             norms=(norm,),
@@ -76,7 +72,7 @@ def _read_t5_forward(fields: Fields) -> FeedForward:
 
 
 def _read_whisper(fields: Fields, name: str) -> Model:
-    d_model, vocabulary = fields.size("d_model"), fields.size("vocab_size")
+    d_model = fields.size("d_model")
     tokens, heard = fields.size("max_target_positions"), fields.size("max_source_positions")
     norm = Norm(width=d_model, bias=True)
     causal = _attend(d_model, fields.size("decoder_attention_heads"))
@@ -92,15 +88,13 @@ def _read_whisper(fields: Fields, name: str) -> Model:
         feed_forward=(_forward(d_model, fields.size("encoder_ffn_dim")),),
         norms=(norm, norm),
     )
-    tied = fields.flag("tie_word_embeddings", default=True)
-    return Model(
-        name=name,
-        layers=(decoder_layer,) * fields.layers("decoder_layers"),
-        vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
+    return build_decoder(
+        fields,
+        name,
+        (decoder_layer,) * fields.layers("decoder_layers"),
+        tied=True,
         positions=(Table(rows=tokens, width=d_model),),
         norms=(norm,),
-        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
         encoder=Encoder(
             layers=(encoder_layer,) * fields.layers("encoder_layers"),
             norms=(norm,),

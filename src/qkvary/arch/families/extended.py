@@ -4,12 +4,12 @@ Source: the configuration and modelling files of transformers 5.23.0 for each ``
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from qkvary.arch.blocks import Experts, FeedForward, Layer
 from qkvary.arch.families import recipes
-from qkvary.arch.families.attention_fields import LAYER_TYPES
-from qkvary.arch.families.deepseek import read_latent
+from qkvary.arch.families.attention_fields import LAYER_TYPES, note_predictors, read_latent
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.families.recipes import (
     AttentionRecipe,
@@ -28,7 +28,7 @@ INDEXED = "indexed_attention"
 
 _NO_WINDOWS = LayerKinds(windows="none")
 _DOGE = Recipe(
-    attention=AttentionRecipe(head_norm="head"),
+    attention=AttentionRecipe(head_norm="qk-norm"),
     kinds=LayerKinds(windows="all"),
     dense=Dense(bias=("mlp_bias", False)),
     required={"is_moe": (False,)},
@@ -64,6 +64,15 @@ _LATENT = Recipe(
     kinds=_NO_WINDOWS,
     routed=Routed(shared="count", shared_count=1),
 )
+_DEEPSEEK_V3 = dataclasses.replace(
+    _LATENT,
+    routed=Routed(shared="count"),
+    ignored=(
+        *("mlp_layer_types", "mlp_only_layers", "moe_layers", "decoder_sparse_step"),
+        *("expert_layer_period", "num_attention_heads_per_layer", "indexer_types"),
+    ),
+)
+_DEEPSEEK_V2 = dataclasses.replace(_DEEPSEEK_V3, dense=Dense(bias=("mlp_bias", False)))
 _AXK2 = dataclasses.replace(_LATENT, defaults={"first_k_dense_replace": 1})
 _HY_V4 = dataclasses.replace(
     _LATENT,
@@ -78,8 +87,8 @@ _DOTS3 = dataclasses.replace(
 )
 
 
-def _replace_layers(model: Model, layers: list[Layer]) -> Model:
-    return dataclasses.replace(model, layers=tuple(layers))
+def _change_layers(model: Model, change: Callable[[Layer], Layer]) -> Model:
+    return dataclasses.replace(model, layers=tuple(map_layers(model.layers, change)))
 
 
 def _read_doge(fields: Fields, name: str) -> Model:
@@ -89,33 +98,31 @@ def _read_doge(fields: Fields, name: str) -> Model:
     step = Linear(inputs=config.kv_width, outputs=config.num_kv_heads, bias=config.bias)
     # One decay per head, and one factor per channel of both residual connections.
     entries = config.num_kv_heads + 2 * config.d_model
-    layers = map_layers(
-        model.layers, lambda layer: dataclasses.replace(layer, others=(step,), entries=entries)
+    return _change_layers(
+        model, lambda layer: dataclasses.replace(layer, others=(step,), entries=entries)
     )
-    return _replace_layers(model, layers)
 
 
 def _read_jetmoe(fields: Fields, name: str) -> Model:
     """Return the model; experts project queries and outputs, and each expert has its own heads."""
     active, kv_heads = fields.size(*recipes.ACTIVE), fields.size("num_key_value_heads")
-    content = {**fields.content, "num_attention_heads": kv_heads * active}
-    content["head_dim"] = fields.size("kv_channels", "head_dim")
-    model = recipes.read(_JETMOE, Fields(content, fields.family), name)
+    size = fields.size("kv_channels", "head_dim")
+    given = fields.replace(num_attention_heads=kv_heads * active, head_dim=size)
+    model = recipes.read(_JETMOE, given, name)
     d_model, count = model.d_model, fields.size(*recipes.COUNTS)
     # Experts that a token passes through are counted as projections; the other experts are counted
     # here.
-    idle = (count - active) * 2 * kv_heads * fields.size("kv_channels", "head_dim") * d_model
+    idle = (count - active) * 2 * kv_heads * size * d_model
     router = Linear(inputs=d_model, outputs=count)
-    layers = map_layers(
-        model.layers,
+    return _change_layers(
+        model,
         lambda layer: dataclasses.replace(layer, others=(router,), entries=idle + 2 * d_model),
     )
-    return _replace_layers(model, layers)
 
 
 def _read_dbrx(fields: Fields, name: str) -> Model:
-    attention = fields.section("attn_config") or Fields({}, fields.family)
-    experts = fields.section("ffn_config") or Fields({}, fields.family)
+    attention = fields.nested("attn_config")
+    experts = fields.nested("ffn_config")
     content: dict[str, object] = {
         "hidden_size": fields.size("d_model"),
         "num_attention_heads": fields.size("n_heads"),
@@ -136,14 +143,10 @@ def _read_hrm(fields: Fields, name: str) -> Model:
     turns = fields.size("H_cycles", default=2) * (fields.size("L_cycles", default=3) + 1)
     every = fields.layers("num_hidden_layers")
     depth = fields.size("num_layers_per_stack", default=every)
-    stack = recipes.read(
-        _HRM, Fields({**fields.content, "num_hidden_layers": depth}, fields.family), name
-    )
-    again = map_layers(
-        stack.layers, lambda layer: dataclasses.replace(layer, has_own_weights=False)
-    )
-    layers = [*stack.layers * 2, *again * (turns - 2)]
-    return dataclasses.replace(_replace_layers(stack, layers), entries=stack.d_model)
+    stack = recipes.read(_HRM, fields.replace(num_hidden_layers=depth), name)
+    again = _change_layers(stack, lambda layer: dataclasses.replace(layer, has_own_weights=False))
+    layers = (*stack.layers * 2, *again.layers * (turns - 2))
+    return dataclasses.replace(stack, layers=layers, entries=stack.d_model)
 
 
 def _read_modernbert(fields: Fields, name: str) -> Model:
@@ -164,10 +167,19 @@ def _read_modernbert(fields: Fields, name: str) -> Model:
         inputs=d_model, outputs=d_model, bias=fields.flag("classifier_bias", default=False)
     )
     return dataclasses.replace(
-        _replace_layers(model, [first, *every[1:]]),
+        model,
+        layers=(first, *every[1:]),
         norms=(norm, norm, norm),
         head=(dense, *model.head),
     )
+
+
+def _read_deepseek(fields: Fields, name: str, *, recipe: Recipe, predicts: int) -> Model:
+    """Return a DeepSeek V2 or V3; ``predicts`` is the default of layers for further tokens."""
+    if fields.size("moe_layer_freq", default=1) != 1:
+        raise fields.refuse("moe_layer_freq", "1, experts in every layer after the dense ones,")
+    model = recipes.read(recipe, fields, name)
+    return dataclasses.replace(model, notes=note_predictors(fields, predicts))
 
 
 def _read_axk2(fields: Fields, name: str) -> Model:
@@ -175,10 +187,8 @@ def _read_axk2(fields: Fields, name: str) -> Model:
     heads, rank = fields.size("num_attention_heads"), fields.size("q_lora_rank")
     latent = read_latent(fields)
     narrow = fields.size("gated_norm_rank", default=16)
-    into, out = (
-        Linear(inputs=model.d_model, outputs=narrow),
-        Linear(inputs=narrow, outputs=model.d_model),
-    )
+    into = Linear(inputs=model.d_model, outputs=narrow)
+    out = Linear(inputs=narrow, outputs=model.d_model)
     # One matrix makes queries and gates from the query's latent, before and after its norm.
     queries = Linear(inputs=rank, outputs=heads * latent.key_dim)
     gates = Linear(inputs=2 * rank, outputs=heads * latent.value_dim)
@@ -187,7 +197,7 @@ def _read_axk2(fields: Fields, name: str) -> Model:
         gated_norms = 2 if isinstance(layer.feed_forward[0], Experts) else 1
         return dataclasses.replace(layer, others=(queries, gates, *(into, out) * gated_norms))
 
-    return _replace_layers(model, map_layers(model.layers, add))
+    return _change_layers(model, add)
 
 
 def _read_hy_v4(fields: Fields, name: str) -> Model:
@@ -198,16 +208,14 @@ def _read_hy_v4(fields: Fields, name: str) -> Model:
     connection = Linear(inputs=wide, outputs=2 * streams)
     # Per sublayer two offsets and two factors for each stream, and one sink for each head.
     entries = 2 * (connection.outputs + 2) + fields.size("num_attention_heads")
-    layers = map_layers(
-        model.layers,
+    model = _change_layers(
+        model,
         lambda layer: dataclasses.replace(
             layer, others=(*layer.others, connection, connection), entries=entries
         ),
     )
     choice = Linear(inputs=wide, outputs=streams)
-    return dataclasses.replace(
-        _replace_layers(model, layers), others=(choice,), entries=streams + 1
-    )
+    return dataclasses.replace(model, others=(choice,), entries=streams + 1)
 
 
 _DOTS3_SIZES = {
@@ -226,19 +234,21 @@ def _read_dots3(fields: Fields, name: str) -> Model:
     usual = [INDEXED if index < 2 or index % 4 == 1 else LOCAL for index in range(count)]
     words = (GLOBAL, LOCAL, INDEXED)
     types = fields.words("layer_types", choices=words, length=count) or usual
-    listed = fields.section("per_layer_config") or Fields({}, fields.family)
+    listed = fields.nested("per_layer_config")
     # In files that have no sizes per layer, full attention means an indexer.
     indexed = fields.flag("use_dsa", default=not fields.has("per_layer_config"))
     forbidden = fields.has("use_dsa") and not indexed
     window = fields.size("sliding_window", "sliding_window_size", default=512)
-    model = recipes.read(_DOTS3, _dots3_experts(fields), name)
+    shared = "moe_shared_expert_intermediate_size"
+    width = fields.size(shared, "shared_experts_intermediate_size", default=1536)
+    total = width * fields.size("n_shared_experts", default=1)
+    model = recipes.read(_DOTS3, fields.replace(**{shared: total}), name)
 
     def build(index: int, layer: Layer) -> Layer:
         kind = types[index]
         own = listed.section(str(index))
-        if own is None:
-            own = _dots3_aliases(fields) if kind == LOCAL else Fields({}, fields.family)
-        attention = read_latent(Fields({**fields.content, **own.content}, fields.family))
+        usual = _dots3_aliases(fields) if own is None and kind == LOCAL else {}
+        attention = read_latent(fields.replace(**usual if own is None else own.content))
         if kind == LOCAL:
             attention = dataclasses.replace(attention, indexer=None, window=window)
         elif forbidden or (kind == GLOBAL and not indexed):
@@ -253,21 +263,15 @@ def _read_dots3(fields: Fields, name: str) -> Model:
     layers = [build(index, layer) for index, layer in enumerate(model.layers)]
     # Equal layers are one object, which counting relies on.
     alike: dict[Layer, Layer] = {}
-    return _replace_layers(model, [alike.setdefault(layer, layer) for layer in layers])
+    same = tuple(alike.setdefault(layer, layer) for layer in layers)
+    return dataclasses.replace(model, layers=same)
 
 
-def _dots3_experts(fields: Fields) -> Fields:
-    name = "moe_shared_expert_intermediate_size"
-    width = fields.size(name, "shared_experts_intermediate_size", default=1536)
-    total = width * fields.size("n_shared_experts", default=1)
-    return Fields({**fields.content, name: total}, fields.family)
-
-
-def _dots3_aliases(fields: Fields) -> Fields:
+def _dots3_aliases(fields: Fields) -> dict[str, int]:
     sizes = {key: fields.size(f"swa_{key}", default=size) for key, size in _DOTS3_SIZES.items()}
     rope = fields.size("swa_head_dim", default=256) - sizes["qk_nope_head_dim"]
     sizes["qk_rope_head_dim"] = fields.size("swa_qk_rope_head_dim", default=rope)
-    return Fields(sizes, fields.family)
+    return sizes
 
 
 def _read_longcat(fields: Fields, name: str) -> Model:
@@ -282,17 +286,14 @@ def _read_longcat(fields: Fields, name: str) -> Model:
         active=fields.size("moe_topk", "num_experts_per_tok"),
         router=Linear(inputs=d_model, outputs=count + zero),
     )
-    content = {**fields.content, "intermediate_size": wide}
-    content["num_hidden_layers"] = fields.layers("num_layers")
-    content["n_routed_experts"] = None
-    dense = recipes.read(
-        dataclasses.replace(_LATENT, routed=None), Fields(content, fields.family), name
-    )
+    layers = fields.layers("num_layers")
+    given = fields.replace(intermediate_size=wide, num_hidden_layers=layers, n_routed_experts=None)
+    dense = recipes.read(dataclasses.replace(_LATENT, routed=None), given, name)
     first = dense.layers[0]
     both = dataclasses.replace(first, feed_forward=(experts, *first.feed_forward))
     note = "counts as many experts a token as are chosen; those that do nothing cost less"
     return dataclasses.replace(
-        _replace_layers(dense, [both, first] * len(dense.layers)), notes=(note,) if zero else ()
+        dense, layers=(both, first) * len(dense.layers), notes=(note,) if zero else ()
     )
 
 
@@ -302,6 +303,9 @@ READERS: Mapping[str, Reader] = {
     "dbrx": _read_dbrx,
     "hrm_text": _read_hrm,
     "modernbert-decoder": _read_modernbert,
+    "deepseek_v2": partial(_read_deepseek, recipe=_DEEPSEEK_V2, predicts=0),
+    "deepseek_v3": partial(_read_deepseek, recipe=_DEEPSEEK_V3, predicts=1),
+    "kimi_k2": partial(_read_deepseek, recipe=_DEEPSEEK_V3, predicts=0),
     "axk2": _read_axk2,
     "hy_v4": _read_hy_v4,
     "dots3_note_text": _read_dots3,

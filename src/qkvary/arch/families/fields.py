@@ -23,16 +23,11 @@ class Fields:
     """The content of one configuration, with the family's name for messages.
 
     Every reader takes a name and its older spellings; the first that is present counts.
-    A null counts as absent, as in the files themselves.
+    A null counts as absent, as in the files themselves. What is missing or makes no sense is a
+    ``ValueError``.
     """
 
     def __init__(self, content: Mapping[str, object], family: str) -> None:
-        """Wrap the content of a configuration file.
-
-        Args:
-            content: Decoded JSON.
-            family: For messages, such as ``llama``.
-        """
         self.content = content
         self.family = family
 
@@ -44,12 +39,12 @@ class Fields:
         """Return whether the name is present, even as null, which may mean something else."""
         return name in self.content
 
-    def size(self, *names: str, default: int | None = None) -> int:
-        """Return a positive whole number.
+    def replace(self, **changes: object) -> "Fields":
+        """Return the configuration with other values in some fields."""
+        return Fields({**self.content, **changes}, self.family)
 
-        Raises:
-            ValueError: if it is missing without a default, or is not a size.
-        """
+    def size(self, *names: str, default: int | None = None) -> int:
+        """Return a positive whole number, which must be there if there is no default."""
         found = self.optional_size(*names)
         if found is not None:
             return found
@@ -78,11 +73,7 @@ class Fields:
         return value
 
     def layers(self, *names: str) -> int:
-        """Return a number of layers.
-
-        Raises:
-            ValueError: if it is missing or implausible.
-        """
+        """Return a plausible number of layers."""
         found = self.size(*names)
         if found > MOST_LAYERS:
             raise self._wrong(names, f"at most {MOST_LAYERS:,} layers", found)
@@ -155,6 +146,10 @@ class Fields:
         if not isinstance(value, Mapping):
             raise self._wrong(names, "a nested configuration", value)
         return Fields(cast("Mapping[str, object]", value), self.family)
+
+    def nested(self, name: str) -> "Fields":
+        """Return a nested configuration, an empty one where it is absent."""
+        return self.section(name) or Fields({}, self.family)
 
     def refuse(self, name: str, expected: str) -> ValueError:
         """Return the error of a field whose value does not fit the others."""

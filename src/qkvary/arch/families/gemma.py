@@ -1,7 +1,9 @@
-"""Gemma 4: heads of two widths, windows between global layers, and K=V in these.
+"""Gemma 4 and Gemma 3n, whose last layers read an earlier layer's keys and values.
 
-It takes the value of a global layer before the key is normalised with a gain and rotated, so
-that both follow from one tensor: ``Q-K=V`` with ``value_rope = "none"``. Engines store both.
+Gemma 4 has heads of two widths, windows between global layers, and K=V in these. It takes the value
+of a global layer before the key is normalised with a gain and rotated, so that both follow from one
+tensor: ``Q-K=V`` with ``value_rope = "none"``. Engines store both. Gemma 3n has several residual
+streams and inputs per layer.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -12,30 +14,29 @@ from dataclasses import dataclass
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
-from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each
+from qkvary.arch.families.attention_fields import (
+    LAYER_TYPES,
+    Heads,
+    build_decoder,
+    build_each,
+)
 from qkvary.arch.families.fields import Fields, Reader
+from qkvary.arch.families.recipes import (
+    AttentionRecipe,
+    Kind,
+    LayerKinds,
+    Recipe,
+    Rotary,
+    read_head_config,
+)
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.sharing import share
 
 GLOBAL, LOCAL = LAYER_TYPES
 
-PERIOD = 6
-"""Every n-th layer is global by default."""
-GEMMA4_WINDOW = 512
-"""The window if a configuration omits it."""
-UNIFIED_WINDOW = 1024
-"""The window if a configuration of Gemma 4 without a vision tower omits it."""
-HEADS, KV_HEADS, HEAD_DIM = 8, 4, 256
-"""Sizes of attention if a configuration omits them, as published files do."""
-GLOBAL_HEAD_DIM = 512
-"""Channels of a head in global layers, by default."""
 GEMMA4_VOCABULARY = 262_144
 """Vocabulary if a configuration omits it, also of the per-layer inputs."""
-PER_LAYER_WIDTH = 256
-"""Channels of each per-layer input, by default; 0 or null means that there are none."""
-GLOBAL_ROTATED = 0.25
-"""The share of rotated channels in the global layers, by default."""
 BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
 """Bases of the rotary frequencies, by default."""
 
@@ -49,11 +50,9 @@ class _Kind:
     """The differences between the attention layers of a stack."""
 
     heads: Heads
-    """The sizes of attention."""
     window: int | None
     """Number of tokens that a query sees; ``None`` for a global layer."""
     rotation: PositionConfig
-    """The rotation of keys."""
     equal: bool = False
     """Whether keys and values read one projection."""
     reads_layer: int | None = None
@@ -61,52 +60,40 @@ class _Kind:
 
 
 def _read_gemma4(fields: Fields, name: str) -> Model:
-    width = fields.count("hidden_size_per_layer_input", default=PER_LAYER_WIDTH)
+    width = fields.count("hidden_size_per_layer_input", default=256)
     if fields.mentions("hidden_size_per_layer_input") and not fields.has(
         "hidden_size_per_layer_input"
     ):
         width = 0
     experts = _read_experts(fields) if fields.flag("enable_moe_block", default=False) else None
-    kinds = _read_gemma4_kinds(fields, window=GEMMA4_WINDOW)
+    kinds = _read_gemma4_kinds(fields, window=512)
     model = _build(fields, name, kinds, experts)
     return _add_inputs(fields, model, width) if width else model
 
 
 def _read_gemma4_unified(fields: Fields, name: str) -> Model:
-    return _build(fields, name, _read_gemma4_kinds(fields, window=UNIFIED_WINDOW))
+    return _build(fields, name, _read_gemma4_kinds(fields, window=1024))
 
 
-def _read_types(fields: Fields) -> tuple[str, ...]:
+def _read_types(fields: Fields, *, period: int) -> tuple[str, ...]:
+    """Return the kind of each layer; by default every n-th is global."""
     layers = fields.layers("num_hidden_layers")
     types = fields.words("layer_types", choices=LAYER_TYPES, length=layers)
     if types is not None:
         return types
-    return tuple(LOCAL if (index + 1) % PERIOD else GLOBAL for index in range(layers))
-
-
-def _read_heads(fields: Fields) -> Heads:
-    return Heads(
-        d_model=fields.size("hidden_size"),
-        count=fields.size("num_attention_heads", default=HEADS),
-        kv_count=fields.size("num_key_value_heads", default=KV_HEADS),
-        dim=fields.size("head_dim", default=HEAD_DIM),
-    )
-
-
-def _nested_rotation(fields: Fields, kind: str) -> Fields:
-    empty = Fields({}, fields.family)
-    return (fields.section("rope_parameters") or empty).section(kind) or empty
+    return tuple(LOCAL if (index + 1) % period else GLOBAL for index in range(layers))
 
 
 def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
     if fields.text("use_bidirectional_attention", default="vision") != "vision":
         raise fields.refuse("use_bidirectional_attention", "null or vision, where text is causal,")
     # The last layer is always global, as in transformers.
-    types = (*_read_types(fields)[:-1], GLOBAL)
+    types = (*_read_types(fields, period=6)[:-1], GLOBAL)
     window = fields.size("sliding_window", default=window)
     equal = fields.flag("attention_k_eq_v", default=False)
     heads = _read_heads_of_layers(fields, types, equal=equal)
     rotations = {kind: _read_gemma4_rotation(fields, kind) for kind in LAYER_TYPES}
+    sources = _find_sources(fields, types)
     kinds = tuple(
         _Kind(
             heads=heads[index],
@@ -115,7 +102,7 @@ def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
             equal=equal and kind == GLOBAL,
             reads_layer=source,
         )
-        for index, (kind, source) in enumerate(zip(types, find_sources(fields, types), strict=True))
+        for index, (kind, source) in enumerate(zip(types, sources, strict=True))
     )
     for index, kind in enumerate(kinds):
         if kind.reads_layer is not None and kind.heads != kinds[kind.reads_layer].heads:
@@ -127,13 +114,13 @@ def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
 
 
 def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
-    nested = _nested_rotation(fields, kind)
+    nested = fields.nested("rope_parameters").nested(kind)
     given = fields.has("rope_parameters")
     proportional = nested.has("partial_rotary_factor") or (kind == GLOBAL and not given)
     usual = "proportional" if proportional else "default"
     fraction = 1.0
     if nested.text("rope_type", default=usual) == "proportional":
-        fraction = nested.number("partial_rotary_factor", default=1.0 if given else GLOBAL_ROTATED)
+        fraction = nested.number("partial_rotary_factor", default=1.0 if given else 0.25)
     return PositionConfig(
         rotary_fraction=fraction,
         rotary_base=nested.number("rope_theta", default=BASES[kind]),
@@ -145,14 +132,19 @@ def _read_heads_of_layers(
     fields: Fields, types: Sequence[str], *, equal: bool
 ) -> tuple[Heads, ...]:
     """Return the heads of each layer, from ``per_layer_config`` or from the kind of layer."""
-    usual = _read_heads(fields)
+    usual = Heads(
+        d_model=fields.size("hidden_size"),
+        count=fields.size("num_attention_heads", default=8),
+        kv_count=fields.size("num_key_value_heads", default=4),
+        dim=fields.size("head_dim", default=256),
+    )
     overrides = fields.section("per_layer_config")
     if overrides is not None:
         return _override_heads(fields, overrides, usual, len(types))
     kv_count = fields.optional_size("num_global_key_value_heads") if equal else None
     wide = dataclasses.replace(
         usual,
-        dim=fields.size("global_head_dim", default=GLOBAL_HEAD_DIM),
+        dim=fields.size("global_head_dim", default=512),
         kv_count=usual.kv_count if kv_count is None else kv_count,
     )
     return tuple(wide if kind == GLOBAL else usual for kind in types)
@@ -180,7 +172,7 @@ def _override_heads(
     return tuple(heads)
 
 
-def find_sources(fields: Fields, types: Sequence[str]) -> tuple[int | None, ...]:
+def _find_sources(fields: Fields, types: Sequence[str]) -> tuple[int | None, ...]:
     """Return which layer each of the last ``num_kv_shared_layers`` reads: the last of its type."""
     own = len(types) - fields.count("num_kv_shared_layers")
     latest = {kind: index for index, kind in enumerate(types[: max(0, own)])}
@@ -260,17 +252,94 @@ def _build(
         )
 
     tokens = fields.size("vocab_size", default=GEMMA4_VOCABULARY)
-    tied = fields.flag("tie_word_embeddings", default=True)
-    return Model(
-        name=name,
-        layers=build_each(kinds, build_layer),
-        vocabulary=tokens,
-        tables=(Table(rows=tokens, width=d_model),),
-        norms=(Norm(width=d_model),),
-        head=(Linear(inputs=d_model, outputs=tokens, tied=tied),),
-        max_tokens=fields.optional_size("max_position_embeddings"),
-        notes=(_EQUAL_NOTE,) if any(kind.equal for kind in kinds) else (),
+    notes = (_EQUAL_NOTE,) if any(kind.equal for kind in kinds) else ()
+    layers = build_each(kinds, build_layer)
+    return build_decoder(fields.replace(vocab_size=tokens), name, layers, tied=True, notes=notes)
+
+
+_GEMMA3N = Recipe(
+    attention=AttentionRecipe(head_dim=256),
+    kinds=LayerKinds(window=512),
+    rotary=Rotary(base=1_000_000.0, local_base=("rope_local_base_freq", 10_000.0)),
+)
+
+
+def _read_gemma3n(fields: Fields, name: str) -> Model:
+    d_model, layers = fields.size("hidden_size"), fields.layers("num_hidden_layers")
+    types = _read_types(fields, period=5)
+    shared = fields.count("num_kv_shared_layers", default=15)
+    sources = _find_sources(fields.replace(num_kv_shared_layers=shared), types)
+    window = fields.size("sliding_window", default=512)
+    widths = _read_widths(fields, layers)
+    width = fields.size("hidden_size_per_layer_input", default=256)
+    others, norms = _read_streams(fields, d_model, width)
+    streams = fields.size("altup_num_inputs", default=4)
+
+    def build(one: tuple[str, int | None, int]) -> Layer:
+        mixing, source, d_ff = one
+        kind = Kind(mixing, window if mixing == LOCAL else None, sparse=False)
+        config = read_head_config(_GEMMA3N, fields, kind)
+        own_norms = 2 if source is None else 1
+        return Layer(
+            attention=ProjectedAttention(
+                config=config,
+                norms=(Norm(width=config.size_per_head),) * own_norms,
+                reads_layer=source,
+            ),
+            feed_forward=(FeedForward(d_model=d_model, d_ff=d_ff, gated=True),),
+            norms=(*(Norm(width=d_model),) * 4, *norms),
+            others=others,
+            entries=d_model,
+            # A matrix mixes the streams of each token; the router of the streams runs twice.
+            products=streams**2 * d_model + streams * d_model,
+        )
+
+    vocabulary = fields.size("vocab_size")
+    rows = fields.size("vocab_size_per_layer_input", default=262_144)
+    stream = Linear(inputs=d_model, outputs=d_model)
+    return build_decoder(
+        fields,
+        name,
+        build_each([*zip(types, sources, widths, strict=True)], build),
+        tied=True,
+        tables=(
+            Table(rows=vocabulary, width=d_model),
+            Table(rows=rows, width=layers * width),
+        ),
+        norms=(Norm(width=d_model), Norm(width=width)),
+        others=(
+            Linear(inputs=d_model, outputs=layers * width),
+            *(stream,) * (2 * (streams - 1)),
+        ),
     )
+
+
+def _read_widths(fields: Fields, layers: int) -> list[int]:
+    """Return the inner width of each layer, from a list or one number for all."""
+    given = fields.content.get("intermediate_size")
+    listed = given if isinstance(given, list | tuple) else [given] * layers
+    if len(listed) != layers:
+        raise fields.refuse("intermediate_size", f"a size, or {layers} sizes")
+    name = "intermediate_size"
+    return [Fields({name: one}, fields.family).size(name) for one in listed]
+
+
+def _read_streams(
+    fields: Fields, d_model: int, width: int
+) -> tuple[tuple[Linear, ...], tuple[Norm, ...]]:
+    """Return what a layer has besides Gemma's: streams, a low-rank connection, its input."""
+    streams = fields.size("altup_num_inputs", default=4)
+    rank = fields.size("laurel_rank", default=64)
+    others = (
+        Linear(inputs=streams, outputs=streams),
+        Linear(inputs=streams, outputs=streams**2),
+        Linear(inputs=d_model, outputs=streams),
+        Linear(inputs=d_model, outputs=rank),
+        Linear(inputs=rank, outputs=d_model),
+        Linear(inputs=d_model, outputs=width),
+        Linear(inputs=width, outputs=d_model),
+    )
+    return others, (Norm(width=d_model),) * 3
 
 
 READERS: Mapping[str, Reader] = {
@@ -278,4 +347,5 @@ READERS: Mapping[str, Reader] = {
     "gemma4": _read_gemma4,
     "gemma4_unified_text": _read_gemma4_unified,
     "gemma4_unified": _read_gemma4_unified,
+    "gemma3n_text": _read_gemma3n,
 }

@@ -11,11 +11,11 @@ from functools import partial
 
 from qkvary.arch.blocks import Experts, FeedForward, Layer, RecurrentLayer
 from qkvary.arch.families import recipes, recurrent
-from qkvary.arch.families.attention_fields import build_each
+from qkvary.arch.families.attention_fields import build_decoder, build_each
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.families.recipes import AttentionRecipe, Dense, LayerKinds, Recipe
 from qkvary.arch.models import Model
-from qkvary.arch.parts import Linear, Norm, Table
+from qkvary.arch.parts import Linear, Norm
 
 MARKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """The kinds of blocks of Nemotron H, by the letters of published files."""
@@ -30,17 +30,14 @@ def _read_mamba(
         norms=(Norm(width=fields.size("hidden_size")),),
     )
     layers = (layer,) * fields.layers("num_hidden_layers", "n_layer")
-    return _build(fields, name, layers, tied=tied)
+    return build_decoder(fields, name, layers, tied=tied)
 
 
 def _read_falcon_h1(fields: Fields, name: str) -> Model:
     """Return the model; a block's parallel attention and state are counted one after the other."""
     recipe = Recipe(dense=Dense(bias=("mlp_bias", False)))
     model = recipes.read(recipe, fields, name)
-    own = Fields(
-        {**fields.content, "mamba_rms_norm": fields.flag("mamba_rms_norm", default=False)},
-        fields.family,
-    )
+    own = fields.replace(mamba_rms_norm=fields.flag("mamba_rms_norm", default=False))
     state = Layer(attention=recurrent.read_mamba2(own), feed_forward=(), norms=())
     layers = tuple(part for layer in model.layers for part in (state, layer))
     note = "each block has attention and a state in parallel, which are listed one after the other"
@@ -59,14 +56,16 @@ def _read_nemotron_h(fields: Fields, name: str) -> Model:
     if set(kinds) - set(MARKS.values()):
         raise fields.refuse("layers_block_type", f"words out of {', '.join(MARKS.values())}")
     norm, d_model = Norm(width=fields.size("hidden_size")), fields.size("hidden_size")
-    one = Fields({**fields.content, "num_hidden_layers": 1}, fields.family)
+    one = fields.replace(num_hidden_layers=1)
 
     def build(kind: str) -> Layer:
         if kind == "attention":
             return replace(
                 recipes.read(_ATTENTION, one, name).layers[0], feed_forward=(), norms=(norm,)
             )
-        mixer = recurrent.read_mamba2(fields) if kind == "mamba" else recurrent.no_mixing(fields)
+        mixer = RecurrentLayer(kind="no attention", d_model=d_model)
+        if kind == "mamba":
+            mixer = recurrent.read_mamba2(fields)
         networks: tuple[FeedForward | Experts, ...] = ()
         if kind == "mlp":
             bias = fields.flag("mlp_bias", default=False)
@@ -76,7 +75,7 @@ def _read_nemotron_h(fields: Fields, name: str) -> Model:
             networks = (_read_experts(fields),)
         return Layer(attention=mixer, feed_forward=networks, norms=(norm,))
 
-    return _build(fields, name, build_each(kinds, build), tied=None)
+    return build_decoder(fields, name, build_each(kinds, build), tied=None)
 
 
 _ATTENTION = Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="none"))
@@ -98,21 +97,6 @@ def _read_experts(fields: Fields) -> Experts:
     )
 
 
-def _build(fields: Fields, name: str, layers: tuple[Layer, ...], *, tied: bool | None) -> Model:
-    d_model, vocabulary = fields.size("hidden_size"), fields.size("vocab_size")
-    # ``None`` means that the family never ties its head.
-    is_tied = tied is not None and fields.flag("tie_word_embeddings", default=tied)
-    return Model(
-        name=name,
-        layers=layers,
-        vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
-        norms=(Norm(width=d_model),),
-        head=(Linear(inputs=d_model, outputs=vocabulary, tied=is_tied),),
-        max_tokens=fields.optional_size("max_position_embeddings"),
-    )
-
-
 def _read_recurrent_gemma(fields: Fields, name: str) -> Model:
     names = {"recurrent": "recurrent", "attention": recipes.LOCAL}
     listed = fields.items("block_types") or ("recurrent", "recurrent", "attention")
@@ -123,14 +107,12 @@ def _read_recurrent_gemma(fields: Fields, name: str) -> Model:
     inner = fields.size("intermediate_size")
     if inner % 2:
         raise fields.refuse("intermediate_size", "an even number, of which each matrix has half,")
-    content = {
-        **fields.content,
-        "layer_types": types,
-        "sliding_window": fields.size("attention_window_size", "sliding_window", default=2048),
-        "intermediate_size": inner // 2,
-    }
-    model = recipes.read(_RECURRENT_GEMMA, Fields(content, fields.family), name)
-    return replace(model, max_tokens=None)
+    given = fields.replace(
+        layer_types=types,
+        sliding_window=fields.size("attention_window_size", "sliding_window", default=2048),
+        intermediate_size=inner // 2,
+    )
+    return replace(recipes.read(_RECURRENT_GEMMA, given, name), max_tokens=None)
 
 
 _RECURRENT_GEMMA = Recipe(
@@ -156,7 +138,7 @@ def _read_rwkv(fields: Fields, name: str) -> Model:
     )
     layers = (layer,) * fields.layers("num_hidden_layers")
     # One more norm comes after the embedding.
-    return replace(_build(fields, name, layers, tied=False), norms=(norm, norm))
+    return build_decoder(fields, name, layers, tied=False, norms=(norm, norm))
 
 
 def _read_xlstm(fields: Fields, name: str) -> Model:
@@ -170,9 +152,8 @@ def _read_xlstm(fields: Fields, name: str) -> Model:
         norms=(norm, norm),
     )
     layers = (layer,) * fields.layers("num_hidden_layers", "num_blocks")
-    model = _build(fields, name, layers, tied=None)
-    has_norm = fields.flag("add_out_norm", default=True)
-    return replace(model, norms=(Norm(width=d_model),) if has_norm else ())
+    norms = (Norm(width=d_model),) if fields.flag("add_out_norm", default=True) else ()
+    return build_decoder(fields, name, layers, tied=None, norms=norms)
 
 
 READERS: Mapping[str, Reader] = {

@@ -35,7 +35,6 @@ from qkvary.arch.networks import (
     Norm,
     NormPlacement,
 )
-from qkvary.arch.terms import HeadNorm
 
 GATED: Mapping[str, Activation] = {
     "silu": "swiglu",
@@ -52,11 +51,6 @@ PLAIN: Mapping[str, Activation] = {
     "relu": "relu",
 }
 """Ungated activations, by the name in transformers."""
-HEAD_NORMS: Mapping[str, HeadNorm] = {
-    "none": "none",
-    "head": "qk-norm",
-    "heads": "qk-norm-wide",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +60,7 @@ class Block:
     activation: str = "hidden_act"
     """The configuration's field with the activation."""
     norm: Norm = "rmsnorm"
-    """Kind of normalisation."""
     placement: NormPlacement = "pre"
-    """The position of the normalisations in a block."""
     eps: str = "rms_norm_eps"
     """The configuration's field with the epsilon of the normalisations."""
     parallel: Flag = False
@@ -195,12 +187,7 @@ BLOCKS: Mapping[str, Block] = {
 
 
 def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:
-    """Return the network of a configuration of a family in ``BLOCKS``.
-
-    Raises:
-        ValueError: for a field that is missing, makes no sense, or has a value that is not
-            computed here.
-    """
+    """Return the network of a configuration of a family in ``BLOCKS``."""
     recipe, block = RECIPES[family], BLOCKS[family]
     own = {**_LLAMA, **block.defaults}
     fields = complete(recipe, Fields({**own, **fields.content}, fields.family))
@@ -268,9 +255,7 @@ def _attend(
         config.variant,
         positions="rotary" if rotates else "none",
         soft_cap=_cap(fields, block.score_cap),
-        head_norm=HEAD_NORMS[recipe.attention.head_norm]
-        if has_head_norms(recipe, fields)
-        else "none",
+        head_norm=recipe.attention.head_norm if has_head_norms(recipe, fields) else "none",
     )
     eps, scale = fields.number(block.eps, default=1e-6), block.scale
     return dataclasses.replace(
@@ -314,13 +299,9 @@ def _longest(fields: Fields, layers: tuple[AttentionConfig, ...]) -> int:
 
 
 def read_gpt2(fields: Fields) -> LanguageModelConfig:
-    """Return the network of a GPT-2, whose fields have different names.
-
-    Raises:
-        ValueError: as :func:`read_language_model`.
-    """
-    fixed = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
-    for name, expected in {**fixed, "add_cross_attention": False}.items():
+    """Return the network of a GPT-2, whose fields have different names."""
+    fixed = {"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
+    for name, expected in {"scale_attn_weights": True, **fixed}.items():
         if fields.flag(name, default=expected) != expected:
             raise fields.refuse(name, str(expected).lower())
     activation = fields.text("activation_function", default="gelu_new")

@@ -17,7 +17,6 @@ class PublishedConfig(NamedTuple):
     source: str
     """The URL of the configuration, or the class of transformers that has these defaults."""
     config: Mapping[str, object]
-    """The fields of the ``config.json``."""
 
 
 @functools.cache

@@ -9,18 +9,23 @@ from typing import Literal
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
-from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each, read_rotation
-from qkvary.arch.families.deepseek import read_latent
+from qkvary.arch.families.attention_fields import (
+    LAYER_TYPES,
+    Heads,
+    build_decoder,
+    build_each,
+    read_latent,
+    read_rotation,
+)
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.families.recurrent import ReadRecurrent
 from qkvary.arch.models import Model
-from qkvary.arch.parts import Linear, Norm, Table
+from qkvary.arch.parts import Linear, Norm
+from qkvary.arch.terms import HeadNorm
 
 GLOBAL, LOCAL = LAYER_TYPES
 ROTARY_BASE = 10_000.0
 """Base of the rotary frequencies if a configuration omits it."""
-FULL_LAYERS = 28
-"""Number of layers before the first one with a window, if a Qwen configuration omits it."""
 CHUNKED = "chunked_attention"
 
 Flag = bool | tuple[str, bool]
@@ -66,16 +71,12 @@ class AttentionRecipe:
     """Whether queries, keys and values have biases."""
     out_bias: Flag | None = None
     """Whether the output projection has a bias; ``None`` for the value of ``bias``."""
-    head_norm: Literal["none", "head", "heads"] = "none"
-    """The gains of the norms of queries and keys: one vector for the channels of a head, or one for
-    the channels of all heads."""
+    head_norm: HeadNorm = "none"
     is_normed: Flag = True
-    """Whether the norms of queries and keys exist."""
     gate: Literal["none", "head", "channel", "query"] = "none"
     """A learned gate of the output: one per head, one per channel, or a part of the query's
     projection, which then has the query's bias."""
     is_gated: Flag = True
-    """Whether the gate exists."""
     per_head: int = 0
     """Number of further learned parameters per head of a layer, such as its sink."""
     head_entries: int = 0
@@ -115,9 +116,7 @@ class Dense:
     """The feed-forward network of a family; with experts, the one that all tokens use too."""
 
     bias: Flag = False
-    """Whether the feed-forward network has biases."""
     gated: bool = True
-    """Whether the feed-forward network has a gate."""
     width: tuple[str, ...] = ("intermediate_size",)
     """Possible names of the field with the inner width of dense layers."""
     adjusted: bool = False
@@ -129,13 +128,11 @@ class Norms:
     """The normalisations of a family."""
 
     count: int = 2
-    """Number of normalisations of a block."""
     post: Flag = False
     """Whether a block has two more normalisations, after its sublayers."""
     parallel: Flag = False
     """Whether attention and feed-forward network share one normalisation."""
     bias: bool = False
-    """Whether the normalisations have biases."""
     final: bool = True
     """Whether the normalisation after the last block has a gain."""
     inner: bool = False
@@ -147,9 +144,7 @@ class Rotary:
     """The rotary positions of a family, for configurations that do not state them."""
 
     share: float = 1.0
-    """The share of rotated channels."""
     base: float = ROTARY_BASE
-    """The base of the frequencies."""
     local_base: tuple[str, float] | None = None
     """The field and the default of the base of layers with a window, if they have their own
     base."""
@@ -161,21 +156,16 @@ class Recipe:
 
     attention: AttentionRecipe = AttentionRecipe()
     kinds: LayerKinds = LayerKinds()
-    """The kinds of layers."""
     dense: Dense = Dense()
-    """The dense feed-forward network."""
     norms: Norms = Norms()
     routed: Routed | None = None
-    """The experts."""
     entries: int = 0
     """Number of further learned parameters of a block."""
     tied: bool | None = False
     """Whether the head is the embedding if the configuration does not state it; ``None`` if it
     never is."""
     head_bias: Flag = False
-    """Whether the head has a bias."""
     rotary: Rotary = Rotary()
-    """The rotary positions."""
     required: Mapping[str, tuple[object, ...]] = field(
         default_factory=dict[str, tuple[object, ...]]
     )
@@ -195,17 +185,12 @@ class Kind:
     window: int | None
     """Number of tokens that a query sees; ``None`` for all."""
     sparse: bool
-    """Whether the layer has experts."""
     shares_indexer: bool = False
     """Whether the layer uses the tokens that the indexer of an earlier layer picked."""
 
 
 def read(recipe: Recipe, fields: Fields, name: str) -> Model:
-    """Return the model of a configuration of this family.
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
-    """
+    """Return the model of a configuration of this family."""
     fields = complete(recipe, fields)
     d_model = fields.size("hidden_size", "n_embd", "d_model")
     for required, values in recipe.required.items():
@@ -221,7 +206,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     kinds = list_kinds(recipe, fields)
 
     def build(kind: Kind) -> Layer:
-        network = _routed(recipe, fields) if kind.sparse else read_dense(recipe, fields)
+        network = read_experts(recipe, fields) if kind.sparse else read_dense(recipe, fields)
         more = recipe.routed.norms if recipe.routed is not None and kind.sparse else 0
         inner: tuple[Norm, ...] = ()
         if recipe.norms.inner and isinstance(network, FeedForward):
@@ -241,17 +226,13 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
             entries=recipe.entries,
         )
 
-    vocabulary = fields.size("vocab_size")
-    tied = recipe.tied is not None and fields.flag("tie_word_embeddings", default=recipe.tied)
-    head_bias = read_flag(fields, recipe.head_bias)
-    return Model(
-        name=name,
-        layers=build_each(kinds, build),
-        vocabulary=vocabulary,
-        tables=(Table(rows=vocabulary, width=d_model),),
+    return build_decoder(
+        fields,
+        name,
+        build_each(kinds, build),
+        tied=recipe.tied,
+        head_bias=read_flag(fields, recipe.head_bias),
         norms=(norm,) if recipe.norms.final else (),
-        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied, bias=head_bias),),
-        max_tokens=fields.optional_size("max_position_embeddings"),
     )
 
 
@@ -305,7 +286,7 @@ def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
     if recipe.kinds.windows == "all":
         return (LOCAL,) * layers
     if recipe.kinds.windows == "upper":
-        full = min(layers, fields.count("max_window_layers", default=FULL_LAYERS))
+        full = min(layers, fields.count("max_window_layers", default=28))
         return (GLOBAL,) * full + (LOCAL,) * (layers - full)
     listed = fields.numbers("attn_layer_indices", "full_attn_idxs")
     if listed is not None:
@@ -381,7 +362,8 @@ def read_dense(recipe: Recipe, fields: Fields) -> FeedForward:
     )
 
 
-def _routed(recipe: Recipe, fields: Fields) -> Experts:
+def read_experts(recipe: Recipe, fields: Fields) -> Experts:
+    """Return the experts of a family that has some."""
     routed = recipe.routed or Routed()
     d_model, count = fields.size("hidden_size", "d_model"), fields.size(*COUNTS)
     width = fields.size(*routed.width)
@@ -433,7 +415,7 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
     found: dict[str, object] = {} if own is None else dict(own.content)
     if recipe.rotary.local_base is not None and not is_local:
         # Only layers that see everything have scaled positions.
-        found |= (fields.section("rope_scaling") or Fields({}, fields.family)).content
+        found |= fields.nested("rope_scaling").content
     theta = fields.number(name if is_local else "rope_theta", default=base)
     return Fields(
         {
@@ -445,11 +427,7 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
 
 
 def read_head_config(recipe: Recipe, fields: Fields, kind: Kind) -> AttentionConfig:
-    """Return sizes, window, rotation and biases of an attention layer.
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
-    """
+    """Return sizes, window, rotation and biases of an attention layer."""
     bias = read_flag(fields, recipe.attention.bias)
     return _heads(recipe, fields).attend(
         window=kind.window,
@@ -475,11 +453,9 @@ def _attention(recipe: Recipe, fields: Fields, kind: Kind) -> ProjectedAttention
     config, heads = read_head_config(recipe, fields, kind), _heads(recipe, fields)
     size, norms = config.size_per_head, ()
     if has_head_norms(recipe, fields):
-        widths = {
-            "head": (size, size),
-            "heads": (size * heads.count, size * heads.kv_count),
-        }[recipe.attention.head_norm]
-        norms = tuple(Norm(width=width) for width in widths)
+        is_wide = recipe.attention.head_norm == "qk-norm-wide"
+        each = (heads.count, heads.kv_count) if is_wide else (1, 1)
+        norms = tuple(Norm(width=size * count) for count in each)
     if recipe.norms.inner:
         norms = (*norms, Norm(width=heads.d_model))
     entries = heads.count * recipe.attention.per_head + size * recipe.attention.head_entries

@@ -14,11 +14,7 @@ ReadRecurrent = Callable[[Fields], RecurrentLayer]
 
 
 def read_short_convolution(fields: Fields) -> RecurrentLayer:
-    """Return the gated short convolution of LFM2.
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
-    """
+    """Return the gated short convolution of LFM2."""
     d_model, taps = fields.size("hidden_size"), fields.size("conv_L_cache")
     bias = fields.flag("conv_bias", default=False)
     return RecurrentLayer(
@@ -36,11 +32,7 @@ def read_short_convolution(fields: Fields) -> RecurrentLayer:
 
 
 def read_gated_delta(fields: Fields) -> RecurrentLayer:
-    """Return the gated delta rule of Qwen 3.5, Qwen3-Next and OLMo Hybrid.
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
-    """
+    """Return the gated delta rule of Qwen 3.5, Qwen3-Next and OLMo Hybrid."""
     d_model, taps = fields.size("hidden_size"), fields.size("linear_conv_kernel_dim")
     key_heads, value_heads = (fields.size(f"linear_num_{one}_heads") for one in ("key", "value"))
     key_dim, value_dim = (fields.size(f"linear_{one}_head_dim") for one in ("key", "value"))
@@ -71,19 +63,14 @@ def read_mamba(fields: Fields) -> RecurrentLayer:
     """Return the selective state-space layer of Mamba and Jamba.
 
     Source: Gu and Dao 2023, "Mamba".
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
     """
     d_model = fields.size("hidden_size")
     is_jamba = fields.has("mamba_d_state")
     inner = fields.size("mamba_expand", "expand", default=2) * d_model
     if not is_jamba:
         inner = fields.size("intermediate_size", default=inner)
-    state, taps = (
-        fields.size("mamba_d_state", "state_size"),
-        fields.size("mamba_d_conv", "conv_kernel"),
-    )
+    state = fields.size("mamba_d_state", "state_size")
+    taps = fields.size("mamba_d_conv", "conv_kernel")
     rank = fields.size("mamba_dt_rank", "time_step_rank", default=-(-d_model // 16))
     bias = fields.flag("mamba_proj_bias", "use_bias", default=False)
     conv_bias = fields.flag("mamba_conv_bias", "use_conv_bias", default=True)
@@ -110,9 +97,6 @@ def read_mamba2(fields: Fields) -> RecurrentLayer:
     """Return the Mamba 2 layer; Bamba, Granite 4, Falcon H1 and Nemotron H have it too.
 
     Source: Dao and Gu 2024, "Transformers are SSMs".
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
     """
     d_model = fields.size("hidden_size")
     heads = fields.size("mamba_n_heads", "mamba_num_heads", "num_heads")
@@ -161,9 +145,6 @@ def read_lightning(fields: Fields) -> RecurrentLayer:
     """Return the linear attention with a gate and a fixed decay of MiniMax.
 
     Source: Qin et al. 2024, "Lightning Attention-2".
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
     """
     d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     size = fields.size("head_dim", default=d_model // heads)
@@ -186,9 +167,6 @@ def read_kimi_delta(fields: Fields) -> RecurrentLayer:
     """Return the delta rule with a decay for each channel of Kimi Linear and Ling.
 
     Source: Kimi Team 2025, "Kimi Linear".
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
     """
     own = fields.section("linear_attn_config") or fields
     d_model = fields.size("hidden_size")
@@ -224,9 +202,6 @@ def read_gated_recurrence(fields: Fields) -> RecurrentLayer:
     """Return the gated linear recurrence of RecurrentGemma.
 
     Source: De et al. 2024, "Griffin".
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
     """
     d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     width, taps = fields.size("lru_width", default=d_model), fields.size("conv1d_width", default=4)
@@ -250,9 +225,6 @@ def read_time_mixing(fields: Fields) -> RecurrentLayer:
     """Return the time mixing of RWKV 4, with the shift of its channel mixing.
 
     Source: Peng et al. 2023, "RWKV".
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
     """
     d_model = fields.size("hidden_size")
     inner = fields.size("attention_hidden_size", default=d_model)
@@ -274,14 +246,9 @@ def read_matrix_memory(fields: Fields) -> RecurrentLayer:
     """Return the matrix memory of xLSTM.
 
     Source: Beck et al. 2024, "xLSTM".
-
-    Raises:
-        ValueError: for a field that is missing or makes no sense.
     """
-    d_model, heads = (
-        fields.size("hidden_size", "embedding_dim"),
-        fields.size("num_heads", default=8),
-    )
+    d_model = fields.size("hidden_size", "embedding_dim")
+    heads = fields.size("num_heads", default=8)
     bias = fields.flag("use_bias", default=False)
     keys = round_up(d_model * fields.number("qk_dim_factor", default=0.5), 64)
     values = round_up(d_model * fields.number("v_dim_factor", default=1.0), 64)
@@ -314,8 +281,3 @@ def _sum_bits(fields: Fields, name: str) -> int | None:
     """Return the bits that a configuration requests; Nemotron H defaults to single precision."""
     default = "float32" if fields.family == "nemotron_h" else ""
     return {"float32": 32, "float16": 16, "bfloat16": 16}.get(fields.text(name, default=default))
-
-
-def no_mixing(fields: Fields) -> RecurrentLayer:
-    """Return a block that mixes no tokens."""
-    return RecurrentLayer(kind="no attention", d_model=fields.size("hidden_size"))

@@ -39,13 +39,8 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
 def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | None:
     """Return the scaling of rotary positions, ``None`` for plain ones.
 
-    Args:
-        fields: The configuration of a model with one kind of layers.
-        channels: Rotated channels of a head.
-        base: The base of the frequencies.
-
-    Raises:
-        ValueError: for an unknown form, an unknown setting, or a value that makes no sense.
+    ``fields`` are those of a model with one kind of layers, ``channels`` the rotated ones of a
+    head.
     """
     section = rotary_section(fields)
     form = section.text("rope_type", "type", default=PLAIN)
@@ -65,7 +60,7 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
         raise section.refuse(GROWTH, "no growth of queries without yarn")
     if form == PLAIN:
         return None
-    scaling = _READERS[form](section, fields)
+    scaling = _read_form(form, section, fields)
     scaling.check(channels)
     if form == "yarn" and base <= 1:
         raise section.refuse("rope_theta", "a base above 1 for yarn")
@@ -98,13 +93,22 @@ def write_rotation(position: PositionConfig) -> dict[str, object]:
     return {**written, "rope_type": scaling.form, **own}
 
 
-def _read_linear(section: Fields, _: Fields) -> RotaryScaling:
-    return RotaryScaling(form="linear", factor=_number(section, "factor"))
-
-
-def _read_dynamic(section: Fields, fields: Fields) -> RotaryScaling:
+def _read_form(form: str, section: Fields, fields: Fields) -> RotaryScaling:
+    if form == "yarn":
+        return _read_yarn(section, fields)
+    if form == "longrope":
+        return _read_longrope(section, fields)
+    factor = _number(section, "factor")
+    if form == "linear":
+        return RotaryScaling(form="linear", factor=factor)
+    if form == "dynamic":
+        return RotaryScaling(form="dynamic", factor=factor, original_tokens=fields.size(LONGEST))
     return RotaryScaling(
-        form="dynamic", factor=_number(section, "factor"), original_tokens=fields.size(LONGEST)
+        form="llama3",
+        factor=factor,
+        original_tokens=_original(section, fields),
+        slow=_number(section, "low_freq_factor"),
+        fast=_number(section, "high_freq_factor"),
     )
 
 
@@ -133,16 +137,6 @@ def _magnitude(factor: float, scale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
-def _read_llama3(section: Fields, fields: Fields) -> RotaryScaling:
-    return RotaryScaling(
-        form="llama3",
-        factor=_number(section, "factor"),
-        original_tokens=_original(section, fields),
-        slow=_number(section, "low_freq_factor"),
-        fast=_number(section, "high_freq_factor"),
-    )
-
-
 def _read_longrope(section: Fields, fields: Fields) -> RotaryScaling:
     original = _original(section, fields)
     factor = section.number("factor", default=fields.size(LONGEST) / original)
@@ -159,8 +153,7 @@ def _read_longrope(section: Fields, fields: Fields) -> RotaryScaling:
 
 def _original(section: Fields, fields: Fields) -> int:
     """Return the original length; the top level counts first, as in transformers."""
-    inside = section.optional_size(ORIGINAL)
-    outside = fields.optional_size(ORIGINAL)
+    inside, outside = (one.optional_size(ORIGINAL) for one in (section, fields))
     return outside or inside or fields.size(LONGEST)
 
 
@@ -175,12 +168,3 @@ def _numbers(section: Fields, name: str) -> tuple[float, ...]:
     if found is None:
         raise section.missing((name,))
     return tuple(Fields({name: one}, section.family).number(name, default=1.0) for one in found)
-
-
-_READERS = {
-    "linear": _read_linear,
-    "dynamic": _read_dynamic,
-    "yarn": _read_yarn,
-    "llama3": _read_llama3,
-    "longrope": _read_longrope,
-}

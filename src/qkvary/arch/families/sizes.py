@@ -20,14 +20,7 @@ def has_size(name: str) -> bool:
 
 
 def load_size(name: str) -> Model:
-    """Return the model of a name.
-
-    Args:
-        name: For example ``lm-300m``, ``300M`` or ``llama-3.1-8b``, in any spelling.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest known ones.
-    """
+    """Return the model of a name such as ``lm-300m``, ``300M`` or ``llama-3.1-8b``."""
     known = _find(name)
     if known is None:
         near = suggest_sizes(name)

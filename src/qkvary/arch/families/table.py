@@ -10,7 +10,6 @@ from qkvary.arch.families import (
     encoder_decoder,
     extended,
     gemma,
-    gemma3n,
     hybrid,
 )
 from qkvary.arch.families.fields import Fields, Reader
@@ -18,10 +17,7 @@ from qkvary.arch.models import Model
 
 FAMILIES: dict[str, Reader] = {
     model_type: read
-    for file in (
-        *(classic, gemma, gemma3n, deepseek, decoders),
-        *(extended, hybrid, encoder_decoder),
-    )
+    for file in (classic, gemma, deepseek, decoders, extended, hybrid, encoder_decoder)
     for model_type, read in file.READERS.items()
 }
 """The function that reads each family's configuration, by ``model_type``."""
@@ -36,16 +32,7 @@ TEXT_SECTION = "text_config"
 
 
 def read_model(config: Mapping[str, object], name: str) -> Model:
-    """Read a model from the configuration that is published with it.
-
-    Args:
-        config: The content of a ``config.json``.
-        name: The name of the model in tables.
-
-    Raises:
-        ValueError: for an unknown family, a field that is missing or makes no sense, or sizes that
-            do not fit each other; always in one sentence.
-    """
+    """Read a model from the ``config.json`` that is published with it."""
     family, fields = find_text(config)
     model = FAMILIES[family](fields, name)
     if fields.content is config and not any(config.get(name) for name in TOWERS):
@@ -55,14 +42,7 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
 
 
 def find_text(config: Mapping[str, object]) -> tuple[str, Fields]:
-    """Return the family of a language model and its fields, which may be a section.
-
-    Args:
-        config: The content of a ``config.json``.
-
-    Raises:
-        ValueError: for an unknown family.
-    """
+    """Return the family of a language model and its fields, which may be a section."""
     model_type = config.get("model_type")
     is_known = isinstance(model_type, str) and model_type in FAMILIES
     fields = Fields(config, str(model_type) if is_known else "unknown")

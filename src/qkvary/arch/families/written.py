@@ -31,7 +31,6 @@ class Written(NamedTuple):
     family: str
     """The ``model_type``."""
     fields: Mapping[str, object]
-    """The fields of the configuration."""
 
 
 def write_language_model(config: LanguageModelConfig) -> Written | None:
@@ -154,7 +153,10 @@ def _write_windows(
 def _write_rotations(config: LanguageModelConfig, recipe: Recipe) -> Iterator[tuple[str, object]]:
     turning = [layer for layer in config.layers if layer.rotated_channels] or [config.layers[0]]
     rotations = {
-        LOCAL if layer.variant.window is not None else GLOBAL: _write_rotation(layer)
+        LOCAL if layer.variant.window is not None else GLOBAL: {
+            **write_rotation(layer.position),
+            "partial_rotary_factor": layer.rotated_channels / layer.size_per_head,
+        }
         for layer in reversed(turning)
     }
     first = turning[0].position.scaling
@@ -166,8 +168,3 @@ def _write_rotations(config: LanguageModelConfig, recipe: Recipe) -> Iterator[tu
     yield LONGEST, first.original_tokens if first is not None and grows else config.max_tokens
     if first is not None and first.form == "longrope":
         yield ORIGINAL, first.original_tokens
-
-
-def _write_rotation(layer: AttentionConfig) -> dict[str, object]:
-    share = layer.rotated_channels / layer.size_per_head
-    return {**write_rotation(layer.position), "partial_rotary_factor": share}
