@@ -42,8 +42,8 @@ FEWEST_STEPS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionOptions:
-    """Execution settings of a training; None keeps the preset's."""
+class TrainingOptions:
+    """Changes to a preset, None keeps its value; and how its runs are executed."""
 
     micro_batch_size: int | str | None = None
     """Rows per forward pass, in each process."""
@@ -55,12 +55,6 @@ class ExecutionOptions:
     """Recompute each block in the backward pass: less memory, a third more work."""
     threads: int | str | None = None
     """Threads on a CPU; the number of processors if not given, 1 under torchrun."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PresetOptions(ExecutionOptions):
-    """Changes to a preset; None keeps its value."""
-
     steps: int | str | None = None
     """Training steps; with fewer, warm-up and validations are shortened too."""
     minutes: float | None = None
@@ -85,12 +79,6 @@ class PresetOptions(ExecutionOptions):
     """How documents become rows: packed, or padded-paper as published."""
     document_mask: bool = False
     """Attend within a document only."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingOptions(PresetOptions):
-    """Changes to a preset, and how its runs are executed."""
-
     tokenizer: str | None = None
     """gpt2, bytes, characters, or a tokenizer.json; the preset's tokenizer if not given."""
     device: str = "cpu"
@@ -149,19 +137,7 @@ def training_study(
     seeds: tuple[int, ...] = (0,),
     options: TrainingOptions = NO_OPTIONS,
 ) -> Study:
-    """Return the study that trains a preset.
-
-    Args:
-        preset: The preset.
-        data: The set; one that is not prepared has no folder yet.
-        variants: Labels; the first is the baseline. By default the preset's variant.
-        seeds: Seeds of the runs.
-        options: Changes to the preset.
-
-    Raises:
-        UsageError: if the preset is limited to another variant, or an option is invalid.
-        ValueError: if a variant is unknown or invalid for the network.
-    """
+    """Return the study that trains a preset, with the first variant as baseline."""
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
     first = chosen[0].with_vocabulary(data.vocabulary)
@@ -209,7 +185,7 @@ def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> Langu
     )
 
 
-def _count(options: ExecutionOptions, name: str) -> int | None:
+def _count(options: TrainingOptions, name: str) -> int | None:
     return read_count(getattr(options, name), name)
 
 
@@ -242,9 +218,9 @@ def _training(training: TrainingConfig, options: TrainingOptions) -> TrainingCon
 
 
 def _execution(
-    execution: ExecutionConfig, options: ExecutionOptions, batch_size: int
+    execution: ExecutionConfig, options: TrainingOptions, batch_size: int
 ) -> ExecutionConfig:
-    named = {one.name: getattr(options, one.name) for one in fields(ExecutionOptions)}
+    named = {one.name: getattr(options, one.name) for one in fields(ExecutionConfig)}
     given = {name: value for name, value in named.items() if value is not None}
     counts = given.keys() & {"micro_batch_size", "threads"}
     given |= {name: _count(options, name) for name in counts}
@@ -289,11 +265,7 @@ def describe_effort(
 ) -> str:
     """Return passes and time as a sentence, and shorter options if the text is read too often.
 
-    Args:
-        run: One of the runs, which differ in variant and seed.
-        training_tokens: Tokens of the text, if they are counted.
-        seconds: The estimated seconds of each run, if they are estimated.
-        text_bytes: Bytes of a text whose tokens are not counted; it has no more tokens.
+    A text whose tokens are not counted has at most as many as its ``text_bytes``.
     """
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
