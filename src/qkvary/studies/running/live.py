@@ -33,9 +33,7 @@ class ProgressView:
     """The progress of a study, for display."""
 
     name: str
-    """Name of the study."""
     cells: Mapping[str, Cell]
-    """The study's runs, by key."""
     running: Callable[[], Iterable[tuple[Cell, Mapping[str, Any]]]] = tuple
     """Returns the current runs, each with the newest event of its log."""
     records: dict[str, Record] = field(default_factory=dict[str, Record])
@@ -208,8 +206,7 @@ class Publisher:
     def publish(self, results: int) -> str:
         """Call the function if it is time and there are new results; after an error never again.
 
-        Returns:
-            What the function returns or, in a sentence, its error; else an empty text.
+        The result is a line to show, or empty.
         """
         began = time.monotonic()
         if self._function is None or results == self._published or began < self._next:

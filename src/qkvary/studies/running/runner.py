@@ -63,21 +63,15 @@ class RunSummary:
     """The outcome of running a study."""
 
     planned: int
-    """Number of runs of the study."""
     done: int
-    """Number of completed runs."""
     failed: int
-    """Number of runs that ended with an error."""
     diverged: int
-    """Number of runs whose loss or gradient was not finite."""
     missing: int
     """Number of runs without a record."""
     executed: int
     """Number of runs that ended in the workers of this runner."""
     seconds: float
-    """Seconds that the runner took."""
     exit_code: int
-    """Exit code for the command."""
     message: str = ""
     """Why the runner stopped early; empty if it did not."""
     notes: tuple[str, ...] = ()

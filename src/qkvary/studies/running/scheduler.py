@@ -57,15 +57,7 @@ class Scheduler:
         retry_failed: bool = False,
         publish: Callable[[], str] | None = None,
     ) -> None:
-        """Count all runs as remaining.
-
-        Args:
-            study: The study.
-            task: A task, without its runs.
-            executor: Executes tasks.
-            retry_failed: Whether to repeat failed runs.
-            publish: Shows the results so far to the user.
-        """
+        """Count all runs as remaining."""
         self.task, self.executor, self.retry_failed = task, executor, retry_failed
         self.store, self.is_shared = Store(task.store), executor.shared_folder
         # Several cells may share one run.
@@ -210,23 +202,14 @@ class Scheduler:
         self.look_at(keys, end.ends)
 
     def check_results(self, keys: tuple[str, ...], end: TaskEnd) -> None:
-        """Check that a task returned only its own runs.
-
-        Raises:
-            DamagedError: if one is not.
-        """
+        """Check that a task returned only its own runs."""
         for run in end.runs:
             key = run.record.run_key
             if key not in keys or run.config != self.cells[key].run.identity():
                 raise DamagedError("the result of a task has a run that is not one of the task")
 
     def look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
-        """Read the outcome of runs from the store, and submit those that are open.
-
-        Args:
-            keys: The runs.
-            ends: How the runs ended, for those that were executed.
-        """
+        """Read the outcome of runs from the store, and submit those that are open."""
         missing, left = list[str](), list[str]()
         for key in [key for key in keys if key in self.left]:
             one = ends.get(key)
@@ -405,15 +388,7 @@ class Scheduler:
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
-    """Check the data of every run once; download or prepare missing data.
-
-    Args:
-        cells: The runs.
-        report: Called with a message for what takes long.
-
-    Raises:
-        QkvaryError: if data is not there, damaged, or not the expected one.
-    """
+    """Check the data of every run once; download or prepare missing data."""
     tasks = [cell.run.task for cell in cells]
     for task in {
         (type(task), task.data_fingerprint, getattr(task, "data", "")): task for task in tasks

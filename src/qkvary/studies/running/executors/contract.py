@@ -79,11 +79,9 @@ class Resources:
     """What a run needs of a node."""
 
     cores: int = 1
-    """CPU cores."""
     gpus: float = 0.0
     """GPUs, possibly a share of one."""
     memory_bytes: int = 0
-    """Main memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +89,13 @@ class Task:
     """Runs that one process executes one after the other."""
 
     store: Path
-    """The folder of all runs."""
     cells: tuple[Cell, ...]
-    """The runs."""
     options: CellOptions
-    """How the runs are executed."""
     trainer: str
     """The module whose function ``train_cell`` trains the runs."""
     again: Mapping[str, int] = field(default_factory=dict[str, int])
     """Finished runs to repeat: versions of their records by run key."""
     resources: Resources = Resources()
-    """What each run needs."""
     mark: tuple[Path, str] | None = None
     """A file in the store and a line in it, by which a node recognises that it sees the same
     folder."""
@@ -136,7 +130,6 @@ class TaskEnd:
     ends: Mapping[str, CellEnd] = field(default_factory=dict[str, CellEnd])
     """The end of each run by its key; runs that were not reached are missing."""
     warnings: tuple[str, ...] = ()
-    """Warnings, with the titles of the runs."""
     runs: tuple[FinishedRun, ...] = ()
     """The finished runs, if the node does not see the store."""
     error: QkvaryError | None = None
@@ -193,11 +186,7 @@ class PollingExecutor(Executor):
         self._closed = threading.Event()
 
     def watch(self, handle: Any) -> Future[TaskEnd]:
-        """Return the future of a task that was submitted.
-
-        Raises:
-            RuntimeError: after ``shutdown``, as from the executors of the standard library.
-        """
+        """Return the future of a task that was submitted."""
         if self._closed.is_set():
             raise RuntimeError("expected an open executor, got one that was shut down")
         future = self.pending[handle] = Future[TaskEnd]()

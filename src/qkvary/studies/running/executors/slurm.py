@@ -56,16 +56,7 @@ class SlurmExecutor(PollingExecutor):
         *,
         cluster: Literal["slurm", "local"] = "slurm",
     ) -> None:
-        """Prepare to submit jobs.
-
-        Args:
-            options: Limits and partition.
-            folder: The folder of runs.
-            cluster: ``local`` for processes of this machine, for tests.
-
-        Raises:
-            UsageError: if this machine has no Slurm.
-        """
+        """Prepare to submit jobs."""
         super().__init__()
         # Every check of a job reads the shared folder.
         self.poll_seconds = 0.1 if cluster == "local" else POLL_SECONDS
