@@ -81,16 +81,7 @@ def _kinds() -> Mapping[str, type]:
 
 
 def from_json(data: bytes, *, where: str) -> Record:
-    """Return the record that ``to_json`` wrote.
-
-    Args:
-        data: The bytes of ``record.json``.
-        where: Name of the file in messages.
-
-    Raises:
-        DamagedError: if the bytes are not a record.
-        NewerFormatError: if a newer qkvary wrote it.
-    """
+    """Return the record that ``to_json`` wrote."""
     return FORMAT.read(data, where, _build)
 
 
@@ -116,18 +107,7 @@ def make_record(
     environment: Mapping[str, Any] | None = None,
     state_sha256: str = "",
 ) -> Record:
-    """Return the record of a run.
-
-    Args:
-        cell: The run.
-        status: How it ended.
-        started: When the last process started it.
-        message: Why it failed or diverged, and what its log lacks.
-        metrics: The metrics; none for a failed run.
-        timing: Seconds by phase.
-        environment: Facts about this run's environment beyond those of the process.
-        state_sha256: Digest of the final weights and optimizer state.
-    """
+    """Return the record of a run."""
     run = cell.run
     costs = network_costs(run.network, length=run.sequence_length)
     return Record(

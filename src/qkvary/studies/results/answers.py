@@ -22,12 +22,7 @@ _UNDECIDED: Mapping[Verdict, str] = {
 
 
 def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ...]:
-    """State which differences to the baseline the data support, table by table.
-
-    Args:
-        tables: All result tables; those of single settings are skipped.
-        baseline: Label of the baseline.
-    """
+    """State which differences to the baseline the data support, table by table."""
     headline = [table for table in tables if table.kind != "setting"]
     compared = [row.difference for table in headline for row in table.rows if row.difference]
     if not compared:
@@ -59,14 +54,7 @@ def write_contrast(
     rows: Sequence[ContrastRow],
     costs: Sequence[tuple[CostRow | None, CostRow | None]],
 ) -> str:
-    """State the result of a planned contrast in one sentence.
-
-    Args:
-        variant: Label of the variant.
-        reference: Label of the variant that it is compared with.
-        rows: The contrast in every table; those of single settings are skipped.
-        costs: The costs of the two in each table of tasks.
-    """
+    """State the result of a planned contrast in one sentence."""
     headline = [row for row in rows if row.kind != "setting"] or rows
     start = f"{variant} against {reference}{_same_costs(costs)}"
     if not any(row.difference.pairs for row in headline):

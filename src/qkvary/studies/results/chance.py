@@ -16,15 +16,7 @@ to a perfect score."""
 
 
 def describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
-    """State in which settings the best variant does no better than a guess.
-
-    Args:
-        study: The study.
-        runs: Its runs.
-
-    Returns:
-        A sentence if there are any, and whether all settings with a finished run are such.
-    """
+    """State in which settings no variant beats a guess, and whether these are all with results."""
     values: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}
     for run in runs:

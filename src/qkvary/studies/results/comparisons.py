@@ -56,10 +56,7 @@ def average_over_tasks(
 ) -> float | None:
     """Average over the settings of each task and then over the tasks, both unweighted.
 
-    Args:
-        by_setting: A figure for each setting.
-        tasks: The task of each setting.
-        settings: The settings to average; if one has no figure, the result is None.
+    Returns None if one of the settings has no figure.
     """
     if not all(setting in by_setting for setting in settings):
         return None

@@ -18,10 +18,6 @@ def build_contrasts(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple
 
     Contrasts in averages and tasks form one family of comparisons, those in single settings
     another.
-
-    Args:
-        inputs: The selected runs and the planned contrasts.
-        tables: The tables.
     """
     by_name = {table.name: table for table in tables}
     planned: list[tuple[tuple[str, str], dict[str, Pairing], list[_Costs]]] = []

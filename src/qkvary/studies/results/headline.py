@@ -62,12 +62,6 @@ def write_headline(
     among equals, the one with the most decided comparisons, then the first. Tables that belong to
     single settings come after those of tasks. If a study has only such tables, its planned
     contrasts across them come first.
-
-    Args:
-        tables: All result tables; those of single settings are skipped.
-        contrasts: The planned contrasts.
-        baseline: Label of the baseline.
-        own_tables: Names of the tables that settings name as theirs.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:

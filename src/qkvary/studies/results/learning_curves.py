@@ -35,12 +35,7 @@ class _Run(NamedTuple):
 def build_curves(
     observations: Sequence[Observation], events: Mapping[str, Iterable[Event]]
 ) -> tuple[LearningCurve, ...]:
-    """Average the logs of the selected runs over their seeds, step by step.
-
-    Args:
-        observations: The runs of a study.
-        events: The log of each run, by run key; runs without a log are skipped.
-    """
+    """Average the logs of the selected runs over their seeds, step by step."""
     groups: dict[tuple[str, str, str], list[_Run]] = {}
     for run in observations:
         log = events.get(run.row.run_key or "")

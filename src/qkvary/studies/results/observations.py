@@ -43,13 +43,7 @@ class Observation:
 def observe(
     study: Study, records: Iterable[Record], damaged: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Observation, ...]:
-    """Return every planned run with its record; records of other studies are ignored.
-
-    Args:
-        study: The study.
-        records: The records.
-        damaged: The damage of each run that cannot be read, by run key.
-    """
+    """Return every planned run with its record; records of other studies are ignored."""
     by_key = {record.run_key: record for record in records}
     settings = {setting.name: setting for setting in study.settings}
     return tuple(
@@ -75,15 +69,11 @@ def count_rows(runs: Iterable[RunRow]) -> Counts:
 def choose_learning_rates(
     study: Study, observations: Sequence[Observation]
 ) -> tuple[tuple[Observation, ...], tuple[LearningRateRow, ...]]:
-    """Select the runs of one learning rate for each setting and variant.
+    """Set ``row.selected`` by one learning rate for each setting and variant; list all rates.
 
     The chosen rate has the best mean of the task's own validation metric among those with the
     fewest diverged runs; the test split is not used. If no run has finished, no rate is chosen, and
     the runs of the rate with the fewest missing runs are selected.
-
-    Returns:
-        All observations with ``row.selected`` set; and a row for every rate, empty unless the study
-        tries several.
     """
     if study.learning_rates is None:
         return tuple(observations), ()

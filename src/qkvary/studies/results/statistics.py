@@ -82,11 +82,7 @@ def pooled_std(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def corrected_confidence(confidence: float, comparisons: int) -> float:
-    """Return the confidence of each interval so that all hold simultaneously (Bonferroni).
-
-    Raises:
-        ValueError: if the confidence is not between 0 and 1, or there is no comparison.
-    """
+    """Return the confidence of each interval so that all hold simultaneously (Bonferroni)."""
     _check_confidence(confidence)
     if comparisons < 1:
         raise ValueError(f"comparisons must be at least 1, got {comparisons}")
@@ -106,11 +102,6 @@ def paired_t(
     leave few degrees of freedom.
 
     Source: Bell and McCaffrey 2002.
-
-    Args:
-        differences: One value per pair, or per unit.
-        weights: Positive weights; only their ratios matter. Equal ones by default.
-        confidence: Two-sided confidence, already corrected for the number of comparisons.
     """
     _check_confidence(confidence)
     if not all(math.isfinite(value) for value in differences):
@@ -173,11 +164,6 @@ def repeat_interval(
     The mean of n values plus or minus t s sqrt(1/n + 1/m) for m further ones: both means are
     uncertain.
 
-    Args:
-        values: Values so far, of one normal distribution.
-        repeats: How many further values are averaged.
-        confidence: Share of the repeats whose mean lies inside.
-
     Source: Student's prediction interval for a mean.
     """
     _check_confidence(confidence)
@@ -218,16 +204,6 @@ def detectable_difference(
     taking their standard deviation as known although it is an estimate.
     (T's distribution is integrated over the estimated spread: the closed form in scipy returns NaN
     for the large t of corrected intervals at two or three units.)
-
-    Args:
-        std: Standard deviation of the paired differences.
-        units: Number of differences.
-        degrees: Degrees of freedom of ``std``; by default one less than ``units``.
-        confidence: Confidence of the (corrected) interval.
-        power: Probability of seeing the difference.
-
-    Returns:
-        The difference in the unit of ``std``, or None for fewer than two units.
     """
     _check_confidence(confidence)
     if not 0 < power < 1:
@@ -241,15 +217,7 @@ def detectable_difference(
 
 
 def find_detectable(estimate: Estimate, *, power: float = 0.8) -> float | None:
-    """Return the smallest true difference that an estimate's interval would have distinguished.
-
-    Args:
-        estimate: The estimate.
-        power: Probability of seeing the difference.
-
-    Returns:
-        The difference in the unit of the estimate, or None if it has no interval.
-    """
+    """Return the smallest true difference that an estimate's interval would have distinguished."""
     if not estimate.std or estimate.undefined is not None:
         return None
     return detectable_difference(

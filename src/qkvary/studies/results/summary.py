@@ -20,12 +20,7 @@ FrontierStatus = Literal["frontier", "dominated", "dominated by the means only"]
 
 
 def metric_title(metric: str, *, is_tested: bool | None = True) -> str:
-    """Return the printed name of a metric: a validation split is not called test.
-
-    Args:
-        metric: Its name in records, such as ``test_loss``.
-        is_tested: Whether the data have a test split; None if only some have.
-    """
+    """Return the printed name of a metric: a validation split is not called test."""
     tested = metric.replace("_", " ")
     validated = tested.replace("test ", "final validation ", 1)
     if is_tested or not metric.startswith("test_"):

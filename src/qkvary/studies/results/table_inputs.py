@@ -73,12 +73,7 @@ class TableInputs:
         return self._pair(*both, other, table.settings, _wording_of(table))
 
     def pair_across_settings(self, table: ResultTable, contrast: CrossSettingContrast) -> Pairing:
-        """Pair two networks of different settings by seed.
-
-        Args:
-            table: A table of the setting of the first.
-            contrast: The two networks.
-        """
+        """Pair two networks of different settings by seed."""
         ours, theirs = (
             {
                 (contrast.setting, run.row.seed): value

@@ -47,15 +47,7 @@ def judge(
     pairs: int,
     pairs_planned: int,
 ) -> tuple[Verdict, str]:
-    """Return the verdict on a paired difference, and the sentence that states it.
-
-    Args:
-        estimate: The difference, at the corrected confidence.
-        wording: The words for positive and negative differences.
-        detectable: The smallest difference that would have been seen.
-        pairs: Pairs of finished runs.
-        pairs_planned: Planned pairs; the sentence states if some are missing.
-    """
+    """Return the verdict on a paired difference, and the sentence that states it."""
     short = "" if pairs == pairs_planned else f", from {pairs} of {pairs_planned} pairs"
     if estimate.mean is None and not pairs:
         return "no interval", f"not compared: no pair of finished runs out of {pairs_planned}"
