@@ -32,13 +32,6 @@ def is_share(metric: str) -> bool:
     return metric.endswith("accuracy")
 
 
-def steps_wording(horizon: int) -> DifferenceWording:
-    """Return the wording for steps to solve."""
-    return DifferenceWording(
-        higher_is_better=False, more="later", less="sooner", unit=" steps", limit=float(horizon)
-    )
-
-
 def judge(
     estimate: Estimate,
     wording: DifferenceWording,
