@@ -176,5 +176,5 @@ def test_the_margin_is_a_share_of_what_was_learnt(metric: str, guess: float, sig
         assert gap.low is not None
         assert gap.high is not None
         assert 0.02 * 0.58 < max(-gap.low, gap.high) < 0.02 * min(0.68, 0.8)
-        headline = write_headline(summary.tables, summary.contrasts, summary.baseline)
-        assert headline.sentences[0].startswith(begins)
+        _, headline = write_headline(summary.tables, summary.contrasts, summary.baseline)
+        assert headline[0].startswith(begins)

@@ -83,7 +83,7 @@ def summarise(
     runs = tuple(observation.row for observation in observations)
     counts = count(runs)
     own_tables = {setting.table for setting in study.settings if setting.table is not None}
-    headline = write_headline(tables, contrasts, inputs.baseline, own_tables)
+    headline_table, headline = write_headline(tables, contrasts, inputs.baseline, own_tables)
     environments = _environments(observations)
     made = {run.run_key: run for run in runs}.values()
     chance, is_all = _describe_chance(study, runs)
@@ -99,9 +99,9 @@ def summarise(
         # If nothing was learnt, there is nothing to compare.
         headline=(
             *chance,
-            *(() if is_all else (*describe_repeats(published), *headline.sentences)),
+            *(() if is_all else (*describe_repeats(published), *headline)),
         ),
-        headline_table=headline.table,
+        headline_table=headline_table,
         answers=write_answers(tables, inputs.baseline),
         commands=tuple(
             f"qkvary {verb} {typed or study.name} --seeds {typed_seeds(study.seeds)}"

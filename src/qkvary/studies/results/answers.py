@@ -26,7 +26,12 @@ def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ..
     headline = [table for table in tables if table.kind != "setting"]
     compared = [row.difference for table in headline for row in table.rows if row.difference]
     if not compared:
-        alone = [text for table in headline if (text := _single_variant(table, baseline))]
+        alone = [
+            f"{baseline} has a {table.metric_title} of {row.mean:.4f} ({table.name})."
+            for table in headline
+            for row in table.rows
+            if row.variant == baseline and row.mean is not None
+        ]
         return (*alone, f"There is nothing to compare: {baseline} is the only variant.")
     if not any(difference.pairs for difference in compared):
         return (f"No pair of runs has finished, so nothing can be said about {baseline} yet.",)
@@ -38,14 +43,6 @@ def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ..
     ]
     sentences += [text for table in headline if (text := _describe_steps(table, baseline))]
     return tuple(sentences)
-
-
-def _single_variant(table: ResultTable, baseline: str) -> str:
-    """State the result of the only variant, if a run of it has finished."""
-    means = [row.mean for row in table.rows if row.variant == baseline and row.mean is not None]
-    return (
-        f"{baseline} has a {table.metric_title} of {means[0]:.4f} ({table.name})." if means else ""
-    )
 
 
 def write_contrast(

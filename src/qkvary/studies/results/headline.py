@@ -9,7 +9,7 @@ what the baseline learnt; otherwise it is not decided. ``answers`` states every 
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from qkvary.arch.descriptions import name_changes
@@ -20,7 +20,6 @@ from qkvary.studies.results.summary import (
     Difference,
     PublishedComparison,
     ResultTable,
-    VariantRow,
     Verdict,
 )
 from qkvary.text.names import count, listed
@@ -41,22 +40,13 @@ MOST_CHARACTERS = 400
 _DECIDED: tuple[Verdict, ...] = ("better", "worse")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
-    """The short answer of a study, and the table that it is about."""
-
-    table: str
-    """``ResultTable.name``; empty without a finished pair of runs."""
-    sentences: tuple[str, ...]
-
-
 def write_headline(
     tables: Sequence[ResultTable],
     contrasts: Sequence[Contrast],
     baseline: str,
     own_tables: Collection[str] = (),
-) -> Headline:
-    """Return the short answer.
+) -> tuple[str, list[str]]:
+    """Return the name of the table that the short answer is about, and its sentences.
 
     It is about the table, of one task or several, that compares the most variants with an interval;
     among equals, the one with the most decided comparisons, then the first. Tables that belong to
@@ -65,7 +55,7 @@ def write_headline(
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
-        return Headline(table="", sentences=())
+        return "", []
 
     def rank(table: ResultTable) -> tuple[bool, int, int]:
         gaps = _compared(table).values()
@@ -76,8 +66,11 @@ def write_headline(
     first = max(shown, key=rank)
     planned = _planned(first, [one for one in contrasts if one.reference != baseline])
     labels = {row.variant for table in tables for row in table.rows}
+    # Contrasts across settings name both of their tables, others the only one that they are in.
     across = [
-        (_name_table(one) if one.variant in labels else one, gap)
+        (replace(one, reference=f'{one.reference} with "{one.rows[0].table}"'), gap)
+        if one.variant in labels
+        else (one, gap)
         for one, gap in planned
         if len(one.rows) == 1
     ]
@@ -105,7 +98,7 @@ def write_headline(
     if not sentences:
         pairs = "two pairs of runs with different seeds"
         sentences = [f"No variant can be compared with {baseline} yet: that takes {pairs}."]
-    return Headline(table=first.name, sentences=tuple(sentences))
+    return first.name, sentences
 
 
 def describe_repeats(published: Sequence[PublishedComparison]) -> tuple[str, ...]:
@@ -314,11 +307,6 @@ def _planned(
     ]
 
 
-def _name_table(contrast: Contrast) -> Contrast:
-    """Name the only table of a contrast; contrasts across settings name both of theirs."""
-    return replace(contrast, reference=f'{contrast.reference} with "{contrast.rows[0].table}"')
-
-
 def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
     """State which share of a cost is recovered by contrasts at equal cost, the largest first."""
     rows = {row.variant: row for row in table.rows}
@@ -326,11 +314,13 @@ def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) 
     for contrast, gap in planned:
         ours, theirs = rows.get(contrast.variant), rows.get(contrast.reference)
         lost = theirs.difference if theirs else None
-        if ours is None or theirs is None or lost is None or lost.verdict != "worse":
+        if not (ours and theirs and ours.costs and theirs.costs and lost):
             continue
-        if gap.verdict == "better" and _cost_the_same(ours, theirs):
-            has_cache = ours.costs is not None and ours.costs.cache_bytes_per_token is not None
-            sentence = _recovery(contrast, gap, lost, _unit(table), has_cache)
+        costs, others = (
+            (one.parameters_total, one.cache_bytes_per_token) for one in (ours.costs, theirs.costs)
+        )
+        if lost.verdict == "worse" and gap.verdict == "better" and costs == others:
+            sentence = _recovery(contrast, gap, lost, _unit(table), costs[1] is not None)
             found.append((-_magnitude(gap), sentence))
     sentences = [sentence for _, sentence in sorted(found, key=lambda one: one[0])]
     if len(sentences) > MOST_CONTRASTS:
@@ -352,17 +342,16 @@ def _across(table: ResultTable, planned: _Planned) -> list[str]:
     """
     decided = [one for one in planned if one[1].verdict in _DECIDED]
     least = min((_magnitude(gap) for _, gap in decided), default=0.0)
-    bounds = [(one, _bound(gap)) for one, gap in planned if gap.verdict not in _DECIDED]
+    bounds = [
+        (one, max(abs(gap.low or 0.0), abs(gap.high or 0.0)))
+        for one, gap in planned
+        if gap.verdict not in _DECIDED
+    ]
     return [
         *_direct(table, decided),
         *_undecided([one for one in bounds if one[1] < least], "No difference shows between"),
         *_undecided([one for one in bounds if one[1] >= least], "Not decided:"),
     ]
-
-
-def _bound(gap: Difference) -> float:
-    """Return the largest size that the interval allows."""
-    return max(abs(gap.low or 0.0), abs(gap.high or 0.0))
 
 
 def _undecided(bounds: Sequence[_Bound], opening: str) -> list[str]:
@@ -435,15 +424,6 @@ def _recovery(
 def _is_symmetric(variant: AnyVariant) -> bool:
     every = (variant,) if isinstance(variant, Variant) else variant.layers
     return all(one.sharing.is_symmetric for one in every)
-
-
-def _cost_the_same(ours: VariantRow, theirs: VariantRow) -> bool:
-    costs = [
-        (row.costs.parameters_total, row.costs.cache_bytes_per_token)
-        for row in (ours, theirs)
-        if row.costs is not None
-    ]
-    return len(costs) == 2 and costs[0] == costs[1]
 
 
 def _unit(table: ResultTable) -> str:

@@ -299,11 +299,6 @@ def _critical(confidence: float, degrees: float) -> float:
     return -float(scipy.special.stdtrit(degrees, (1 - confidence) / 2))
 
 
-def _two_sided(statistic: float, degrees: float) -> float:
-    """Return the two-sided p-value of a value of Student's distribution."""
-    return float(2 * scipy.special.stdtr(degrees, -statistic))
-
-
 def _estimate(
     units: int, centre: float, std: float, error: float, degrees: float, confidence: float
 ) -> Estimate:
@@ -316,7 +311,7 @@ def _estimate(
         low=centre - half,
         high=centre + half,
         confidence=confidence,
-        p_value=_two_sided(abs(centre) / error, degrees),
+        p_value=float(2 * scipy.special.stdtr(degrees, -abs(centre) / error)),
         degrees=degrees,
     )
 

@@ -83,7 +83,9 @@ def _not_distinguished(
 
 def _without_interval(estimate: Estimate, wording: DifferenceWording) -> str:
     mean, units = estimate.mean or 0.0, estimate.units
-    size = f"{fixed(abs(mean), _digits(mean))}{wording.unit}"
+    # Three digits.
+    decimals = min(6, max(0, 2 - math.floor(math.log10(abs(mean))))) if mean else 0
+    size = f"{fixed(abs(mean), decimals)}{wording.unit}"
     way = f"{_word(mean, wording)} by {size}" if mean else "the same"
     if units == 1:
         return f"no interval: {way} in a single pair, which says nothing about its spread"
@@ -94,8 +96,3 @@ def _without_interval(estimate: Estimate, wording: DifferenceWording) -> str:
 
 def _word(mean: float, wording: DifferenceWording) -> str:
     return wording.more if mean > 0 else wording.less
-
-
-def _digits(value: float) -> int:
-    """Return the decimals that show three digits of a value."""
-    return min(6, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 0
