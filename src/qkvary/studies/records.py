@@ -26,15 +26,11 @@ class Record:
     """The record of a run: configuration, results, costs and environment."""
 
     run_key: str
-    """The sha256 that identifies the run."""
     config: Mapping[str, Any]
     """The run's configuration, as ``arch.canonical.to_dict`` gives it."""
     task: str
-    """Name of the task."""
     variant: str
-    """Canonical label of the variant."""
     seed: int
-    """Seed of the run."""
     status: Status
     """``failed`` ended with an error, ``diverged`` with a non-finite loss or gradient."""
     message: str
@@ -42,7 +38,6 @@ class Record:
     metric: str
     """Name of the headline metric among ``metrics``, such as ``test_accuracy``."""
     higher_is_better: bool
-    """Whether a larger headline metric is better."""
     metrics: Mapping[str, float | int | None]
     """``test_*`` and ``validation_*`` metrics, ``steps_to_solve`` (None: not solved),
     ``final_train_loss`` and ``steps`` (completed steps)."""

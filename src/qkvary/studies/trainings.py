@@ -38,7 +38,6 @@ class Training:
     study: Study
     """All requested variants and seeds, in the order of the requests."""
     commands: tuple[str, ...]
-    """The commands that started the training."""
     notes: tuple[str, ...]
     """Names of the training's notes, without suffix."""
 
@@ -156,9 +155,7 @@ class SimilarRun:
     """A stored run that differs from a requested one only in its execution settings."""
 
     cell: Cell
-    """The requested run."""
     execution: ExecutionSettings
-    """Execution settings of the stored run."""
     step: int
     """Step of the newest checkpoint; 0 if the run is done and has none."""
 

@@ -190,43 +190,21 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def detectable_difference(
-    std: float,
-    units: int,
-    *,
-    degrees: float | None = None,
-    confidence: float = 0.95,
-    power: float = 0.8,
-) -> float | None:
-    """Return the smallest true difference that the interval would have distinguished from zero.
+def find_detectable(estimate: Estimate, *, power: float = 0.8) -> float | None:
+    """Return the smallest true difference that an estimate's interval would have distinguished.
 
-    Solves P(T < -t or T > t) = ``power`` for the noncentral t statistic T of ``units`` differences,
-    taking their standard deviation as known although it is an estimate.
+    Solves P(T < -t or T > t) = ``power`` for the noncentral t statistic T of the differences,
+    taking their standard deviation as known although it is an estimate. Returns None without an
+    interval.
     (T's distribution is integrated over the estimated spread: the closed form in scipy returns NaN
     for the large t of corrected intervals at two or three units.)
     """
-    _check_confidence(confidence)
     if not 0 < power < 1:
         raise ValueError(f"power must be between 0 and 1, got {power}")
-    if units < 2:
+    if not estimate.std or estimate.degrees is None:
         return None
-    if std == 0:
-        return 0.0
-    free = units - 1 if degrees is None else degrees
-    return _detectable_ratio(units, free, confidence, power) * std
-
-
-def find_detectable(estimate: Estimate, *, power: float = 0.8) -> float | None:
-    """Return the smallest true difference that an estimate's interval would have distinguished."""
-    if not estimate.std or estimate.undefined is not None:
-        return None
-    return detectable_difference(
-        estimate.std,
-        estimate.units,
-        degrees=estimate.degrees,
-        confidence=estimate.confidence,
-        power=power,
-    )
+    ratio = _detectable_ratio(estimate.units, estimate.degrees, estimate.confidence, power)
+    return ratio * estimate.std
 
 
 def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float] | None:

@@ -18,9 +18,7 @@ class DifferenceWording:
 
     higher_is_better: bool
     more: str = "higher"
-    """Word for a positive difference."""
     less: str = "lower"
-    """Word for a negative difference."""
     unit: str = ""
     """Unit after the figure, with a leading space."""
     limit: float | None = None

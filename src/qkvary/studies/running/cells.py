@@ -44,11 +44,8 @@ class CellOptions:
     """How runs are executed; results do not depend on it."""
 
     checkpoint_seconds: float = 30.0
-    """Seconds between two checkpoints."""
     keep: int = DEFAULT_KEEP
-    """Number of newest checkpoints to keep."""
     tracker: TrackerName | None = None
-    """The tracker that gets a copy of the log."""
     project: str = ""
     """The name of the study in the tracker."""
     prompt: str | None = None

@@ -37,13 +37,11 @@ class ProgressView:
     running: Callable[[], Iterable[tuple[Cell, Mapping[str, Any]]]] = tuple
     """Returns the current runs, each with the newest event of its log."""
     records: dict[str, Record] = field(default_factory=dict[str, Record])
-    """The records of the runs that have ended."""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     """The seconds of each run that this runner executed."""
     began: float = field(default_factory=time.monotonic)
     """When this runner began, on the monotonic clock."""
     seconds_left: float | None = None
-    """Estimated seconds until all runs are done."""
 
     def count(self) -> Counter[str]:
         """Return the number of runs that have ended, by status."""

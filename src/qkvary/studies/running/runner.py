@@ -34,13 +34,9 @@ class RunnerOptions:
     strict: bool = False
     """Whether failed and diverged runs set the exit code to 1."""
     retry_failed: bool = False
-    """Whether to repeat failed runs."""
     checkpoint_seconds: float = 30.0
-    """Seconds between two checkpoints of a run."""
     quiet: bool = False
-    """Whether to print nothing."""
     trainer: str = TRAINER
-    """The module whose ``train_cell`` trains a run."""
     tracker: TrackerName | None = None
     """The tracker that gets a copy of the logs; None for none."""
     executor: Executor | None = None
@@ -75,7 +71,6 @@ class RunSummary:
     message: str = ""
     """Why the runner stopped early; empty if it did not."""
     notes: tuple[str, ...] = ()
-    """Warnings that were shown."""
 
 
 def run_study(

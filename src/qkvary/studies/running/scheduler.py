@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -19,12 +20,7 @@ from qkvary.storage.errors import (
 from qkvary.storage.file_systems import find_file_system
 from qkvary.storage.interruption import STOPPING
 from qkvary.studies.records import Record
-from qkvary.studies.running.cells import (
-    MAX_CRASHES,
-    CellEnd,
-    describe_crashes,
-    record_failure,
-)
+from qkvary.studies.running.cells import MAX_CRASHES, CellEnd, describe_crashes, record_failure
 from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
 from qkvary.studies.running.executors.local import WorkerDiedError
 from qkvary.studies.running.executors.task import execute_task, mark_folder, scratch_name
@@ -80,8 +76,6 @@ class Scheduler:
         self.publisher = Publisher(publish)
         self.view = ProgressView(name=study.name, cells=self.cells, running=self.read_progress)
         self.display = Display()
-
-    # ---- the loop
 
     def run(self) -> None:
         """Execute all remaining runs, until a signal or an error ends the study."""
@@ -196,7 +190,7 @@ class Scheduler:
             self.note(text)
         for run in end.runs:
             again = self.again.get(run.record.run_key)
-            _try_while_busy(lambda run=run, again=again: add_run(run, self.store, again=again))
+            _try_while_busy(partial(add_run, run, self.store, again=again))
         if end.error is not None:
             self.abort(end.error.exit_code, str(end.error))
         self.look_at(keys, end.ends)
@@ -240,8 +234,6 @@ class Scheduler:
             key = min(self.waiting)
             text = f"waiting for {self.store.owner(key)}: {self.cells[key].title}"
             self.note(text, once=True)
-
-    # ---- losses, and ends before all is done
 
     def handle_loss(self, keys: Iterable[str], error: Exception) -> None:
         """Submit the runs of a lost task again; give up on runs that are lost too often."""
@@ -296,8 +288,7 @@ class Scheduler:
 
     def try_claim(self, key: str) -> Claim | None:
         """Claim a run whose owner died; None if it is done, or another process resumes it."""
-        identity = self.cells[key].run.identity()
-        return _try_while_busy(lambda: self.store.claim(key, identity))
+        return _try_while_busy(partial(self.store.claim, key, self.cells[key].run.identity()))
 
     def stop(self) -> None:
         """Stop the tasks, and wait for the checkpoints of the running ones."""
@@ -353,8 +344,6 @@ class Scheduler:
         """End the study early; the first reason counts."""
         if not self.exit_code:
             self.exit_code, self.message = code, message
-
-    # ---- what is shown
 
     def read_progress(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Yield the runs in training, each with the newest event of its log."""

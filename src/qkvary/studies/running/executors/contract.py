@@ -8,7 +8,6 @@ twice, or late, does no harm.
 import concurrent.futures
 import math
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
@@ -177,7 +176,6 @@ class PollingExecutor(Executor):
     is_remote = True
     stop_seconds = 60.0
     poll_seconds = 0.25
-    """Seconds between two checks of the tasks."""
 
     def __init__(self) -> None:
         self.pending: dict[Any, Future[TaskEnd]] = {}
@@ -221,12 +219,6 @@ class PollingExecutor(Executor):
         # A damaged pickle can raise any exception.
         except Exception as error:  # noqa: BLE001
             future.set_exception(error)
-
-    def await_ends(self, seconds: float) -> None:
-        """Wait until the tasks have ended, for at most this many seconds."""
-        deadline = time.monotonic() + seconds
-        while self.pending and time.monotonic() < deadline:
-            time.sleep(0.05)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
         """Stop asking the scheduler."""
