@@ -283,13 +283,9 @@ def describe_effort(
     text = "; ".join(parts)
     if passes is None or passes <= MOST_PASSES:
         return text
-    return f"{text}. More than {MOST_PASSES} passes teach little: {_suggest(run, passes)}"
-
-
-def _suggest(run: RunConfig, passes: float) -> str:
     rows = run.training.steps * run.training.batch_size * MOST_PASSES / passes
-    steps = max(1, math.floor(rows / run.training.batch_size))
-    if steps >= FEWEST_STEPS:
-        return f"try --steps {steps}"
-    batch = 2 ** max(0, math.floor(math.log2(rows / FEWEST_STEPS)))
-    return f"try --batch-size {batch} --steps {max(1, math.floor(rows / batch))}"
+    better = f"--steps {math.floor(rows / run.training.batch_size)}"
+    if rows / run.training.batch_size < FEWEST_STEPS:
+        batch = 2 ** max(0, math.floor(math.log2(rows / FEWEST_STEPS)))
+        better = f"--batch-size {batch} --steps {max(1, math.floor(rows / batch))}"
+    return f"{text}. More than {MOST_PASSES} passes teach little: try {better}"

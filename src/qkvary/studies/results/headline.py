@@ -8,7 +8,8 @@ what the baseline learnt; otherwise it is not decided. ``answers`` states every 
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -134,8 +135,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
     whole = _learnt(table, baseline)
-    undecided = _select(groups, "not distinguished")
-    undecided.sort(key=lambda group: _most(group[1], higher))
+    undecided = sorted(groups["not distinguished"], key=lambda group: _most(group[1], higher))
     mosts = [_most(gaps, higher) for _, gaps in undecided]
     near, sized = bisect_left(mosts, MARGIN * whole), bisect_left(mosts, whole or math.inf)
     parts = list[str]()
@@ -149,7 +149,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
         parts.append(f"these have no measurable cost: {listed([' '.join(one) for one in free])}")
     same = [
         group
-        for group in _select(groups, "no interval")
+        for group in groups["no interval"]
         if all(gap.mean == 0 and gap.units > 1 for gap in group[1])
     ]
     if same:
@@ -185,7 +185,7 @@ def _list_costs(table: ResultTable, baseline: str) -> list[str]:
     """State the sizes of the decided differences, the smallest first."""
     unit, found = _unit(table), list[str]()
     for verdict, verb in (("worse", "costs"), ("better", "is better by")):
-        groups = _select(_group(table, baseline), verdict)
+        groups = _group(table, baseline)[verdict]
         groups.sort(key=lambda group: max(map(_magnitude, group[1])))
         named, rest = _split_named(groups)
         decimals = _decimals([gap for _, gaps in named for gap in gaps])
@@ -204,17 +204,19 @@ _Group = tuple[str, Sequence[Difference]]
 that no other resembles is described by its label."""
 
 
-def _group(table: ResultTable, baseline: str) -> list[_Group]:
-    """Group the variants with the same kind of change and the same verdict; others stay single."""
+def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
+    """Group the variants with the same kind of change if they have one verdict, by verdict."""
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
-    groups: list[_Group] = []
+    groups = defaultdict[str, list[_Group]](list)
     for name, members in words.items():
-        if len({gap.verdict for gap in members.values()}) == 1:
-            groups.append((name, [*members.values()]))
-        else:
-            groups += [(variant, [gap]) for variant, gap in members.items()]
+        verdicts = {gap.verdict for gap in members.values()}
+        if len(verdicts) == 1:
+            groups[verdicts.pop()].append((name, [*members.values()]))
+            continue
+        for variant, gap in members.items():
+            groups[gap.verdict].append((variant, [gap]))
     return groups
 
 
@@ -223,10 +225,6 @@ def _words(label: str, baseline: str) -> str:
         return name_changes(parse_variant(label), parse_variant(baseline))
     except ValueError:
         return label
-
-
-def _select(groups: Sequence[_Group], verdict: str) -> list[_Group]:
-    return [group for group in groups if group[1][0].verdict == verdict]
 
 
 def _first_named(groups: Sequence[_Group]) -> list[_Group]:
