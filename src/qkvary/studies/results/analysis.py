@@ -17,18 +17,9 @@ from qkvary.studies.results.comparisons import CONFIDENCE, POWER
 from qkvary.studies.results.frontier import build_frontiers
 from qkvary.studies.results.headline import describe_repeats, write_headline
 from qkvary.studies.results.learning_curves import Event, build_curves
-from qkvary.studies.results.observations import (
-    Observation,
-    choose_learning_rates,
-    count,
-    observe,
-)
+from qkvary.studies.results.observations import Observation, choose_learning_rates, count, observe
 from qkvary.studies.results.published_comparison import compare_published
-from qkvary.studies.results.result_tables import (
-    build_contrasts,
-    build_tables,
-    compare_pairwise,
-)
+from qkvary.studies.results.result_tables import build_contrasts, build_tables, compare_pairwise
 from qkvary.studies.results.summary import Contrast, Method, ResultTable, RunRow, Summary
 from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.study import Study

@@ -10,12 +10,7 @@ from collections.abc import Sequence
 from qkvary.studies.published_tables import PublishedColumn, PublishedFigure, PublishedTable
 from qkvary.studies.results.comparisons import average_over_tasks
 from qkvary.studies.results.statistics import population_std, repeat_interval
-from qkvary.studies.results.summary import (
-    PublishedCell,
-    PublishedComparison,
-    ResultTable,
-    RunRow,
-)
+from qkvary.studies.results.summary import PublishedCell, PublishedComparison, ResultTable, RunRow
 from qkvary.studies.study import Setting, Study
 
 

@@ -10,12 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from qkvary.studies.results.answers import write_contrast
-from qkvary.studies.results.comparisons import (
-    Pairing,
-    Values,
-    average_over_tasks,
-    compare_family,
-)
+from qkvary.studies.results.comparisons import Pairing, Values, average_over_tasks, compare_family
 from qkvary.studies.results.observations import Observation, count
 from qkvary.studies.results.statistics import (
     mean,
