@@ -8,6 +8,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.canonical import to_dict
 from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.studies.records import Record
+from qkvary.studies.results.summary import Difference, ResultTable
 from qkvary.studies.study import Cell, Setting, Study
 from qkvary.tasks.config import SequenceTaskConfig, SequenceTaskName
 from qkvary.training.config import OptimizerConfig, TrainingConfig
@@ -99,6 +100,20 @@ def make_records(study: Study, outcome: Callable[[Cell], Outcome]) -> list[Recor
     """Records for all runs of a study that have an outcome."""
     found = [(cell, outcome(cell)) for cell in study.cells()]
     return [make_record(cell, result) for cell, result in found if result is not None]
+
+
+def gap_of(table: ResultTable, variant: str) -> Difference:
+    """Return the difference of a variant to the baseline."""
+    gap = table.row(variant).difference
+    assert gap is not None
+    return gap
+
+
+def ends_of(gap: Difference) -> tuple[float, float]:
+    """Return the ends of its interval."""
+    assert gap.low is not None
+    assert gap.high is not None
+    return gap.low, gap.high
 
 
 def by_variant(values: dict[str, Sequence[Outcome]]) -> Callable[[Cell], Outcome]:

@@ -15,6 +15,7 @@ from qkvary.tasks.catalog import load_task
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 from qkvary.training.loop import train
 from tests.studies.made_up import make_setting
+from tests.studies.toy_study import stored_record
 from tests.tasks.tiny_networks import tiny_network, tiny_task
 
 
@@ -57,21 +58,17 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     key = study.cells()[0].run_key
     assert run(study, path).executed == 1
     assert Store(path).network(key) is None
-    before = Store(path).record(key)
+    before = stored_record(Store(path), key).state_sha256
     assert run(characters_study(keep=True), path).executed == 1
-    after = Store(path).record(key)
-    assert before is not None
-    assert after is not None
     # It is the same run: keeping is not a part of what names it.
-    assert before.state_sha256 == after.state_sha256
+    assert stored_record(Store(path), key).state_sha256 == before
     return path
 
 
 def test_the_network_scores_what_its_record_says(kept: Path) -> None:
     cell = characters_study(keep=True).cells()[0]
-    folder, record = Store(kept).network(cell.run_key), Store(kept).record(cell.run_key)
+    folder, record = Store(kept).network(cell.run_key), stored_record(Store(kept), cell.run_key)
     assert folder is not None
-    assert record is not None
     network, tokenizer = load_checkpoint(folder)
     assert network.config == cell.run.network
     task = load_task(cell.run.task)
@@ -104,13 +101,10 @@ def test_networks_of_chosen_steps_are_those_of_shorter_runs(kept: Path) -> None:
     study = characters_study(keep=True, steps=(0, 2))
     (cell,) = study.cells()
     # Keeping more is not a part of what names the run either, and makes it again.
-    before = Store(kept).record(cell.run_key)
+    before = stored_record(Store(kept), cell.run_key).state_sha256
     assert run(study, kept).executed == 1
     assert run(study, kept).executed == 0
-    after = Store(kept).record(cell.run_key)
-    assert before is not None
-    assert after is not None
-    assert before.state_sha256 == after.state_sha256
+    assert stored_record(Store(kept), cell.run_key).state_sha256 == before
     task = load_task(cell.run.task)
     begun = task.build(cell.run.network, cell.seed)
     weights: dict[int | None, dict[str, torch.Tensor]] = {}
@@ -142,8 +136,7 @@ def test_a_run_solved_before_a_kept_step_is_not_trained_again(tmp_path: Path) ->
     study = characters_study(keep=True, steps=(0, 1, 3), **solved)
     (cell,) = study.cells()
     assert run(study, tmp_path).executed == 1
-    record = Store(tmp_path).record(cell.run_key)
-    assert record is not None
+    record = stored_record(Store(tmp_path), cell.run_key)
     assert record.metrics["steps"] == 1
     kept = [Store(tmp_path).network(cell.run_key, step) is not None for step in (0, 1, 3)]
     assert kept == [True, True, False]

@@ -1,7 +1,6 @@
 """Any record is stored and returned unchanged."""
 
 import dataclasses
-import math
 
 import pytest
 from hypothesis import given, settings
@@ -70,13 +69,6 @@ def check(record: Record) -> None:
 @settings(max_examples=trials("RECORDS", 30))
 def test_any_record_comes_back(record: Record) -> None:
     check(record)
-
-
-def test_nan_stays_nan() -> None:
-    record = make_record(CELL, status="diverged", started="", metrics={"test_accuracy": math.nan})
-    headline = from_json(to_json(record), where="").headline
-    assert headline is not None
-    assert math.isnan(headline)
 
 
 def test_a_run_that_did_not_come_so_far_has_no_headline() -> None:

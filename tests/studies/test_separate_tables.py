@@ -15,7 +15,7 @@ from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
-from tests.studies.made_up import make_record, make_setting, make_study
+from tests.studies.made_up import gap_of, make_record, make_setting, make_study
 
 LABELS = ("QKV", "Q-K=V", "I-K=V", "MQA")
 CONTRAST = CrossSettingContrast(
@@ -127,8 +127,7 @@ def test_every_table_has_the_rows_that_it_is_about(summary: Summary) -> None:
     rows = {table.name: [row.variant for row in table.rows] for table in summary.tables}
     assert rows == {"reverse": list(LABELS), "equal": ["QKV", "Q-K=V"], "seconds": ["Q-K=V", "MQA"]}
     assert summary.method.family == 4
-    gap = summary.table("equal").row("Q-K=V").difference
-    assert gap is not None
+    gap = gap_of(summary.table("equal"), "Q-K=V")
     assert gap.mean == pytest.approx(-0.05 + 0.002 * 2)
     assert {row.difference for row in summary.table("seconds").rows} == {None}
 

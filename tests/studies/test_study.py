@@ -77,8 +77,6 @@ def test_layers_may_have_variants_of_their_own() -> None:
 def test_each_learning_rate_is_a_run() -> None:
     study = changed(learning_rates=(0.3, 0.1), seeds=(3,), variants=("QKV",))
     assert [cell.learning_rate for cell in study.cells()] == [0.3, 0.1]
-    rates = [cell.run.training.optimizer.learning_rate for cell in study.cells()]
-    assert rates == [0.3, 0.1]
     assert study.cells()[1].run_key == STUDY.cells()[0].run_key
 
 

@@ -22,6 +22,7 @@ from qkvary.studies.trainings import (
     page_name,
 )
 from qkvary.training.presets import find_preset
+from tests.studies.toy_study import claim_cell
 
 DATA = PlannedSet(
     name="some", folder="here", fingerprint="f" * 64, vocabulary=ByteTokenizer().vocabulary
@@ -39,8 +40,7 @@ def plan(*variants: str, seeds: tuple[int, ...] = (0,), steps: int = 7) -> Study
 def begin(store: Store, study: Study) -> None:
     """Log the first step of its first run."""
     (cell, *_) = study.cells()
-    claim = store.claim(cell.run_key, cell.run.identity())
-    assert claim is not None
+    claim = claim_cell(store, cell)
     journal = Journal(claim.directory / JOURNAL_NAME)
     journal.append({"event": "train", "step": 1, "loss": 1.0, "seconds": 0.1})
     journal.close()

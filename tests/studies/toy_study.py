@@ -15,9 +15,10 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.jsonvalues import encode
+from qkvary.studies.records import Record
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
-from qkvary.studies.running.store import Store
-from qkvary.studies.study import Setting, Study
+from qkvary.studies.running.store import Claim, Store
+from qkvary.studies.study import Cell, Setting, Study
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.example_files import maps_from_bytes
 from qkvary.training.config import OptimizerConfig, TrainingConfig
@@ -117,14 +118,27 @@ def end_runner(runner: "subprocess.Popen[str]") -> tuple[int, str]:
     return runner.returncode, said
 
 
+def stored_record(store: Store, key: str) -> Record:
+    """Return the record of a run that has ended."""
+    record = store.record(key)
+    assert record is not None
+    return record
+
+
+def claim_cell(store: Store, cell: Cell) -> Claim:
+    """Claim an open run."""
+    claim = store.claim(cell.run_key, cell.run.identity())
+    assert claim is not None
+    return claim
+
+
 def table(study: Study, root: Path) -> list[str]:
     """The results of a study, ordered, without times: equal studies have equal bytes."""
     store = Store(root / "runs")
     rows: list[str] = []
     for cell in study.cells():
         assert store.find_damage(cell.run_key) is None
-        record = store.record(cell.run_key)
-        assert record, f"{cell.title} has no record"
+        record = stored_record(store, cell.run_key)
         curve = [
             {name: value for name, value in event.items() if name != "seconds"}
             for event in store.curve(cell.run_key)

@@ -19,7 +19,7 @@ from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import without_downloads
 from qkvary.storage.errors import EndedEarlyError, QkvaryError
 from qkvary.storage.untrusted_files import StrPath
-from qkvary.studies.equal_parameters import describe_equal_parameters
+from qkvary.studies.results.analysis import describe_equal_parameters
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.executors.catalog import ExecutorName, check_executor, load_executor
 from qkvary.studies.running.executors.contract import CLUSTER, ClusterOptions

@@ -20,7 +20,7 @@ from qkvary.reports.tables import (
     tabulate,
     word,
 )
-from qkvary.studies.results.observations import count_rows
+from qkvary.studies.results.observations import count
 from qkvary.studies.results.summary import (
     Contrast,
     Counts,
@@ -186,7 +186,7 @@ def _contrast_cell(table: ResultTable, contrast: Contrast) -> Cell:
 
 def variant_counts(summary: Summary, variant: str) -> Counts:
     """Count the planned runs of a variant by state."""
-    return count_rows(run for run in summary.runs if run.variant == variant)
+    return count(run for run in summary.runs if run.variant == variant)
 
 
 def result_table(table: ResultTable, summary: Summary, key: str) -> Table:

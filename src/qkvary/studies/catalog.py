@@ -41,16 +41,7 @@ def _definitions() -> Mapping[str, str]:
 
 
 def load_study(name: StrPath, protocol: str | None = None) -> Study:
-    """Return a study; tasks that name no data get the fingerprints of the data on this machine.
-
-    Args:
-        name: The name of a built-in study, or the path of a Python file with a ``STUDY``.
-        protocol: One of the study's protocols; by default that of its ``STUDY``.
-
-    Raises:
-        UsageError: if there is no such study (with the nearest name) or protocol, or if its file is
-            invalid.
-    """
+    """Return a study; tasks that name no data get the fingerprints of the data on this machine."""
     name = read_name(name, "the name of a study or the path of its file")
     if name.endswith(".py") or "/" in name:
         return _take_study(_import_file(Path(name)), name, protocol)

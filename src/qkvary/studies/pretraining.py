@@ -149,19 +149,7 @@ def training_study(
     seeds: tuple[int, ...] = (0,),
     options: TrainingOptions = NO_OPTIONS,
 ) -> Study:
-    """Return the study that trains a preset.
-
-    Args:
-        preset: The preset.
-        data: The set; one that is not prepared has no folder yet.
-        variants: Labels; the first is the baseline. By default the preset's variant.
-        seeds: Seeds of the runs.
-        options: Changes to the preset.
-
-    Raises:
-        UsageError: if the preset is limited to another variant, or an option is invalid.
-        ValueError: if a variant is unknown or invalid for the network.
-    """
+    """Return the study that trains a preset, with the first variant as baseline."""
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
     first = chosen[0].with_vocabulary(data.vocabulary)
@@ -209,7 +197,7 @@ def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> Langu
     )
 
 
-def _count(options: ExecutionOptions, name: str) -> int | None:
+def _count(options: TrainingOptions, name: str) -> int | None:
     return read_count(getattr(options, name), name)
 
 
@@ -242,9 +230,9 @@ def _training(training: TrainingConfig, options: TrainingOptions) -> TrainingCon
 
 
 def _execution(
-    execution: ExecutionConfig, options: ExecutionOptions, batch_size: int
+    execution: ExecutionConfig, options: TrainingOptions, batch_size: int
 ) -> ExecutionConfig:
-    named = {one.name: getattr(options, one.name) for one in fields(ExecutionOptions)}
+    named = {one.name: getattr(options, one.name) for one in fields(ExecutionConfig)}
     given = {name: value for name, value in named.items() if value is not None}
     counts = given.keys() & {"micro_batch_size", "threads"}
     given |= {name: _count(options, name) for name in counts}
@@ -289,11 +277,7 @@ def describe_effort(
 ) -> str:
     """Return passes and time as a sentence, and shorter options if the text is read too often.
 
-    Args:
-        run: One of the runs, which differ in variant and seed.
-        training_tokens: Tokens of the text, if they are counted.
-        seconds: The estimated seconds of each run, if they are estimated.
-        text_bytes: Bytes of a text whose tokens are not counted; it has no more tokens.
+    A text whose tokens are not counted has at most as many as its ``text_bytes``.
     """
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
@@ -311,13 +295,9 @@ def describe_effort(
     text = "; ".join(parts)
     if passes is None or passes <= MOST_PASSES:
         return text
-    return f"{text}. More than {MOST_PASSES} passes teach little: {_suggest(run, passes)}"
-
-
-def _suggest(run: RunConfig, passes: float) -> str:
     rows = run.training.steps * run.training.batch_size * MOST_PASSES / passes
-    steps = max(1, math.floor(rows / run.training.batch_size))
-    if steps >= FEWEST_STEPS:
-        return f"try --steps {steps}"
-    batch = 2 ** max(0, math.floor(math.log2(rows / FEWEST_STEPS)))
-    return f"try --batch-size {batch} --steps {max(1, math.floor(rows / batch))}"
+    better = f"--steps {math.floor(rows / run.training.batch_size)}"
+    if rows / run.training.batch_size < FEWEST_STEPS:
+        batch = 2 ** max(0, math.floor(math.log2(rows / FEWEST_STEPS)))
+        better = f"--batch-size {batch} --steps {max(1, math.floor(rows / batch))}"
+    return f"{text}. More than {MOST_PASSES} passes teach little: try {better}"

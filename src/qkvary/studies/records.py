@@ -26,15 +26,11 @@ class Record:
     """The record of a run: configuration, results, costs and environment."""
 
     run_key: str
-    """The sha256 that identifies the run."""
     config: Mapping[str, Any]
     """The run's configuration, as ``arch.canonical.to_dict`` gives it."""
     task: str
-    """Name of the task."""
     variant: str
-    """Canonical label of the variant."""
     seed: int
-    """Seed of the run."""
     status: Status
     """``failed`` ended with an error, ``diverged`` with a non-finite loss or gradient."""
     message: str
@@ -42,7 +38,6 @@ class Record:
     metric: str
     """Name of the headline metric among ``metrics``, such as ``test_accuracy``."""
     higher_is_better: bool
-    """Whether a larger headline metric is better."""
     metrics: Mapping[str, float | int | None]
     """``test_*`` and ``validation_*`` metrics, ``steps_to_solve`` (None: not solved),
     ``final_train_loss`` and ``steps`` (completed steps)."""
@@ -81,16 +76,7 @@ def _kinds() -> Mapping[str, type]:
 
 
 def from_json(data: bytes, *, where: str) -> Record:
-    """Return the record that ``to_json`` wrote.
-
-    Args:
-        data: The bytes of ``record.json``.
-        where: Name of the file in messages.
-
-    Raises:
-        DamagedError: if the bytes are not a record.
-        NewerFormatError: if a newer qkvary wrote it.
-    """
+    """Return the record that ``to_json`` wrote."""
     return FORMAT.read(data, where, _build)
 
 
@@ -116,18 +102,7 @@ def make_record(
     environment: Mapping[str, Any] | None = None,
     state_sha256: str = "",
 ) -> Record:
-    """Return the record of a run.
-
-    Args:
-        cell: The run.
-        status: How it ended.
-        started: When the last process started it.
-        message: Why it failed or diverged, and what its log lacks.
-        metrics: The metrics; none for a failed run.
-        timing: Seconds by phase.
-        environment: Facts about this run's environment beyond those of the process.
-        state_sha256: Digest of the final weights and optimizer state.
-    """
+    """Return the record of a run."""
     run = cell.run
     costs = network_costs(run.network, length=run.sequence_length)
     return Record(

@@ -1,6 +1,6 @@
 """The definition of a study: settings x variants x seeds, and the runs they define. Torch-free."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, cast
 
@@ -69,7 +69,15 @@ class Setting:
         network: object = self.network
         if isinstance(network, str):
             object.__setattr__(self, "network", find_network(network))
-        self._check_kinds()
+        kinds = {"task": TaskConfig, "network": Network, "training": TrainingConfig}
+        for name, kind in kinds.items():
+            part = getattr(self, name)
+            # A store could not write a value of another class.
+            if not isinstance(part, kind):
+                raise UsageError(
+                    f"setting {self.name!r}: expected a {name} of the class {kind.__name__} or a "
+                    f"subclass, got {type(part).__name__}"
+                )
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
             raise ValueError(
                 f"setting {self.name!r}: expected a language model with keep_networks, got "
@@ -92,20 +100,6 @@ class Setting:
             raise ValueError(
                 f"setting {self.name!r}: expected a table with {', '.join(special)}, got none"
             )
-
-    def _check_kinds(self) -> None:
-        """Refuse values of other classes, which a store could not write."""
-        parts: list[tuple[str, Any, type]] = [
-            ("a task", self.task, TaskConfig),
-            ("a network", self.network, Network),
-            ("a training", self.training, TrainingConfig),
-        ]
-        for what, part, kind in parts:
-            if not isinstance(part, kind):
-                raise UsageError(
-                    f"setting {self.name!r}: expected {what} of the class {kind.__name__} or a "
-                    f"subclass, got {type(part).__name__}"
-                )
 
     def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:
         """Return the network of a variant.
@@ -171,20 +165,6 @@ class Cell:
     def title(self) -> str:
         """A short title of the run."""
         return f"{self.setting} {self.variant} seed {self.seed} lr {self.learning_rate:g}"
-
-
-def _remains(
-    contrast: tuple[str, str] | CrossSettingContrast,
-    labels: Collection[str],
-    settings: Collection[str],
-) -> bool:
-    """Return whether both sides of a contrast are among variants and settings."""
-    if not isinstance(contrast, CrossSettingContrast):
-        return all(canonical_label(label) in labels for label in contrast)
-    return all(
-        canonical_label(label) in labels and setting in settings
-        for label, setting in contrast.sides
-    )
 
 
 def _unique(study: str, what: str, values: Sequence[object]) -> None:
@@ -363,11 +343,20 @@ class Study:
         if not kept:
             raise ValueError(f"study {self.name!r}: expected settings with {asked}, got none")
         names = {setting.name for setting in kept}
+
+        def remains(one: tuple[str, str] | CrossSettingContrast) -> bool:
+            if not isinstance(one, CrossSettingContrast):
+                return kept_labels.issuperset(map(canonical_label, one))
+            return all(
+                canonical_label(label) in kept_labels and setting in names
+                for label, setting in one.sides
+            )
+
         return replace(
             self,
             settings=tuple(kept),
             variants=tuple(label for label in known["variant"] if label in kept_labels),
-            contrasts=tuple(one for one in self.contrasts if _remains(one, kept_labels, names)),
+            contrasts=tuple(filter(remains, self.contrasts)),
             description=f"{self.description} This is the part of {asked}.",
         )
 
@@ -439,9 +428,31 @@ class Study:
         Raises:
             ValueError: if a variant is invalid for one of the networks.
         """
+        baseline = parse_label(self.baseline)
+        cells: list[Cell] = []
+        for setting in self.settings:
+            trainings = self._trainings(setting)
+            kept = (*setting.keep_steps, None) if setting.keep_networks else ()
+            for label in self.variants_of(setting):
+                try:
+                    network = setting.network_of(parse_label(label), baseline)
+                except ValueError as error:
+                    raise ValueError(
+                        f"study {self.name!r}, setting {setting.name!r}, variant {label!r}: {error}"
+                    ) from error
+                for training in trainings:
+                    run = RunConfig(
+                        task=setting.task,
+                        network=network,
+                        training=training,
+                        seed=self.seeds[0],
+                        device=self.device,
+                        dtype=self.dtype,
+                    )
+                    cells.append(
+                        Cell(setting=setting.name, variant=label, run=run, kept_networks=kept)
+                    )
         # The network does not depend on the seed, and takes longest to build.
-        first = self.seeds[0]
-        cells = [cell for setting in self.settings for cell in self._row(setting, first)]
         return tuple(
             replace(cell, run=replace(cell.run, seed=seed)) for seed in self.seeds for cell in cells
         )
@@ -470,29 +481,3 @@ class Study:
             replace(setting.training, optimizer=replace(optimizer, learning_rate=rate))
             for rate in self.learning_rates or (optimizer.learning_rate,)
         )
-
-    def _row(self, setting: Setting, seed: int) -> Iterator[Cell]:
-        trainings = self._trainings(setting)
-        baseline = parse_label(self.baseline)
-        for label in self.variants_of(setting):
-            try:
-                network = setting.network_of(parse_label(label), baseline)
-            except ValueError as error:
-                raise ValueError(
-                    f"study {self.name!r}, setting {setting.name!r}, variant {label!r}: {error}"
-                ) from error
-            for training in trainings:
-                run = RunConfig(
-                    task=setting.task,
-                    network=network,
-                    training=training,
-                    seed=seed,
-                    device=self.device,
-                    dtype=self.dtype,
-                )
-                yield Cell(
-                    setting=setting.name,
-                    variant=label,
-                    run=run,
-                    kept_networks=(*setting.keep_steps, None) if setting.keep_networks else (),
-                )

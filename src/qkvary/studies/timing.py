@@ -49,11 +49,7 @@ class _OutOfTimeError(Exception):
 
 
 def find_missing_data(cells: Sequence[Cell]) -> dict[Cell, str]:
-    """Return the runs whose data cannot be read on this machine, each with the reason.
-
-    Raises:
-        DamagedError: if data is damaged.
-    """
+    """Return the runs whose data cannot be read on this machine, each with the reason."""
     reasons: dict[TaskConfig, str] = {}
     for task in dict.fromkeys(cell.run.task for cell in cells):
         try:
@@ -69,9 +65,6 @@ def estimate_seconds(cells: Sequence[Cell]) -> float:
     """Return the seconds that one process needs for the steps and evaluations of runs.
 
     Timing takes a few seconds, shared by networks of different sizes.
-
-    Raises:
-        QkvaryError: if the data of a task is not there.
     """
     macs = [_step_macs(cell.run) for cell in cells]
     runs = dict(zip(macs, (cell.run for cell in cells), strict=True))
@@ -146,10 +139,6 @@ def time_step(run: RunConfig, seconds: float = math.inf) -> float:
 
     Steps have the micro-batches and the precision of the run. On a processor, a step of many MACs
     is timed with fewer examples, and scaled.
-
-    Args:
-        run: The run.
-        seconds: Seconds after which no further step is timed; at least one is.
     """
     end = perf_counter() + seconds
     whole = run.training.batch_size
@@ -179,10 +168,6 @@ def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
 
     One layer is timed with arbitrary tokens, so that neither data nor the whole network is needed,
     and scaled by MACs.
-
-    Args:
-        run: The run.
-        scored_tokens: Tokens of all validations and of the test.
     """
     network, training = cast("LanguageModelConfig", run.network), run.training
     each = _time_layer(network, run.threads, run.dtype, training.execution.precision == "bf16")

@@ -38,22 +38,12 @@ class Training:
     study: Study
     """All requested variants and seeds, in the order of the requests."""
     commands: tuple[str, ...]
-    """The commands that started the training."""
     notes: tuple[str, ...]
     """Names of the training's notes, without suffix."""
 
 
 def note_training(store: Store, study: Study, command: str) -> None:
-    """Write a note of a training, unless it exists.
-
-    Args:
-        store: The store of its runs.
-        study: The requested runs.
-        command: The command line.
-
-    Raises:
-        ResourceError: if the store cannot be written.
-    """
+    """Write a note of a training, unless it exists."""
     fields = to_dict(study)
     digest = hashlib.sha256(encode(fields).encode()).hexdigest()[:FOLDER_DIGITS]
     path = store.path / FOLDER / f"{slug(study.name)}-{digest}.json"
@@ -64,12 +54,7 @@ def note_training(store: Store, study: Study, command: str) -> None:
 
 
 def list_trainings(store: Store) -> tuple[Training, ...]:
-    """Return all trainings of a store, the oldest first.
-
-    Raises:
-        DamagedError: if a note is damaged.
-        NewerFormatError: if a newer qkvary wrote it.
-    """
+    """Return all trainings of a store, the oldest first."""
     # Notes store whole seconds; within one second, modification times decide.
     paths = sorted((store.path / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     found = [_read_note(path) for path in paths]
@@ -86,16 +71,7 @@ def list_trainings(store: Store) -> tuple[Training, ...]:
 
 
 def find_training(store: Store, name: str) -> Training:
-    """Return a training by name, the newest if several have it.
-
-    Args:
-        store: The store of its runs.
-        name: Name of the study, or of a note for one of several trainings of that name.
-
-    Raises:
-        UsageError: if there is none.
-        DamagedError: if a note is damaged.
-    """
+    """Return the training of a note, or the newest of a study, by name."""
     trainings = list_trainings(store)
     for training in trainings:
         if name in training.notes:
@@ -113,29 +89,19 @@ def find_training(store: Store, name: str) -> Training:
 
 
 def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
-    """Return the older trainings of the same name: the note that finds each, and its runs.
-
-    Raises:
-        DamagedError: if a note is damaged.
-    """
-    others = (
-        one
-        for one in list_trainings(store)
-        if one.study.name == newest.study.name and one.notes != newest.notes
-    )
-    return tuple(f"{one.notes[0]} ({_describe(one)})" for one in others if _has_begun(store, one))
+    """Return the older trainings of the same name: the note that finds each, and its runs."""
+    found: list[str] = []
+    for one in list_trainings(store):
+        study = one.study
+        if study.name == newest.study.name and one.notes != newest.notes and _has_begun(store, one):
+            steps = count(study.settings[0].training.steps, "step")
+            commands = ", ".join(f"`{command}`" for command in one.commands)
+            found.append(f"{one.notes[0]} ({steps}, {', '.join(study.variants)}: {commands})")
+    return tuple(found)
 
 
 def page_name(store: Store, study: Study) -> str:
-    """Return the name of a training's page: its study's name, or its note's if that is taken.
-
-    Args:
-        store: The store of its runs.
-        study: Some or all of its runs.
-
-    Raises:
-        DamagedError: if a note is damaged.
-    """
+    """Return the name of a training's page: its study's name, or its note's if that is taken."""
     named = [one for one in list_trainings(store) if one.study.name == study.name]
     begun = [one for one in named if _has_begun(store, one)] or named
     own = next((one for one in named if _keys(study) <= _keys(one.study)), None)
@@ -184,22 +150,12 @@ def _has_begun(store: Store, training: Training) -> bool:
     )
 
 
-def _describe(training: Training) -> str:
-    (setting, *_), study = training.study.settings, training.study
-    commands = ", ".join(f"`{command}`" for command in training.commands)
-    return f"{count(setting.training.steps, 'step')}, {', '.join(study.variants)}: {commands}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimilarRun:
     """A stored run that differs from a requested one only in its execution settings."""
 
     cell: Cell
-    """The requested run."""
-    run_key: str
-    """Key of the stored run."""
     execution: ExecutionSettings
-    """Execution settings of the stored run."""
     step: int
     """Step of the newest checkpoint; 0 if the run is done and has none."""
 
@@ -213,13 +169,7 @@ class SimilarRun:
 def find_similar_run(
     store: Store, study: Study, *, state: Literal["open", "done"] = "open"
 ) -> SimilarRun | None:
-    """Return the most advanced similar run; None if there is none or a requested run has started.
-
-    Args:
-        store: The store of runs.
-        study: The requested runs.
-        state: State of the similar runs.
-    """
+    """Return the most advanced similar run in a state; None if a requested run has begun."""
     keys = store.keys()
     if not keys:
         return None
@@ -233,10 +183,9 @@ def find_similar_run(
         step = _newest(store, key)
         if store.state(key) != state or (step is None and state == "open"):
             continue
-        named = _read(store, key)
-        cell = None if named is None else wanted.get(named[0])
-        if named is not None and cell is not None:
-            found.append(SimilarRun(cell=cell, run_key=key, execution=named[1], step=step or 0))
+        identity, execution = _read(store, key)
+        if execution is not None and (cell := wanted.get(identity)) is not None:
+            found.append(SimilarRun(cell=cell, execution=execution, step=step or 0))
     return max(found, key=lambda one: one.step, default=None)
 
 
@@ -253,7 +202,7 @@ def _newest(store: Store, key: str) -> int | None:
     return max(stored_steps(store.directory(key) / CHECKPOINTS_NAME), default=None)
 
 
-def _read(store: Store, key: str) -> tuple[str, ExecutionSettings] | None:
+def _read(store: Store, key: str) -> tuple[str, ExecutionSettings | None]:
     """Return identity and execution settings of a stored run; None if they cannot be read."""
     try:
         data = (store.directory(key) / CONFIG_NAME).read_bytes()
@@ -261,7 +210,7 @@ def _read(store: Store, key: str) -> tuple[str, ExecutionSettings] | None:
         execution = from_dict(RunConfig, identity["run"]).execution
         return _identity_without_execution(identity), execution
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+        return "", None
 
 
 def _identity_without_execution(identity: dict[str, Any]) -> str:

@@ -3,12 +3,7 @@
 import pytest
 from scipy import stats
 
-from qkvary.studies.results.comparisons import (
-    Pairing,
-    average_over_tasks,
-    compare_family,
-    pair_up,
-)
+from qkvary.studies.results.comparisons import Pairing, average_over_tasks, compare_family, pair_up
 from qkvary.studies.results.verdicts import DifferenceWording
 
 ACCURACY = DifferenceWording(higher_is_better=True, limit=1.0)

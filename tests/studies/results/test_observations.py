@@ -16,7 +16,7 @@ def test_every_planned_run_is_counted_once() -> None:
         "Q-K=V": [0.9, 0.8, math.inf, None, 0.7],
     }
     observations = observe(study, make_records(study, by_variant(outcomes)))
-    counts = count(observations)
+    counts = count(one.row for one in observations)
     assert (counts.planned, counts.done, counts.failed) == (10, 4, 1)
     assert (counts.diverged, counts.missing) == (3, 2)
     assert counts.done + counts.failed + counts.diverged + counts.missing == counts.planned
@@ -30,7 +30,7 @@ def test_a_result_that_is_not_finite_is_a_divergence_and_says_so() -> None:
     assert (diverged.row.state, diverged.row.value) == ("diverged", None)
     assert diverged.row.message == "the result is not a finite number"
     assert dict(diverged.row.metrics)["test_accuracy"] is None
-    assert (done.row.state, done.value, done.validation) == ("done", 0.5, 0.5)
+    assert (done.row.state, done.row.value, done.validation) == ("done", 0.5, 0.5)
 
 
 def test_a_value_of_a_failed_run_is_not_a_result() -> None:
@@ -38,7 +38,6 @@ def test_a_value_of_a_failed_run_is_not_a_result() -> None:
     (cell,) = study.cells()
     record = dataclasses.replace(make_record(cell, 0.9), status="failed", message="out of memory")
     (observation,) = observe(study, [record])
-    assert observation.value is None
     assert observation.row.value is None
     assert observation.validation is None
     assert (observation.row.state, observation.row.message) == ("failed", "out of memory")
@@ -95,7 +94,7 @@ def test_a_score_of_the_test_alone_leaves_the_choice_to_the_validation() -> None
     assert {run.row.learning_rate for run in marked if run.row.selected} == {1e-3}
     assert [row.chosen for row in table] == [False, True, False]
     assert [row.validation_mean for row in table] == pytest.approx(list(loss.values()))
-    assert {run.value for run in marked} == {1.0}
+    assert {run.row.value for run in marked} == {1.0}
 
 
 def test_a_rate_at_which_a_run_diverged_is_not_chosen_over_one_that_held() -> None:

@@ -11,7 +11,14 @@ from qkvary.studies.results.result_tables import build_tables, compare_pairwise
 from qkvary.studies.results.summary import ResultTable
 from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.study import Study
-from tests.studies.made_up import by_variant, make_record, make_records, make_setting, make_study
+from tests.studies.made_up import (
+    by_variant,
+    gap_of,
+    make_record,
+    make_records,
+    make_setting,
+    make_study,
+)
 
 
 def tables_of(study: Study, records: list[Record]) -> dict[str, ResultTable]:
@@ -32,12 +39,10 @@ def test_a_row_is_the_mean_and_spread_of_its_runs() -> None:
     assert row.mean == pytest.approx(0.83)
     assert row.std_seeds == pytest.approx(stats.tstd(SHARED))
     assert row.std_settings is None
-    assert row.difference is not None
+    gap = gap_of(tables["reverse"], "Q-K=V")
     reference = stats.ttest_rel(SHARED, QKV).confidence_interval(0.95)
-    assert (row.difference.low, row.difference.high) == pytest.approx(
-        (reference.low, reference.high)
-    )
-    assert row.difference.verdict == "worse"
+    assert (gap.low, gap.high) == pytest.approx((reference.low, reference.high))
+    assert gap.verdict == "worse"
     assert tables["reverse"].row("QKV").difference is None
     assert (row.training_seconds, row.steps_per_second) == (2.0, 250.0)
     assert row.learning_rates == (1e-3,)
@@ -109,8 +114,7 @@ def test_the_difference_is_that_of_the_printed_means(seeds: tuple[int, ...]) -> 
         ("reverse", "seed" if len(seeds) == 5 else "setting"),
         ("sort", "seed"),
     ):
-        difference = tables[name].row("Q-K=V").difference
-        assert difference is not None
+        difference = gap_of(tables[name], "Q-K=V")
         assert difference.mean == pytest.approx(difference_of_means(tables[name]))
         assert difference.unit == unit
 
@@ -183,18 +187,18 @@ def test_steps_to_solve_count_unsolved_and_diverged_runs_at_the_horizon() -> Non
         study, {"QKV": [100, 150, 100, 150, 100], "Q-K=V": [400, None, "diverged", "failed", 450]}
     )
     row = tables_of(study, records)["reverse"].row("Q-K=V")
-    assert row.solving is not None
-    assert (row.solving.threshold, row.solving.horizon) == (0.99, 500)
-    assert (row.solving.runs, row.solving.solved) == (4, 2)
-    assert row.solving.restricted_mean_steps == pytest.approx((400 + 500 + 500 + 450) / 4)
-    assert row.solving.median_steps is None
-    assert row.solving.difference is not None
-    assert row.solving.difference.mean == pytest.approx((300 + 350 + 400 + 350) / 4)
-    assert row.solving.difference.verdict == "worse"
-    assert row.solving.difference.sentence.startswith("supported: later by 350 steps [")
-    assert row.solving.difference.sentence.endswith(", from 4 of 5 pairs")
-    assert row.solving.p_sign == pytest.approx(2 / 16)
-    low, high = row.solving.proportion_low or 0, row.solving.proportion_high or 0
+    solving = row.solving
+    assert solving is not None
+    assert (solving.threshold, solving.horizon) == (0.99, 500)
+    assert (solving.runs, solving.solved, solving.median_steps) == (4, 2, None)
+    assert solving.restricted_mean_steps == pytest.approx((400 + 500 + 500 + 450) / 4)
+    assert solving.difference is not None
+    assert solving.difference.mean == pytest.approx((300 + 350 + 400 + 350) / 4)
+    assert solving.difference.verdict == "worse"
+    assert solving.difference.sentence.startswith("supported: later by 350 steps [")
+    assert solving.difference.sentence.endswith(", from 4 of 5 pairs")
+    assert solving.p_sign == pytest.approx(2 / 16)
+    low, high = solving.proportion_low or 0, solving.proportion_high or 0
     assert 0.1 < low < 0.5 < high < 0.9
 
 

@@ -168,7 +168,8 @@ def test_corrections_at_known_values() -> None:
     [(2, 0.95, 0.8), (3, 0.95, 0.8), (5, 0.99, 0.5), (10, 0.999, 0.9)],
 )
 def test_detectable_difference_has_its_power(units: int, confidence: float, power: float) -> None:
-    size = s.detectable_difference(0.3, units, confidence=confidence, power=power)
+    estimate = s.Estimate(units=units, confidence=confidence, std=0.3, degrees=units - 1)
+    size = s.find_detectable(estimate, power=power)
     assert size is not None
     shift, critical = size / 0.3 * math.sqrt(units), stats.t.isf((1 - confidence) / 2, units - 1)
     reached = stats.nct.sf(critical, units - 1, shift)

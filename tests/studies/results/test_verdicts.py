@@ -3,10 +3,7 @@
 import pytest
 
 from qkvary.studies.results.statistics import Estimate, paired_t
-from qkvary.studies.results.verdicts import (
-    DifferenceWording,
-    judge,
-)
+from qkvary.studies.results.verdicts import DifferenceWording, judge
 
 ACCURACY = DifferenceWording(higher_is_better=True)
 LOSS = DifferenceWording(higher_is_better=False)

@@ -23,7 +23,15 @@ from qkvary.studies.running.training import train_cell
 from qkvary.studies.study import Cell, Study
 from qkvary.text.names import slug
 from qkvary.training.progress import Callbacks
-from tests.studies.toy_study import end_runner, run_toy, start_runner, table, toy_study
+from tests.studies.toy_study import (
+    claim_cell,
+    end_runner,
+    run_toy,
+    start_runner,
+    stored_record,
+    table,
+    toy_study,
+)
 from tests.training.recorded_tracker import Recorded
 
 REAL: dict[str, Any] = {"workers": 1, "trainer": TRAINER, "checkpoint_seconds": 0.1}
@@ -58,8 +66,7 @@ def test_a_study_that_is_killed_ends_as_one_that_is_not(tmp_path: Path) -> None:
     in_this_process(study, other)
     assert table(study, root) == table(study, other)
     assert [e for e in store.curve(key) if e["event"] == "resumed"]
-    record = store.record(key)
-    assert record
+    record = stored_record(store, key)
     assert record.metrics["steps"] == 160
     assert record.environment["kernel"] in ("explicit", "sdpa")
     assert record.environment["instructions"]
@@ -111,8 +118,7 @@ def test_damaged_data_does_not_discard_checkpoints(tmp_path: Path) -> None:
     study = toy_study([7], steps=160)
     store = Store(tmp_path)
     (cell, *_) = study.cells()
-    claim = store.claim(cell.run_key, cell.run.identity())
-    assert claim
+    claim = claim_cell(store, cell)
     kept = claim.directory / "checkpoints" / "step-000000000003"
     kept.mkdir(parents=True)
     claim.release()
@@ -172,12 +178,10 @@ def test_the_record_and_the_page_say_what_a_log_lacks(tmp_path: Path) -> None:
     log = resume(tmp_path / "cut", cell, 45) / "metrics.jsonl"
     log.write_bytes(log.read_bytes().replace(b'"loss":', b'"loss":1', 1))
     resume(tmp_path / "cut", cell, 1000)
-    records = [Store(tmp_path / name).record(cell.run_key) for name in ("whole", "cut")]
+    records = [stored_record(Store(tmp_path / name), cell.run_key) for name in ("whole", "cut")]
     whole, cut = (
         gather_results(study, Store(tmp_path / name)).summary for name in ("whole", "cut")
     )
-    assert records[0]
-    assert records[1]
     assert records[0].state_sha256 == records[1].state_sha256
     assert records[0].metrics == records[1].metrics
     assert [run.message for run in whole.runs] == ["", ""]

@@ -18,7 +18,7 @@ from qkvary.studies.running.run_archive import (
     unpack_runs,
 )
 from qkvary.studies.running.store import Store
-from tests.studies.toy_study import toy_study
+from tests.studies.toy_study import claim_cell, toy_study
 from tests.studies.toy_worker import finished
 
 CELLS = toy_study([5, 6, 7]).cells()
@@ -30,8 +30,7 @@ def store(tmp_path: Path) -> Store:
     """All runs but the last are finished."""
     store = Store(tmp_path / "runs")
     for number, cell in enumerate(CELLS[:-1]):
-        claim = store.claim(cell.run_key, cell.run.identity())
-        assert claim is not None
+        claim = claim_cell(store, cell)
         journal = Journal(claim.directory / "metrics.jsonl")
         for step in range(3 + number):
             journal.append({"event": "train", "step": step, "loss": 1 / (step + 1)})

@@ -25,6 +25,7 @@ from tests.studies.toy_study import (
     run_toy,
     start_runner,
     starts,
+    stored_record,
     table,
     toy_study,
 )
@@ -120,8 +121,7 @@ def test_a_run_that_crashes_workers_counts_as_failed(
     assert [starts(root)[key] for key in keys] == [MAX_CRASHES + 1] * 2
     deaths = [note for note in summary.notes if "crashed with signal SIGSEGV" in note]
     assert len(deaths) == 2 * (MAX_CRASHES + 1)
-    record = Store(root / "runs").record(keys[0])
-    assert record
+    record = stored_record(Store(root / "runs"), keys[0])
     assert record.message.startswith(f"this run crashed {MAX_CRASHES + 1} workers, the last: ")
     assert "signal SIGSEGV" in record.message
     assert "last words of the worker" in record.message

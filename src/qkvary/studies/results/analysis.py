@@ -1,38 +1,34 @@
 """Computes the summary of a study from its records. Never imports torch.
 
-The parts are in ``observations`` (the runs), ``table_inputs`` and ``result_tables`` (the tables and
-their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``, ``learning_curves``,
+The parts are in ``observations`` (the runs), ``table_inputs`` and ``result_tables`` (the tables,
+their rows and contrasts), ``comparisons`` (differences), ``frontier``, ``learning_curves``,
 ``published_comparison``, ``headline`` and ``answers``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 
 from qkvary.arch.labels import parse_label
 from qkvary.arch.own import PACKAGE, not_counted
-from qkvary.studies.equal_parameters import describe_equal_parameters
+from qkvary.costs.parameters import network_parameters
 from qkvary.studies.records import Record
 from qkvary.studies.results.answers import write_answers, write_caveats
-from qkvary.studies.results.chance import describe_chance
 from qkvary.studies.results.comparisons import CONFIDENCE, POWER
-from qkvary.studies.results.contrasts import build_contrasts, contrast_family
 from qkvary.studies.results.frontier import build_frontiers
 from qkvary.studies.results.headline import describe_repeats, write_headline
 from qkvary.studies.results.learning_curves import Event, build_curves
-from qkvary.studies.results.observations import (
-    Observation,
-    choose_learning_rates,
-    count,
-    observe,
-)
+from qkvary.studies.results.observations import Observation, choose_learning_rates, count, observe
 from qkvary.studies.results.published_comparison import compare_published
-from qkvary.studies.results.result_tables import build_tables, compare_pairwise, headline_family
-from qkvary.studies.results.summary import Contrast, Method, ResultTable, Summary
-from qkvary.studies.results.table_inputs import (
-    collect_inputs,
-    specify_tables,
-)
+from qkvary.studies.results.result_tables import build_contrasts, build_tables, compare_pairwise
+from qkvary.studies.results.summary import Contrast, Method, ResultTable, RunRow, Summary
+from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.study import Study
 from qkvary.text.names import listed, typed_seeds
+from qkvary.text.numbers import real
+
+LEARNT = 0.1
+"""A network counts as having learnt if it covers at least this share of the distance from a guess
+to a perfect score."""
 
 _CONFIGURED = {"device", "kernel"}
 """Keys of a record's environment that follow from its configuration, not from the machine."""
@@ -75,13 +71,13 @@ def summarise(
     inputs = collect_inputs(study, observations)
     tables = build_tables(inputs, specify_tables(study, observations))
     contrasts = build_contrasts(inputs, tables)
-    counts = count(observations)
-    own_tables = {setting.table for setting in study.settings if setting.table is not None}
-    headline = write_headline(tables, contrasts, inputs.baseline, own_tables)
-    environments = _environments(observations)
     runs = tuple(observation.row for observation in observations)
+    counts = count(runs)
+    own_tables = {setting.table for setting in study.settings if setting.table is not None}
+    headline_table, headline = write_headline(tables, contrasts, inputs.baseline, own_tables)
+    environments = _environments(observations)
     made = {run.run_key: run for run in runs}.values()
-    chance, is_all = describe_chance(study, runs)
+    chance, is_all = _describe_chance(study, runs)
     published = tuple(compare_published(table, study, tables, runs) for table in study.published)
     return Summary(
         study=study.name,
@@ -94,9 +90,9 @@ def summarise(
         # If nothing was learnt, there is nothing to compare.
         headline=(
             *chance,
-            *(() if is_all else (*describe_repeats(published), *headline.sentences)),
+            *(() if is_all else (*describe_repeats(published), *headline)),
         ),
-        headline_table=headline.table,
+        headline_table=headline_table,
         answers=write_answers(tables, inputs.baseline),
         commands=tuple(
             f"qkvary {verb} {typed or study.name} --seeds {typed_seeds(study.seeds)}"
@@ -131,6 +127,30 @@ def summarise(
     )
 
 
+def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
+    """State in which settings no variant beats a guess, and whether these are all with results."""
+    values: dict[str, dict[str, list[float]]] = {}
+    metrics: dict[str, str] = {}
+    for run in runs:
+        if run.selected and run.value is not None and run.metric is not None:
+            values.setdefault(run.setting, {}).setdefault(run.variant, []).append(run.value)
+            metrics[run.setting] = run.metric
+    settings = [setting for setting in study.settings if setting.name in values]
+    guesses = {
+        setting.name: f"{metrics[setting.name].removeprefix('test_')} {real(scale.guess)}"
+        for setting in settings
+        if (scale := setting.task.scale(setting.network, metrics[setting.name])) is not None
+        and max(scale.learnt(fmean(some)) for some in values[setting.name].values()) < LEARNT
+    }
+    if not guesses:
+        return (), False
+    sentence = (
+        f"Nothing was learnt on {listed([*guesses])}: no variant does visibly better than guessing "
+        f"({listed([*dict.fromkeys(guesses.values())])})."
+    )
+    return (sentence,), len(guesses) == len(settings)
+
+
 def _environments(
     observations: Sequence[Observation],
 ) -> tuple[tuple[tuple[str, str], ...], ...]:
@@ -149,7 +169,10 @@ def _environments(
             for name, value in {**unchanged, **run.record.environment}.items()
             if name not in _CONFIGURED and value is not None
         }
-        same = next((one for one in found if _agree(one, known)), None)
+        same = next(
+            (one for one in found if all(one[name] == known[name] for name in one.keys() & known)),
+            None,
+        )
         if same is None:
             found.append(known)
         else:
@@ -158,10 +181,6 @@ def _environments(
         tuple((name, value) for name, value in one.items() if (name, value) != ("changed", ""))
         for one in found
     )
-
-
-def _agree(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    return all(one[name] == other[name] for name in one.keys() & other.keys())
 
 
 def _cost_caveats(study: Study) -> tuple[str, ...]:
@@ -187,12 +206,14 @@ def _log_caveats(logs: Mapping[str, Iterable[Event]]) -> tuple[str, ...]:
 
 
 def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Contrast]) -> Method:
-    family = headline_family(tables)
+    headline = [table for table in tables if table.kind != "setting"]
+    family = sum(row.difference is not None for table in headline for row in table.rows)
+    contrast_family = sum(row.kind != "setting" for one in contrasts for row in one.rows)
     percent = f"{100 * CONFIDENCE:g} %"
     planned = (
         "Planned contrasts are paired in the same way, a variant and its reference. They are a "
         f"separate family, {percent} with Bonferroni's correction for "
-        f"{contrast_family(contrasts)} comparisons (averages and tasks; single "
+        f"{contrast_family} comparisons (averages and tasks; single "
         "settings are corrected among themselves)."
     )
     return Method(
@@ -220,3 +241,24 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
             *describe_equal_parameters(study),
         ),
     )
+
+
+def describe_equal_parameters(study: Study) -> Iterator[str]:
+    """State the feed-forward widths of each setting with equal parameters."""
+    baseline = parse_label(study.baseline)
+    for setting in study.settings:
+        if not setting.equal_parameters:
+            continue
+        labels = study.variants_of(setting)
+        networks = {label: setting.network_of(parse_label(label), baseline) for label in labels}
+        target = setting.network.with_variant(baseline)
+        given = ", ".join(
+            f"{label} {network.block.d_ff:,} ({network_parameters(network).total:,} parameters)"
+            for label, network in networks.items()
+            if network != target
+        )
+        yield (
+            f"In {setting.name} the feed-forward width follows from the parameters of "
+            f"{study.baseline}, {network_parameters(target).total:,} with a width of "
+            f"{target.block.d_ff:,}: {given}."
+        )

@@ -22,16 +22,16 @@ _UNDECIDED: Mapping[Verdict, str] = {
 
 
 def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ...]:
-    """State which differences to the baseline the data support, table by table.
-
-    Args:
-        tables: All result tables; those of single settings are skipped.
-        baseline: Label of the baseline.
-    """
+    """State which differences to the baseline the data support, table by table."""
     headline = [table for table in tables if table.kind != "setting"]
     compared = [row.difference for table in headline for row in table.rows if row.difference]
     if not compared:
-        alone = [text for table in headline if (text := _single_variant(table, baseline))]
+        alone = [
+            f"{baseline} has a {table.metric_title} of {row.mean:.4f} ({table.name})."
+            for table in headline
+            for row in table.rows
+            if row.variant == baseline and row.mean is not None
+        ]
         return (*alone, f"There is nothing to compare: {baseline} is the only variant.")
     if not any(difference.pairs for difference in compared):
         return (f"No pair of runs has finished, so nothing can be said about {baseline} yet.",)
@@ -45,28 +45,13 @@ def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ..
     return tuple(sentences)
 
 
-def _single_variant(table: ResultTable, baseline: str) -> str:
-    """State the result of the only variant, if a run of it has finished."""
-    means = [row.mean for row in table.rows if row.variant == baseline and row.mean is not None]
-    return (
-        f"{baseline} has a {table.metric_title} of {means[0]:.4f} ({table.name})." if means else ""
-    )
-
-
 def write_contrast(
     variant: str,
     reference: str,
     rows: Sequence[ContrastRow],
     costs: Sequence[tuple[CostRow | None, CostRow | None]],
 ) -> str:
-    """State the result of a planned contrast in one sentence.
-
-    Args:
-        variant: Label of the variant.
-        reference: Label of the variant that it is compared with.
-        rows: The contrast in every table; those of single settings are skipped.
-        costs: The costs of the two in each table of tasks.
-    """
+    """State the result of a planned contrast in one sentence."""
     headline = [row for row in rows if row.kind != "setting"] or rows
     start = f"{variant} against {reference}{_same_costs(costs)}"
     if not any(row.difference.pairs for row in headline):

@@ -9,7 +9,7 @@ missing run removes a unit but never changes its kind. Never imports torch.
 """
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -56,10 +56,7 @@ def average_over_tasks(
 ) -> float | None:
     """Average over the settings of each task and then over the tasks, both unweighted.
 
-    Args:
-        by_setting: A figure for each setting.
-        tasks: The task of each setting.
-        settings: The settings to average; if one has no figure, the result is None.
+    Returns None if one of the settings has no figure.
     """
     if not all(setting in by_setting for setting in settings):
         return None
@@ -81,12 +78,17 @@ def pair_up(
 ) -> Pairing:
     """Pair two variants by setting and seed, and reduce the pairs to independent differences."""
     differences = {key: ours[key] - baseline[key] for key in ours if key in baseline}
-    unit = choose_unit(settings, seeds)
-    if unit == "seed":
-        per_seed = [_seed_average(differences, seed, tasks, settings) for seed in seeds]
-        found = [(value, 1.0) for value in per_seed if value is not None]
-    else:
+    few = len(seeds) < ENOUGH_SEEDS and len(settings) >= 2 * len(seeds)
+    unit: PairUnit = "setting" if few and len(settings) > 1 else "seed"
+    if unit == "setting":
         found = _per_setting(differences, tasks, settings)
+    else:
+        per_seed = [
+            {name: value for (name, its_seed), value in differences.items() if its_seed == seed}
+            for seed in seeds
+        ]
+        averages = (average_over_tasks(one, tasks, settings) for one in per_seed)
+        found = [(value, 1.0) for value in averages if value is not None]
     return Pairing(
         baseline=baseline_name,
         pairs=len(differences),
@@ -96,12 +98,6 @@ def pair_up(
         weights=tuple(weight for _, weight in found),
         wording=wording,
     )
-
-
-def choose_unit(settings: Sequence[str], seeds: Sequence[int]) -> PairUnit:
-    """Return the kind of independent units of a table, by the planned runs."""
-    few = len(seeds) < ENOUGH_SEEDS and len(settings) >= 2 * len(seeds)
-    return "setting" if few and len(settings) > 1 else "seed"
 
 
 def compare_family(pairings: Mapping[Key, Pairing]) -> dict[Key, Difference]:
@@ -162,18 +158,6 @@ def _within(bound: float | None, wording: DifferenceWording) -> float | None:
     if bound is None or wording.limit is None:
         return bound
     return max(-wording.limit, min(wording.limit, bound))
-
-
-def _seed_average(
-    differences: Values, seed: int, tasks: Mapping[str, str], settings: Collection[str]
-) -> float | None:
-    """Return the average difference of one seed, or None if a setting lacks its pair."""
-    found = {
-        setting: differences[setting, seed]
-        for setting in settings
-        if (setting, seed) in differences
-    }
-    return average_over_tasks(found, tasks, tuple(settings))
 
 
 def _per_setting(

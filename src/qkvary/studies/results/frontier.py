@@ -30,8 +30,27 @@ AXES: Mapping[CostAxis, str] = {
 
 def build_frontiers(table: ResultTable, pairwise: PairwiseDifferences) -> tuple[Frontier, ...]:
     """Return one frontier for every cost that the table has."""
-    charts = [_build_frontier(table, axis, pairwise) for axis in AXES]
-    return tuple(chart for chart in charts if chart.points)
+    sign = 1.0 if table.higher_is_better else -1.0
+    charts: list[Frontier] = []
+    for axis, title in AXES.items():
+        places = {
+            row.variant: (cost, -sign * row.mean)
+            for row in table.rows
+            if (cost := _cost_of(row, axis)) is not None and row.mean is not None
+        }
+        rows = [row for row in table.rows if row.variant in places]
+        chart = Frontier(
+            table=table.name,
+            axis=axis,
+            axis_title=title,
+            metric=table.metric,
+            metric_title=table.metric_title,
+            higher_is_better=table.higher_is_better,
+            points=tuple(_point(row, places, pairwise) for row in rows),
+            left_out=tuple(row.variant for row in table.rows if row.variant not in places),
+        )
+        charts += [chart] if rows else []
+    return tuple(charts)
 
 
 def _cost_of(row: VariantRow, axis: CostAxis) -> float | None:
@@ -40,25 +59,6 @@ def _cost_of(row: VariantRow, axis: CostAxis) -> float | None:
     if row.costs is None:
         return None
     return row.costs.parameters_total if axis == "parameters" else getattr(row.costs, axis)
-
-
-def _build_frontier(table: ResultTable, axis: CostAxis, pairwise: PairwiseDifferences) -> Frontier:
-    sign = 1.0 if table.higher_is_better else -1.0
-    places = {
-        row.variant: (cost, -sign * row.mean)
-        for row in table.rows
-        if (cost := _cost_of(row, axis)) is not None and row.mean is not None
-    }
-    return Frontier(
-        table=table.name,
-        axis=axis,
-        axis_title=AXES[axis],
-        metric=table.metric,
-        metric_title=table.metric_title,
-        higher_is_better=table.higher_is_better,
-        points=tuple(_point(row, places, pairwise) for row in table.rows if row.variant in places),
-        left_out=tuple(row.variant for row in table.rows if row.variant not in places),
-    )
 
 
 def _point(

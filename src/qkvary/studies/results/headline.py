@@ -8,8 +8,9 @@ what the baseline learnt; otherwise it is not decided. ``answers`` states every 
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from qkvary.arch.descriptions import name_changes
@@ -20,7 +21,6 @@ from qkvary.studies.results.summary import (
     Difference,
     PublishedComparison,
     ResultTable,
-    VariantRow,
     Verdict,
 )
 from qkvary.text.names import count, listed
@@ -41,37 +41,22 @@ MOST_CHARACTERS = 400
 _DECIDED: tuple[Verdict, ...] = ("better", "worse")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
-    """The short answer of a study, and the table that it is about."""
-
-    table: str
-    """``ResultTable.name``; empty without a finished pair of runs."""
-    sentences: tuple[str, ...]
-
-
 def write_headline(
     tables: Sequence[ResultTable],
     contrasts: Sequence[Contrast],
     baseline: str,
     own_tables: Collection[str] = (),
-) -> Headline:
-    """Return the short answer.
+) -> tuple[str, list[str]]:
+    """Return the name of the table that the short answer is about, and its sentences.
 
     It is about the table, of one task or several, that compares the most variants with an interval;
     among equals, the one with the most decided comparisons, then the first. Tables that belong to
     single settings come after those of tasks. If a study has only such tables, its planned
     contrasts across them come first.
-
-    Args:
-        tables: All result tables; those of single settings are skipped.
-        contrasts: The planned contrasts.
-        baseline: Label of the baseline.
-        own_tables: Names of the tables that settings name as theirs.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
-        return Headline(table="", sentences=())
+        return "", []
 
     def rank(table: ResultTable) -> tuple[bool, int, int]:
         gaps = _compared(table).values()
@@ -82,8 +67,11 @@ def write_headline(
     first = max(shown, key=rank)
     planned = _planned(first, [one for one in contrasts if one.reference != baseline])
     labels = {row.variant for table in tables for row in table.rows}
+    # Contrasts across settings name both of their tables, others the only one that they are in.
     across = [
-        (_name_table(one) if one.variant in labels else one, gap)
+        (replace(one, reference=f'{one.reference} with "{one.rows[0].table}"'), gap)
+        if one.variant in labels
+        else (one, gap)
         for one, gap in planned
         if len(one.rows) == 1
     ]
@@ -111,7 +99,7 @@ def write_headline(
     if not sentences:
         pairs = "two pairs of runs with different seeds"
         sentences = [f"No variant can be compared with {baseline} yet: that takes {pairs}."]
-    return Headline(table=first.name, sentences=tuple(sentences))
+    return first.name, sentences
 
 
 def describe_repeats(published: Sequence[PublishedComparison]) -> tuple[str, ...]:
@@ -147,8 +135,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
     whole = _learnt(table, baseline)
-    undecided = _select(groups, "not distinguished")
-    undecided.sort(key=lambda group: _most(group[1], higher))
+    undecided = sorted(groups["not distinguished"], key=lambda group: _most(group[1], higher))
     mosts = [_most(gaps, higher) for _, gaps in undecided]
     near, sized = bisect_left(mosts, MARGIN * whole), bisect_left(mosts, whole or math.inf)
     parts = list[str]()
@@ -162,7 +149,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
         parts.append(f"these have no measurable cost: {listed([' '.join(one) for one in free])}")
     same = [
         group
-        for group in _select(groups, "no interval")
+        for group in groups["no interval"]
         if all(gap.mean == 0 and gap.units > 1 for gap in group[1])
     ]
     if same:
@@ -198,7 +185,7 @@ def _list_costs(table: ResultTable, baseline: str) -> list[str]:
     """State the sizes of the decided differences, the smallest first."""
     unit, found = _unit(table), list[str]()
     for verdict, verb in (("worse", "costs"), ("better", "is better by")):
-        groups = _select(_group(table, baseline), verdict)
+        groups = _group(table, baseline)[verdict]
         groups.sort(key=lambda group: max(map(_magnitude, group[1])))
         named, rest = _split_named(groups)
         decimals = _decimals([gap for _, gaps in named for gap in gaps])
@@ -217,17 +204,19 @@ _Group = tuple[str, Sequence[Difference]]
 that no other resembles is described by its label."""
 
 
-def _group(table: ResultTable, baseline: str) -> list[_Group]:
-    """Group the variants with the same kind of change and the same verdict; others stay single."""
+def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
+    """Group the variants with the same kind of change if they have one verdict, by verdict."""
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
-    groups: list[_Group] = []
+    groups = defaultdict[str, list[_Group]](list)
     for name, members in words.items():
-        if len({gap.verdict for gap in members.values()}) == 1:
-            groups.append((name, [*members.values()]))
-        else:
-            groups += [(variant, [gap]) for variant, gap in members.items()]
+        verdicts = {gap.verdict for gap in members.values()}
+        if len(verdicts) == 1:
+            groups[verdicts.pop()].append((name, [*members.values()]))
+            continue
+        for variant, gap in members.items():
+            groups[gap.verdict].append((variant, [gap]))
     return groups
 
 
@@ -236,10 +225,6 @@ def _words(label: str, baseline: str) -> str:
         return name_changes(parse_variant(label), parse_variant(baseline))
     except ValueError:
         return label
-
-
-def _select(groups: Sequence[_Group], verdict: str) -> list[_Group]:
-    return [group for group in groups if group[1][0].verdict == verdict]
 
 
 def _first_named(groups: Sequence[_Group]) -> list[_Group]:
@@ -320,11 +305,6 @@ def _planned(
     ]
 
 
-def _name_table(contrast: Contrast) -> Contrast:
-    """Name the only table of a contrast; contrasts across settings name both of theirs."""
-    return replace(contrast, reference=f'{contrast.reference} with "{contrast.rows[0].table}"')
-
-
 def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
     """State which share of a cost is recovered by contrasts at equal cost, the largest first."""
     rows = {row.variant: row for row in table.rows}
@@ -332,11 +312,13 @@ def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) 
     for contrast, gap in planned:
         ours, theirs = rows.get(contrast.variant), rows.get(contrast.reference)
         lost = theirs.difference if theirs else None
-        if ours is None or theirs is None or lost is None or lost.verdict != "worse":
+        if not (ours and theirs and ours.costs and theirs.costs and lost):
             continue
-        if gap.verdict == "better" and _cost_the_same(ours, theirs):
-            has_cache = ours.costs is not None and ours.costs.cache_bytes_per_token is not None
-            sentence = _recovery(contrast, gap, lost, _unit(table), has_cache)
+        costs, others = (
+            (one.parameters_total, one.cache_bytes_per_token) for one in (ours.costs, theirs.costs)
+        )
+        if lost.verdict == "worse" and gap.verdict == "better" and costs == others:
+            sentence = _recovery(contrast, gap, lost, _unit(table), costs[1] is not None)
             found.append((-_magnitude(gap), sentence))
     sentences = [sentence for _, sentence in sorted(found, key=lambda one: one[0])]
     if len(sentences) > MOST_CONTRASTS:
@@ -358,17 +340,16 @@ def _across(table: ResultTable, planned: _Planned) -> list[str]:
     """
     decided = [one for one in planned if one[1].verdict in _DECIDED]
     least = min((_magnitude(gap) for _, gap in decided), default=0.0)
-    bounds = [(one, _bound(gap)) for one, gap in planned if gap.verdict not in _DECIDED]
+    bounds = [
+        (one, max(abs(gap.low or 0.0), abs(gap.high or 0.0)))
+        for one, gap in planned
+        if gap.verdict not in _DECIDED
+    ]
     return [
         *_direct(table, decided),
         *_undecided([one for one in bounds if one[1] < least], "No difference shows between"),
         *_undecided([one for one in bounds if one[1] >= least], "Not decided:"),
     ]
-
-
-def _bound(gap: Difference) -> float:
-    """Return the largest size that the interval allows."""
-    return max(abs(gap.low or 0.0), abs(gap.high or 0.0))
 
 
 def _undecided(bounds: Sequence[_Bound], opening: str) -> list[str]:
@@ -441,15 +422,6 @@ def _recovery(
 def _is_symmetric(variant: AnyVariant) -> bool:
     every = (variant,) if isinstance(variant, Variant) else variant.layers
     return all(one.sharing.is_symmetric for one in every)
-
-
-def _cost_the_same(ours: VariantRow, theirs: VariantRow) -> bool:
-    costs = [
-        (row.costs.parameters_total, row.costs.cache_bytes_per_token)
-        for row in (ours, theirs)
-        if row.costs is not None
-    ]
-    return len(costs) == 2 and costs[0] == costs[1]
 
 
 def _unit(table: ResultTable) -> str:

@@ -35,28 +35,22 @@ class _Run(NamedTuple):
 def build_curves(
     observations: Sequence[Observation], events: Mapping[str, Iterable[Event]]
 ) -> tuple[LearningCurve, ...]:
-    """Average the logs of the selected runs over their seeds, step by step.
-
-    Args:
-        observations: The runs of a study.
-        events: The log of each run, by run key; runs without a log are skipped.
-    """
+    """Average the logs of the selected runs over their seeds, step by step."""
     groups: dict[tuple[str, str, str], list[_Run]] = {}
     for run in observations:
         log = events.get(run.row.run_key or "")
         if not run.row.selected or log is None:
             continue
-        solved = _stopped_when_solved(run)
+        solved = (
+            run.row.state == "done"
+            and run.row.steps_to_solve is not None
+            and run.record is not None
+            and bool(run.record.config.get("training", {}).get("stop_when_solved"))
+        )
         for quantity, points in _quantities(log).items():
             group = groups.setdefault((run.row.setting, run.row.variant, quantity), [])
             group.append(_Run(points=points, solved=solved))
     return tuple(_curve(*names, runs) for names, runs in groups.items())
-
-
-def _stopped_when_solved(run: Observation) -> bool:
-    if run.row.state != "done" or run.row.steps_to_solve is None or run.record is None:
-        return False
-    return bool(run.record.config.get("training", {}).get("stop_when_solved"))
 
 
 def _quantities(events: Iterable[Event]) -> dict[str, dict[int, tuple[float, float]]]:

@@ -24,11 +24,6 @@ class Observation:
     record: Record | None
 
     @property
-    def value(self) -> float | None:
-        """The headline metric of a finished run."""
-        return self.row.value if self.row.state == "done" else None
-
-    @property
     def validation(self) -> float | None:
         """The task's own metric on the validation split, by which learning rates are chosen.
 
@@ -43,13 +38,7 @@ class Observation:
 def observe(
     study: Study, records: Iterable[Record], damaged: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Observation, ...]:
-    """Return every planned run with its record; records of other studies are ignored.
-
-    Args:
-        study: The study.
-        records: The records.
-        damaged: The damage of each run that cannot be read, by run key.
-    """
+    """Return every planned run with its record; records of other studies are ignored."""
     by_key = {record.run_key: record for record in records}
     settings = {setting.name: setting for setting in study.settings}
     return tuple(
@@ -59,13 +48,8 @@ def observe(
     )
 
 
-def count(observations: Sequence[Observation]) -> Counts:
+def count(runs: Iterable[RunRow]) -> Counts:
     """Count the states of planned runs; a run of several settings counts once."""
-    return count_rows(observation.row for observation in observations)
-
-
-def count_rows(runs: Iterable[RunRow]) -> Counts:
-    """Count the states of rows of runs."""
     states = [row.state for row in {row.run_key: row for row in runs}.values()]
     return Counts(
         planned=len(states), **{state: states.count(state) for state in get_args(RunState)}
@@ -75,15 +59,11 @@ def count_rows(runs: Iterable[RunRow]) -> Counts:
 def choose_learning_rates(
     study: Study, observations: Sequence[Observation]
 ) -> tuple[tuple[Observation, ...], tuple[LearningRateRow, ...]]:
-    """Select the runs of one learning rate for each setting and variant.
+    """Set ``row.selected`` by one learning rate for each setting and variant; list all rates.
 
     The chosen rate has the best mean of the task's own validation metric among those with the
     fewest diverged runs; the test split is not used. If no run has finished, no rate is chosen, and
     the runs of the rate with the fewest missing runs are selected.
-
-    Returns:
-        All observations with ``row.selected`` set; and a row for every rate, empty unless the study
-        tries several.
     """
     if study.learning_rates is None:
         return tuple(observations), ()
@@ -103,7 +83,7 @@ def choose_learning_rates(
                     setting=setting,
                     variant=variant,
                     learning_rate=rate,
-                    counts=count(runs),
+                    counts=count(run.row for run in runs),
                     validation_mean=mean(_validations(runs)),
                     chosen=rate == chosen,
                     at_the_edge=rate == chosen
@@ -116,25 +96,22 @@ def choose_learning_rates(
 
 def _choose(rates: Mapping[float, Sequence[Observation]]) -> tuple[float | None, float]:
     """Return the chosen rate, or None; and the rate whose runs appear in tables."""
+    counts = {rate: count(run.row for run in runs) for rate, runs in rates.items()}
     scores = {rate: mean(values) for rate, runs in rates.items() if (values := _validations(runs))}
     if not scores:
-        return None, min(rates, key=lambda rate: count(rates[rate]).unfinished)
-    fewest = min(count(rates[rate]).diverged for rate in scores)
-    sign = 1.0 if _higher_is_better(rates) else -1.0
+        return None, min(rates, key=lambda rate: counts[rate].unfinished)
+    fewest = min(counts[rate].diverged for rate in scores)
+    records = [run.record for runs in rates.values() for run in runs]
+    higher_is_better = any(one.higher_is_better for one in records if one is not None)
     best = max(
-        (rate for rate in scores if count(rates[rate]).diverged == fewest),
-        key=lambda rate: sign * (scores[rate] or 0.0),
+        (rate for rate in scores if counts[rate].diverged == fewest),
+        key=lambda rate: (scores[rate] or 0.0) * (1.0 if higher_is_better else -1.0),
     )
     return best, best
 
 
 def _validations(runs: Sequence[Observation]) -> list[float]:
     return [value for run in runs if (value := run.validation) is not None]
-
-
-def _higher_is_better(rates: Mapping[float, Sequence[Observation]]) -> bool:
-    records = [run.record for runs in rates.values() for run in runs]
-    return any(record.higher_is_better for record in records if record is not None)
 
 
 def _observe(

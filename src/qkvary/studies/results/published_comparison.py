@@ -10,26 +10,14 @@ from collections.abc import Sequence
 from qkvary.studies.published_tables import PublishedColumn, PublishedFigure, PublishedTable
 from qkvary.studies.results.comparisons import average_over_tasks
 from qkvary.studies.results.statistics import population_std, repeat_interval
-from qkvary.studies.results.summary import (
-    PublishedCell,
-    PublishedComparison,
-    ResultTable,
-    RunRow,
-)
+from qkvary.studies.results.summary import PublishedCell, PublishedComparison, ResultTable, RunRow
 from qkvary.studies.study import Setting, Study
 
 
 def compare_published(
     published: PublishedTable, study: Study, tables: Sequence[ResultTable], runs: Sequence[RunRow]
 ) -> PublishedComparison:
-    """Compare a published table with the results of a study.
-
-    Args:
-        published: The published table.
-        study: The study.
-        tables: The result tables of the study.
-        runs: The runs of the study.
-    """
+    """Compare a published table with the results of a study."""
     counterparts = {column.key: _counterpart(column, study, tables) for column in published.columns}
     variants = {row.variant for table in tables for row in table.rows}
     cells = [

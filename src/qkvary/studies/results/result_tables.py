@@ -1,11 +1,16 @@
-"""Computes the rows of the tables that ``table_inputs`` lists. Never imports torch."""
+"""Computes the rows of the tables that ``table_inputs`` lists, and planned contrasts. Torch-free.
+
+The differences in averages and tasks form one family of comparisons, those in single settings
+another. Steps to solve and planned contrasts form two further families each.
+"""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from qkvary.studies.results.comparisons import Values, average_over_tasks, compare_family
+from qkvary.studies.results.answers import write_contrast
+from qkvary.studies.results.comparisons import Pairing, Values, average_over_tasks, compare_family
 from qkvary.studies.results.observations import Observation, count
 from qkvary.studies.results.statistics import (
     mean,
@@ -15,54 +20,78 @@ from qkvary.studies.results.statistics import (
     sign_test,
     wilson,
 )
-from qkvary.studies.results.summary import CostRow, Difference, ResultTable, Solving, VariantRow
-from qkvary.studies.results.table_inputs import TableInputs
-
-Comparison = tuple[str, str]
-"""Table name and variant."""
+from qkvary.studies.results.summary import (
+    Contrast,
+    ContrastRow,
+    CostRow,
+    Difference,
+    ResultTable,
+    Solving,
+    VariantRow,
+)
+from qkvary.studies.results.table_inputs import TableInputs, name_in
 
 PairwiseDifferences = Mapping[tuple[str, str], Difference]
 """Corrected paired differences, first variant minus second, for ordered pairs of variants."""
 
+Key = TypeVar("Key", bound=Hashable)
+_Costs = tuple[CostRow | None, CostRow | None]
+
 
 def build_tables(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[ResultTable, ...]:
-    """Compute the rows of all tables of a study from its selected runs.
-
-    The differences in averages and tasks form one family of comparisons, those in single settings
-    another; steps to solve form two further families of this kind.
-    """
+    """Compute the rows of all tables of a study from its selected runs."""
     settings = {setting.name: setting for setting in inputs.study.settings}
     labels = {table.name: inputs.study.variants_of(settings[table.settings[0]]) for table in tables}
-    differences: dict[Comparison, Difference] = {}
-    steps: dict[Comparison, Difference] = {}
-    for details in (False, True):
-        compared = [
-            (table, variant)
-            for table in tables
-            if (table.kind == "setting") == details and inputs.baseline in labels[table.name]
-            for variant in labels[table.name]
-            if variant != inputs.baseline
-        ]
-        metric_pairs = {
+    compared = [
+        (table, variant)
+        for table in tables
+        if inputs.baseline in labels[table.name]
+        for variant in labels[table.name]
+        if variant != inputs.baseline
+    ]
+    differences = _compare(
+        tables,
+        {
             (table.name, variant): inputs.pair_metric(table, variant, inputs.baseline)
             for table, variant in compared
-        }
-        step_pairs = {
+        },
+    )
+    steps = _compare(
+        tables,
+        {
             (table.name, variant): inputs.pair_steps(table, variant, inputs.baseline, solving[1])
             for table, variant in compared
             if (solving := inputs.solving(table)) is not None
-        }
-        differences |= compare_family(metric_pairs)
-        steps |= compare_family(step_pairs)
+        },
+    )
     return tuple(
         replace(
             table,
             rows=tuple(
-                _row(inputs, table, variant, differences, steps) for variant in labels[table.name]
+                _row(
+                    inputs,
+                    table,
+                    variant,
+                    differences.get((table.name, variant)),
+                    steps.get((table.name, variant)),
+                )
+                for variant in labels[table.name]
             ),
         )
         for table in tables
     )
+
+
+def _compare(
+    tables: Sequence[ResultTable], pairings: Mapping[tuple[str, Key], Pairing]
+) -> dict[tuple[str, Key], Difference]:
+    """Compute differences, by table and what is compared there, in the two families of tables."""
+    details = {table.name for table in tables if table.kind == "setting"}
+    families = (
+        {key: pairing for key, pairing in pairings.items() if (key[0] in details) == is_detail}
+        for is_detail in (False, True)
+    )
+    return {key: gap for family in families for key, gap in compare_family(family).items()}
 
 
 def compare_pairwise(inputs: TableInputs, table: ResultTable) -> PairwiseDifferences:
@@ -76,36 +105,25 @@ def compare_pairwise(inputs: TableInputs, table: ResultTable) -> PairwiseDiffere
     return {**forward, **compare_family(swapped)}
 
 
-def headline_family(tables: Sequence[ResultTable]) -> int:
-    """Return the number of comparisons in averages and tasks."""
-    return sum(
-        row.difference is not None
-        for table in tables
-        if table.kind != "setting"
-        for row in table.rows
-    )
-
-
 def _row(
     inputs: TableInputs,
     table: ResultTable,
     variant: str,
-    differences: Mapping[Comparison, Difference],
-    steps: Mapping[Comparison, Difference],
+    difference: Difference | None,
+    steps: Difference | None,
 ) -> VariantRow:
     runs = inputs.runs(variant, table)
     groups = _by_setting(inputs.values(variant, table), table.settings)
     means = _means(groups)
     timings = [run.record.timing for run in runs if run.row.state == "done" and run.record]
-    key = (table.name, variant)
     return VariantRow(
         variant=variant,
-        counts=count(runs),
+        counts=count(run.row for run in runs),
         mean=average_over_tasks(means, inputs.tasks, table.settings),
         std_seeds=pooled_std(list(groups.values())),
         std_settings=population_std([*means.values()]) if len(means) == len(groups) else None,
-        difference=differences.get(key),
-        solving=_solving(inputs, table, variant, steps.get(key)),
+        difference=difference,
+        solving=_solving(inputs, table, variant, steps),
         training_seconds=mean([one.get("training_seconds", 0.0) for one in timings]),
         steps_per_second=mean([one.get("steps_per_second", 0.0) for one in timings]),
         costs=_costs(runs, table.settings),
@@ -182,3 +200,62 @@ def _cache_per_token(cost: Mapping[str, Any]) -> float | None:
 def _mean_of(values: Sequence[float | None]) -> float | None:
     known = [float(value) for value in values if value is not None]
     return mean(known) if len(known) == len(values) else None
+
+
+def build_contrasts(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[Contrast, ...]:
+    """Compare every planned pair in every table that has both, and cross-setting pairs once."""
+    pairings: dict[tuple[str, tuple[str, str]], Pairing] = {}
+    planned: list[tuple[tuple[str, str], list[_Costs]]] = []
+    for pair in inputs.study.pairs:
+        variant, reference = pair
+        both = [table for table in tables if set(pair) <= {row.variant for row in table.rows}]
+        pairings |= {(one.name, pair): inputs.pair_metric(one, variant, reference) for one in both}
+        costs = [
+            (table.row(variant).costs, table.row(reference).costs)
+            for table in both
+            if table.kind == "task"
+        ]
+        planned.append((pair, costs))
+    for one in inputs.study.cross_setting_contrasts:
+        ours, theirs = (
+            min(
+                (table for table in tables if setting in table.settings),
+                key=lambda table: len(table.settings),
+            )
+            for _, setting in one.sides
+        )
+        names = (name_in(*one.sides[0]), name_in(*one.sides[1]))
+        pairings[ours.name, names] = inputs.pair_across_settings(ours, one)
+        planned.append((names, [(ours.row(one.variant).costs, theirs.row(one.reference).costs)]))
+    differences = _compare(tables, pairings)
+    by_name = {table.name: table for table in tables}
+    return tuple(
+        _contrast(
+            names,
+            [(by_name[table], gap) for (table, pair), gap in differences.items() if pair == names],
+            costs,
+        )
+        for names, costs in planned
+    )
+
+
+def _contrast(
+    names: tuple[str, str],
+    found: Sequence[tuple[ResultTable, Difference]],
+    costs: Sequence[_Costs],
+) -> Contrast:
+    variant, reference = names
+    rows = tuple(
+        ContrastRow(
+            table=table.name,
+            kind=table.kind,
+            metric=table.metric,
+            metric_title=table.metric_title,
+            higher_is_better=table.higher_is_better,
+            difference=difference,
+            sentence=f"{variant} against {reference}: {difference.sentence}",
+        )
+        for table, difference in found
+    )
+    answer = write_contrast(variant, reference, rows, costs)
+    return Contrast(variant=variant, reference=reference, answer=answer, rows=rows)

@@ -82,11 +82,7 @@ def pooled_std(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def corrected_confidence(confidence: float, comparisons: int) -> float:
-    """Return the confidence of each interval so that all hold simultaneously (Bonferroni).
-
-    Raises:
-        ValueError: if the confidence is not between 0 and 1, or there is no comparison.
-    """
+    """Return the confidence of each interval so that all hold simultaneously (Bonferroni)."""
     _check_confidence(confidence)
     if comparisons < 1:
         raise ValueError(f"comparisons must be at least 1, got {comparisons}")
@@ -106,11 +102,6 @@ def paired_t(
     leave few degrees of freedom.
 
     Source: Bell and McCaffrey 2002.
-
-    Args:
-        differences: One value per pair, or per unit.
-        weights: Positive weights; only their ratios matter. Equal ones by default.
-        confidence: Two-sided confidence, already corrected for the number of comparisons.
     """
     _check_confidence(confidence)
     if not all(math.isfinite(value) for value in differences):
@@ -173,11 +164,6 @@ def repeat_interval(
     The mean of n values plus or minus t s sqrt(1/n + 1/m) for m further ones: both means are
     uncertain.
 
-    Args:
-        values: Values so far, of one normal distribution.
-        repeats: How many further values are averaged.
-        confidence: Share of the repeats whose mean lies inside.
-
     Source: Student's prediction interval for a mean.
     """
     _check_confidence(confidence)
@@ -204,61 +190,21 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def detectable_difference(
-    std: float,
-    units: int,
-    *,
-    degrees: float | None = None,
-    confidence: float = 0.95,
-    power: float = 0.8,
-) -> float | None:
-    """Return the smallest true difference that the interval would have distinguished from zero.
-
-    Solves P(T < -t or T > t) = ``power`` for the noncentral t statistic T of ``units`` differences,
-    taking their standard deviation as known although it is an estimate.
-    (T's distribution is integrated over the estimated spread: the closed form in scipy returns NaN
-    for the large t of corrected intervals at two or three units.)
-
-    Args:
-        std: Standard deviation of the paired differences.
-        units: Number of differences.
-        degrees: Degrees of freedom of ``std``; by default one less than ``units``.
-        confidence: Confidence of the (corrected) interval.
-        power: Probability of seeing the difference.
-
-    Returns:
-        The difference in the unit of ``std``, or None for fewer than two units.
-    """
-    _check_confidence(confidence)
-    if not 0 < power < 1:
-        raise ValueError(f"power must be between 0 and 1, got {power}")
-    if units < 2:
-        return None
-    if std == 0:
-        return 0.0
-    free = units - 1 if degrees is None else degrees
-    return _detectable_ratio(units, free, confidence, power) * std
-
-
 def find_detectable(estimate: Estimate, *, power: float = 0.8) -> float | None:
     """Return the smallest true difference that an estimate's interval would have distinguished.
 
-    Args:
-        estimate: The estimate.
-        power: Probability of seeing the difference.
-
-    Returns:
-        The difference in the unit of the estimate, or None if it has no interval.
+    Solves P(T < -t or T > t) = ``power`` for the noncentral t statistic T of the differences,
+    taking their standard deviation as known although it is an estimate. Returns None without an
+    interval.
+    (T's distribution is integrated over the estimated spread: the closed form in scipy returns NaN
+    for the large t of corrected intervals at two or three units.)
     """
-    if not estimate.std or estimate.undefined is not None:
+    if not 0 < power < 1:
+        raise ValueError(f"power must be between 0 and 1, got {power}")
+    if not estimate.std or estimate.degrees is None:
         return None
-    return detectable_difference(
-        estimate.std,
-        estimate.units,
-        degrees=estimate.degrees,
-        confidence=estimate.confidence,
-        power=power,
-    )
+    ratio = _detectable_ratio(estimate.units, estimate.degrees, estimate.confidence, power)
+    return ratio * estimate.std
 
 
 def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float] | None:
@@ -331,11 +277,6 @@ def _critical(confidence: float, degrees: float) -> float:
     return -float(scipy.special.stdtrit(degrees, (1 - confidence) / 2))
 
 
-def _two_sided(statistic: float, degrees: float) -> float:
-    """Return the two-sided p-value of a value of Student's distribution."""
-    return float(2 * scipy.special.stdtr(degrees, -statistic))
-
-
 def _estimate(
     units: int, centre: float, std: float, error: float, degrees: float, confidence: float
 ) -> Estimate:
@@ -348,7 +289,7 @@ def _estimate(
         low=centre - half,
         high=centre + half,
         confidence=confidence,
-        p_value=_two_sided(abs(centre) / error, degrees),
+        p_value=float(2 * scipy.special.stdtr(degrees, -abs(centre) / error)),
         degrees=degrees,
     )
 

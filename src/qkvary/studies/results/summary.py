@@ -20,12 +20,7 @@ FrontierStatus = Literal["frontier", "dominated", "dominated by the means only"]
 
 
 def metric_title(metric: str, *, is_tested: bool | None = True) -> str:
-    """Return the printed name of a metric: a validation split is not called test.
-
-    Args:
-        metric: Its name in records, such as ``test_loss``.
-        is_tested: Whether the data have a test split; None if only some have.
-    """
+    """Return the printed name of a metric: a validation split is not called test."""
     tested = metric.replace("_", " ")
     validated = tested.replace("test ", "final validation ", 1)
     if is_tested or not metric.startswith("test_"):
@@ -44,7 +39,6 @@ class Counts:
     diverged: int
     """Runs with a non-finite loss or result, which is a property of the variant."""
     damaged: int = 0
-    """Runs whose files are damaged."""
     missing: int
     """Runs without a record: not started, running, or stopped."""
 
@@ -78,7 +72,6 @@ class Difference:
     """Lower end of the interval that is corrected for all comparisons of the family."""
     high: float | None
     low_single: float | None
-    """Lower end of the uncorrected interval."""
     high_single: float | None
     p_value: float | None
     p_adjusted: float | None
@@ -106,7 +99,6 @@ class Solving:
     unsolved."""
     solved: int
     proportion_low: float | None
-    """Lower end of the Wilson interval of the proportion solved."""
     proportion_high: float | None
     median_steps: float | None
     """Median number of steps to solve; None if it exceeds the horizon."""
@@ -150,12 +142,10 @@ class VariantRow:
     """Population standard deviation of the settings' means, as in the papers; None for one
     setting."""
     difference: Difference | None
-    """Difference to the baseline; None for the baseline itself."""
     solving: Solving | None
     """How often and how fast runs solved the task; None if there is no threshold, or the settings
     have different thresholds."""
     training_seconds: float | None
-    """Mean training seconds of one run."""
     steps_per_second: float | None
     costs: CostRow | None
     learning_rates: tuple[float, ...]
@@ -207,7 +197,6 @@ class ContrastRow:
     """A planned contrast in one result table."""
 
     table: str
-    """The ``ResultTable.name`` of the table."""
     kind: TableKind
     metric: str
     higher_is_better: bool
@@ -215,9 +204,7 @@ class ContrastRow:
     """Variant minus reference. In averages and tasks it is corrected over all their contrasts, in
     single settings over all contrasts there."""
     sentence: str
-    """The verdict, with the names of both variants."""
     metric_title: str
-    """The ``ResultTable.metric_title`` of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +214,7 @@ class Contrast:
     variant: str
     reference: str
     answer: str
-    """The results in averages and tasks, in one sentence."""
     rows: tuple[ContrastRow, ...]
-    """One row per result table, in the order of the tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +225,6 @@ class FrontierPoint:
     cost: float
     quality: float
     difference: Difference | None
-    """Difference to the baseline, for error bars and tooltips."""
     standing: FrontierStatus
     dominated_by: tuple[str, ...]
     """Variants whose means cost no more and are no worse, and are strictly better in one of the
@@ -253,7 +237,6 @@ class Frontier:
     """Quality against one cost over the variants of one table."""
 
     table: str
-    """The ``ResultTable.name`` of the table."""
     axis: CostAxis
     axis_title: str
     metric: str
@@ -262,7 +245,6 @@ class Frontier:
     left_out: tuple[str, ...]
     """Variants without a finished run or without this cost."""
     metric_title: str
-    """The ``ResultTable.metric_title`` of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,10 +257,8 @@ class LearningCurve:
     """What the curve shows: ``train loss``, ``validation loss``, ``validation accuracy``, ..."""
     steps: tuple[int, ...]
     seconds: tuple[float, ...]
-    """Mean accumulated training seconds at each step."""
     mean: tuple[float, ...]
     low: tuple[float, ...]
-    """Smallest value over the runs."""
     high: tuple[float, ...]
     runs: tuple[int, ...]
     """Number of runs in the mean at each step: runs with a finite value, and runs that had stopped
@@ -344,7 +324,6 @@ class PublishedComparison:
     notes: tuple[str, ...] = ()
     """The notes of the settings that are compared, each once."""
     published_runs: int | None = None
-    """The number of runs that each published figure is a mean of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,7 +350,6 @@ class RunRow:
     selected: bool
     """Whether the tables use this run; False if its learning rate was not chosen."""
     is_tested: bool = True
-    """Whether the data have a test split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,7 +390,6 @@ class Summary:
     """Tables of averages over tasks, then of tasks, then of settings; a task with one setting has
     one table."""
     contrasts: tuple[Contrast, ...]
-    """The planned contrasts."""
     frontiers: tuple[Frontier, ...]
     curves: tuple[LearningCurve, ...]
     learning_rates: tuple[LearningRateRow, ...]

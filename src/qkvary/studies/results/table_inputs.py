@@ -14,7 +14,7 @@ from qkvary.studies.results.comparisons import Pairing, Values, average_over_tas
 from qkvary.studies.results.observations import Observation
 from qkvary.studies.results.statistics import restricted_steps
 from qkvary.studies.results.summary import ResultTable, TableKind
-from qkvary.studies.results.verdicts import DifferenceWording, is_share, steps_wording
+from qkvary.studies.results.verdicts import DifferenceWording, is_share
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
 from qkvary.tasks.config_parts import Scale
 
@@ -41,7 +41,7 @@ class TableInputs:
         return {
             (run.row.setting, run.row.seed): value
             for run in self.runs(variant, table)
-            if (value := run.value) is not None
+            if (value := run.row.value) is not None
         }
 
     def steps(self, variant: str, table: ResultTable) -> dict[tuple[str, int], int | None]:
@@ -73,17 +73,12 @@ class TableInputs:
         return self._pair(*both, other, table.settings, _wording_of(table))
 
     def pair_across_settings(self, table: ResultTable, contrast: CrossSettingContrast) -> Pairing:
-        """Pair two networks of different settings by seed.
-
-        Args:
-            table: A table of the setting of the first.
-            contrast: The two networks.
-        """
+        """Pair two networks of different settings by seed."""
         ours, theirs = (
             {
                 (contrast.setting, run.row.seed): value
                 for run in self.selected.get(side, ())
-                if (value := run.value) is not None
+                if (value := run.row.value) is not None
             }
             for side in contrast.sides
         )
@@ -93,7 +88,10 @@ class TableInputs:
     def pair_steps(self, table: ResultTable, ours: str, other: str, horizon: int) -> Pairing:
         """Pair the restricted steps to solve of two variants in one table."""
         found, theirs = (self.restricted(label, table, horizon) for label in (ours, other))
-        return self._pair(found, theirs, other, table.settings, steps_wording(horizon))
+        wording = DifferenceWording(
+            higher_is_better=False, more="later", less="sooner", unit=" steps", limit=float(horizon)
+        )
+        return self._pair(found, theirs, other, table.settings, wording)
 
     def _pair(
         self,

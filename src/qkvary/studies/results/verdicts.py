@@ -18,9 +18,7 @@ class DifferenceWording:
 
     higher_is_better: bool
     more: str = "higher"
-    """Word for a positive difference."""
     less: str = "lower"
-    """Word for a negative difference."""
     unit: str = ""
     """Unit after the figure, with a leading space."""
     limit: float | None = None
@@ -32,13 +30,6 @@ def is_share(metric: str) -> bool:
     return metric.endswith("accuracy")
 
 
-def steps_wording(horizon: int) -> DifferenceWording:
-    """Return the wording for steps to solve."""
-    return DifferenceWording(
-        higher_is_better=False, more="later", less="sooner", unit=" steps", limit=float(horizon)
-    )
-
-
 def judge(
     estimate: Estimate,
     wording: DifferenceWording,
@@ -47,15 +38,7 @@ def judge(
     pairs: int,
     pairs_planned: int,
 ) -> tuple[Verdict, str]:
-    """Return the verdict on a paired difference, and the sentence that states it.
-
-    Args:
-        estimate: The difference, at the corrected confidence.
-        wording: The words for positive and negative differences.
-        detectable: The smallest difference that would have been seen.
-        pairs: Pairs of finished runs.
-        pairs_planned: Planned pairs; the sentence states if some are missing.
-    """
+    """Return the verdict on a paired difference, and the sentence that states it."""
     short = "" if pairs == pairs_planned else f", from {pairs} of {pairs_planned} pairs"
     if estimate.mean is None and not pairs:
         return "no interval", f"not compared: no pair of finished runs out of {pairs_planned}"
@@ -98,7 +81,9 @@ def _not_distinguished(
 
 def _without_interval(estimate: Estimate, wording: DifferenceWording) -> str:
     mean, units = estimate.mean or 0.0, estimate.units
-    size = f"{fixed(abs(mean), _digits(mean))}{wording.unit}"
+    # Three digits.
+    decimals = min(6, max(0, 2 - math.floor(math.log10(abs(mean))))) if mean else 0
+    size = f"{fixed(abs(mean), decimals)}{wording.unit}"
     way = f"{_word(mean, wording)} by {size}" if mean else "the same"
     if units == 1:
         return f"no interval: {way} in a single pair, which says nothing about its spread"
@@ -109,8 +94,3 @@ def _without_interval(estimate: Estimate, wording: DifferenceWording) -> str:
 
 def _word(mean: float, wording: DifferenceWording) -> str:
     return wording.more if mean > 0 else wording.less
-
-
-def _digits(value: float) -> int:
-    """Return the decimals that show three digits of a value."""
-    return min(6, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 0

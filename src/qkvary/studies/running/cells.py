@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from qkvary.arch.canonical import identity_dict
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
@@ -44,11 +44,8 @@ class CellOptions:
     """How runs are executed; results do not depend on it."""
 
     checkpoint_seconds: float = 30.0
-    """Seconds between two checkpoints."""
     keep: int = DEFAULT_KEEP
-    """Number of newest checkpoints to keep."""
     tracker: TrackerName | None = None
-    """The tracker that gets a copy of the log."""
     project: str = ""
     """The name of the study in the tracker."""
     prompt: str | None = None
@@ -63,30 +60,16 @@ DEFAULT_OPTIONS = CellOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """The result of a run."""
+    """The result of a run, with its attention maps and samples if it has any."""
 
     record: Record
     attention: bytes | None = None
-    """Attention maps, if the run has any."""
     samples: bytes | None = None
-    """Samples, if the run has any."""
 
 
-class TrainFunction(Protocol):
-    """Trains a run in a folder that this process owns."""
-
-    def __call__(
-        self,
-        cell: Cell,
-        directory: Path,
-        /,
-        *,
-        stop: Callable[[], bool],
-        callbacks: Callbacks,
-        options: CellOptions,
-    ) -> RunResult | None:
-        """Return the result; None if ``stop`` ended the run after a checkpoint."""
-        ...
+TrainFunction = Callable[..., RunResult | None]
+"""Trains a cell in a folder that this process owns, with ``stop``, ``callbacks`` and ``options``;
+returns None if ``stop`` ended the run after a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +77,8 @@ class CellEnd:
     """How a run ended in this process; its status is in the store."""
 
     outcome: Outcome
-    """How the run ended."""
     seconds: float = 0.0
     """Seconds that this process spent on the run."""
-
-
-def never_stop() -> bool:
-    """Return False."""
-    return False
 
 
 def execute_cell(
@@ -109,27 +86,16 @@ def execute_cell(
     cell: Cell,
     train: TrainFunction,
     *,
-    stop: Callable[[], bool] = never_stop,
+    stop: Callable[[], bool] = lambda: False,
     callbacks: Callbacks = NO_CALLBACKS,
     options: CellOptions = DEFAULT_OPTIONS,
     again: int | None = None,
     on_first: Callable[[Callable[[], JsonValue]], Any] | None = None,
 ) -> CellEnd:
-    """Train a run if it is open, and record it.
+    """Train a run if it is open, or if its record has the version ``again``, and record it.
 
-    Args:
-        store: The store of the run.
-        cell: The run.
-        train: Trains it.
-        stop: Returns True if the run should write a checkpoint and end.
-        callbacks: Called during training, with warnings about the store too.
-        options: How it is executed.
-        again: The version of the record of a finished run that is to be made again.
-        on_first: Calls a function on the first of several processes that train together, and
-            returns its result on all of them; each of them calls ``execute_cell``.
-
-    Raises:
-        QkvaryError: if no run can continue, for example because the disk is full.
+    Of several processes that train together, all call this; ``on_first`` calls a function on the
+    first of them and returns its result on all.
     """
     claims: list[Claim] = []
 
@@ -249,7 +215,7 @@ def _reason(error: Exception) -> str:
 
 
 def describe_crashes(claim: Claim, reason: str) -> str:
-    """Describe the crashes of a run; ``reason`` is the reason of the last one, if known."""
+    """Describe the crashes of a run, and the reason of the last one if it is known."""
     return ", ".join(filter(None, (f"this run crashed {claim.deaths} workers", reason)))
 
 

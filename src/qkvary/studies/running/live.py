@@ -33,19 +33,15 @@ class ProgressView:
     """The progress of a study, for display."""
 
     name: str
-    """Name of the study."""
     cells: Mapping[str, Cell]
-    """The study's runs, by key."""
     running: Callable[[], Iterable[tuple[Cell, Mapping[str, Any]]]] = tuple
     """Returns the current runs, each with the newest event of its log."""
     records: dict[str, Record] = field(default_factory=dict[str, Record])
-    """The records of the runs that have ended."""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     """The seconds of each run that this runner executed."""
     began: float = field(default_factory=time.monotonic)
     """When this runner began, on the monotonic clock."""
     seconds_left: float | None = None
-    """Estimated seconds until all runs are done."""
 
     def count(self) -> Counter[str]:
         """Return the number of runs that have ended, by status."""
@@ -208,8 +204,7 @@ class Publisher:
     def publish(self, results: int) -> str:
         """Call the function if it is time and there are new results; after an error never again.
 
-        Returns:
-            What the function returns or, in a sentence, its error; else an empty text.
+        The result is a line to show, or empty.
         """
         began = time.monotonic()
         if self._function is None or results == self._published or began < self._next:

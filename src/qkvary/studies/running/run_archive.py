@@ -42,10 +42,9 @@ MOST_LINE_BYTES = 1 << 28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpacked:
-    """The runs that were read from a file."""
+    """Numbers of runs that were read from a file."""
 
     added: int
-    """Number of runs that the store did not have."""
     present: int
     """Number of runs that the store already had; these are kept."""
 
@@ -60,28 +59,15 @@ def pack_runs(
 ) -> int:
     """Write the finished runs among ``keys`` to a file; return their number.
 
-    Args:
-        store: The store that holds them.
-        keys: Keys of runs; unfinished ones are left out.
-        path: The file, replaced if it exists.
-        shown: Keys of the runs whose attention maps and samples are kept too.
-        without: Which of these two are left out.
-
-    Raises:
-        DamagedError: if one of the runs is damaged.
-        ResourceError: if the file cannot be written.
+    Only the ``shown`` runs keep maps and samples, ``without`` leaves one or both out of these too.
     """
     done = [key for key in keys if store.state(key) == "done"]
-    lines = [_header(len(done))]
+    lines = [to_line({"format": "runs", "version": VERSION, "runs": len(done)})]
     for key in done:
         extras = EXTRAS - set(without) if key in shown else ()
         lines.append(_to_line(read_run(store, key, extras=extras)))
     write_output(path, lzma.compress(b"".join(lines), preset=6))
     return len(done)
-
-
-def _header(runs: int) -> bytes:
-    return to_line({"format": "runs", "version": VERSION, "runs": runs})
 
 
 def _to_line(run: FinishedRun) -> bytes:
@@ -100,17 +86,8 @@ def _to_line(run: FinishedRun) -> bytes:
 def unpack_runs(path: Path, store: Store) -> Unpacked:
     """Add the runs in a file to a store, which keeps what it holds already.
 
-    If the store holds a run without its maps or samples, they are added from the file.
-
-    Args:
-        path: A file that ``pack_runs`` wrote.
-        store: The store.
-
-    Raises:
-        UsageError: if the file cannot be read.
-        DamagedError: if the file is damaged or cut; the runs before the damage are in the store.
-        BusyError: if another process trains one of the runs.
-        ResourceError: if the store cannot be written.
+    If the store holds a run without its maps or samples, they are added from the file. If the file
+    is damaged or cut, the runs before the damage are added.
     """
     counts, data = [0, 0], read_file(path)
     try:
@@ -139,14 +116,11 @@ class FinishedRun:
     """A finished run outside a store: in a file, or on its way from a node of a cluster."""
 
     config: Mapping[str, Any]
-    """The configuration, as the store writes it."""
     record: Record
     journal: bytes | None
     """The log, if the run has one."""
     attention: bytes | None
-    """Attention maps, if they are kept."""
     samples: bytes | None
-    """Samples, if they are kept."""
     networks: Mapping[str, Mapping[str, bytes]] = field(
         default_factory=dict[str, Mapping[str, bytes]]
     )
@@ -160,17 +134,7 @@ def read_run(
     extras: Collection[Extra] = EXTRAS,
     networks: bool = False,
 ) -> FinishedRun:
-    """Return a finished run of a store.
-
-    Args:
-        store: The store that holds it.
-        key: Its key.
-        extras: Which of maps and samples to read.
-        networks: Whether to read its networks.
-
-    Raises:
-        DamagedError: if the run is damaged.
-    """
+    """Return a finished run of a store."""
     record, directory = store.record(key), store.directory(key)
     if record is None:
         raise DamagedError(f"{directory} was removed while it was read")
@@ -190,18 +154,15 @@ def read_run(
 
 
 def read_runs(data: bytes, where: str) -> Iterator[FinishedRun]:
-    """Yield packed runs; each is checked first.
-
-    Args:
-        data: Packed runs.
-        where: Their name in messages.
-
-    Raises:
-        DamagedError: if the data are damaged or cut.
-    """
+    """Yield packed runs; each is checked first."""
     with lzma.open(BytesIO(data)) as file:
         lines = _lines(file, max(FREE_BYTES, LARGEST_RATIO * len(data)), where)
-        expected, number = _read_header(next(lines, {}), where), 0
+        header, number = next(lines, {}), 0
+        if header.get("format") != "runs" or header.get("version") != VERSION:
+            raise DamagedError(f"expected runs packed in version {VERSION}, got {where}")
+        expected = header.get("runs")
+        if type(expected) is not int or expected < 0:
+            raise DamagedError(f"expected {where} to name its number of runs, got {expected!r}")
         for number, fields in enumerate(lines, start=1):
             if number > expected:
                 raise DamagedError(f"{where} holds more runs than the {expected} that it names")
@@ -211,17 +172,7 @@ def read_runs(data: bytes, where: str) -> Iterator[FinishedRun]:
 
 
 def add_run(run: FinishedRun, store: Store, *, again: int | None = None) -> bool:
-    """Add a run to a store; return whether it was missing.
-
-    Args:
-        run: The run.
-        store: The store, which keeps a run that it holds already.
-        again: The version of a record there that the run replaces.
-
-    Raises:
-        BusyError: if another process trains the run.
-        ResourceError: if the store cannot be written.
-    """
+    """Add a run to a store, or replace its record of version ``again``; return whether it did."""
     claim = store.claim(run.record.run_key, run.config, again=again)
     if claim is None:
         return False
@@ -250,15 +201,6 @@ def _read_line(line: bytes, bytes_left: int) -> dict[str, Any]:
     if bytes_left < 0 or len(line) > MOST_LINE_BYTES:
         raise ValueError("it expands to more bytes than runs have")
     return from_line(line.removesuffix(b"\n"))
-
-
-def _read_header(fields: Mapping[str, Any], where: str) -> int:
-    number = fields.get("runs")
-    if fields.get("format") != "runs" or fields.get("version") != VERSION:
-        raise DamagedError(f"expected runs packed in version {VERSION}, got {where}")
-    if type(number) is not int or number < 0:
-        raise DamagedError(f"expected {where} to name its number of runs, got {number!r}")
-    return number
 
 
 def _read_run(fields: Mapping[str, Any], where: str) -> FinishedRun:

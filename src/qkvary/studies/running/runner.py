@@ -34,13 +34,9 @@ class RunnerOptions:
     strict: bool = False
     """Whether failed and diverged runs set the exit code to 1."""
     retry_failed: bool = False
-    """Whether to repeat failed runs."""
     checkpoint_seconds: float = 30.0
-    """Seconds between two checkpoints of a run."""
     quiet: bool = False
-    """Whether to print nothing."""
     trainer: str = TRAINER
-    """The module whose ``train_cell`` trains a run."""
     tracker: TrackerName | None = None
     """The tracker that gets a copy of the logs; None for none."""
     executor: Executor | None = None
@@ -63,25 +59,18 @@ class RunSummary:
     """The outcome of running a study."""
 
     planned: int
-    """Number of runs of the study."""
     done: int
-    """Number of completed runs."""
     failed: int
-    """Number of runs that ended with an error."""
     diverged: int
-    """Number of runs whose loss or gradient was not finite."""
     missing: int
     """Number of runs without a record."""
     executed: int
     """Number of runs that ended in the workers of this runner."""
     seconds: float
-    """Seconds that the runner took."""
     exit_code: int
-    """Exit code for the command."""
     message: str = ""
     """Why the runner stopped early; empty if it did not."""
     notes: tuple[str, ...] = ()
-    """Warnings that were shown."""
 
 
 def run_study(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -19,12 +20,7 @@ from qkvary.storage.errors import (
 from qkvary.storage.file_systems import find_file_system
 from qkvary.storage.interruption import STOPPING
 from qkvary.studies.records import Record
-from qkvary.studies.running.cells import (
-    MAX_CRASHES,
-    CellEnd,
-    describe_crashes,
-    record_failure,
-)
+from qkvary.studies.running.cells import MAX_CRASHES, CellEnd, describe_crashes, record_failure
 from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
 from qkvary.studies.running.executors.local import WorkerDiedError
 from qkvary.studies.running.executors.task import execute_task, mark_folder, scratch_name
@@ -57,15 +53,7 @@ class Scheduler:
         retry_failed: bool = False,
         publish: Callable[[], str] | None = None,
     ) -> None:
-        """Count all runs as remaining.
-
-        Args:
-            study: The study.
-            task: A task, without its runs.
-            executor: Executes tasks.
-            retry_failed: Whether to repeat failed runs.
-            publish: Shows the results so far to the user.
-        """
+        """Count all runs as remaining."""
         self.task, self.executor, self.retry_failed = task, executor, retry_failed
         self.store, self.is_shared = Store(task.store), executor.shared_folder
         # Several cells may share one run.
@@ -88,8 +76,6 @@ class Scheduler:
         self.publisher = Publisher(publish)
         self.view = ProgressView(name=study.name, cells=self.cells, running=self.read_progress)
         self.display = Display()
-
-    # ---- the loop
 
     def run(self) -> None:
         """Execute all remaining runs, until a signal or an error ends the study."""
@@ -204,29 +190,20 @@ class Scheduler:
             self.note(text)
         for run in end.runs:
             again = self.again.get(run.record.run_key)
-            _try_while_busy(lambda run=run, again=again: add_run(run, self.store, again=again))
+            _try_while_busy(partial(add_run, run, self.store, again=again))
         if end.error is not None:
             self.abort(end.error.exit_code, str(end.error))
         self.look_at(keys, end.ends)
 
     def check_results(self, keys: tuple[str, ...], end: TaskEnd) -> None:
-        """Check that a task returned only its own runs.
-
-        Raises:
-            DamagedError: if one is not.
-        """
+        """Check that a task returned only its own runs."""
         for run in end.runs:
             key = run.record.run_key
             if key not in keys or run.config != self.cells[key].run.identity():
                 raise DamagedError("the result of a task has a run that is not one of the task")
 
     def look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
-        """Read the outcome of runs from the store, and submit those that are open.
-
-        Args:
-            keys: The runs.
-            ends: How the runs ended, for those that were executed.
-        """
+        """Read the outcome of runs from the store, and submit those that are open."""
         missing, left = list[str](), list[str]()
         for key in [key for key in keys if key in self.left]:
             one = ends.get(key)
@@ -257,8 +234,6 @@ class Scheduler:
             key = min(self.waiting)
             text = f"waiting for {self.store.owner(key)}: {self.cells[key].title}"
             self.note(text, once=True)
-
-    # ---- losses, and ends before all is done
 
     def handle_loss(self, keys: Iterable[str], error: Exception) -> None:
         """Submit the runs of a lost task again; give up on runs that are lost too often."""
@@ -313,8 +288,7 @@ class Scheduler:
 
     def try_claim(self, key: str) -> Claim | None:
         """Claim a run whose owner died; None if it is done, or another process resumes it."""
-        identity = self.cells[key].run.identity()
-        return _try_while_busy(lambda: self.store.claim(key, identity))
+        return _try_while_busy(partial(self.store.claim, key, self.cells[key].run.identity()))
 
     def stop(self) -> None:
         """Stop the tasks, and wait for the checkpoints of the running ones."""
@@ -371,8 +345,6 @@ class Scheduler:
         if not self.exit_code:
             self.exit_code, self.message = code, message
 
-    # ---- what is shown
-
     def read_progress(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Yield the runs in training, each with the newest event of its log."""
         for future, keys in list(self.futures.items()):
@@ -405,15 +377,7 @@ class Scheduler:
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
-    """Check the data of every run once; download or prepare missing data.
-
-    Args:
-        cells: The runs.
-        report: Called with a message for what takes long.
-
-    Raises:
-        QkvaryError: if data is not there, damaged, or not the expected one.
-    """
+    """Check the data of every run once; download or prepare missing data."""
     tasks = [cell.run.task for cell in cells]
     for task in {
         (type(task), task.data_fingerprint, getattr(task, "data", "")): task for task in tasks

@@ -60,20 +60,12 @@ class Store:
     """All runs in one folder, which need not exist yet."""
 
     def __init__(self, path: StrPath) -> None:
-        """Open the store at ``path``.
-
-        Raises:
-            TargetError: if a file is in the way.
-        """
+        """Open the store at ``path``."""
         self.path = read_path(path, "the folder of runs")
         refuse_files(self.path)
 
     def directory(self, key: str) -> Path:
-        """Return the folder of one run, which may not exist yet.
-
-        Raises:
-            UnsafeError: if ``key`` is not a run key.
-        """
+        """Return the folder of one run, which may not exist yet."""
         if not _KEY.fullmatch(key):
             raise UnsafeError(f"expected a run key of 64 hexadecimal digits, got {key!r}")
         return self.path / key[:2] / key
@@ -96,11 +88,7 @@ class Store:
         return tuple(sorted(path.name for path in found if _KEY.fullmatch(path.name)))
 
     def record(self, key: str) -> Record | None:
-        """Return the record of a run, or None if the run is not done.
-
-        Raises:
-            DamagedError: if the record is damaged.
-        """
+        """Return the record of a run, or None if the run is not done."""
         directory = self.directory(key)
         if not (directory / RECORD_NAME).exists():
             return None
@@ -111,11 +99,7 @@ class Store:
         return record
 
     def curve(self, key: str) -> list[dict[str, Any]]:
-        """Return the logged events of a run so far, in order.
-
-        Raises:
-            DamagedError: if the log of a finished run is damaged.
-        """
+        """Return the logged events of a run so far, in order."""
         path = self.directory(key) / JOURNAL_NAME
         if self.state(key) == "done":
             data = self.file(key, JOURNAL_NAME)
@@ -134,11 +118,7 @@ class Store:
         return events[-1] if events else {}
 
     def file(self, key: str, name: str) -> bytes | None:
-        """Return the bytes of a file of a finished run, or None if the run has no such file.
-
-        Raises:
-            DamagedError: if the file is damaged.
-        """
+        """Return the bytes of a file of a finished run, or None if the run has no such file."""
         directory = self.directory(key)
         if not (directory / RECORD_NAME).exists():
             return None
@@ -146,22 +126,16 @@ class Store:
         return manifest.read(directory, name) if name in manifest.files else None
 
     def network(self, key: str, step: int | None = None) -> Path | None:
-        """Return the checkpoint of a finished run's network, or None if none was kept.
+        """Return the checkpoint of a finished run's network after ``step``, or when trained.
 
-        Args:
-            key: The run's key.
-            step: The steps after which it was kept; None for the trained network.
+        None if it was not kept.
         """
         directory = self.directory(key)
         path = directory / network_name(step)
         return path if (directory / RECORD_NAME).exists() and path.exists() else None
 
     def find_damage(self, key: str) -> str | None:
-        """Validate every file of a finished run; return a description of any damage, else None.
-
-        Raises:
-            NewerFormatError: if a newer qkvary wrote the run.
-        """
+        """Validate every file of a finished run; return a description of any damage, else None."""
         directory = self.directory(key)
         try:
             if self.record(key) is not None:
@@ -184,22 +158,20 @@ class Store:
     ) -> "Claim | None":
         """Claim an open run for this process; return None if it is done.
 
-        A damaged run is reopened: its files are quarantined, and the claim has a warning.
-
-        Args:
-            key: The run's key.
-            config: The run's configuration, as JSON values.
-            again: The version of the record of a run that is to be made again; with another record
-                the run is done.
+        A damaged run is reopened: its files are quarantined, and the claim has a warning. A run
+        whose record has the version ``again`` is made again.
 
         Raises:
             BusyError: if another process owns the run; the message names it.
-            ResourceError: if the store cannot be written.
-            NewerFormatError: if a newer qkvary wrote the run.
         """
         directory = self.directory(key)
         make_directory(directory)
-        lock = OwnerLock(directory / LOCK_NAME, progress=lambda: _newest_checkpoint(directory))
+
+        def newest_checkpoint() -> str:
+            steps = stored_steps(directory / CHECKPOINTS_NAME)
+            return f"step {steps[0]}" if steps else ""
+
+        lock = OwnerLock(directory / LOCK_NAME, progress=newest_checkpoint)
         try:
             # Checked after locking, because another process may have just finished the run.
             problem = self.find_damage(key)
@@ -215,17 +187,9 @@ class Store:
             raise
 
     def check(self, key: str, config: Mapping[str, Any]) -> tuple[Record | None, tuple[str, ...]]:
-        """Return the record of a finished run; reopen a damaged one, and tidy up after a kill.
+        """Return the record of a finished run, or None, and descriptions of damage.
 
-        Args:
-            key: The run's key.
-            config: The run's configuration, as JSON values.
-
-        Returns:
-            The record, or None if the run is not done, and descriptions of damage.
-
-        Raises:
-            NewerFormatError: if a newer qkvary wrote the run.
+        Reopens a damaged run, and tidies up after a kill.
         """
         if self.state(key) != "done":
             return None, ()
@@ -260,19 +224,10 @@ def network_names(directory: Path) -> list[str]:
 
 
 def clean_up(directory: Path) -> None:
-    """Remove the checkpoints and temporary files of a finished run; for its owner only.
-
-    Raises:
-        ResourceError: if it cannot be removed.
-    """
+    """Remove the checkpoints and temporary files of a finished run; for its owner only."""
     clean_leftovers(directory)
     if (directory / CHECKPOINTS_NAME).exists():
         remove_dir(directory / CHECKPOINTS_NAME)
-
-
-def _newest_checkpoint(directory: Path) -> str:
-    steps = stored_steps(directory / CHECKPOINTS_NAME)
-    return f"step {steps[0]}" if steps else ""
 
 
 def config_bytes(config: Mapping[str, Any]) -> bytes:
@@ -320,13 +275,9 @@ class Claim:
     """A run that this process owns, until ``release``, ``finish`` or the end of the process."""
 
     store: Store
-    """The store of the run."""
     key: str
-    """The run's key."""
     config: Mapping[str, Any]
-    """The run's configuration."""
     lock: OwnerLock
-    """The lock of the run."""
     warnings: tuple[str, ...]
     """Descriptions of the damage that was found."""
 
@@ -341,30 +292,14 @@ class Claim:
         return self.lock.deaths
 
     def restart(self) -> Path:
-        """Quarantine log and checkpoints of a run whose checkpoints are all damaged.
-
-        Returns:
-            The folder that holds them now.
-
-        Raises:
-            ResourceError: if they cannot be moved.
-        """
+        """Quarantine log and checkpoints, which are all damaged; return the folder with them."""
         # The log first: if this is interrupted, the damaged checkpoints are found again.
         return quarantine(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
 
     def finish(
         self, record: Record, *, attention: bytes | None = None, samples: bytes | None = None
     ) -> None:
-        """Write the record and release the run.
-
-        Args:
-            record: The record.
-            attention: The bytes of its attention maps, if it has any.
-            samples: The bytes of its samples, if it has any.
-
-        Raises:
-            ResourceError: if the disk is full, broken or not writable; the run stays open.
-        """
+        """Write the record and release the run; after an error of the disk it stays open."""
         directory = self.directory
         files = {CONFIG_NAME: config_bytes(self.config), RECORD_NAME: to_json(record)}
         if (directory / JOURNAL_NAME).exists():
@@ -380,9 +315,5 @@ class Claim:
         self.release()
 
     def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the run; its log and checkpoints remain.
-
-        Args:
-            keep_deaths: Whether the next owner should still know of the deaths.
-        """
+        """Release the run, whose log and checkpoints remain; ``keep_deaths`` for the next owner."""
         self.lock.release(keep_deaths=keep_deaths)

@@ -34,11 +34,7 @@ from qkvary.training.utilization import measure_utilization
 
 @functools.lru_cache(maxsize=8)
 def load_cell_task(config: TaskConfig) -> Task:
-    """Return the task of a run, cached for all runs of this process.
-
-    Raises:
-        DamagedError: if its data is not what the configuration says.
-    """
+    """Return the task of a run, cached for all runs of this process."""
     task = load_task(config)
     if task.data_fingerprint != config.data_fingerprint:
         raise DamagedError(
@@ -60,18 +56,7 @@ def train_cell(
     execution: ExecutionSettings | None = None,
     task: Task | None = None,
 ) -> RunResult | None:
-    """Train the network of a run in its folder; return None if it was stopped.
-
-    Args:
-        cell: The run.
-        directory: Its folder, which the first of these processes owns.
-        stop: Returns True if the run should write a checkpoint and end.
-        callbacks: Called during training.
-        options: How it is executed.
-        distribution: The processes that train it together; each of them calls this.
-        execution: Execution settings, by default those of the run.
-        task: The task, if its data is open already.
-    """
+    """Train the network of a run in its folder; return None if it was stopped."""
     keep_freed_memory()
     started, others = now(), distribution or SingleProcess()
     task = task or load_cell_task(cell.run.task)

@@ -22,7 +22,7 @@ from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell
 from tests.studies import toy_worker
 from tests.studies.running.executors.inline import Change, Inline, keep, lose, run_there, trainer
-from tests.studies.toy_study import check_equal, ends, starts, toy_study
+from tests.studies.toy_study import check_equal, claim_cell, ends, starts, stored_record, toy_study
 
 
 @pytest.fixture
@@ -114,8 +114,7 @@ def test_a_run_whose_tasks_are_always_lost_fails_alone(root: Path, node: Path) -
     summary = run_there(study, root, executor)
     assert (summary.done, summary.failed, summary.exit_code) == (3, 1, 0)
     assert sorted(map(len, executor.submitted)) == [1, 1, 1, 1, 1, 1, 3]
-    record = Store(root / "runs").record(bad)
-    assert record
+    record = stored_record(Store(root / "runs"), bad)
     assert "lost 4 times, the last: RuntimeError: node 7 is gone" in record.message
 
 
@@ -132,8 +131,7 @@ def test_a_run_that_crashes_on_its_node_returns_as_failed(root: Path, node: Path
     summary = run_there(study, root, returning())
     assert (summary.done, summary.failed, summary.missing) == (1, 1, 0)
     assert crashed.run_key not in starts(node)
-    record = Store(root / "runs").record(crashed.run_key)
-    assert record
+    record = stored_record(Store(root / "runs"), crashed.run_key)
     assert record.message.startswith("this run crashed 4 workers, the last was process ")
     assert scratch(node).keys() == ()
 
@@ -175,8 +173,7 @@ def test_a_result_yields_to_the_process_that_holds_its_run(
 ) -> None:
     study, store = toy_study([0]), Store(root / "runs")
     first = study.cells()[0]
-    claim = store.claim(first.run_key, first.run.identity())
-    assert claim
+    claim = claim_cell(store, first)
 
     def end_theirs(text: str) -> None:
         if not text.startswith("waiting for process"):
@@ -194,8 +191,7 @@ def test_a_result_yields_to_the_process_that_holds_its_run(
         summary = run_there(study, root, executor)
     assert len(executor.submitted) == 2 + (not theirs), "it is repeated if the other gave it up"
     assert (summary.done, summary.failed, summary.executed) == (2 - theirs, theirs, 2 - theirs)
-    record = store.record(first.run_key)
-    assert record
+    record = stored_record(store, first.run_key)
     assert (record.message == "theirs") == theirs
 
 

@@ -26,6 +26,7 @@ from tests.studies.toy_study import (
     ends,
     run_toy,
     starts,
+    stored_record,
     toy_study,
 )
 
@@ -135,8 +136,7 @@ def test_a_run_that_crashes_its_processes_counts_as_failed(
     assert (summary.done, summary.failed, summary.missing) == (1, 1, 0)
     (crashed,) = [cell.run_key for cell in study.cells() if cell.seed == toy_worker.CRASHES]
     assert starts(tmp_path)[crashed] == MAX_CRASHES + 1
-    record = Store(tmp_path / "runs").record(crashed)
-    assert record
+    record = stored_record(Store(tmp_path / "runs"), crashed)
     assert record.message.startswith(f"this run crashed {MAX_CRASHES + 1} workers, the last was ")
 
 

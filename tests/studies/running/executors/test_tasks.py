@@ -17,7 +17,7 @@ from qkvary.studies.running.executors.contract import PollingExecutor, Task, Tas
 from qkvary.studies.running.executors.needs import MEMORY_UNIT, PROCESS_BYTES, needed_resources
 from qkvary.studies.running.store import Store
 from tests.studies.running.executors.inline import Inline, run_there
-from tests.studies.toy_study import check_equal, ends, starts, toy_study
+from tests.studies.toy_study import check_equal, claim_cell, ends, starts, stored_record, toy_study
 
 
 def test_tasks_make_every_run_once(root: Path) -> None:
@@ -116,8 +116,7 @@ def test_a_run_whose_tasks_crash_is_recorded_as_failed(root: Path) -> None:
 
     summary = run_there(study, root, Crashing())
     assert (summary.done, summary.failed, summary.missing) == (1, 1, 0)
-    record = store.record(crashing.run_key)
-    assert record
+    record = stored_record(store, crashing.run_key)
     assert record.message.startswith("this run crashed 4 workers, the last: ")
     assert "node 7 is gone" in record.message
 
@@ -176,8 +175,7 @@ def test_tasks_that_are_killed_on_purpose_have_not_crashed(root: Path) -> None:
     assert (summary.exit_code, summary.missing) == (130, 2)
     assert (executor.stopped, executor.killed) == (1, 1)
     for cell in study.cells():
-        claim = store.claim(cell.run_key, cell.run.identity())
-        assert claim is not None
+        claim = claim_cell(store, cell)
         assert claim.deaths == 0
         claim.release()
 

@@ -27,16 +27,7 @@ _OPTIONS = {
 
 
 def check_executor(name: str, options: ClusterOptions, workers: int | None) -> None:
-    """Check what can be checked without the scheduler.
-
-    Args:
-        name: One of ``EXECUTORS``.
-        options: Its options.
-        workers: The number of worker processes, if it was given.
-
-    Raises:
-        UsageError: for an unknown name, an option of another executor, or a missing library.
-    """
+    """Check what can be checked without the scheduler."""
     if name not in EXECUTORS:
         raise UsageError(f"expected an executor, got {name!r}; {suggest(name, EXECUTORS)}")
     for option, executors in _OPTIONS.items():
@@ -52,16 +43,7 @@ def check_executor(name: str, options: ClusterOptions, workers: int | None) -> N
 
 
 def load_executor(name: str, options: ClusterOptions, folder: Path) -> Executor | None:
-    """Return an executor by its name; None for the workers of this machine.
-
-    Args:
-        name: One of ``EXECUTORS``, which ``check_executor`` accepts.
-        options: Its options.
-        folder: The folder of runs.
-
-    Raises:
-        UsageError: for a scheduler that does not answer.
-    """
+    """Return an executor by its name; None for the workers of this machine."""
     if name == "local":
         return None
     module: Any = importlib.import_module(f"qkvary.studies.running.executors.{name}")

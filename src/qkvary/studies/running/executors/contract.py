@@ -8,7 +8,6 @@ twice, or late, does no harm.
 import concurrent.futures
 import math
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
@@ -79,11 +78,9 @@ class Resources:
     """What a run needs of a node."""
 
     cores: int = 1
-    """CPU cores."""
     gpus: float = 0.0
     """GPUs, possibly a share of one."""
     memory_bytes: int = 0
-    """Main memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +88,13 @@ class Task:
     """Runs that one process executes one after the other."""
 
     store: Path
-    """The folder of all runs."""
     cells: tuple[Cell, ...]
-    """The runs."""
     options: CellOptions
-    """How the runs are executed."""
     trainer: str
     """The module whose function ``train_cell`` trains the runs."""
     again: Mapping[str, int] = field(default_factory=dict[str, int])
     """Finished runs to repeat: versions of their records by run key."""
     resources: Resources = Resources()
-    """What each run needs."""
     mark: tuple[Path, str] | None = None
     """A file in the store and a line in it, by which a node recognises that it sees the same
     folder."""
@@ -136,7 +129,6 @@ class TaskEnd:
     ends: Mapping[str, CellEnd] = field(default_factory=dict[str, CellEnd])
     """The end of each run by its key; runs that were not reached are missing."""
     warnings: tuple[str, ...] = ()
-    """Warnings, with the titles of the runs."""
     runs: tuple[FinishedRun, ...] = ()
     """The finished runs, if the node does not see the store."""
     error: QkvaryError | None = None
@@ -184,7 +176,6 @@ class PollingExecutor(Executor):
     is_remote = True
     stop_seconds = 60.0
     poll_seconds = 0.25
-    """Seconds between two checks of the tasks."""
 
     def __init__(self) -> None:
         self.pending: dict[Any, Future[TaskEnd]] = {}
@@ -193,11 +184,7 @@ class PollingExecutor(Executor):
         self._closed = threading.Event()
 
     def watch(self, handle: Any) -> Future[TaskEnd]:
-        """Return the future of a task that was submitted.
-
-        Raises:
-            RuntimeError: after ``shutdown``, as from the executors of the standard library.
-        """
+        """Return the future of a task that was submitted."""
         if self._closed.is_set():
             raise RuntimeError("expected an open executor, got one that was shut down")
         future = self.pending[handle] = Future[TaskEnd]()
@@ -232,12 +219,6 @@ class PollingExecutor(Executor):
         # A damaged pickle can raise any exception.
         except Exception as error:  # noqa: BLE001
             future.set_exception(error)
-
-    def await_ends(self, seconds: float) -> None:
-        """Wait until the tasks have ended, for at most this many seconds."""
-        deadline = time.monotonic() + seconds
-        while self.pending and time.monotonic() < deadline:
-            time.sleep(0.05)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
         """Stop asking the scheduler."""

@@ -47,11 +47,7 @@ class LocalExecutor(Executor):
         return self._threads.submit(self._call, (fn, args, kwargs))
 
     def _call(self, call: Any) -> Any:
-        """Pass a call to the worker of this thread; replace a worker that has ended.
-
-        Raises:
-            WorkerDiedError: if the worker dies of the call.
-        """
+        """Pass a call to the worker of this thread; replace a worker that has ended."""
         while True:
             worker: _Worker = getattr(self._own, "worker", None) or _Worker()
             self._own.worker = worker
@@ -119,11 +115,7 @@ class _Worker:
         self._reader.start()
 
     def call(self, call: Any) -> Any:
-        """Return what a call returns, or raise what it raises.
-
-        Raises:
-            EOFError: if the process ends before.
-        """
+        """Return what a call returns, or raise what it raises."""
         try:
             self._calls.send(call)
             is_result, value = self._results.recv()

@@ -15,12 +15,7 @@ MEMORY_UNIT = 2**28
 
 
 def needed_resources(cell: Cell, gpu_share: float) -> Resources:
-    """Return what a run needs of a node.
-
-    Args:
-        cell: The run.
-        gpu_share: GPUs of a run on a device.
-    """
+    """Return what a run needs of a node."""
     run = cell.run
     on_cpu = run.device == "cpu"
     memory = max(PROCESS_BYTES + training_bytes(run), 0 if on_cpu else DEVICE_BYTES)

@@ -51,14 +51,7 @@ class RayExecutor(PollingExecutor):
     """Executes tasks on a Ray cluster."""
 
     def __init__(self, options: ClusterOptions) -> None:
-        """Connect to a running cluster.
-
-        Args:
-            options: Its address, and the GPUs of a run.
-
-        Raises:
-            UsageError: if no cluster answers.
-        """
+        """Connect to a running cluster."""
         super().__init__()
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._ray: Any = importlib.import_module("ray")
@@ -161,11 +154,7 @@ def passed_on() -> dict[str, str]:
 
 
 def _check_port(address: str) -> None:
-    """Check that a server of Ray's protocol listens at HOST:PORT; Ray resolves other addresses.
-
-    Raises:
-        ConnectionError: if none does.
-    """
+    """Check that a server of Ray's protocol listens at HOST:PORT; Ray resolves other addresses."""
     found = _HOST_AND_PORT.fullmatch(address)
     if found is None:
         return

@@ -56,16 +56,7 @@ class SlurmExecutor(PollingExecutor):
         *,
         cluster: Literal["slurm", "local"] = "slurm",
     ) -> None:
-        """Prepare to submit jobs.
-
-        Args:
-            options: Limits and partition.
-            folder: The folder of runs.
-            cluster: ``local`` for processes of this machine, for tests.
-
-        Raises:
-            UsageError: if this machine has no Slurm.
-        """
+        """Prepare to submit jobs, for tests to processes of this machine (``local``)."""
         super().__init__()
         # Every check of a job reads the shared folder.
         self.poll_seconds = 0.1 if cluster == "local" else POLL_SECONDS
@@ -149,7 +140,9 @@ class SlurmExecutor(PollingExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Remove the files of the jobs, unless one of them failed."""
-        self.await_ends(END_SECONDS)
+        deadline = time.monotonic() + END_SECONDS
+        while self.pending and time.monotonic() < deadline:
+            time.sleep(0.05)
         super().shutdown(wait, cancel_futures=cancel_futures)
         if self._cancelled or not self.pending:
             self._remove_files()

@@ -15,12 +15,7 @@ from pathlib import Path
 from qkvary.storage.durable import AppendFile, make_directory, remove_dir
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.storage.interruption import stop_in_order
-from qkvary.studies.running.cells import (
-    RUNNER_GONE,
-    TERMINATED,
-    CellEnd,
-    execute_cell,
-)
+from qkvary.studies.running.cells import RUNNER_GONE, TERMINATED, CellEnd, execute_cell
 from qkvary.studies.running.executors.contract import Task, TaskEnd
 from qkvary.studies.running.run_archive import FinishedRun, read_run
 from qkvary.studies.running.store import Store
@@ -100,10 +95,9 @@ def _find_store(task: Task) -> Store:
 
 
 def mark_folder(store: Path) -> tuple[Path, str]:
-    """Add a line to a file of the store, so that nodes can check that they see the same folder.
+    """Add a line to a file of the store, by which nodes check that they see the same folder.
 
-    Returns:
-        The file, which only runners of this machine write, and the line.
+    Only runners of this machine write the file.
     """
     make_directory(store)
     path, line = store / f"cluster-{socket.gethostname()}", f"{os.getpid()} {time.time_ns()}"
@@ -120,11 +114,7 @@ def scratch_name(store: Path) -> str:
 
 
 def _scratch_folder(name: str) -> Path:
-    """Return this node's folder of unfinished runs; no other user can write to it.
-
-    Raises:
-        UsageError: if it belongs to another user.
-    """
+    """Return this node's folder of unfinished runs; no other user can write to it."""
     folder = Path(tempfile.gettempdir()) / name
     make_directory(folder)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
