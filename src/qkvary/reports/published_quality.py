@@ -6,8 +6,6 @@ Shown in a plan, and in a study whose variants were trained as language models.
 from collections.abc import Sequence
 from functools import partial
 
-from markupsafe import Markup
-
 from qkvary.planning.curves import compute_quality_points, estimate_note, shared_caveats
 from qkvary.planning.quality import Size
 from qkvary.reports import svg
@@ -52,12 +50,13 @@ def _legend() -> Legend:
         entries=(
             ("on the frontier", swatch(mark(family, 8, 8, 5))),
             ("† dominated", swatch(mark(family, 8, 8, 5, hollow=True))),
-            ("what the printed digits leave open", swatch(_bar(4, 12, "whisker"))),
-            ("estimate per real token", swatch(_bar(2, 14, "estimate"))),
+            (
+                "what the printed digits leave open",
+                swatch(svg.group(svg.whisker(8, 4, 12, 5, "whisker"), class_="f-base")),
+            ),
+            (
+                "estimate per real token",
+                swatch(svg.group(svg.whisker(8, 2, 14, 5, "estimate"), class_="f-base")),
+            ),
         ),
     )
-
-
-def _bar(top: float, bottom: float, class_: str) -> Markup:
-    ends = [svg.line((3, y), (13, y), class_) for y in (top, bottom)]
-    return svg.group((svg.line((8, top), (8, bottom), class_), *ends), class_="f-base")
