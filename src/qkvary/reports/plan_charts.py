@@ -203,9 +203,7 @@ def _longest(plot: svg.Plot, data: CacheCurves) -> list[Markup]:
     return [svg.line((x, plot.up.end), (x, plot.up.start), "limit"), drawn[1]]
 
 
-def _memory_line(
-    plot: svg.Plot, data: CacheCurves, size: Callable[[float], str]
-) -> list[Markup]:
+def _memory_line(plot: svg.Plot, data: CacheCurves, size: Callable[[float], str]) -> list[Markup]:
     left, top, right, _ = plot.area
     y = plot.up(data.memory_bytes)
     free = size(data.free_bytes) if data.free_bytes > 0 else "nothing"

@@ -9,7 +9,7 @@ from qkvary.planning.curves import SIZES
 from qkvary.planning.quality import qualities
 from qkvary.reports import run_tables, study_tables
 from qkvary.reports.attention_maps import RunAttention, best, chance, map_group
-from qkvary.reports.learning_curves import count_runs, headline_quantities, panels
+from qkvary.reports.learning_curves import count_runs, headline_quantity, panels
 from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import (
     Block,
@@ -50,7 +50,6 @@ MOST_PANELS = 320
 """Maximum number of curve panels per page, each over steps and seconds; the CSV file has all."""
 _PICTURE_AXES: tuple[CostAxis, ...] = ("cache_bytes_per_token", "parameters")
 """Costs for the picture next to the answer; the first one that the study has is drawn."""
-_TRAINING = "train loss"
 
 
 def study_report(
@@ -241,11 +240,12 @@ def _curves(summary: Summary) -> Section:
     by_setting: dict[str, list[LearningCurve]] = {}
     for curve in summary.curves:
         by_setting.setdefault(curve.setting, []).append(curve)
-    headlines = headline_quantities(summary)
+    metrics = {run.setting: run.metric for run in summary.runs if run.metric}
     blocks: list[Block] = []
     used = hidden = 0
     for index, (setting, curves) in enumerate(by_setting.items()):
-        quantities = list(dict.fromkeys((headlines[setting], _TRAINING)))
+        headline = headline_quantity(curves, metrics.get(setting, ""))
+        quantities = list(dict.fromkeys((headline, "train loss")))
         kept = [curve for curve in curves if curve.quantity in quantities]
         used += len(kept)
         if used > MOST_PANELS and blocks:

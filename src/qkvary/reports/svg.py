@@ -240,6 +240,18 @@ class Plot:
         """Left, top, right and bottom of the chart, in pixels."""
         return self.across.start, self.up.end, self.across.end, self.up.start
 
+    def rows(self, values: Iterable[float], write: Callable[[float], str]) -> list[Markup]:
+        """Write the horizontal grid lines of a small chart with their values at the left."""
+        left, _, right, _ = self.area
+        return [
+            part
+            for value in values
+            for part in (
+                line((left, self.up(value)), (right, self.up(value)), "grid"),
+                text(left - 4, self.up(value) + 3.5, write(value), "tick end"),
+            )
+        ]
+
     def cover(self, class_: str, bottom: float | None = None) -> Markup:
         """Write a rectangle over the chart, down to ``bottom`` if given."""
         left, top, right, end = self.area
