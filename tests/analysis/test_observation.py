@@ -97,7 +97,7 @@ def test_a_turned_query_is_the_slope_of_the_score_of_a_drawn_key(label: str) -> 
     network = draw_gains(make_network(label, d_model=16, heads=4, bias=False))
     layer = read_window(network, WINDOW, torch.Generator()).layers[1]
     config = layer.attention.config
-    queries = scaled_queries(layer.scores, layer.rotation, config, torch.Generator().manual_seed(3))
+    queries = scaled_queries(layer, torch.Generator().manual_seed(3))
     key = layer.key[None].clone().requires_grad_()
     turned = key if layer.rotation is None else layer.rotation.rotate(key)
     scores = content_scores(layer.scores.query * layer.scores.scale, turned)[0]

@@ -94,11 +94,6 @@ def test_joint_spectrum_equals_the_reference(chosen: tuple[int, int, int]) -> No
     )
 
 
-def _draw(draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    one, other = torch.randn(2, 13, 3, generator=draws, dtype=torch.float64)
-    return one, other
-
-
 FACTOR = torch.diag(torch.tensor([9.0, 3.0, 1.0, 1.0, 0.5], dtype=torch.float64))
 
 

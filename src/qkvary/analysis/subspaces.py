@@ -103,11 +103,8 @@ def joint_spectrum(
 
     One tensor of r channels that serves as key and value gives the best approximation of rank r
     (Eckart and Young): what scores and outputs lose is the energy of the other singular values.
-    Squares add up to 1.
-
-    Args:
-        seen: F W_K M_q^1/2, keys as the queries see them.
-        read: F W_V M_o^1/2, values as the output reads them.
+    Squares add up to 1. ``seen`` are keys as the queries see them, F W_K M_q^1/2, and ``read``
+    values as the output reads them, F W_V M_o^1/2.
     """
     least = torch.finfo(seen.dtype).tiny
     halves = [
@@ -144,12 +141,7 @@ def sample_chance(
     keys: Float[Tensor, "samples d_model head_dim"],
     values: Float[Tensor, "samples d_model head_dim"],
 ) -> Chance:
-    """Return the figures of random weights on the same tokens.
-
-    Args:
-        keys: F W_K of each random W_K.
-        values: F W_V of each random W_V.
-    """
+    """Return the figures of random weights on the same tokens, from each F W_K and F W_V."""
     unit = torch.eye(keys.shape[-1], dtype=keys.dtype)
     heads = [HeadMoments(*pair, unit, unit) for pair in zip(keys, values, strict=True)]
     return Chance(
@@ -167,12 +159,8 @@ def sample_read_chance(
 
     A random W_K with the head's own M_q would depend on the basis of the head. So the random
     matrix is W_K M_q^1/2: it has the singular values that the head has, and random directions in
-    their place. The same holds for W_V M_o^1/2.
-
-    Args:
-        keys: F U for the keys, for each matrix U of random orthonormal columns.
-        values: F U for the values.
-        scales: The singular values of W_K M_q^1/2 and of W_V M_o^1/2.
+    their place. The same holds for W_V M_o^1/2. Keys and values are F U for each matrix U of random
+    orthonormal columns, and ``scales`` the singular values of W_K M_q^1/2 and of W_V M_o^1/2.
     """
     seen, read = keys * scales[0], values * scales[1]
     channels = seen.shape[-1]

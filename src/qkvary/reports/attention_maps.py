@@ -103,12 +103,6 @@ def _is_distribution(weights: NDArray[np.floating[Any]]) -> bool:
     return bool((weights >= 0.0).all() and is_whole.all() and sums.any())
 
 
-def column_width(examples: Sequence[RunAttention]) -> int:
-    """Return the width in pixels at which the widest of these drawings is legible."""
-    heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
-    return round(18 + heads * (_TILE + _GAP) * 0.85)
-
-
 def map_group(
     examples: Sequence[RunAttention],
     *,
@@ -122,12 +116,14 @@ def map_group(
         Chart(draw=partial(drawing, one), caption=one.variant, detail=describe(one))
         for one in examples
     )
+    heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
     return Group(
         title=title,
         detail=detail,
         blocks=tuple(charts),
         layout="maps",
-        column=column_width(examples),
+        # The widest of these drawings is legible at this width.
+        column=round(18 + heads * (_TILE + _GAP) * 0.85),
         file=file,
     )
 
@@ -161,33 +157,28 @@ def draw_maps(
     description: str,
     targets: Sequence[int | None] = (),
 ) -> svg.Drawing:
-    """Draw the first heads of some layers.
+    """Draw the first heads of some layers of maps, ``[layers, heads, rows, columns]``.
 
-    Args:
-        maps: ``[layers, heads, rows, columns]``.
-        layers: The layers, counted from 0.
-        title: The title.
-        description: The drawing in words.
-        targets: Per row, the column to outline.
+    ``targets`` has the column to outline in each row.
     """
-    heads = min(maps.shape[1], MOST_HEADS)
-    left, top = 18.0, 18.0
-    width = left + heads * (_TILE + _GAP)
-    height = top + len(layers) * (_TILE + _GAP)
+    step, half = _TILE + _GAP, _TILE / 2
+    columns = [18 + head * step for head in range(min(maps.shape[1], MOST_HEADS))]
     parts: list[Markup | svg.Shared] = [
-        svg.text(left + head * (_TILE + _GAP) + _TILE / 2, 12, f"head {head + 1}", "tick middle")
-        for head in range(heads)
+        svg.text(x + half, 12, f"head {head}", "tick middle")
+        for head, x in enumerate(columns, start=1)
     ]
     for row, layer in enumerate(layers):
-        y = top + row * (_TILE + _GAP)
-        turned = f"rotate(-90 10 {svg.number(y + _TILE / 2)})"
-        parts.append(
-            svg.text(10, y + _TILE / 2, f"layer {layer + 1}", "tick middle", transform=turned)
-        )
-        for head in range(heads):
-            parts.extend(_tile(maps[layer, head], targets, left + head * (_TILE + _GAP), y))
+        y = 18 + row * step
+        turned = f"rotate(-90 10 {svg.number(y + half)})"
+        parts.append(svg.text(10, y + half, f"layer {layer + 1}", "tick middle", transform=turned))
+        for head, x in enumerate(columns):
+            parts.extend(_tile(maps[layer, head], targets, x, y))
     return svg.Drawing(
-        width=width, height=height, title=title, description=description, parts=tuple(parts)
+        width=18 + len(columns) * step,
+        height=18 + len(layers) * step,
+        title=title,
+        description=description,
+        parts=tuple(parts),
     )
 
 
@@ -219,21 +210,10 @@ def shades(values: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
 
 def png(indices: NDArray[np.uint8]) -> bytes:
     """Return a PNG of shades: white for 0, dark blue for 15."""
-    return indexed_png(indices, _palette())
+    places = np.linspace(0, 1, 16)
+    channels = [np.interp(places, (0, 0.35, 0.7, 1), stops) for stops in _STOPS]
+    return indexed_png(indices, np.rint(np.stack(channels, axis=1)).astype(np.uint8).tobytes())
 
 
-_STOPS: tuple[tuple[float, tuple[int, int, int]], ...] = (
-    (0.0, (252, 253, 254)),
-    (0.35, (190, 217, 236)),
-    (0.7, (58, 128, 186)),
-    (1.0, (8, 42, 86)),
-)
-
-
-def _palette() -> bytes:
-    places = [place for place, _ in _STOPS]
-    channels: Sequence[NDArray[np.float64]] = [
-        np.interp(np.linspace(0, 1, 16), places, [float(colour[channel]) for _, colour in _STOPS])
-        for channel in range(3)
-    ]
-    return np.rint(np.stack(channels, axis=1)).astype(np.uint8).tobytes()
+_STOPS = ((252, 190, 58, 8), (253, 217, 128, 42), (254, 236, 186, 86))
+"""Red, green and blue of four shades."""

@@ -18,7 +18,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup
 
 from qkvary.reports.json_data import to_json
-from qkvary.reports.report import Report
+from qkvary.reports.report import Block, Report
 from qkvary.reports.svg import Drawing, element
 from qkvary.reports.tables import Cell
 from qkvary.reports.variant_styles import style_rules
@@ -80,12 +80,11 @@ def _environment() -> SandboxedEnvironment:
         trim_blocks=True,
         lstrip_blocks=True,
         loader=FunctionLoader(_template_file),
-        # Markup was cleaned when it was made.
-        finalize=lambda value: value if isinstance(value, Markup) else _clean(value),
+        finalize=_clean,
     )
     filters: dict[str, Any] = {
         "clip": names.clip,
-        "kind": lambda block: type(block).__name__,
+        "kind": _kind,
         "sort_value": _sort_value,
         "swatch": _swatch,
         # No break after the minus of a label such as Q-K=V.
@@ -96,7 +95,14 @@ def _environment() -> SandboxedEnvironment:
 
 
 def _clean(value: object) -> object:
-    return names.clean(value) if isinstance(value, str) else value
+    """Clean every text on its way into the page; markup was cleaned when it was made."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return names.clean(value)
+    return value
+
+
+def _kind(block: Block) -> str:
+    return type(block).__name__
 
 
 def _sort_value(cell: Cell) -> str:

@@ -168,6 +168,7 @@ def _charts(
                 partial(cache_chart, cache, decimal=decimal),
                 "Cache of one user against context",
                 cache_table(cache, decimal=decimal),
+                "cache-against-context",
             ),
         )
     if users is not None:
@@ -180,12 +181,13 @@ def _charts(
                 partial(users_chart, users, decimal=decimal),
                 "Users of one device against its memory",
                 users_table(users, decimal=decimal),
+                "users-against-memory",
             ),
         )
 
 
-def _alone(draw: Callable[[], Drawing], caption: str, table: Table) -> tuple[Block, ...]:
-    chart = Chart(draw=draw, caption=caption, table=table, file=f"{table.key}-against-{...}")
+def _alone(draw: Callable[[], Drawing], caption: str, table: Table, file: str) -> tuple[Block, ...]:
+    chart = Chart(draw=draw, caption=caption, table=table, file=file)
     return (Group(blocks=(chart,), layout="alone"),)
 
 

@@ -5,7 +5,7 @@ are computed here.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
@@ -35,12 +35,6 @@ AXIS_TITLES: dict[CostAxis, str] = {
     "training_seconds": "training seconds per run",
 }
 """Short axis titles, in the order of the charts; the summary has the long ones."""
-TICKS: dict[CostAxis, Callable[[float], str]] = {
-    "cache_bytes_per_token": units.data_size,
-    "parameters": numbers.tick,
-    "macs_per_token": numbers.tick,
-    "training_seconds": numbers.tick,
-}
 
 
 def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
@@ -62,21 +56,20 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
     better = "higher is better" if frontier.higher_is_better else "lower is better"
     parts = [
         svg.y_axis(plot.up, left, right, numbers.tick),
-        svg.x_axis(plot.across, bottom, TICKS[frontier.axis], 5),
+        svg.x_axis(plot.across, bottom, units.data_size if is_cache else numbers.tick, 5),
         svg.text(10, 13, f"{metric_name(frontier)} ({better})", "axis-title"),
         svg.text(right, 324, AXIS_TITLES[frontier.axis], "axis-title end"),
         svg.path(corners, "frontier"),
         *_points(plot, shown, frontier.metric, baseline, label_placement.boxes_along(corners)),
     ]
-    on_front = [point.variant for point in shown if point.standing == "frontier"]
-    description = (
-        f"{len(shown)} variants; by the means, nothing is both cheaper and better than "
-        f"{listed([short(label) for label in on_front]) or 'any'}. "
-        "The table below has every figure."
-    )
-    title = f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}"
+    on_front = [short(point.variant) for point in shown if point.standing == "frontier"]
     return svg.Drawing(
-        width=400, height=330, title=clip(title), description=description, parts=tuple(parts)
+        width=400,
+        height=330,
+        title=clip(f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}"),
+        description=f"{len(shown)} variants; by the means, nothing is both cheaper and better than "
+        f"{listed(on_front) or 'any'}. The table below has every figure.",
+        parts=tuple(parts),
     )
 
 

@@ -29,12 +29,9 @@ def number(value: float) -> str:
 
 
 def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Markup:
-    """Write one element.
+    """Write one element; Markup stays, text is escaped.
 
-    Args:
-        tag: Its name.
-        children: Markup stays, text is escaped.
-        attributes: ``class_`` and ``stroke_width`` are spelt for SVG; None drops the attribute.
+    ``class_`` and ``stroke_width`` are spelt for SVG, and an attribute that is None is dropped.
     """
     written = "".join(
         f' {name.rstrip("_").replace("_", "-")}="'
@@ -133,23 +130,19 @@ class Shared:
     """Where the origin of the drawing is placed."""
 
     def to_svg(self, name: str = "", names: MutableMapping[Markup, str] | None = None) -> Markup:
-        """Write the parts, or a reference to them.
+        """Write the parts with their name as the id, or a reference if the page holds them.
 
-        Args:
-            name: The id of the parts, where they are written.
-            names: The ids of what the page holds; None to write the parts without an id.
+        Without the ``names`` of what the page holds, the parts have no id.
         """
         x, y = (value or None for value in self.at)
-        known = None if names is None else names.get(self.parts)
-        if known is not None:
-            return element("use", href=f"#{known}", x=x, y=y)
         inner = self.parts
         if names is not None:
-            names[self.parts] = name
+            if inner in names:
+                return element("use", href=f"#{names[inner]}", x=x, y=y)
+            names[inner] = name
             inner = group([inner], id=name)
-        moved = x is not None or y is not None
         move = f"translate({number(self.at[0])} {number(self.at[1])})"
-        return group([inner], transform=move) if moved else inner
+        return group([inner], transform=move) if x or y else inner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,12 +161,10 @@ class Drawing:
         return tuple(part.to_svg() if isinstance(part, Shared) else part for part in self.parts)
 
     def to_svg(self, name: str, names: MutableMapping[Markup, str] | None = None) -> Markup:
-        """Write the element for a page.
+        """Write the element for a page, with ids that begin with the name.
 
-        Args:
-            name: The prefix of the ids; unique in the page.
-            names: The ids of the shared parts that the page holds; the drawing adds its own.
-                None for a drawing that stands alone.
+        The drawing adds its shared parts to the ``names`` of those that the page holds; None for a
+        drawing that stands alone.
         """
         parts = (
             part.to_svg(f"{name}-s{place}", names) if isinstance(part, Shared) else part
