@@ -10,7 +10,7 @@ from qkvary.analysis.moments import LayerMoments
 from qkvary.analysis.observation import LayerReading
 from qkvary.analysis.ranks import read_ranks
 from qkvary.analysis.results import KeyValueReading, LayerAnalysis
-from qkvary.analysis.subspaces import Chance, HeadMoments
+from qkvary.analysis.subspaces import HeadMoments
 from qkvary.analysis.tying import Tie, cross_forecast, forecast_tie
 from qkvary.arch.labels import format_label
 from qkvary.nn.attention import Attention
@@ -114,14 +114,14 @@ def _compare(
     moments: HeadMoments,
     curvatures: tuple[Tensor, Tensor, Tensor],
     queries: Tensor,
-    chance: Chance,
+    chance: tuple[float, float],
     turned: tuple[Tensor, ...],
 ) -> KeyValueReading:
     """Return the figures of one KV head, counted from 0.
 
     ``curvatures`` are of the loss by its keys and values, over the text and over each half,
-    ``queries`` the moments of each of its query heads, and ``turned`` is F U of random orthonormal
-    U, for keys and for values.
+    ``queries`` the moments of each of its query heads, ``chance`` overlap and explained share of
+    random weights, and ``turned`` is F U of random orthonormal U, for keys and for values.
     """
     keys, values = maps.key.weight[head].mT, maps.value.weight[head].mT
     size = keys.shape[1]
@@ -132,7 +132,7 @@ def _compare(
     seen, read = moments.keys @ readers[0], moments.values @ readers[1]
     spectrum = subspaces.joint_spectrum(seen, read)
     scales = torch.linalg.svdvals(keys @ readers[0]), torch.linalg.svdvals(values @ readers[1])
-    read_chance = subspaces.sample_read_chance(turned[0], turned[1], scales)
+    similarity, lost = subspaces.sample_read_chance(turned[0], turned[1], scales)
     joint = torch.cat((moments.keys, moments.values), dim=1)
     joint_moments = joint.mT @ joint
     tie = forecast_tie(joint_moments, curvatures[0])
@@ -144,15 +144,15 @@ def _compare(
         weight_chance=max(ranks) / len(keys),
         token_cosines=tuple(token_cosines.tolist()),
         token_overlap=subspaces.mean_square(token_cosines),
-        token_chance=chance.overlap,
+        token_chance=chance[0],
         similarity=subspaces.kernel_alignment(seen, read),
-        similarity_chance=read_chance.similarity,
+        similarity_chance=similarity,
         plain_similarity=subspaces.kernel_alignment(moments.keys, moments.values),
         explained=subspaces.explained_share(moments),
-        explained_chance=chance.explained,
+        explained_chance=chance[1],
         spectrum=tuple(spectrum.tolist()),
         lost=subspaces.lost_share(spectrum, size),
-        lost_chance=read_chance.lost,
+        lost_chance=lost,
         forecast=cross_forecast(joint_moments, curvatures[1:]),
         fitted_forecast=tie.forecast,
         score_change=float(changes.clamp(min=0).max().sqrt()),

@@ -112,7 +112,7 @@ def analyze_windows(
         on_progress(min(done, total), total)
 
     generator = torch.Generator().manual_seed(seed)
-    tokens = targets = count = 0
+    tokens = count = 0
     loss, maps = 0.0, np.zeros((0, 0, 0, 0))
     for count, window in enumerate(windows, start=1):
         _check_tokens(network, window)
@@ -127,7 +127,7 @@ def analyze_windows(
             weights.append(one.add(layer))
             step()
         maps = _keep_maps(weights) if count == 1 else maps
-        tokens, targets = tokens + len(window), targets + reading.targets
+        tokens += len(window)
         loss += reading.loss
     fewest = TOKENS_PER_HEAD_CHANNEL * max(layer.size_per_head for layer in network.config.layers)
     if tokens < fewest:
@@ -145,7 +145,8 @@ def analyze_windows(
         tokens=tokens,
         windows=count,
         context=context,
-        loss=loss / targets,
+        # The first token of a window is not predicted.
+        loss=loss / (tokens - count),
         d_model=network.config.d_model,
         vocabulary=network.config.vocabulary,
         seed=seed,

@@ -51,8 +51,6 @@ class WindowReading(NamedTuple):
     """The layers in the order in which they ran."""
     loss: float
     """The sum of the losses of the text's actual next tokens, in nats."""
-    targets: int
-    """The number of these tokens."""
 
 
 def read_window(
@@ -80,7 +78,7 @@ def read_window(
     readings = [
         _add_gradients(reading, *pair) for (reading, *_), pair in zip(calls, pairs, strict=True)
     ]
-    return WindowReading(layers=readings, loss=float(loss), targets=len(tokens) - 1)
+    return WindowReading(layers=readings, loss=float(loss))
 
 
 def check_layers(network: LanguageModel) -> None:

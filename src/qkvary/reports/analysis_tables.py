@@ -200,12 +200,16 @@ def datasets(layers: Sequence[LayerAnalysis]) -> tuple[Table, ...]:
         "key-value-spectra": _list_spectra,
         "cosines": _list_cosines,
         "ranks": _list_ranks,
-        "attention-heads": lambda layer: map(asdict, layer.attention),
+        "attention-heads": _list_attention,
     }
     return tuple(
         dataset(key, ({"layer": layer.number, **row} for layer in layers for row in rows(layer)))
         for key, rows in figures.items()
     )
+
+
+def _list_attention(layer: LayerAnalysis) -> Iterator[dict[str, Raw]]:
+    return map(asdict, layer.attention)
 
 
 def _list_heads(layer: LayerAnalysis) -> Iterator[dict[str, Raw]]:

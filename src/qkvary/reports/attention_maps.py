@@ -58,7 +58,7 @@ def masses(example: AttentionExample) -> tuple[Mass, ...]:
     distributions.
     """
     layers, heads = example.maps.shape[:2]
-    pairs = _right_cells(example)
+    pairs = _right_cells(example.maps, example.targets)
     if not pairs:
         return ()
     rows, columns = (list(side) for side in zip(*pairs, strict=True))
@@ -83,15 +83,17 @@ def chance(example: AttentionExample) -> float:
     height, width = example.maps.shape[-2:]
     if height != width or np.triu(example.maps, 1).any():
         return 1.0 / width
-    rows = [row for row, _ in _right_cells(example)] or range(height)
+    rows = [row for row, _ in _right_cells(example.maps, example.targets)] or range(height)
     return float(np.mean([1.0 / (row + 1) for row in rows]))
 
 
-def _right_cells(example: AttentionExample) -> list[tuple[int, int]]:
-    height, width = example.maps.shape[-2:]
+def _right_cells(
+    maps: NDArray[np.floating[Any]], targets: Sequence[int | None]
+) -> list[tuple[int, int]]:
+    height, width = maps.shape[-2:]
     return [
         (row, column)
-        for row, column in enumerate(example.targets[:height])
+        for row, column in enumerate(targets[:height])
         if column is not None and 0 <= column < width
     ]
 
@@ -134,7 +136,7 @@ def drawing(example: RunAttention) -> svg.Drawing:
     most = best(example)
     if most is not None:
         summary = f"at most {numbers.percent(most.mass)} on the right cells"
-    elif _right_cells(example):
+    elif _right_cells(example.maps, example.targets):
         summary = "weights of a query do not sum to one"
     else:
         summary = "no single right cell"
@@ -194,8 +196,7 @@ def _tile(
         outline = "".join(
             f"M{svg.number(column * wide)} {svg.number(row * high)}"
             f"h{svg.number(wide)}v{svg.number(high)}h-{svg.number(wide)}z"
-            for row, column in enumerate(targets[:rows])
-            if column is not None and 0 <= column < columns
+            for row, column in _right_cells(values, targets)
         )
         if outline:
             over += svg.element("path", d=outline, class_="right-cell")

@@ -32,7 +32,7 @@ class Label:
     x: float
     """The left end of the text, in pixels."""
     y: float
-    """The baseline of the text, in pixels."""
+    """Its baseline."""
     leader: tuple[float, float] | None
     """Where the line from the point to the name ends; None if the name is next to the point."""
 

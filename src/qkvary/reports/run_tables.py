@@ -103,15 +103,15 @@ def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool
     return numbers.fixed(value, decimals + more, sign)
 
 
-def run_table(runs: Sequence[RunRow], key: str, title: str, notes: Sequence[str] = ()) -> Table:
+def run_table(runs: Sequence[RunRow], notes: Sequence[str]) -> Table:
     """Return one row for each planned run."""
     metrics: dict[str, set[str]] = {}
     for run in runs:
         for name, _ in run.metrics:
             metrics.setdefault(name, set()).add(metric_title(name, is_tested=run.is_tested))
     return tabulate(
-        key,
-        title,
+        "runs",
+        "All runs",
         runs,
         *_RUN,
         number("learning_rate", "learning rate", "{:g}".format),
@@ -133,10 +133,10 @@ def metric(name: str, run: RunRow) -> Cell:
     return plain(value, PRECISE(value))
 
 
-def problem_table(runs: Sequence[RunRow], key: str) -> Table:
+def problem_table(runs: Sequence[RunRow]) -> Table:
     """Return the runs that failed, diverged, are damaged or are missing, with their messages."""
     return tabulate(
-        key,
+        "problems",
         "Runs without a result",
         [run for run in runs if run.state != "done"],
         *_RUN,

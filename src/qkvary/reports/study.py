@@ -117,7 +117,7 @@ def _facts(summary: Summary, shared: str) -> Iterator[tuple[str, str]]:
 
 
 def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
-    contrasts = study_tables.contrast_table(summary, "contrasts")
+    contrasts = study_tables.contrast_table(summary)
     differences = tuple(
         Chart(draw=partial(difference_chart, table, summary.baseline))
         for table in tables
@@ -318,7 +318,7 @@ def _best_head(example: RunAttention) -> str:
 def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     blocks = dict.fromkeys(one for label in summary.variants for one in block_labels(label))
     diagrams = tuple(one for one in map(diagram, blocks) if one is not None)
-    costs = study_tables.cost_table(tables, "costs")
+    costs = study_tables.cost_table(tables)
     return Section(
         key="variants",
         title="The variants and their costs",
@@ -411,9 +411,8 @@ def _fact(machine: int, row: Sequence[str | None]) -> Cell:
 
 
 def _runs(summary: Summary) -> Iterator[Block]:
-    problems = run_tables.problem_table(summary.runs, "problems")
-    notes = study_tables.setting_notes(summary.tables)
-    all_runs = run_tables.run_table(summary.runs, "runs", "All runs", notes)
+    problems = run_tables.problem_table(summary.runs)
+    all_runs = run_tables.run_table(summary.runs, study_tables.setting_notes(summary.tables))
     count = names.count(len(all_runs.rows), "planned run")
     yield problems if problems.rows else Prose("Every planned run ended with a finite result.")
     yield Fold(title=f"All {count}", blocks=(all_runs,))

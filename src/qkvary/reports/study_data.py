@@ -27,7 +27,7 @@ def study_datasets(
         dataset("contrasts", _contrasts(summary)),
         dataset("frontiers", _frontiers(summary)),
         dataset("solving", _solving(summary.tables)),
-        cost_table(main_tables(summary), "costs"),
+        cost_table(main_tables(summary)),
         dataset("runs", (pick(run, _RUN) for run in summary.runs)),
         run_tables.curve_table(summary.curves, "curves", ""),
         run_tables.attention_table(attention, "attention"),

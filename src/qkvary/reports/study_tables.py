@@ -72,6 +72,9 @@ def count_cell(counts: Counts) -> Cell:
     return Cell(raw=counts.done, text=count_words(counts), tone="" if counts.complete else "warn")
 
 
+_RUNS_DONE = number("runs_done=counts", "runs", count_cell, below="done/planned")
+
+
 def decimals_for(table: ResultTable) -> int:
     """Return the decimals that distinguish the rows of a table."""
     means = [row.mean for row in table.rows if row.mean is not None]
@@ -125,23 +128,22 @@ def _matrix_cell(table: ResultTable, variant: str) -> Cell:
     row = next((row for row in table.rows if row.variant == variant), None)
     if row is None:
         return plain(None)
-    decimals = decimals_for(table)
+    decimals, gap = decimals_for(table), row.difference
     text = numbers.fixed(row.mean, decimals)
     if row.mean is not None and row.std_seeds is not None:
         text += f" ± {numbers.fixed(row.std_seeds, decimals)}"
     below: list[str] = []
     tone: Tone = ""
-    if row.difference and row.difference.mean is not None:
-        arrow = ARROWS.get(row.difference.verdict, "")
-        gap = numbers.fixed(row.difference.mean, decimals, True)
-        below.append(f"{arrow} {gap} {interval(row.difference, decimals)}".strip())
-        tone = _TONES.get(row.difference.verdict, "")
+    if gap and gap.mean is not None:
+        mean = numbers.fixed(gap.mean, decimals, True)
+        below.append(f"{ARROWS.get(gap.verdict, '')} {mean} {interval(gap, decimals)}".strip())
+        tone = _TONES.get(gap.verdict, "")
     if not row.counts.complete:
         below.append(count_words(row.counts))
     return Cell(raw=row.mean, text=text, below=tuple(below), tone=tone)
 
 
-def contrast_table(summary: Summary, key: str) -> Table:
+def contrast_table(summary: Summary) -> Table:
     """Return the planned contrasts: pairs of variants by tables, each with its interval."""
     tables = main_tables(summary)
     comparisons = sum(row.kind != "setting" for one in summary.contrasts for row in one.rows)
@@ -153,7 +155,7 @@ def contrast_table(summary: Summary, key: str) -> Table:
         f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data."
     )
     return tabulate(
-        key,
+        "contrasts",
         f"Planned contrasts: paired differences, {level} intervals {corrected}",
         summary.contrasts if tables else (),
         word("contrast=", write=lambda one: named(f"{one.variant} against {one.reference}")),
@@ -213,7 +215,7 @@ def result_table(table: ResultTable, summary: Summary, key: str) -> Table:
         f"{table.name}: {metric_name(table)} ({way} is better)",
         table.rows,
         label("variant"),
-        number("runs_done=counts", "runs", count_cell, below="done/planned"),
+        _RUNS_DONE,
         number("mean", write=fixed),
         number("std_seeds", "SD", fixed, below="over seeds"),
         number("std_settings", "SD", fixed, below="over settings"),
@@ -274,7 +276,7 @@ def solving_table(table: ResultTable, key: str) -> Table:
         f"{table.name}: steps until solved",
         rows,
         label("variant"),
-        number("runs_done=counts", "runs", count_cell, below="done/planned"),
+        _RUNS_DONE,
         number("solved=solving", "solved", lambda s: plain(s.solved, f"{s.solved} of {s.runs}")),
         number("proportion=solving", "share", _share, below="95 % interval"),
         number("median_steps=solving", "median", _median_steps, below="steps"),
@@ -302,7 +304,7 @@ def _median_steps(solving: Solving) -> Cell:
     return plain(steps, f"> {solving.horizon:,}" if steps is None else numbers.whole(steps))
 
 
-def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
+def cost_table(tables: Sequence[ResultTable]) -> Table:
     """Return the costs of the networks, once for tasks with equal networks."""
     groups: dict[object, list[ResultTable]] = {}
     for table in [one for one in tables if one.kind != "average"] or tables:
@@ -339,7 +341,7 @@ def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
         "that of one large product on the same device at the end of the run."
     )
     return tabulate(
-        key,
+        "costs",
         "What a network costs",
         rows,
         label("variant"),

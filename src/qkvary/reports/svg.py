@@ -125,9 +125,8 @@ class Shared:
     """
 
     parts: Markup
-    """The shared drawing."""
     at: Point = (0.0, 0.0)
-    """Where the origin of the drawing is placed."""
+    """Where the origin of the parts is placed."""
 
     def to_svg(self, name: str = "", names: MutableMapping[Markup, str] | None = None) -> Markup:
         """Write the parts with their name as the id, or a reference if the page holds them.
@@ -185,16 +184,15 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A map from values to positions along one axis, linear or logarithmic."""
+    """A map from values to positions along one axis: from ``low`` at ``start`` to ``high``.
+
+    A vertical axis ends above its start.
+    """
 
     low: float
-    """The value at ``start``."""
     high: float
-    """The value at ``end``."""
     start: float
-    """The position of ``low``."""
     end: float
-    """The position of ``high``; smaller than ``start`` on a vertical axis."""
     logarithmic: bool = False
     """Whether equal distances stand for equal ratios."""
     binary: bool = False
@@ -233,15 +231,7 @@ class Plot:
 
     def rows(self, values: Iterable[float], write: Callable[[float], str]) -> list[Markup]:
         """Write the horizontal grid lines of a small chart with their values at the left."""
-        left, _, right, _ = self.area
-        return [
-            part
-            for value in values
-            for part in (
-                line((left, self.up(value)), (right, self.up(value)), "grid"),
-                text(left - 4, self.up(value) + 3.5, write(value), "tick end"),
-            )
-        ]
+        return _rows(self.up, (self.across.start, self.across.end), values, write, 4)
 
     def cover(self, class_: str, bottom: float | None = None) -> Markup:
         """Write a rectangle over the chart, down to ``bottom`` if given."""
@@ -311,12 +301,19 @@ def y_axis(
     scale: Scale, left: float, right: float, write: Callable[[float], str], count: int = 5
 ) -> Markup:
     """Write horizontal grid lines with their values at the left."""
+    return group(_rows(scale, (left, right), scale.ticks(count), write, 6))
+
+
+def _rows(
+    scale: Scale, ends: Point, values: Iterable[float], write: Callable[[float], str], gap: float
+) -> list[Markup]:
+    left, right = ends
     marks: list[Markup] = []
-    for value in scale.ticks(count):
+    for value in values:
         y = scale(value)
         marks.append(line((left, y), (right, y), "grid"))
-        marks.append(text(left - 6, y + 3.5, write(value), "tick end"))
-    return group(marks)
+        marks.append(text(left - gap, y + 3.5, write(value), "tick end"))
+    return marks
 
 
 def x_axis(

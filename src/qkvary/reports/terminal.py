@@ -123,13 +123,12 @@ def _text(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def sparkline(values: Sequence[float], width: int | None = None) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """Return a curve as one line of text, in ASCII if the stream requires it."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""
-    if width is None:
-        width = min(80, max(10, shutil.get_terminal_size((82, 0)).columns - 2))
+    width = min(80, max(10, shutil.get_terminal_size((82, 0)).columns - 2))
     try:
         marks = "▁▂▃▄▅▆▇█"
         marks.encode(sys.stdout.encoding or "ascii")
