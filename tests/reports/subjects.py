@@ -6,8 +6,9 @@ from functools import cache
 
 from qkvary.reports.analysis import analysis_report
 from qkvary.reports.plan import plan_report
-from qkvary.reports.report import Report
+from qkvary.reports.report import Report, Section, walk
 from qkvary.reports.study import study_report
+from qkvary.reports.tables import Table
 from qkvary.reports.training import training_report
 from qkvary.studies.results.summary import Summary
 from tests.analysis.examples import change_layers, make_analysis
@@ -44,6 +45,15 @@ def plan(text: str = "") -> Report:
 @cache
 def analysis(text: str = "") -> Report:
     return analysis_report(change_layers(make_analysis(), label=text + "QKV"), text + "model")
+
+
+def section(report: Report, key: str) -> Section:
+    return next(one for one in report.sections if one.key == key)
+
+
+def tables(report: Report) -> dict[str, Table]:
+    blocks = [block for one in report.sections for block in walk(one.blocks)]
+    return {block.key: block for block in blocks if isinstance(block, Table)}
 
 
 SUBJECTS: Mapping[str, Callable[[str], Report]] = {

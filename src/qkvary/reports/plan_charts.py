@@ -57,17 +57,13 @@ def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
         f"{listed(curve.names)} {size(value)}"
         for curve, value in zip(data.curves, at_context, strict=True)
     ]
-    description = (
-        f"Cache of one user at {data.context:,} tokens: {'; '.join(values)}. "
-        f"{data.device} has {size(data.memory_bytes)}, of which "
-        f"{size(max(data.free_bytes, 0))} are left after the weights."
-    )
-    return svg.Drawing(
-        width=WIDTH,
-        height=bottom + 44,
+    return _drawing(
+        plot,
+        parts,
         title=f"Cache of one user against context, stored in {data.cache.name}",
-        description=clip(description, 1200),
-        parts=tuple(parts),
+        description=f"Cache of one user at {data.context:,} tokens: {'; '.join(values)}. "
+        f"{data.device} has {size(data.memory_bytes)}, of which "
+        f"{size(max(data.free_bytes, 0))} are left after the weights.",
     )
 
 
@@ -101,16 +97,12 @@ def users_chart(data: UserCurves, *, decimal: bool = False) -> svg.Drawing:
         f"{listed(curve.names)} {users:,}"
         for curve, users in zip(data.curves, at_device, strict=True)
     ]
-    description = (
-        f"Users of {data.context:,} tokens with one copy of the model on {data.device} "
-        f"({size(data.memory_bytes)}): {'; '.join(values)}."
-    )
-    return svg.Drawing(
-        width=WIDTH,
-        height=bottom + 44,
+    return _drawing(
+        plot,
+        parts,
         title=f"Users of one device against its memory, cache in {data.cache.name}",
-        description=clip(description, 1200),
-        parts=tuple(parts),
+        description=f"Users of {data.context:,} tokens with one copy of the model on {data.device} "
+        f"({size(data.memory_bytes)}): {'; '.join(values)}.",
     )
 
 
@@ -141,12 +133,20 @@ def quality_chart(data: QualityPoints) -> svg.Drawing:
         + ("on the frontier" if point.status == "frontier" else "dominated")
         for point in data.points
     )
-    return svg.Drawing(
-        width=WIDTH,
-        height=bottom + 44,
+    return _drawing(
+        plot,
+        parts,
         title=f"Published change of perplexity against cache, {data.size} networks",
-        description=values + ".",
-        parts=tuple(parts),
+        description=f"{values}.",
+    )
+
+
+def _drawing(
+    plot: svg.Plot, parts: Sequence[Markup], *, title: str, description: str
+) -> svg.Drawing:
+    height, words = plot.up.start + 44, clip(description, 1200)
+    return svg.Drawing(
+        width=WIDTH, height=height, title=title, description=words, parts=tuple(parts)
     )
 
 

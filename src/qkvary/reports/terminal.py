@@ -9,7 +9,7 @@ markup nor escape sequences in a text have any effect.
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -36,7 +36,8 @@ def print_report(
     if report.facts:
         screen.print(_text("; ".join(f"{name} {value}" for name, value in report.facts), "dim"))
     if report.answer:
-        print_sentences(screen, "", report.answer)
+        screen.print()
+        _print_block(screen, Bullets(report.answer))
     for section in report.sections:
         if section.brief or (full and section.full):
             if section.title:
@@ -45,7 +46,8 @@ def print_report(
                 shown = shorten(block) if isinstance(block, Table) and not full else block
                 _print_block(screen, shown)
     if report.caveats:
-        print_sentences(screen, "Before you believe it", report.caveats)
+        screen.print(_text("\nBefore you believe it", "bold"))
+        _print_block(screen, Bullets(report.caveats))
     if not full and is_shortened(report):
         screen.print(_text(f"The whole report: {rest}", "dim"))
 
@@ -66,13 +68,6 @@ def print_table(screen: Console, table: Table) -> None:
         start = max(end, start + 1)
     for note in table.notes:
         screen.print(_text(note, "dim"))
-
-
-def print_sentences(screen: Console, title: str, sentences: Iterable[str]) -> None:
-    """Print a list of sentences under a title."""
-    screen.print(_text(f"\n{title}" if title else "", "bold"))
-    for sentence in sentences:
-        screen.print(_text(f"  - {sentence}"))
 
 
 def _print_block(screen: Console, block: Block) -> None:
