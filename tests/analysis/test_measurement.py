@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from qkvary.analysis import measurement
-from qkvary.analysis.measurement import analyze_network, analyze_windows
+from qkvary.analysis.measurement import analyze_network, analyze_windows, read_windows
 from qkvary.analysis.settings import AnalysisSettings
-from qkvary.analysis.texts import read_windows
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.documents import Document
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from qkvary.analysis.moments import LayerMoments, scaled_queries
 from qkvary.analysis.observation import check_layers, read_window
@@ -29,7 +30,6 @@ def test_loss_and_inputs_are_those_of_the_network(label: str) -> None:
     reading = read_window(network, WINDOW, torch.Generator())
     expected = network(WINDOW[None, :-1], targets=WINDOW[None, 1:])
     assert reading.loss == pytest.approx(float(expected), rel=1e-6)
-    assert reading.targets == 18
     inputs = network.embed(WINDOW[None], Layout(new_tokens=19))
     first = network.stack.blocks[0]
     assert torch.allclose(reading.layers[0].input, first.attention_input(inputs)[0])
@@ -38,23 +38,28 @@ def test_loss_and_inputs_are_those_of_the_network(label: str) -> None:
         assert torch.allclose(block.attention.core.weights(layer.scores)[0], weights)
 
 
+def differentiate(network: LanguageModel, *weights: Tensor) -> tuple[Tensor, ...]:
+    """The derivatives of the sampled loss by weights, with the draws of the seed 7."""
+    draws = torch.Generator().manual_seed(7)
+    shares = network(WINDOW[None])[0].float().softmax(dim=-1)
+    drawn = torch.multinomial(shares, 1, generator=draws)
+    for weight in weights:
+        weight.requires_grad_()
+    loss = F.cross_entropy(network(WINDOW[None])[0], drawn[:, 0], reduction="sum")
+    found = torch.autograd.grad(loss, weights)
+    for weight in weights:
+        weight.requires_grad_(requires_grad=False)
+    return found
+
+
 @pytest.mark.parametrize("label", [*LABELS[:4], *CAPPED])
 def test_derivatives_are_those_of_the_weights(label: str) -> None:
     """The derivative by W_K is the sum over tokens of that by the key times the input."""
     network = make_network(label, d_model=16, heads=4)
     reading = read_window(network, WINDOW, torch.Generator().manual_seed(7))
-    logits = network(WINDOW[None])[0]
-    drawn = torch.multinomial(
-        logits.float().softmax(dim=-1), 1, generator=torch.Generator().manual_seed(7)
-    )
     for layer, block in zip(reading.layers, network.stack.blocks, strict=True):
-        weights = [block.attention.k_proj.weight, block.attention.v_proj.weight]
-        for weight in weights:
-            weight.requires_grad_()
-        loss = F.cross_entropy(network(WINDOW[None])[0], drawn[:, 0], reduction="sum")
-        expected = torch.autograd.grad(loss, weights)
-        for weight in weights:
-            weight.requires_grad_(requires_grad=False)
+        attention = block.attention
+        expected = differentiate(network, attention.k_proj.weight, attention.v_proj.weight)
         gradients = layer.key_gradient, layer.value_gradient
         for gradient, by_weight in zip(gradients, expected, strict=True):
             found = (gradient.mT @ layer.input).flatten(0, 1)
@@ -66,11 +71,6 @@ def test_keys_of_a_norm_are_read_after_it(label: str) -> None:
     """The derivative by the gain is the sum of that by the key times the key without its gain."""
     network = draw_gains(make_network(label, d_model=16, heads=4))
     reading = read_window(network, WINDOW, torch.Generator().manual_seed(7))
-    drawn = torch.multinomial(
-        network(WINDOW[None])[0].float().softmax(dim=-1),
-        1,
-        generator=torch.Generator().manual_seed(7),
-    )
     for layer, block in zip(reading.layers, network.stack.blocks, strict=True):
         attention = block.attention
         assert attention.key_norm is not None
@@ -84,10 +84,7 @@ def test_keys_of_a_norm_are_read_after_it(label: str) -> None:
         assert torch.allclose(layer.key, expected)
         value = F.linear(layer.input, attention.v_proj.weight, attention.v_proj.bias)
         assert torch.allclose(layer.value.transpose(0, 1).flatten(1), value)
-        gain.requires_grad_()
-        loss = F.cross_entropy(network(WINDOW[None])[0], drawn[:, 0], reduction="sum")
-        (by_gain,) = torch.autograd.grad(loss, [gain])
-        gain.requires_grad_(requires_grad=False)
+        (by_gain,) = differentiate(network, gain)
         found = (layer.key_gradient * plain).sum(dim=1)
         assert torch.allclose(found.flatten() if "wide" in label else found.sum(dim=0), by_gain)
 
@@ -97,7 +94,7 @@ def test_a_turned_query_is_the_slope_of_the_score_of_a_drawn_key(label: str) -> 
     network = draw_gains(make_network(label, d_model=16, heads=4, bias=False))
     layer = read_window(network, WINDOW, torch.Generator()).layers[1]
     config = layer.attention.config
-    queries = scaled_queries(layer.scores, layer.rotation, config, torch.Generator().manual_seed(3))
+    queries = scaled_queries(layer, torch.Generator().manual_seed(3))
     key = layer.key[None].clone().requires_grad_()
     turned = key if layer.rotation is None else layer.rotation.rotate(key)
     scores = content_scores(layer.scores.query * layer.scores.scale, turned)[0]

@@ -6,8 +6,9 @@ from functools import cache
 
 from qkvary.reports.analysis import analysis_report
 from qkvary.reports.plan import plan_report
-from qkvary.reports.report import Report
+from qkvary.reports.report import Report, Section, walk
 from qkvary.reports.study import study_report
+from qkvary.reports.tables import Table
 from qkvary.reports.training import training_report
 from qkvary.studies.results.summary import Summary
 from tests.analysis.examples import change_layers, make_analysis
@@ -24,13 +25,13 @@ def small_summary() -> Summary:
 
 @cache
 def study(text: str = "") -> Report:
-    summary = renamed(small_summary(), lambda _field, old: text + old)
+    summary = renamed(small_summary(), text)
     return study_report(summary, make_attention(summary, 5)[:4])
 
 
 @cache
 def training(text: str = "") -> Report:
-    summary = renamed(small_summary(), lambda _field, old: text + old)
+    summary = renamed(small_summary(), text)
     # One line, however many the text has: each line is an element of its own.
     line = " ".join(text.split())[:40]
     return training_report(summary, {text + "QKV": f"once {line}"})
@@ -44,6 +45,15 @@ def plan(text: str = "") -> Report:
 @cache
 def analysis(text: str = "") -> Report:
     return analysis_report(change_layers(make_analysis(), label=text + "QKV"), text + "model")
+
+
+def section(report: Report, key: str) -> Section:
+    return next(one for one in report.sections if one.key == key)
+
+
+def tables(report: Report) -> dict[str, Table]:
+    blocks = [block for one in report.sections for block in walk(one.blocks)]
+    return {block.key: block for block in blocks if isinstance(block, Table)}
 
 
 SUBJECTS: Mapping[str, Callable[[str], Report]] = {

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,9 +16,6 @@ from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import PublishedCell, PublishedComparison, Summary
 from qkvary.studies.study import Cell, Study
 from tests.studies import made_up
-
-Rename = Callable[[str, str], str]
-"""Gets the name of a field and its text, returns the text to put there."""
 
 VARIANTS = (
     "QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+",
@@ -41,10 +38,6 @@ _ACCIDENTS = {
     ("sort", "(Q=K=V)+", 1): ("failed", "MemoryError: the worker ran out of memory"),
     ("characters", "I-K=V", 4): ("missing", ""),
 }
-
-
-def keep(_field: str, text: str) -> str:
-    return text
 
 
 def make_study(variants: Sequence[str] = VARIANTS, seeds: int = 5) -> Study:
@@ -83,20 +76,6 @@ def _draw(cell: Cell, place: int) -> tuple[float, int | None, float]:
     return min(score, 1.0), None if steps > HORIZON else int(steps // 10 * 10), seconds
 
 
-def _metrics(cell: Cell, score: float, steps: int | None) -> dict[str, float | int | None]:
-    name = "loss" if cell.setting == "characters" else "accuracy"
-    return {
-        f"test_{name}": score,
-        f"validation_{name}": score + 0.001,
-        "final_train_loss": 0.2,
-        "steps_to_solve": steps,
-    }
-
-
-def _no_metrics(metric: str, status: str) -> dict[str, float | None]:
-    return {metric: math.nan if status == "diverged" else None}
-
-
 def _costs(cell: Cell, place: int) -> dict[str, Any]:
     total = _PARAMETERS[place % len(_PARAMETERS)]
     parts = {"total": total, "embedding": 704, "attention": total - 39_000, "feed_forward": 33_000}
@@ -111,15 +90,23 @@ def _costs(cell: Cell, place: int) -> dict[str, Any]:
 
 def make_record(cell: Cell, place: int, status: str, message: str) -> Record:
     score, steps, seconds = _draw(cell, place)
-    metric = "test_loss" if cell.setting == "characters" else "test_accuracy"
+    name = "loss" if cell.setting == "characters" else "accuracy"
+    metrics: dict[str, float | None] = {
+        f"test_{name}": score,
+        f"validation_{name}": score + 0.001,
+        "final_train_loss": 0.2,
+        "steps_to_solve": steps,
+    }
+    if status != "done":
+        metrics = {f"test_{name}": math.nan if status == "diverged" else None}
     return made_up.make_record(
         cell,
         status,
         config={},
         message=message,
-        metric=metric,
-        higher_is_better=metric != "test_loss",
-        metrics=_metrics(cell, score, steps) if status == "done" else _no_metrics(metric, status),
+        metric=f"test_{name}",
+        higher_is_better=name == "accuracy",
+        metrics=metrics,
         costs=_costs(cell, place),
         timing={
             "training_seconds": seconds,
@@ -145,7 +132,6 @@ def _events(cell: Cell, place: int) -> list[dict[str, Any]]:
     return events
 
 
-@cache
 @cache
 def make_summary(variants: Sequence[str] = VARIANTS, seeds: int = 5) -> Summary:
     """Summarise the study that never ran."""
@@ -202,18 +188,18 @@ NAMES = (
 """Every field of the summary that holds text from outside."""
 
 
-def renamed(value: Any, rename: Rename, field: str = "") -> Any:
-    """Return a summary whose texts went through ``rename``; flags and keys of ours stay."""
+def renamed(value: Any, text: str, field: str = "") -> Any:
+    """Return a summary with a text in front of each of its own; flags and keys of ours stay."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changes = {
-            part.name: renamed(getattr(value, part.name), rename, part.name)
+            part.name: renamed(getattr(value, part.name), text, part.name)
             for part in dataclasses.fields(value)
         }
         return dataclasses.replace(value, **changes)
     if isinstance(value, tuple):
-        return tuple(renamed(part, rename, field) for part in value)
+        return tuple(renamed(part, text, field) for part in value)
     if isinstance(value, str) and field in NAMES and value not in {"", "total"}:
-        return rename(field, value)
+        return text + value
     return value
 
 

@@ -6,19 +6,12 @@ import pytest
 
 from qkvary.reports.analysis import analysis_report
 from qkvary.reports.json_data import to_json
-from qkvary.reports.report import walk
-from qkvary.reports.tables import Table
 from tests.analysis.examples import make_analysis
-
-
-def tables() -> dict[str, Table]:
-    report = analysis_report(make_analysis(), "model")
-    blocks = [block for section in report.sections for block in walk(section.blocks)]
-    return {block.key: block for block in blocks if isinstance(block, Table)}
+from tests.reports.subjects import tables
 
 
 def test_tables_have_a_row_per_layer_with_the_value_of_random_weights() -> None:
-    found, layers = tables(), make_analysis().layers
+    found, layers = tables(analysis_report(make_analysis(), "model")), make_analysis().layers
     assert list(found) == ["keys-and-values", "cosines", "ranks", "attention"]
     for key in ("keys-and-values", "cosines", "attention"):
         assert [row[0].raw for row in found[key].rows] == [1, 2, 3]

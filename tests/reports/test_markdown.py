@@ -8,18 +8,11 @@ from qkvary.reports.files import make_files
 from qkvary.reports.markdown import render_markdown, table_markdown
 from qkvary.reports.report import Code, Group, Report, Section, walk
 from qkvary.reports.study import study_report
-from qkvary.reports.tables import Cell, Column, Table, named
+from qkvary.reports.tables import Cell, Table, named
 from qkvary.text import names
 from tests.reports.subjects import SUBJECTS
 from tests.reports.synthetic import make_summary
-
-
-def table(*cells: Cell) -> Table:
-    columns = (
-        Column(key="variant", title="variant", numeric=False),
-        Column(key="mean", title="mean"),
-    )
-    return Table(key="t", title="A table", columns=columns, rows=(cells,), notes=("A note.",))
+from tests.reports.test_tables import table
 
 
 def test_a_table_holds_what_is_printed() -> None:

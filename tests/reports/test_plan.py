@@ -1,14 +1,10 @@
 import dataclasses
-from typing import Any
 
 from qkvary.planning.plans import Plan
 from qkvary.reports.plan import plan_report
-from qkvary.reports.report import Report
+from qkvary.reports.report import Bullets
 from tests.reports.plan_examples import make_plan
-
-
-def section(report: Report, key: str) -> Any:
-    return next(one for one in report.sections if one.key == key)
+from tests.reports.subjects import section
 
 
 def keys(plan: Plan) -> list[str]:
@@ -23,8 +19,8 @@ def test_a_plan_says_the_question_the_answers_and_their_limits() -> None:
     )
     assert report.answer == plan.answer.summary
     assert report.caveats == (plan.answer.caveats[0], *plan.notes)
-    assert section(report, "advice").blocks[0].items == plan.answer.advice
-    assert section(report, "limits").blocks[0].items == plan.answer.caveats[1:]
+    assert section(report, "advice").blocks == (Bullets(plan.answer.advice),)
+    assert section(report, "limits").blocks == (Bullets(plan.answer.caveats[1:]),)
     assert report.data["advice"] == (*plan.answer.summary, *plan.answer.advice)
     assert report.data["caveats"] == plan.answer.caveats
     facts = dict(report.facts)

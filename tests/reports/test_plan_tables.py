@@ -76,7 +76,7 @@ def test_serving_table_says_what_the_plan_says() -> None:
 
 def test_training_table_has_every_variant_once() -> None:
     plan = make_plan(trains=True)
-    table = plan_tables.variants_table(plan)
+    table = plan_tables.training_table(plan)
     assert len(table.rows) == len(plan.answer.rows)
     assert cells(table, "MQA")["published_tokens_per_second"] == "448,000"
     assert "at 40 % of the matrix rate" in table.notes[0]

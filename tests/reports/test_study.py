@@ -6,23 +6,15 @@ import pytest
 
 from qkvary.reports import study_tables
 from qkvary.reports.page import render_page
-from qkvary.reports.report import Bullets, Chart, Fold, Prose, Report, Section, walk
+from qkvary.reports.report import Bullets, Chart, Fold, Prose, walk
 from qkvary.reports.study import records_digest, study_report
 from qkvary.reports.tables import Table
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import RunRow
+from tests.reports.subjects import section, tables
 from tests.reports.synthetic import make_summary
 from tests.studies.made_up import make_record
-
-
-def section(report: Report, key: str) -> Section:
-    return next(one for one in report.sections if one.key == key)
-
-
-def tables(report: Report) -> dict[str, Table]:
-    blocks = [block for one in report.sections for block in walk(one.blocks)]
-    return {block.key: block for block in blocks if isinstance(block, Table)}
 
 
 def test_the_page_opens_with_the_short_answer_and_its_picture() -> None:
@@ -101,12 +93,13 @@ def test_published_language_models_stand_beside_variants_of_language_models() ->
     assert isinstance(note, Prose)
     assert "not of the networks of this study" in note.text
     translators = [dataclasses.replace(one, is_language=False) for one in summary.tables]
-    for other in (
+    others = (
         make_summary(("QKV", "I-K=V"), 2),
         dataclasses.replace(summary, tables=tuple(translators)),
-    ):
-        sections = (one for one in study_report(other).sections if one.key == "published")
-        assert not any(isinstance(block, Fold) for one in sections for block in one.blocks)
+    )
+    for other in others:
+        blocks = section(study_report(other), "published").blocks
+        assert not any(isinstance(block, Fold) for block in blocks)
 
 
 def test_what_chance_scores_stands_below_every_table_with_results() -> None:

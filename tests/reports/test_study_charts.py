@@ -5,7 +5,7 @@ import re
 from qkvary.reports import learning_curves as curves
 from qkvary.reports import study_charts as charts
 from qkvary.reports.variant_styles import family_of
-from qkvary.studies.results.summary import Frontier, LearningCurve
+from qkvary.studies.results.summary import Frontier
 from tests.reports.synthetic import make_summary
 
 
@@ -65,21 +65,6 @@ def test_runs_that_never_solved_are_counted() -> None:
         unsolved = row.solving.runs - row.solving.solved
         if unsolved:
             assert f"{unsolved} of {row.solving.runs}" in drawn
-
-
-def curve(values: list[float]) -> LearningCurve:
-    count = len(values)
-    return LearningCurve(
-        setting="s",
-        variant="QKV",
-        quantity="train loss",
-        steps=tuple(range(count)),
-        seconds=tuple(float(step) for step in range(count)),
-        mean=tuple(values),
-        low=tuple(values),
-        high=tuple(values),
-        runs=(3,) * count,
-    )
 
 
 def test_panels_share_one_scale_and_show_the_baseline() -> None:

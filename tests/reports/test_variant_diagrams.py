@@ -28,26 +28,17 @@ def test_every_variant_has_a_diagram(label: str) -> None:
 
 def test_the_drawing_shows_the_printed_equation() -> None:
     """With what each role reads in place of its letter, the drawn texts are the equation."""
-    for label in EVERY_LABEL:
-        check_equation(label)
-
-
-def check_equation(label: str) -> None:
-    variant = parse_variant(label)
-    texts = [html.unescape(one) for one in re.findall("<text[^>]*>([^<]*)</text>", drawn(label)[1])]
-    # The input, the notes and the three letters come first.
-    *scores, mixture = texts[max(texts.index(letter) for letter in "QKV") + 1 :]
-    scores = [text for text in scores if not re.fullmatch(r"\d+ KV|heads?", text)]
-    drawing = mixture.replace("weights", " ".join(scores))
-    roles = variant.sharing.roles
-    symbols = {
-        letter: "xₕ"
-        if source == "x"
-        else f"x A{source} B{source}"
-        if variant.rank(source)
-        else f"x W{source}"
-        for letter, source in zip("QKV", roles.values(), strict=True)
-    }
-    found = re.sub("[QKV](?![a-z])", lambda letter: symbols[letter[0]], drawing)
     bare = str.maketrans("", "", "() ")
-    assert found.translate(bare) == write_equation(variant).translate(bare), label
+    for label in EVERY_LABEL:
+        variant = parse_variant(label)
+        texts = re.findall("<text[^>]*>([^<]*)</text>", drawn(label)[1])
+        # The input, the notes and the three letters come first.
+        *scores, mixture = texts[max(texts.index(letter) for letter in "QKV") + 1 :]
+        scores = [text for text in scores if not re.fullmatch(r"\d+ KV|heads?", text)]
+        drawing = html.unescape(mixture.replace("weights", " ".join(scores)))
+        symbols: dict[str, str] = {}
+        for letter, source in zip("QKV", variant.sharing.roles.values(), strict=True):
+            learned = f"x A{source} B{source}" if variant.rank(source) else f"x W{source}"
+            symbols[letter] = "xₕ" if source == "x" else learned
+        found = re.sub("[QKV](?![a-z])", lambda one, of=symbols: of[one[0]], drawing)
+        assert found.translate(bare) == write_equation(variant).translate(bare), label

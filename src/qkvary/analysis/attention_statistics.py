@@ -34,9 +34,15 @@ class AttentionStatistics:
         """Add a window, and return its attention weights."""
         weights = self.attention.core.weights(reading.scores)[0]
         self.queries += weights.shape[-1]
-        distances = _distances(weights)
+        index = torch.arange(weights.shape[-1], device=weights.device)
+        distances = (index[:, None] - index).abs().to(weights.dtype)
         self.sums += torch.stack(_describe(weights, distances))
-        hidden = self._find_hidden(reading, weights)
+        variant = self.attention.config.variant
+        penalty = reading.scores.layout.penalty(
+            causal=True, window=variant.window, stride=variant.stride, dtype=weights.dtype
+        )
+        # 0 for visible pairs, and nearly minus infinity for the others.
+        hidden = torch.zeros_like(weights[0]) if penalty is None else penalty[0, 0]
         visible = (hidden == 0).to(weights.dtype)
         uniform = visible / visible.sum(dim=-1, keepdim=True)
         self.uniform_sums += torch.stack(_describe(uniform[None], distances))[:, 0]
@@ -50,22 +56,23 @@ class AttentionStatistics:
 
     def result(self) -> tuple[AttentionReading, ...]:
         """Return the figures of every head."""
-        entropies, distances, diagonals = (self.sums / self.queries).tolist()
-        uniform_entropy, uniform_distance, uniform_diagonal = (
-            self.uniform_sums / self.queries
-        ).tolist()
-        found, parts = list[AttentionReading](), self.parts.cpu()
-        for head in range(len(entropies)):
-            scores, unmasked, masked, by_mask = (_divide(*part[:, head].tolist()) for part in parts)
+        uniform = (self.uniform_sums / self.queries).tolist()
+        parts = self.parts.cpu().permute(2, 0, 1).tolist()
+        found: list[AttentionReading] = []
+        for head, means in enumerate((self.sums / self.queries).mT.tolist()):
+            scores, unmasked, masked, by_mask = (
+                math.sqrt(antisymmetric / symmetric) if symmetric else 0.0
+                for antisymmetric, symmetric in parts[head]
+            )
             found.append(
                 AttentionReading(
                     head=head + 1,
-                    entropy=entropies[head],
-                    uniform_entropy=uniform_entropy,
-                    distance=distances[head],
-                    uniform_distance=uniform_distance,
-                    diagonal=diagonals[head],
-                    uniform_diagonal=uniform_diagonal,
+                    entropy=means[0],
+                    uniform_entropy=uniform[0],
+                    distance=means[1],
+                    uniform_distance=uniform[1],
+                    diagonal=means[2],
+                    uniform_diagonal=uniform[2],
                     score_asymmetry=scores,
                     unmasked_asymmetry=unmasked,
                     asymmetry=masked,
@@ -73,14 +80,6 @@ class AttentionStatistics:
                 )
             )
         return tuple(found)
-
-    def _find_hidden(self, reading: LayerReading, weights: Tensor) -> Float[Tensor, "rows keys"]:
-        """Return 0 for visible pairs, and nearly minus infinity for the others."""
-        variant = self.attention.config.variant
-        penalty = reading.scores.layout.penalty(
-            causal=True, window=variant.window, stride=variant.stride, dtype=weights.dtype
-        )
-        return torch.zeros_like(weights[0]) if penalty is None else penalty[0, 0]
 
 
 def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2 heads"]:
@@ -97,27 +96,16 @@ def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2
 
 def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return sums over queries of entropy, distance and weight of the own token, by head."""
-    return (
-        _add_up(torch.special.entr(weights)),
-        torch.einsum("hij,ij->hi", weights, distances).sum(dim=-1, dtype=torch.float64),
-        weights.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=torch.float64),
+    rows = (
+        torch.special.entr(weights).sum(dim=-1),
+        torch.einsum("hij,ij->hi", weights, distances),
+        weights.diagonal(dim1=-2, dim2=-1),
     )
-
-
-def _add_up(matrix: Tensor) -> Float[Tensor, " heads"]:
-    """Return the sum of each head: rows in their own dtype, which is fast, the rest in float64."""
-    return matrix.sum(dim=-1).sum(dim=-1, dtype=torch.float64)
+    # Rows are added up in their own dtype, which is fast, the rest in float64.
+    entropy, distance, diagonal = (one.sum(dim=-1, dtype=torch.float64) for one in rows)
+    return entropy, distance, diagonal
 
 
 def _add_squares(matrix: Tensor) -> Float[Tensor, " heads"]:
-    """Return the sum of squares of each head, each row in its own dtype as in :func:`_add_up`."""
+    """Return the sum of squares of each head, each row in its own dtype."""
     return torch.linalg.vector_norm(matrix, dim=-1).square().sum(dim=-1, dtype=torch.float64)
-
-
-def _distances(weights: Tensor) -> Float[Tensor, "rows rows"]:
-    index = torch.arange(weights.shape[-1], device=weights.device)
-    return (index[:, None] - index).abs().to(weights.dtype)
-
-
-def _divide(antisymmetric: float, symmetric: float) -> float:
-    return math.sqrt(antisymmetric / symmetric) if symmetric else 0.0

@@ -4,6 +4,8 @@ Never imports torch.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from operator import attrgetter
 from statistics import fmean
 
 from qkvary.analysis.results import KeyValueReading, LayerAnalysis, NetworkAnalysis
@@ -37,12 +39,14 @@ def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
             f"Key and value are one tensor in {where}: nothing is left to tie.",
             _say_asymmetry(analysis),
         )
-    found = [
-        _say_likeness(separate, analysis),
-        *_say_rotation(separate),
-        *_say_cost(separate, analysis),
-        _say_room(separate),
-    ]
+    found = [_say_likeness(separate, analysis)]
+    if any("rotary" in layer.label for layer in separate):
+        found.append(
+            "Keys are rotated, which prevents tying as the network is: one tensor for key and "
+            "value needs a map to the key before the rotation, which the query cannot absorb. "
+            "Forecasts count the loss from one tensor with that map."
+        )
+    found += [*_say_cost(separate, analysis), _say_room(separate)]
     if shared:
         found.append(f"In {count(shared, 'more layer')} key and value are one tensor already.")
     return tuple(found)
@@ -78,71 +82,54 @@ def is_uncertain(layer: LayerAnalysis) -> bool:
 
 def count_directions(head: KeyValueReading) -> int:
     """Return the number of directions that hold 99 % of the joint energy of key and value."""
+    energies = accumulate(value**2 for value in head.spectrum)
     return next(
-        (place for place, held in enumerate(_add_up(head.spectrum), start=1) if held >= ENERGY),
+        (place for place, held in enumerate(energies, start=1) if held >= ENERGY),
         len(head.spectrum),
     )
-
-
-def _add_up(spectrum: Sequence[float]) -> Iterator[float]:
-    total = 0.0
-    for value in spectrum:
-        total += value**2
-        yield total
 
 
 def _say_likeness(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> str:
     explained = fmean(layer.explained for layer in layers)
     chance = fmean(layer.explained_chance for layer in layers)
-    difference = explained - chance
-    if abs(difference) < ALIKE_MARGIN:
-        verdict = "about as alike as two random projections of the same text"
-    elif difference > 0:
-        verdict = "more alike than two random projections of the same text"
-    else:
-        verdict = "less alike than two random projections of the same text"
+    verdict = "more alike than" if explained > chance else "less alike than"
+    if abs(explained - chance) < ALIKE_MARGIN:
+        verdict = "about as alike as"
     return (
-        f"Keys and values are {verdict}: a linear map of the key gives {percent(explained, 0)} of "
-        f"what the value adds to the output, random ones {percent(chance, 0)} (mean of "
-        f"{_all_layers(len(layers), len(analysis.layers))})."
+        f"Keys and values are {verdict} two random projections of the same text: a linear map of "
+        f"the key gives {percent(explained, 0)} of what the value adds to the output, random ones "
+        f"{percent(chance, 0)} (mean of {_all_layers(len(layers), len(analysis.layers))})."
     )
 
 
 def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Iterator[str]:
     trusted = [layer for layer in layers if not is_uncertain(layer)]
     lost = [layer for layer in layers if is_uncertain(layer)]
-    is_whole = len(layers) > 1 and not lost
     where = _all_layers(len(layers), len(analysis.layers))
-    together = f"; in {where} together by {_say_sum(layers)}" * is_whole
+    total = _nats(sum(layer.forecast for layer in layers))
+    together = f"; in {where} together by {total}" if len(layers) > 1 and not lost else ""
     if trusted:
         yield (
             f"One tensor for key and value is forecast to raise the loss of {fixed(analysis.loss)} "
-            f"by {_say_range(trusted)} nats per token, without training"
-            f"{together}."
+            f"by {_say_range(trusted)} nats per token, without training{together}."
         )
     if lost:
-        where = _layers([layer.number for layer in lost]) if trusted else where
+        total = _nats(sum(layer.forecast for layer in lost))
+        if trusted:
+            numbers = listed([str(layer.number) for layer in lost])
+            noun = "layer" if len(lost) == 1 else "layers"
+            where = f"{len(lost)} layers" if len(lost) > MOST_NAMED else f"{noun} {numbers}"
         most = max(layer.score_change for layer in lost)
         yield (
             f"What tying costs in {where} cannot be forecast: one tensor would move scores by up "
             f"to {real(most, 2)} (root mean square), and the loss can rise by much more than the "
-            f"{_say_sum(lost)} nats per token of the second order."
-        )
-
-
-def _say_rotation(layers: Sequence[LayerAnalysis]) -> Iterator[str]:
-    if any("rotary" in layer.label for layer in layers):
-        yield (
-            "Keys are rotated, which prevents tying as the network is: one tensor for key and "
-            "value needs a map to the key before the rotation, which the query cannot absorb. "
-            "Forecasts count the loss from one tensor with that map."
+            f"{total} nats per token of the second order."
         )
 
 
 def _say_noise(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Iterator[str]:
-    found, fitted = (
-        sum(getattr(layer, name) for layer in layers) for name in ("forecast", "fitted_forecast")
-    )
+    found = sum(layer.forecast for layer in layers)
+    fitted = sum(layer.fitted_forecast for layer in layers)
     if analysis.windows < 2:
         yield (
             "One window was read, so that the text that chose the tensors also reads them: the "
@@ -157,17 +144,13 @@ def _say_noise(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> It
 
 
 def _say_range(layers: Sequence[LayerAnalysis]) -> str:
-    least, most = (choose(layers, key=_forecast) for choose in (min, max))
+    least, most = (choose(layers, key=attrgetter("forecast")) for choose in (min, max))
     if len(layers) == 1:
         return f"{_nats(least.forecast)} (layer {least.number})"
     return (
         f"{_nats(least.forecast)} (layer {least.number} alone) to {_nats(most.forecast)} (layer "
         f"{most.number} alone)"
     )
-
-
-def _say_sum(layers: Sequence[LayerAnalysis]) -> str:
-    return _nats(sum(map(_forecast, layers)))
 
 
 def _say_room(layers: Sequence[LayerAnalysis]) -> str:
@@ -197,10 +180,6 @@ def _say_asymmetry(analysis: NetworkAnalysis) -> str:
     )
 
 
-def _forecast(layer: LayerAnalysis) -> float:
-    return layer.forecast
-
-
 def _nats(value: float) -> str:
     return "less than 0.0001" if 0 <= value < 1e-4 else real(value, 2)
 
@@ -210,10 +189,3 @@ def _all_layers(number: int, total: int) -> str:
     if number < total:
         return f"the {count(number, 'layer')} with separate keys and values"
     return "its layer" if number == 1 else f"all {number} layers"
-
-
-def _layers(numbers: Sequence[int]) -> str:
-    if len(numbers) > MOST_NAMED:
-        return f"{len(numbers)} layers"
-    noun = "layer" if len(numbers) == 1 else "layers"
-    return f"{noun} {listed([str(number) for number in numbers])}"

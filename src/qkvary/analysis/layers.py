@@ -10,11 +10,10 @@ from qkvary.analysis.moments import LayerMoments
 from qkvary.analysis.observation import LayerReading
 from qkvary.analysis.ranks import read_ranks
 from qkvary.analysis.results import KeyValueReading, LayerAnalysis
-from qkvary.analysis.subspaces import Chance, HeadMoments
+from qkvary.analysis.subspaces import HeadMoments
 from qkvary.analysis.tying import Tie, cross_forecast, forecast_tie
 from qkvary.arch.labels import format_label
 from qkvary.nn.attention import Attention
-from qkvary.nn.projections import HeadNorm
 from qkvary.nn.role_maps import LinearMap, RoleMaps, make_role_maps
 
 
@@ -22,13 +21,7 @@ class LayerStatistics:
     """The sums that are accumulated for one layer while a text is read."""
 
     def __init__(self, attention: Attention, number: int, seed: int) -> None:
-        """Begin with nothing.
-
-        Args:
-            attention: The layer.
-            number: The layer, counted from 1.
-            seed: The seed of all samples.
-        """
+        """Begin with nothing; layers are numbered from 1, and the seed is that of all samples."""
         self.attention, self.number, self.seed = attention, number, seed
         self.moments = LayerMoments(attention.config, attention.o_proj.weight.device)
         self.statistics = AttentionStatistics(attention)
@@ -84,16 +77,12 @@ class LayerStatistics:
         else:
             roots = [*map(subspaces.square_root, moments.pair_covariance().cpu())]
             keys, values = zip(*(root.split(size, dim=1) for root in roots), strict=True)
+        grouped = queries.sum(dim=1)
         return tuple(
             _compare(
                 head,
                 maps,
-                HeadMoments(
-                    keys=keys[head],
-                    values=values[head],
-                    queries=queries[head].sum(dim=0),
-                    outputs=outputs[head],
-                ),
+                HeadMoments(keys[head], values[head], grouped[head], outputs[head]),
                 (curvature[head], first[head], second[head]),
                 queries[head],
                 chance,
@@ -109,19 +98,14 @@ def _scaled_maps(attention: Attention) -> RoleMaps:
     The score of the layer is the product of these maps divided by the two root mean squares.
     """
     maps = make_role_maps(attention)
-    if attention.query_norm is None or attention.key_norm is None:
-        return maps
-    query, key = (
-        _scale(one, norm)
-        for one, norm in ((maps.query, attention.query_norm), (maps.key, attention.key_norm))
-    )
-    return RoleMaps(query, key, maps.value)
-
-
-def _scale(one: LinearMap, norm: HeadNorm) -> LinearMap:
-    gain = norm.gain.detach().cpu().double()
-    gains = gain.view(len(one.weight), -1) if norm.is_wide else gain.expand(len(one.weight), -1)
-    return LinearMap(one.weight * gains[..., None], one.bias * gains)
+    scaled: list[LinearMap] = []
+    for one, norm in ((maps.query, attention.query_norm), (maps.key, attention.key_norm)):
+        if norm is None:
+            return maps
+        gain, heads = norm.gain.detach().cpu().double(), len(one.weight)
+        gains = gain.view(heads, -1) if norm.is_wide else gain.expand(heads, -1)
+        scaled.append(LinearMap(one.weight * gains[..., None], one.bias * gains))
+    return RoleMaps(scaled[0], scaled[1], maps.value)
 
 
 def _compare(
@@ -130,20 +114,14 @@ def _compare(
     moments: HeadMoments,
     curvatures: tuple[Tensor, Tensor, Tensor],
     queries: Tensor,
-    chance: Chance,
+    chance: tuple[float, float],
     turned: tuple[Tensor, ...],
 ) -> KeyValueReading:
-    """Return the figures of one KV head.
+    """Return the figures of one KV head, counted from 0.
 
-    Args:
-        head: The KV head, counted from 0.
-        maps: The roles of the layer.
-        moments: The second moments of the head over the tokens.
-        curvatures: The curvature of the loss by its keys and values, over the text and over each
-            half.
-        queries: The moments of each of its query heads.
-        chance: The figures of random weights.
-        turned: F U of random orthonormal U, for keys and for values.
+    ``curvatures`` are of the loss by its keys and values, over the text and over each half,
+    ``queries`` the moments of each of its query heads, ``chance`` overlap and explained share of
+    random weights, and ``turned`` is F U of random orthonormal U, for keys and for values.
     """
     keys, values = maps.key.weight[head].mT, maps.value.weight[head].mT
     size = keys.shape[1]
@@ -154,7 +132,7 @@ def _compare(
     seen, read = moments.keys @ readers[0], moments.values @ readers[1]
     spectrum = subspaces.joint_spectrum(seen, read)
     scales = torch.linalg.svdvals(keys @ readers[0]), torch.linalg.svdvals(values @ readers[1])
-    read_chance = subspaces.sample_read_chance(turned[0], turned[1], scales)
+    similarity, lost = subspaces.sample_read_chance(turned[0], turned[1], scales)
     joint = torch.cat((moments.keys, moments.values), dim=1)
     joint_moments = joint.mT @ joint
     tie = forecast_tie(joint_moments, curvatures[0])
@@ -166,15 +144,15 @@ def _compare(
         weight_chance=max(ranks) / len(keys),
         token_cosines=tuple(token_cosines.tolist()),
         token_overlap=subspaces.mean_square(token_cosines),
-        token_chance=chance.overlap,
+        token_chance=chance[0],
         similarity=subspaces.kernel_alignment(seen, read),
-        similarity_chance=read_chance.similarity,
+        similarity_chance=similarity,
         plain_similarity=subspaces.kernel_alignment(moments.keys, moments.values),
         explained=subspaces.explained_share(moments),
-        explained_chance=chance.explained,
+        explained_chance=chance[1],
         spectrum=tuple(spectrum.tolist()),
         lost=subspaces.lost_share(spectrum, size),
-        lost_chance=read_chance.lost,
+        lost_chance=lost,
         forecast=cross_forecast(joint_moments, curvatures[1:]),
         fitted_forecast=tie.forecast,
         score_change=float(changes.clamp(min=0).max().sqrt()),

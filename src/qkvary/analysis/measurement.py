@@ -2,11 +2,12 @@
 
 import copy
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,9 +15,10 @@ from qkvary.analysis.layers import LayerStatistics
 from qkvary.analysis.observation import check_layers, read_window
 from qkvary.analysis.results import LayerAnalysis, NetworkAnalysis
 from qkvary.analysis.settings import FEWEST_TOKENS, AnalysisSettings
-from qkvary.analysis.texts import read_windows
 from qkvary.checkpoints.models import LoadedModel
+from qkvary.data.documents import Document
 from qkvary.data.sources import read_documents
+from qkvary.data.tokenizers import Tokenizer, encode_document
 from qkvary.nn.decoder import device_of
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import require_memory
@@ -24,6 +26,8 @@ from qkvary.storage.errors import UsageError
 
 LONGEST_CONTEXT = 1024
 """Default context for networks whose maximum is longer, in tokens."""
+LETTERS_PER_TOKEN = 32
+"""Number of letters to encode per requested token; a text whose tokens are longer gives fewer."""
 MAP_TOKENS = 48
 """Number of tokens, from the first of the first window, whose attention is shown."""
 TOKENS_PER_HEAD_CHANNEL = 4
@@ -108,7 +112,7 @@ def analyze_windows(
         on_progress(min(done, total), total)
 
     generator = torch.Generator().manual_seed(seed)
-    tokens = targets = count = 0
+    tokens = count = 0
     loss, maps = 0.0, np.zeros((0, 0, 0, 0))
     for count, window in enumerate(windows, start=1):
         _check_tokens(network, window)
@@ -123,7 +127,7 @@ def analyze_windows(
             weights.append(one.add(layer))
             step()
         maps = _keep_maps(weights) if count == 1 else maps
-        tokens, targets = tokens + len(window), targets + reading.targets
+        tokens += len(window)
         loss += reading.loss
     fewest = TOKENS_PER_HEAD_CHANNEL * max(layer.size_per_head for layer in network.config.layers)
     if tokens < fewest:
@@ -141,12 +145,40 @@ def analyze_windows(
         tokens=tokens,
         windows=count,
         context=context,
-        loss=loss / targets,
+        # The first token of a window is not predicted.
+        loss=loss / (tokens - count),
         d_model=network.config.d_model,
         vocabulary=network.config.vocabulary,
         seed=seed,
         maps=maps,
     )
+
+
+def read_windows(
+    documents: Iterable[Document], tokenizer: Tokenizer, *, tokens: int, context: int
+) -> Iterator[Int[Tensor, " tokens"]]:
+    """Yield windows of one document each, in order.
+
+    A document begins with the tokenizer's beginning, or else ends with its separator. Windows of a
+    single token are left out, and only the part of a text that is read is encoded.
+
+    Raises:
+        UsageError: if a document cannot be encoded.
+    """
+    left = tokens
+    for document in documents:
+        text = document.text[: LETTERS_PER_TOKEN * left]
+        try:
+            encoded = encode_document(tokenizer, text)[:left]
+        except ValueError as error:
+            raise UsageError(f"{document.where} cannot be encoded: {error}") from error
+        for start in range(0, len(encoded), context):
+            window = encoded[start : start + context]
+            if len(window) >= FEWEST_TOKENS:
+                left -= len(window)
+                yield torch.tensor(window)
+        if left < FEWEST_TOKENS:
+            return
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from qkvary.analysis.observation import LayerReading
 from qkvary.analysis.tying import DAMPING
 from qkvary.arch.attention import AttentionConfig
 from qkvary.nn.layout import Rotation
-from qkvary.nn.terms import Scores
 
 
 class LayerMoments:
@@ -39,17 +38,12 @@ class LayerMoments:
 
     @torch.no_grad()
     def add(self, reading: LayerReading, generator: torch.Generator) -> None:
-        """Add a window.
-
-        Args:
-            reading: The layer on the window.
-            generator: Draws the keys that queries of a rotary layer are turned to, on the CPU.
-        """
+        """Add a window; the keys that queries of a rotary layer are turned to are drawn."""
         inputs = reading.input.double()
         self.tokens += len(inputs)
         self.input_sum += inputs.sum(dim=0)
         self.input_products += inputs.mT @ inputs
-        queries = scaled_queries(reading.scores, reading.rotation, self.config, generator)
+        queries = scaled_queries(reading, generator)
         self.query_products += queries.mT @ queries
         if len(self.pair_sum):
             pairs = torch.cat((reading.key, reading.value), dim=-1).double()
@@ -86,17 +80,11 @@ class LayerMoments:
         """Return the curvature over each half of the windows; one window is returned twice."""
         if self.windows < 2:
             return (self.curvature(), self.curvature())
-        return tuple(
-            products / tokens
-            for products, tokens in zip(self.gradient_products, self.half_tokens, strict=True)
-        )
+        return tuple(map(torch.div, self.gradient_products, self.half_tokens))
 
 
 def scaled_queries(
-    scores: Scores,
-    rotation: Rotation | None,
-    config: AttentionConfig,
-    generator: torch.Generator,
+    reading: LayerReading, generator: torch.Generator
 ) -> Float[Tensor, "heads tokens head_dim"]:
     """Return the queries of a window as unrotated keys would meet them, times the scale.
 
@@ -105,6 +93,7 @@ def scaled_queries(
     is that over pairs of query and key. Under a soft cap a score follows its product by the slope
     of the cap at that key, which the query is multiplied by.
     """
+    scores, rotation, config = reading.scores, reading.rotation, reading.attention.config
     factor = scores.scale / scores.temperature
     query = scores.query * (factor if scores.gain is None else factor * scores.gain)
     if rotation is None and config.variant.soft_cap is None:

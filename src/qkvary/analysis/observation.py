@@ -6,7 +6,7 @@ are used for.
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -51,8 +51,6 @@ class WindowReading(NamedTuple):
     """The layers in the order in which they ran."""
     loss: float
     """The sum of the losses of the text's actual next tokens, in nats."""
-    targets: int
-    """The number of these tokens."""
 
 
 def read_window(
@@ -60,15 +58,13 @@ def read_window(
 ) -> WindowReading:
     """Run a network on a window of text and return what every attention layer read and did.
 
+    The network is in evaluation mode, :func:`check_layers` accepts its layers, and the window has
+    two tokens or more.
+
     At each position a token is drawn from the network's own prediction; the sampled loss is the sum
     of the cross entropies of these tokens. The second moment of its derivatives is the Gauss-Newton
     curvature of the loss (the Fisher information); the derivatives for the text's own tokens would
     not give it.
-
-    Args:
-        network: A network in evaluation mode whose layers :func:`check_layers` accepts.
-        tokens: The window, at least two tokens.
-        generator: Draws the tokens of the sampled loss, on the CPU.
     """
     with torch.enable_grad(), _observe(network) as calls:
         logits = network.head(network.features(tokens[None]))[0].float()
@@ -76,13 +72,13 @@ def read_window(
             loss = F.cross_entropy(logits[:-1], tokens[1:], reduction="sum")
             drawn = torch.multinomial(logits.softmax(dim=-1).cpu(), 1, generator=generator)
         sampled = F.cross_entropy(logits, drawn[:, 0].to(logits.device), reduction="sum")
-        shifts = [shift for call in calls for shift in (call.key_shift, call.value_shift)]
+        shifts = [shift for _, *some in calls for shift in some]
         gradients = torch.autograd.grad(sampled, shifts)
+    pairs = zip(gradients[::2], gradients[1::2], strict=True)
     readings = [
-        call.describe(key, value)
-        for call, key, value in zip(calls, gradients[::2], gradients[1::2], strict=True)
+        _add_gradients(reading, *pair) for (reading, *_), pair in zip(calls, pairs, strict=True)
     ]
-    return WindowReading(layers=readings, loss=float(loss), targets=len(tokens) - 1)
+    return WindowReading(layers=readings, loss=float(loss))
 
 
 def check_layers(network: LanguageModel) -> None:
@@ -94,71 +90,39 @@ def check_layers(network: LanguageModel) -> None:
     for number, layer in enumerate(network.config.layers, start=1):
         variant = layer.variant
         if variant.core_name != "softmax":
-            raise ValueError(
-                f"expected layers with a softmax, got the core {variant.core_name} in layer "
-                f"{number}"
-            )
-        if variant.diagonal != "none":
-            raise ValueError(
-                "expected scores that are products of query and key, got a normalised diagonal in "
-                f"layer {number}"
-            )
-        if variant.decoupled is not None or variant.latent is not None or variant.kv_norm:
-            raise ValueError(
-                "expected keys and values that are projections of the layer input, got "
-                f"{format_label(variant)} in layer {number}"
-            )
-        if variant.query_form == "residual-gelu":
-            raise ValueError(
-                f"expected queries that are linear in the layer input, got {variant.query_form} "
-                f"in layer {number}"
-            )
+            refused = f"layers with a softmax, got the core {variant.core_name}"
+        elif variant.diagonal != "none":
+            refused = "scores that are products of query and key, got a normalised diagonal"
+        elif variant.decoupled is not None or variant.latent is not None or variant.kv_norm:
+            label = format_label(variant)
+            refused = f"keys and values that are projections of the layer input, got {label}"
+        elif variant.query_form == "residual-gelu":
+            form = variant.query_form
+            refused = f"queries that are linear in the layer input, got {form}"
+        else:
+            continue
+        raise ValueError(f"expected {refused} in layer {number}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """One call of a layer, with zeros added to its keys and values to obtain their derivatives."""
+Call = tuple[LayerReading, Tensor, Tensor]
+"""A layer without derivatives, and the zeros added to its keys and values to obtain them."""
 
-    attention: Attention
-    input: Tensor
-    scores: Scores
-    rotation: Rotation | None
-    value: Tensor
-    key_shift: Tensor
-    value_shift: Tensor
 
-    def describe(self, key_gradient: Tensor, value_gradient: Tensor) -> LayerReading:
-        """Return the reading, with derivatives rotated back to the basis before rotation."""
-        scores, rotation = self.scores, self.rotation
-        names = ("query", "key", "products", "gain", "key_bias", "pair_bias")
-        detached = {
-            name: value.detach()
-            for name in names
-            if isinstance(value := getattr(scores, name), Tensor)
-        }
-        key, value = detached["key"], self.value
-        if rotation is not None:
-            key, key_gradient = rotation.turn_back(key), rotation.rotate(key_gradient, inverse=True)
-            if rotation.value_rope != "none":
-                value = rotation.turn_back(value)
-                value_gradient = rotation.rotate(value_gradient, inverse=True)
-        return LayerReading(
-            attention=self.attention,
-            input=self.input[0],
-            scores=replace(scores, **detached),
-            rotation=rotation,
-            key=key[0],
-            value=value[0],
-            key_gradient=key_gradient[0],
-            value_gradient=value_gradient[0],
-        )
+def _add_gradients(reading: LayerReading, key: Tensor, value: Tensor) -> LayerReading:
+    """Return the reading with derivatives in the basis before rotation."""
+    rotation = reading.rotation
+    if rotation is not None:
+        key = rotation.rotate(key, inverse=True)
+        if rotation.value_rope != "none":
+            value = rotation.rotate(value, inverse=True)
+    return reading._replace(key_gradient=key[0], value_gradient=value[0])
 
 
 @contextmanager
-def _observe(network: LanguageModel) -> Generator[list[_Call]]:
+def _observe(network: LanguageModel) -> Generator[list[Call]]:
     """Record the calls of all layers within a block. A layer may be called several times."""
     layers = [block.attention for block in network.stack.blocks]
-    calls: list[_Call] = []
+    calls: list[Call] = []
     try:
         for layer in layers:
             # Shadows the method of the class until the attribute is deleted.
@@ -171,7 +135,7 @@ def _observe(network: LanguageModel) -> Generator[list[_Call]]:
 
 def _attend(
     attention: Attention,
-    calls: list[_Call],
+    calls: list[Call],
     x: Float[Tensor, "batch queries d_model"],
     *,
     layout: Layout,
@@ -181,18 +145,27 @@ def _attend(
     """Attend as ``Attention.forward`` does without a cache, and record it."""
     del cache, kernel
     heads = attention.read(x, layout)
-    shifts = [torch.zeros_like(one, requires_grad=True) for one in (heads.key, heads.value)]
+    key_shift = torch.zeros_like(heads.key, requires_grad=True)
+    value_shift = torch.zeros_like(heads.value, requires_grad=True)
     # Added before the score terms, because a soft cap already multiplies queries and keys.
-    scores = attention.score(heads._replace(key=heads.key + shifts[0]), layout)
-    call = _Call(
+    scores = attention.score(heads._replace(key=heads.key + key_shift), layout)
+    names = ("query", "key", "products", "gain", "key_bias", "pair_bias")
+    found = {name: getattr(scores, name) for name in names}
+    detached = {name: one.detach() for name, one in found.items() if isinstance(one, Tensor)}
+    key, value, rotation = detached["key"], heads.value.detach(), heads.rotation
+    if rotation is not None:
+        key = rotation.turn_back(key)
+        value = value if rotation.value_rope == "none" else rotation.turn_back(value)
+    reading = LayerReading(
         attention=attention,
-        input=x.detach(),
-        scores=scores,
-        rotation=heads.rotation,
-        value=heads.value.detach(),
-        key_shift=shifts[0],
-        value_shift=shifts[1],
+        input=x.detach()[0],
+        scores=replace(scores, **detached),
+        rotation=rotation,
+        key=key[0],
+        value=value[0],
+        key_gradient=key_shift[0],
+        value_gradient=value_shift[0],
     )
-    calls.append(call)
-    mixed = attention.core(scores, heads.value + call.value_shift, training=False)
+    calls.append((reading, key_shift, value_shift))
+    mixed = attention.core(scores, heads.value + value_shift, training=False)
     return attention.output(attention.restore(mixed, heads), x)

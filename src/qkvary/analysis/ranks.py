@@ -20,9 +20,7 @@ all."""
 def read_ranks(maps: RoleMaps, *, seed: int) -> tuple[RankReading, ...]:
     """Return the effective ranks of W_Q, W_K and W_V, whole and by head, and of W_Q W_K^T by head.
 
-    Args:
-        maps: The roles of a layer.
-        seed: The seed of the random matrices.
+    Random matrices are drawn with the seed.
     """
     found: list[RankReading] = []
     named: dict[MatrixName, Tensor] = {
@@ -55,19 +53,13 @@ def effective_rank(values: Float[Tensor, " values"]) -> EffectiveRank:
     squares = values.square()
     total = float(squares.sum())
     if not total:
-        return EffectiveRank(
-            entropy=0.0,
-            entropy_of_squares=0.0,
-            participation=0.0,
-            energy_90=0,
-            energy_95=0,
-            energy_99=0,
-        )
+        none = {"energy_90": 0, "energy_95": 0, "energy_99": 0}
+        return EffectiveRank(entropy=0.0, entropy_of_squares=0.0, participation=0.0, **none)
     energy = squares.cumsum(0) / total
     held = [int((energy < share - 1e-12).sum()) + 1 for share in (0.90, 0.95, 0.99)]
     return EffectiveRank(
-        entropy=_exp_entropy(values / values.sum()),
-        entropy_of_squares=_exp_entropy(squares / total),
+        entropy=math.exp(float(torch.special.entr(values / values.sum()).sum())),
+        entropy_of_squares=math.exp(float(torch.special.entr(squares / total).sum())),
         participation=total**2 / float(squares.square().sum()),
         energy_90=held[0],
         energy_95=held[1],
@@ -87,11 +79,7 @@ def product_values(
 def sample_rank(rows: int, columns: int, inner: int | None, seed: int) -> EffectiveRank:
     """Return the mean effective ranks of random matrices with independent normal entries.
 
-    Args:
-        rows: Rows.
-        columns: Columns.
-        inner: The inner width of a product of two random matrices; None for one matrix.
-        seed: The seed of the samples.
+    With ``inner``, each is the product of two of that inner width.
     """
     numbers = rows * columns if inner is None else (rows + columns) * inner
     samples = min(max(SAMPLED_NUMBERS // numbers, 1), MOST_SAMPLES)
@@ -100,14 +88,26 @@ def sample_rank(rows: int, columns: int, inner: int | None, seed: int) -> Effect
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    ranks: list[EffectiveRank] = []
-    for _ in range(samples):
-        if inner is None:
-            values = torch.linalg.svdvals(draw(rows, columns))
-        else:
-            values = product_values(draw(rows, inner), draw(columns, inner))
-        ranks.append(effective_rank(values))
-    return _average(ranks)
+    ranks = [
+        effective_rank(
+            torch.linalg.svdvals(draw(rows, columns))
+            if inner is None
+            else product_values(draw(rows, inner), draw(columns, inner))
+        )
+        for _ in range(samples)
+    ]
+
+    def mean(name: str) -> float:
+        return fmean(getattr(rank, name) for rank in ranks)
+
+    return EffectiveRank(
+        entropy=mean("entropy"),
+        entropy_of_squares=mean("entropy_of_squares"),
+        participation=mean("participation"),
+        energy_90=round(mean("energy_90")),
+        energy_95=round(mean("energy_95")),
+        energy_99=round(mean("energy_99")),
+    )
 
 
 def _read(name: MatrixName, head: int | None, matrix: Tensor, seed: int) -> RankReading:
@@ -119,19 +119,4 @@ def _read(name: MatrixName, head: int | None, matrix: Tensor, seed: int) -> Rank
         columns=columns,
         found=effective_rank(torch.linalg.svdvals(matrix)),
         chance=sample_rank(rows, columns, None, seed),
-    )
-
-
-def _exp_entropy(shares: Float[Tensor, " values"]) -> float:
-    return math.exp(float(torch.special.entr(shares).sum()))
-
-
-def _average(ranks: list[EffectiveRank]) -> EffectiveRank:
-    return EffectiveRank(
-        entropy=fmean(rank.entropy for rank in ranks),
-        entropy_of_squares=fmean(rank.entropy_of_squares for rank in ranks),
-        participation=fmean(rank.participation for rank in ranks),
-        energy_90=round(fmean(rank.energy_90 for rank in ranks)),
-        energy_95=round(fmean(rank.energy_95 for rank in ranks)),
-        energy_99=round(fmean(rank.energy_99 for rank in ranks)),
     )

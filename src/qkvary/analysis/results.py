@@ -40,11 +40,8 @@ class RankReading:
     rows: int
     """Number of rows: the channels of the layer input."""
     columns: int
-    """Number of columns."""
     found: EffectiveRank
-    """The effective rank of the weight."""
     chance: EffectiveRank
-    """The mean effective rank of sampled random matrices with independent normal entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +151,6 @@ class LayerAnalysis:
     number: int
     """The layer, counted from 1."""
     label: str
-    """The label of the layer's variant."""
     is_shared: bool
     """Whether key and value read one source."""
     cosines: tuple[CosineReading, ...]
@@ -196,15 +192,12 @@ class NetworkAnalysis:
     tokens: int
     """Number of tokens read."""
     windows: int
-    """Number of windows read."""
     context: int
     """Maximum tokens per window."""
     loss: float
     """The loss on the text, in nats per token."""
     d_model: int
-    """The width of the layer input."""
     vocabulary: int
-    """Number of tokens in the network's vocabulary."""
     seed: int
     """The seed of all random draws."""
     maps: NDArray[np.float64] = field(repr=False, compare=False)

@@ -37,24 +37,6 @@ class HeadMoments(NamedTuple):
     """M_o: W_O W_O^T, summed over the query heads of the group."""
 
 
-class Chance(NamedTuple):
-    """The measures of two independent random weights on the same tokens, averaged over samples."""
-
-    overlap: float
-    """The mean of ``mean_square`` of the principal cosines."""
-    explained: float
-    """The mean of ``explained_share`` with the identity for M_o."""
-
-
-class ReadChance(NamedTuple):
-    """The measures of a head with random weights in place of its own, averaged over samples."""
-
-    similarity: float
-    """The mean of ``kernel_alignment``."""
-    lost: float
-    """The mean of ``lost_share``."""
-
-
 def principal_cosines(one: Matrix, other: Matrix) -> Float[Tensor, " angles"]:
     """Return the cosines of the principal angles between two column spaces, the largest first."""
     left, right = orthonormal_basis(one), orthonormal_basis(other)
@@ -103,11 +85,8 @@ def joint_spectrum(
 
     One tensor of r channels that serves as key and value gives the best approximation of rank r
     (Eckart and Young): what scores and outputs lose is the energy of the other singular values.
-    Squares add up to 1.
-
-    Args:
-        seen: F W_K M_q^1/2, keys as the queries see them.
-        read: F W_V M_o^1/2, values as the output reads them.
+    Squares add up to 1. ``seen`` are keys as the queries see them, F W_K M_q^1/2, and ``read``
+    values as the output reads them, F W_V M_o^1/2.
     """
     least = torch.finfo(seen.dtype).tiny
     halves = [
@@ -143,43 +122,33 @@ def draw_weights(
 def sample_chance(
     keys: Float[Tensor, "samples d_model head_dim"],
     values: Float[Tensor, "samples d_model head_dim"],
-) -> Chance:
-    """Return the figures of random weights on the same tokens.
+) -> tuple[float, float]:
+    """Return the squared cosines and the explained share of each F W_K and F W_V, on average.
 
-    Args:
-        keys: F W_K of each random W_K.
-        values: F W_V of each random W_V.
+    M_o is the identity.
     """
     unit = torch.eye(keys.shape[-1], dtype=keys.dtype)
     heads = [HeadMoments(*pair, unit, unit) for pair in zip(keys, values, strict=True)]
-    return Chance(
-        overlap=fmean(mean_square(principal_cosines(head.keys, head.values)) for head in heads),
-        explained=fmean(map(explained_share, heads)),
-    )
+    overlap = fmean(mean_square(principal_cosines(head.keys, head.values)) for head in heads)
+    return overlap, fmean(map(explained_share, heads))
 
 
 def sample_read_chance(
     keys: Float[Tensor, "samples d_model directions"],
     values: Float[Tensor, "samples d_model directions"],
     scales: tuple[Float[Tensor, " directions"], Float[Tensor, " directions"]],
-) -> ReadChance:
-    """Return the figures of a head whose weights read random directions of the same input.
+) -> tuple[float, float]:
+    """Return similarity and lost share of a head that reads random directions, on average.
 
     A random W_K with the head's own M_q would depend on the basis of the head. So the random
     matrix is W_K M_q^1/2: it has the singular values that the head has, and random directions in
-    their place. The same holds for W_V M_o^1/2.
-
-    Args:
-        keys: F U for the keys, for each matrix U of random orthonormal columns.
-        values: F U for the values.
-        scales: The singular values of W_K M_q^1/2 and of W_V M_o^1/2.
+    their place. The same holds for W_V M_o^1/2. Keys and values are F U for each matrix U of random
+    orthonormal columns, and ``scales`` the singular values of W_K M_q^1/2 and of W_V M_o^1/2.
     """
     seen, read = keys * scales[0], values * scales[1]
     channels = seen.shape[-1]
-    return ReadChance(
-        similarity=fmean(map(kernel_alignment, seen, read)),
-        lost=fmean(lost_share(one, channels) for one in joint_spectrum(seen, read)),
-    )
+    lost = fmean(lost_share(one, channels) for one in joint_spectrum(seen, read))
+    return fmean(map(kernel_alignment, seen, read)), lost
 
 
 def _norm(matrix: Matrix) -> float:

@@ -39,11 +39,7 @@ def forecast_tie(
     C^1/2 [W_K, W_V] M^1/2.
 
     M is damped by a share of S_k^-1 and S_v^-1, which change with the basis of a head as M does, so
-    that the forecast does not.
-
-    Args:
-        moments: S, keys first.
-        curvature: M, in the same order.
+    that the forecast does not. ``moments`` is S, keys first, and ``curvature`` M in the same order.
     """
     joint = len(moments)
     size = joint // 2
@@ -78,10 +74,6 @@ def cross_forecast(
     what they do, and the best tensor drops exactly those, so its own curvature underestimates its
     cost. So the tensor chosen on each half of the text is evaluated with the curvature of the other
     half.
-
-    Args:
-        moments: S, as in :func:`forecast_tie`.
-        curvatures: M of each half.
     """
     one, other = curvatures
     errors = [forecast_tie(moments, chosen).error for chosen in (one, other)]

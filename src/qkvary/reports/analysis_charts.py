@@ -4,10 +4,8 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from markupsafe import Markup
-
 from qkvary.analysis.findings import is_uncertain
-from qkvary.analysis.results import KeyValueReading, LayerAnalysis
+from qkvary.analysis.results import LayerAnalysis
 from qkvary.reports import svg
 from qkvary.reports.variant_styles import FAMILIES, mark
 from qkvary.text import numbers
@@ -17,7 +15,6 @@ WIDTH = 440.0
 TOP, BOTTOM = 34.0, 40.0
 MOST_PANELS = 12
 _PANEL_WIDTH, _PANEL_HEIGHT = 212.0, 148.0
-_PANEL = (40.0, 24.0, _PANEL_WIDTH - 8, _PANEL_HEIGHT - 20)
 _LEAST = 1e-6
 """The smallest value that is drawn: energy of a spectrum, or forecast in nats."""
 _FOUND = FAMILIES[1]
@@ -63,24 +60,29 @@ def layers_chart(layers: Sequence[LayerAnalysis]) -> svg.Drawing:
 
 def spectrum_chart(layer: LayerAnalysis) -> svg.Drawing:
     """Draw what is lost beyond each number of directions, a line for each KV head of a layer."""
-    left, top, right, bottom = _PANEL
     joint = max(len(head.spectrum) for head in layer.key_values)
-    across = svg.Scale(low=0, high=joint, start=left, end=right)
-    up = svg.Scale(low=_LEAST, high=1.0, start=bottom, end=top, logarithmic=True)
-    size = across(joint / 2)
+    plot = svg.Plot(
+        svg.Scale(low=0, high=joint, start=40, end=_PANEL_WIDTH - 8),
+        svg.Scale(low=_LEAST, high=1, start=_PANEL_HEIGHT - 20, end=24, logarithmic=True),
+    )
+    left, top, _, bottom = plot.area
+    size = plot.across(joint / 2)
     parts = [
         svg.text(left, 14, f"layer {layer.number}", "panel-title"),
-        svg.element("rect", x=left, y=top, width=right - left, height=bottom - top, class_="plot"),
+        plot.cover("plot"),
+        *plot.rows((1.0, 1e-2, 1e-4, 1e-6), _power),
+        *(
+            svg.text(plot.across(value), bottom + 14, numbers.tick(value), "tick middle")
+            for value in plot.across.ticks(4)
+        ),
+        svg.line((size, top), (size, bottom), "limit"),
     ]
-    for value in (1.0, 1e-2, 1e-4, 1e-6):
-        parts.append(svg.line((left, up(value)), (right, up(value)), "grid"))
-        parts.append(svg.text(left - 4, up(value) + 3.5, _power(value), "tick end"))
-    parts += [
-        svg.text(across(value), bottom + 14, numbers.tick(value), "tick middle")
-        for value in across.ticks(4)
-    ]
-    parts.append(svg.line((size, top), (size, bottom), "limit"))
-    parts += [_draw_spectrum(head, across, up) for head in layer.key_values]
+    for head in layer.key_values:
+        kept, points = 1.0, [plot.point(0, 1.0)]
+        for place, value in enumerate(head.spectrum, start=1):
+            kept -= value**2
+            points.append(plot.point(place, max(kept, _LEAST)))
+        parts.append(svg.path(points, f"curve f-{_FOUND.key}"))
     lost = max(head.lost for head in layer.key_values)
     return svg.Drawing(
         width=_PANEL_WIDTH,
@@ -90,14 +92,6 @@ def spectrum_chart(layer: LayerAnalysis) -> svg.Drawing:
         f"directions of {joint}.",
         parts=tuple(parts),
     )
-
-
-def _draw_spectrum(head: KeyValueReading, across: svg.Scale, up: svg.Scale) -> Markup:
-    left, points = 1.0, [(across(0), up(1.0))]
-    for place, value in enumerate(head.spectrum, start=1):
-        left -= value**2
-        points.append((across(place), up(max(left, _LEAST))))
-    return svg.path(points, f"curve f-{_FOUND.key}")
 
 
 def _power(value: float) -> str:

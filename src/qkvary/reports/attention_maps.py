@@ -58,7 +58,7 @@ def masses(example: AttentionExample) -> tuple[Mass, ...]:
     distributions.
     """
     layers, heads = example.maps.shape[:2]
-    pairs = _right_cells(example)
+    pairs = _right_cells(example.maps, example.targets)
     if not pairs:
         return ()
     rows, columns = (list(side) for side in zip(*pairs, strict=True))
@@ -83,15 +83,17 @@ def chance(example: AttentionExample) -> float:
     height, width = example.maps.shape[-2:]
     if height != width or np.triu(example.maps, 1).any():
         return 1.0 / width
-    rows = [row for row, _ in _right_cells(example)] or range(height)
+    rows = [row for row, _ in _right_cells(example.maps, example.targets)] or range(height)
     return float(np.mean([1.0 / (row + 1) for row in rows]))
 
 
-def _right_cells(example: AttentionExample) -> list[tuple[int, int]]:
-    height, width = example.maps.shape[-2:]
+def _right_cells(
+    maps: NDArray[np.floating[Any]], targets: Sequence[int | None]
+) -> list[tuple[int, int]]:
+    height, width = maps.shape[-2:]
     return [
         (row, column)
-        for row, column in enumerate(example.targets[:height])
+        for row, column in enumerate(targets[:height])
         if column is not None and 0 <= column < width
     ]
 
@@ -101,12 +103,6 @@ def _is_distribution(weights: NDArray[np.floating[Any]]) -> bool:
     sums = weights.sum(axis=-1)
     is_whole = (abs(sums - 1.0) < _ROUNDING) | (sums == 0.0)
     return bool((weights >= 0.0).all() and is_whole.all() and sums.any())
-
-
-def column_width(examples: Sequence[RunAttention]) -> int:
-    """Return the width in pixels at which the widest of these drawings is legible."""
-    heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
-    return round(18 + heads * (_TILE + _GAP) * 0.85)
 
 
 def map_group(
@@ -122,12 +118,14 @@ def map_group(
         Chart(draw=partial(drawing, one), caption=one.variant, detail=describe(one))
         for one in examples
     )
+    heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
     return Group(
         title=title,
         detail=detail,
         blocks=tuple(charts),
         layout="maps",
-        column=column_width(examples),
+        # The widest of these drawings is legible at this width.
+        column=round(18 + heads * (_TILE + _GAP) * 0.85),
         file=file,
     )
 
@@ -138,7 +136,7 @@ def drawing(example: RunAttention) -> svg.Drawing:
     most = best(example)
     if most is not None:
         summary = f"at most {numbers.percent(most.mass)} on the right cells"
-    elif _right_cells(example):
+    elif _right_cells(example.maps, example.targets):
         summary = "weights of a query do not sum to one"
     else:
         summary = "no single right cell"
@@ -161,33 +159,28 @@ def draw_maps(
     description: str,
     targets: Sequence[int | None] = (),
 ) -> svg.Drawing:
-    """Draw the first heads of some layers.
+    """Draw the first heads of some layers of maps, ``[layers, heads, rows, columns]``.
 
-    Args:
-        maps: ``[layers, heads, rows, columns]``.
-        layers: The layers, counted from 0.
-        title: The title.
-        description: The drawing in words.
-        targets: Per row, the column to outline.
+    ``targets`` has the column to outline in each row.
     """
-    heads = min(maps.shape[1], MOST_HEADS)
-    left, top = 18.0, 18.0
-    width = left + heads * (_TILE + _GAP)
-    height = top + len(layers) * (_TILE + _GAP)
+    step, half = _TILE + _GAP, _TILE / 2
+    columns = [18 + head * step for head in range(min(maps.shape[1], MOST_HEADS))]
     parts: list[Markup | svg.Shared] = [
-        svg.text(left + head * (_TILE + _GAP) + _TILE / 2, 12, f"head {head + 1}", "tick middle")
-        for head in range(heads)
+        svg.text(x + half, 12, f"head {head}", "tick middle")
+        for head, x in enumerate(columns, start=1)
     ]
     for row, layer in enumerate(layers):
-        y = top + row * (_TILE + _GAP)
-        turned = f"rotate(-90 10 {svg.number(y + _TILE / 2)})"
-        parts.append(
-            svg.text(10, y + _TILE / 2, f"layer {layer + 1}", "tick middle", transform=turned)
-        )
-        for head in range(heads):
-            parts.extend(_tile(maps[layer, head], targets, left + head * (_TILE + _GAP), y))
+        y = 18 + row * step
+        turned = f"rotate(-90 10 {svg.number(y + half)})"
+        parts.append(svg.text(10, y + half, f"layer {layer + 1}", "tick middle", transform=turned))
+        for head, x in enumerate(columns):
+            parts.extend(_tile(maps[layer, head], targets, x, y))
     return svg.Drawing(
-        width=width, height=height, title=title, description=description, parts=tuple(parts)
+        width=18 + len(columns) * step,
+        height=18 + len(layers) * step,
+        title=title,
+        description=description,
+        parts=tuple(parts),
     )
 
 
@@ -203,8 +196,7 @@ def _tile(
         outline = "".join(
             f"M{svg.number(column * wide)} {svg.number(row * high)}"
             f"h{svg.number(wide)}v{svg.number(high)}h-{svg.number(wide)}z"
-            for row, column in enumerate(targets[:rows])
-            if column is not None and 0 <= column < columns
+            for row, column in _right_cells(values, targets)
         )
         if outline:
             over += svg.element("path", d=outline, class_="right-cell")
@@ -219,21 +211,10 @@ def shades(values: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
 
 def png(indices: NDArray[np.uint8]) -> bytes:
     """Return a PNG of shades: white for 0, dark blue for 15."""
-    return indexed_png(indices, _palette())
+    places = np.linspace(0, 1, 16)
+    channels = [np.interp(places, (0, 0.35, 0.7, 1), stops) for stops in _STOPS]
+    return indexed_png(indices, np.rint(np.stack(channels, axis=1)).astype(np.uint8).tobytes())
 
 
-_STOPS: tuple[tuple[float, tuple[int, int, int]], ...] = (
-    (0.0, (252, 253, 254)),
-    (0.35, (190, 217, 236)),
-    (0.7, (58, 128, 186)),
-    (1.0, (8, 42, 86)),
-)
-
-
-def _palette() -> bytes:
-    places = [place for place, _ in _STOPS]
-    channels: Sequence[NDArray[np.float64]] = [
-        np.interp(np.linspace(0, 1, 16), places, [float(colour[channel]) for _, colour in _STOPS])
-        for channel in range(3)
-    ]
-    return np.rint(np.stack(channels, axis=1)).astype(np.uint8).tobytes()
+_STOPS = ((252, 190, 58, 8), (253, 217, 128, 42), (254, 236, 186, 86))
+"""Red, green and blue of four shades."""

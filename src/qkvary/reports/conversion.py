@@ -1,6 +1,6 @@
 """The report of a rewrite: what was checked, what became of each layer, how logits differ."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -10,7 +10,7 @@ from qkvary.conversions.rewriting import MOST_DIFFERENCE, Difference, Rewriting
 from qkvary.costs.network import Costs, network_costs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Brief, Table, label, number, plain, tabulate, word
+from qkvary.reports.tables import Brief, Table, label, number, pick, plain, tabulate, word
 from qkvary.text import numbers, units
 
 MOST_MATRICES = 3
@@ -18,33 +18,56 @@ MOST_MATRICES = 3
 
 
 def conversion_report(made: Rewriting, checkpoint: str) -> Report:
-    """Return the report of a rewrite.
+    """Return the report of a rewrite of a named checkpoint."""
+    before, after = map(_count, (made.original, made.network))
+    labels = _labels(made.original), _labels(made.network)
+    tables = (
+        _layers(*labels),
+        _matrices(made),
+        _differences(made),
+        tabulate(
+            "costs",
+            "Costs",
+            [{"network": "before", "costs": before}, {"network": "after", "costs": after}],
+            word("network"),
+            *COST_COLUMNS,
+            number(
+                "cache_bytes_per_token=costs.cache_bytes_per_token",
+                "cache/token",
+                lambda size: plain(size or 0, units.data_size(size or 0)),
+            ),
+        ),
+    )
+    shown = tuple(table for table in tables if table.rows)
 
-    Args:
-        made: The rewrite.
-        checkpoint: The name of the checkpoint.
-    """
-    tables = (_layers(made), _matrices(made), _differences(made), _costs(made))
+    def describe(one: Difference) -> dict[str, Any]:
+        return {**one._asdict(), "tokens": made.tokens}
+
     return Report(
         subject=f"conversion: {checkpoint}",
         question=f"What does {made.name} make of {checkpoint}?",
         lead=f"{made.statement}; holds: {', '.join(made.conditions)}",
-        sections=(
-            Section(
-                key="rewrite",
-                title="Rewrite",
-                blocks=tuple(table for table in tables if table.rows),
-                brief=True,
-            ),
-        ),
+        sections=(Section(key="rewrite", title="Rewrite", blocks=shown, brief=True),),
         caveats=made.notes,
-        data=_data(made, checkpoint),
+        data={
+            "checkpoint": checkpoint,
+            **pick(made, "rewrite=name statement conditions conditioning"),
+            "layers": {"before": labels[0], "after": labels[1]},
+            "float64": describe(made.exact),
+            "stored": describe(made.stored),
+            "parameters": {"before": before.parameters.total, "after": after.parameters.total},
+            "cache_bytes_per_token": {
+                "before": before.cache_bytes_per_token,
+                "after": after.cache_bytes_per_token,
+            },
+            "notes": made.notes,
+        },
     )
 
 
-def _layers(made: Rewriting) -> Table:
+def _layers(labels: Sequence[str], changed: Sequence[str]) -> Table:
     """Return the labels before and after, one row for neighbours that are alike."""
-    pairs = zip(_labels(made.original), _labels(made.network), strict=True)
+    pairs = zip(labels, changed, strict=True)
     rows: list[dict[str, str]] = []
     for (before, after), alike in groupby(enumerate(pairs, 1), key=lambda one: one[1]):
         layers = [layer for layer, _ in alike]
@@ -62,11 +85,10 @@ def _layers(made: Rewriting) -> Table:
 
 
 def _matrices(made: Rewriting) -> Table:
-    worst_first = sorted(made.conditioning, key=attrgetter("number"), reverse=True)
     return tabulate(
         "conditioning",
         "Matrices that are inverted, the worst first",
-        worst_first,
+        sorted(made.conditioning, key=attrgetter("number"), reverse=True),
         word("matrix"),
         number("condition_number=number", "condition number", numbers.real),
         brief=Brief(rows=MOST_MATRICES) if len(made.conditioning) > MOST_MATRICES else None,
@@ -87,53 +109,18 @@ def _differences(made: Rewriting) -> Table:
     )
 
 
-def _costs(made: Rewriting) -> Table:
-    rows = [("before", _count(made.original)), ("after", _count(made.network))]
-    return tabulate(
-        "costs",
-        "Costs",
-        [{"network": name, "costs": found} for name, found in rows],
-        word("network"),
-        number("parameters=costs.parameters.total", write=numbers.whole),
-        number("attention_parameters=costs.parameters.attention", "attention", numbers.whole),
-        number("macs_per_token=costs.macs_per_token", "MACs/token", numbers.compact),
-        number(
-            "cache_bytes_per_token=costs.cache_bytes_per_token",
-            "cache/token",
-            lambda size: plain(size or 0, units.data_size(size or 0)),
-        ),
-    )
+COST_COLUMNS = (
+    number("parameters=costs.parameters.total", write=numbers.whole),
+    number("attention_parameters=costs.parameters.attention", "attention", numbers.whole),
+    number("macs_per_token=costs.macs_per_token", "MACs/token", numbers.compact),
+)
+"""The columns of the costs of a network before and after."""
 
 
-def _labels(network: LanguageModel) -> Iterator[str]:
-    return (format_label(layer.variant) for layer in network.config.layers)
+def _labels(network: LanguageModel) -> list[str]:
+    return [format_label(layer.variant) for layer in network.config.layers]
 
 
 def _count(network: LanguageModel) -> Costs:
     dtype: Any = str(network.embedding.dtype).removeprefix("torch.")
     return network_costs(network.config, dtype=dtype)
-
-
-def _data(made: Rewriting, checkpoint: str) -> dict[str, Any]:
-    def describe(one: Difference) -> dict[str, Any]:
-        return {**one._asdict(), "tokens": made.tokens}
-
-    return {
-        "checkpoint": checkpoint,
-        "rewrite": made.name,
-        "statement": made.statement,
-        "conditions": made.conditions,
-        "conditioning": made.conditioning,
-        "layers": {"before": [*_labels(made.original)], "after": [*_labels(made.network)]},
-        "float64": describe(made.exact),
-        "stored": describe(made.stored),
-        "parameters": {
-            "before": _count(made.original).parameters.total,
-            "after": _count(made.network).parameters.total,
-        },
-        "cache_bytes_per_token": {
-            "before": _count(made.original).cache_bytes_per_token,
-            "after": _count(made.network).cache_bytes_per_token,
-        },
-        "notes": made.notes,
-    }

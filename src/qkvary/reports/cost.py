@@ -92,19 +92,16 @@ def _table(costs: CostComparison) -> Table:
 def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[Field]:
     """Yield the cache per token: one column if mean and growth print the same."""
 
-    def mean(row: CostRow) -> float:
-        return costs.mean_cache_bytes_per_token(row) or 0
+    def mean(row: CostRow) -> Cell:
+        value = costs.mean_cache_bytes_per_token(row) or 0
+        return plain(value, size(value))
 
-    growth = "cache_growth_bytes_per_token"
-    differ = any(size(mean(row)) != size(look_up(row, growth) or 0) for row in costs.rows)
-    yield number(
-        "mean_cache_bytes_per_token=",
-        "cache/token",
-        lambda row: plain(mean(row), size(mean(row))),
-        below="on average" if differ else "",
-    )
+    key, title = "cache_growth_bytes_per_token", "cache/token"
+    differ = any(mean(row).text != size(look_up(row, key) or 0) for row in costs.rows)
+    below = "on average" if differ else ""
+    yield number("mean_cache_bytes_per_token=", title, mean, below=below)
     if differ:
-        yield number(growth, "cache/token", size, below="one more")
+        yield number(key, title, size, below="one more")
 
 
 def _notes(costs: CostComparison, size: Callable[[float], str]) -> Iterator[str]:
@@ -168,7 +165,7 @@ def _row_data(row: CostRow, base: CostRow) -> dict[str, Any]:
         "cache_growth_bytes_per_token": _whole(row.cache_growth_bytes_per_token),
         "cache_bytes": row.cache_bytes,
         "moved_bytes_per_token": row.step and row.step.moved_bytes / row.step.batch,
-        "flops_per_byte": row.step and row.step.flops_per_byte,
+        **pick(row, "flops_per_byte=step.flops_per_byte"),
         "change": {
             "parameters": row.parameters.total - base.parameters.total,
             "macs_per_token": row.decode_macs.total - base.decode_macs.total,

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS
-from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
+from qkvary.inference.evaluation.perplexity import TextScore
 from qkvary.inference.evaluation.task_scores import Metric, Metrics, TaskMeasurement, TaskScore
 from qkvary.inference.evaluation.text_measurement import TextMeasurement
 from qkvary.reports.report import Block, Prose, Report, Section
@@ -17,24 +17,20 @@ from qkvary.text.numbers import MISSING, fixed, whole
 
 
 def evaluation_report(document: Mapping[str, Any]) -> Report:
-    """Return the report of an evaluation.
-
-    Args:
-        document: The figures from :func:`text_data` and :func:`task_data`.
-    """
-    sections: list[Section] = []
-    if "text" in document:
-        sections.append(_section("text", "Text", _show_text(document)))
-    if "lengths" in document:
-        sections.append(
-            _section("lengths", "Lengths", _show_lengths(document["lengths"], document["made_for"]))
-        )
-    if "lm_eval" in document:
-        sections.append(_section("tasks", "Tasks", _show_tasks(document)))
+    """Return the report of the figures from :func:`text_data` and :func:`task_data`."""
+    shown = (
+        ("text", "text", "Text", _show_text),
+        ("lengths", "lengths", "Lengths", _show_lengths),
+        ("lm_eval", "tasks", "Tasks", _show_tasks),
+    )
     return Report(
         subject=f"evaluation: {document['checkpoint']}",
         question=f"How well does {document['checkpoint']} predict?",
-        sections=tuple(sections),
+        sections=tuple(
+            Section(key=key, title=title, blocks=tuple(show(document)), brief=True)
+            for part, key, title, show in shown
+            if part in document
+        ),
         data=document,
     )
 
@@ -48,12 +44,12 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
         "text": _describe_text(measured.score),
     }
     if measured.paper is not None:
-        found["paper"] = _describe(measured.paper, "perplexity real_perplexity")
+        derived = pick(measured.paper, "perplexity real_perplexity")
+        found["paper"] = {**dataclasses.asdict(measured.paper), **derived}
     if measured.lengths:
         found["lengths"] = [
             {
-                "length": row.length,
-                "beyond": row.beyond,
+                **pick(row, "length beyond"),
                 **_describe_text(row.score),
                 "buckets": [dataclasses.asdict(bucket) for bucket in row.buckets],
             }
@@ -65,15 +61,11 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
 def task_data(measured: TaskMeasurement) -> dict[str, Any]:
     """Return all figures of tasks by name."""
     scores = {name: _describe_score(score) for name, score in measured.scores.items()}
-    local = {name: score for name, score in scores.items() if name in LOCAL_TASKS}
-    others = {name: score for name, score in scores.items() if name not in LOCAL_TASKS}
     return {
-        "lm_eval": measured.lm_eval,
-        "limit": measured.reading.limit,
-        "against": measured.against,
-        "tasks": local,
+        **pick(measured, "lm_eval limit=reading.limit against"),
+        "tasks": {name: score for name, score in scores.items() if name in LOCAL_TASKS},
         "mean_of_five": measured.mean and _describe_metrics(measured.mean),
-        "other_tasks": others,
+        "other_tasks": {name: one for name, one in scores.items() if name not in LOCAL_TASKS},
     }
 
 
@@ -101,16 +93,9 @@ def _describe_metric(metric: Metric) -> dict[str, Any]:
     return {**dataclasses.asdict(metric), "distance": metric.distance}
 
 
-def _describe(score: TextScore | PaperScore, derived: str) -> dict[str, Any]:
-    return {**dataclasses.asdict(score), **pick(score, derived)}
-
-
 def _describe_text(score: TextScore) -> dict[str, Any]:
-    return _describe(score, "perplexity bits_per_byte byte_perplexity")
-
-
-def _section(key: str, title: str, blocks: Iterator[Block]) -> Section:
-    return Section(key=key, title=title, blocks=tuple(blocks), brief=True)
+    derived = pick(score, "perplexity bits_per_byte byte_perplexity")
+    return {**dataclasses.asdict(score), **derived}
 
 
 def _error(error: float, *, digits: int = 4) -> str:
@@ -157,23 +142,33 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
             "which the tokenizer begins texts: a network that always saw one can be worse there.",
             small=True,
         )
+    paper = document.get("paper")
+    said_of = {
+        "loss": "as the papers count",
+        "real_loss": "  its text",
+        "pad_loss": "  its padding",
+    }
     rows = [
         ("per real token", text["loss"], text["loss_error"]),
         ("per byte", text["bits_per_byte"] * math.log(2), math.nan),
-        *(_list_paper(document["paper"]) if "paper" in document else ()),
+        *(
+            (said, paper[name], math.nan)
+            for name, said in said_of.items()
+            if paper and math.isfinite(paper[name])
+        ),
     ]
+    write = "{:.4f}".format
     yield tabulate(
         "text",
         "Losses of the text",
         rows,
         word("text=", "", lambda row: plain(row[0])),
-        number("loss=", write=lambda row: plain(row[1], _loss(row[1]) + _error(row[2]))),
+        number("loss=", write=lambda row: plain(row[1], write(row[1]) + _error(row[2]))),
         number("perplexity=", write=lambda row: _perplexity(row[1])),
-        number("bits=", write=lambda row: plain(row[1] / math.log(2), _loss(row[1] / math.log(2)))),
+        number("bits=", write=lambda row: plain(row[1] / math.log(2), write(row[1] / math.log(2)))),
         main=True,
     )
-    if "paper" in document:
-        paper = document["paper"]
+    if paper:
         note = (
             f"as the papers count: {count(paper['rows'], 'document')} of {protocol.context:,} "
             f"targets, {100 * paper['real_share']:.1f} % of them text and the others padding"
@@ -187,14 +182,8 @@ def _perplexity(loss: float) -> Cell:
     return plain(perplexity, _number(perplexity))
 
 
-def _list_paper(paper: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
-    names = {"loss": "as the papers count", "real_loss": "  its text", "pad_loss": "  its padding"}
-    for name, said in names.items():
-        if math.isfinite(paper[name]):
-            yield said, paper[name], math.nan
-
-
-def _show_lengths(lengths: Sequence[Mapping[str, Any]], made_for: int) -> Iterator[Block]:
+def _show_lengths(document: Mapping[str, Any]) -> Iterator[Block]:
+    lengths: Sequence[Mapping[str, Any]] = document["lengths"]
     longest = max(lengths, key=lambda row: row["length"])
     rows = [
         (f"{bucket['first']:,}-{bucket['last']:,}", *(_bucket(row, index) for row in lengths))
@@ -214,7 +203,7 @@ def _show_lengths(lengths: Sequence[Mapping[str, Any]], made_for: int) -> Iterat
     )
     note = f"the same {longest['tokens']:,} tokens, from windows of the lengths above"
     if any(row["beyond"] for row in lengths):
-        note += f"; * more than the {made_for:,} that the network was made for"
+        note += f"; * more than the {document['made_for']:,} that the network was made for"
     yield Prose(note, small=True)
 
 
@@ -227,9 +216,16 @@ def _bucket(row: Mapping[str, Any], index: int) -> Cell:
 
 def _show_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
     tasks: Mapping[str, Mapping[str, Any]] = document["tasks"] | document["other_tasks"]
-    rows: list[Mapping[str, Any]] = [
-        {"name": name, "others": _list_others(task), **task} for name, task in tasks.items()
-    ]
+    rows: list[Mapping[str, Any]] = []
+    for name, task in tasks.items():
+        # The metrics that are no accuracies of choices.
+        lines = [
+            f"{metric} {_number(found['value'], 4)}{_error(found['error'])}"
+            for metric, found in task["metrics"].items()
+            if metric not in {"acc", "acc_norm"}
+        ]
+        others = Cell(raw=", ".join(lines), text="".join(lines[:1]), below=tuple(lines[1:]))
+        rows.append({"name": name, "others": others, **task})
     has_others = any(row["others"].text for row in rows)
     if document["mean_of_five"] is not None:
         no_counts = dict.fromkeys(("fewshot", "documents", "others"), plain(None, ""))
@@ -249,16 +245,6 @@ def _show_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
     if document["against"] is not None:
         yield _show_contamination(tasks)
     yield from (Prose(sentence, small=True) for sentence in _explain(document, tasks))
-
-
-def _list_others(task: Mapping[str, Any]) -> Cell:
-    """Return the metrics of a task that are no accuracies of choices."""
-    lines = [
-        f"{name} {_number(metric['value'], 4)}{_error(metric['error'])}"
-        for name, metric in task["metrics"].items()
-        if name not in {"acc", "acc_norm"}
-    ]
-    return Cell(raw=", ".join(lines), text=lines[0] if lines else "", below=tuple(lines[1:]))
 
 
 def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -305,10 +291,6 @@ def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
         )
     if any(task["cut_prompts"] for task in tasks.values()):
         yield "cut: prompts longer than the network reads, which lost solved examples on the left"
-
-
-def _loss(loss: float) -> str:
-    return f"{loss:.4f}"
 
 
 def _number(figure: float, digits: int = 3) -> str:

@@ -34,10 +34,8 @@ def figure_files(report: Report, formats: Sequence[FigureFormat]) -> dict[str, b
     Raises:
         UsageError: if PNG or PDF is wanted and its converter is not installed.
     """
-    if not formats:
-        return {}
     files: dict[str, bytes] = {}
-    for stem, group in _figures(report):
+    for stem, group in _figures(report) if formats else ():
         drawing = sheet(group)
         for kind in formats:
             files[f"{stem}.{kind}"] = _convert(drawing, kind)

@@ -14,7 +14,6 @@ from qkvary.storage.durable import check_folder, make_directory, write_output
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import StrPath, read_path
 
-RECORD_NAME = "record.json"
 ENDINGS: dict[str, ReportFormat] = {".json": "json", ".html": "html", ".md": "markdown"}
 """The format of a single file, by its suffix."""
 
@@ -58,7 +57,7 @@ def make_files(report: Report, formats: Sequence[ReportFormat]) -> dict[str, byt
         raise ValueError(f"expected formats out of {', '.join(FORMATS)}, got {unknown[0]!r}")
     files: dict[str, bytes] = {}
     if "json" in formats:
-        name = RECORD_NAME if report.record else f"{report.stem}.json"
+        name = "record.json" if report.record else f"{report.stem}.json"
         files[name] = report.record or to_json(report.data).encode()
     if "html" in formats:
         files[f"{report.stem}.html"] = render_page(report).encode()

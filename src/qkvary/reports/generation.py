@@ -1,13 +1,13 @@
 """The report of generated texts: prompts, answers, and the probability of each token."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import Completion, Request
 from qkvary.inference.streaming import detokenize
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Field, Table, number, pick, tabulate, word
+from qkvary.reports.tables import Table, number, pick, tabulate, word
 
 if TYPE_CHECKING:
     from qkvary.inference.beams import Beam
@@ -22,12 +22,7 @@ def generation_report(
 ) -> Report:
     """Return the report of generated texts; its document is one answer, or a list of several.
 
-    Args:
-        tokenizer: The tokenizer of the network.
-        prompts: The texts that were continued.
-        requests: The requests made of them.
-        answers: The answers, in order.
-        beams: The beams of each answer; none without beam search.
+    ``beams`` has those of each answer, or nothing without beam search.
     """
     documents: list[dict[str, Any]] = [
         {
@@ -65,19 +60,18 @@ def _list_logprobs(tokenizer: Tokenizer, request: Request, answer: Completion) -
             answer.tokens, before[: len(answer.tokens)], answer.logprobs or (), strict=True
         )
     ]
-    write: Callable[[Any], str] = "{:.4f}".format
-    return _table(rows, number("token"), word("text"), number("log", "log-probability", write))
+    log = number("log", "log-probability", "{:.4f}".format)
+    return tabulate("tokens", "", rows, number("token"), word("text"), log, main=True)
 
 
 def _list_beams(beams: "list[Beam]") -> Table:
-    return _table(
+    return tabulate(
+        "tokens",
+        "",
         beams,
         number("score", write="{:.4f}".format),
         number("logprob", "log-probability", "{:.4f}".format),
         number("tokens", write=lambda tokens: str(len(tokens))),
         word("text", write=repr),
+        main=True,
     )
-
-
-def _table(rows: Sequence[object], *fields: Field) -> Table:
-    return tabulate("tokens", "", rows, *fields, main=True)

@@ -18,9 +18,7 @@ def to_json(document: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> Any:
     """Return JSON-ready data of dataclasses, mappings, sequences and paths."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
+        return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         pairs = cast("Mapping[Any, Any]", value)
         return {str(key): _plain(item) for key, item in pairs.items()}

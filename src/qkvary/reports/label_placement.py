@@ -32,7 +32,7 @@ class Label:
     x: float
     """The left end of the text, in pixels."""
     y: float
-    """The baseline of the text, in pixels."""
+    """Its baseline."""
     leader: tuple[float, float] | None
     """Where the line from the point to the name ends; None if the name is next to the point."""
 
@@ -52,20 +52,18 @@ def text_width(text: str) -> float:
 
 
 def place(spots: Sequence[Spot], obstacles: Sequence[Box], area: Box) -> list[Label | None]:
-    """Find a place for each name.
+    """Return the label of each spot, None without room.
 
-    Args:
-        spots: The points, in the order of the answer.
-        obstacles: Boxes that no name may touch: markers, error bars.
-        area: The area of names.
-
-    Returns:
-        One label per spot; None without room.
+    No name leaves the area or touches an obstacle: a marker, an error bar.
     """
+
+    def crowding(index: int) -> int:
+        here = spots[index]
+        return sum(math.hypot(here.x - one.x, (here.y - one.y) * 2) < 60 for one in spots)
+
     taken = list(obstacles)
     found: dict[int, Label | None] = {}
-    crowding = sorted(range(len(spots)), key=lambda i: (-_neighbours(spots, i), spots[i].y, i))
-    for index in crowding:
+    for index in sorted(range(len(spots)), key=lambda i: (-crowding(i), spots[i].y, i)):
         label = _first_free(spots[index], taken, area)
         found[index] = label
         if label:
@@ -76,40 +74,31 @@ def place(spots: Sequence[Spot], obstacles: Sequence[Box], area: Box) -> list[La
 
 
 def stack(wanted: Sequence[tuple[float, float]], top: float, bottom: float) -> list[float]:
-    """Move the boxes of one column apart, each as little as possible.
+    """Move the boxes of one column apart, each as little as possible, and return their middles.
 
-    Args:
-        wanted: The preferred middle and the height of each box.
-        top: The minimum top of the first box.
-        bottom: The maximum bottom of the last box; a column without room exceeds it.
-
-    Returns:
-        The middles, in the order of the boxes.
+    Each box wants a middle and has a height. A column without room exceeds the bottom.
     """
+
+    def edge_of(members: list[int], tall: float, begins: float) -> float:
+        return max(top, min(begins / len(members), bottom - tall))
+
     # Blocks of touching boxes: members, height, and the sum of their preferred starts.
     blocks: list[tuple[list[int], float, float]] = []
     for index in sorted(range(len(wanted)), key=lambda i: wanted[i][0]):
         middle, height = wanted[index]
-        members, tall, begins = [index], height, middle - height / 2
-        while blocks and _begin(blocks[-1], top, bottom) + blocks[-1][1] > _begin(
-            (members, tall, begins), top, bottom
-        ):
+        block = [index], height, middle - height / 2
+        while blocks and edge_of(*blocks[-1]) + blocks[-1][1] > edge_of(*block):
+            members, tall, begins = block
             above, high, first = blocks.pop()
-            begins = first + begins - high * len(members)
-            members, tall = above + members, high + tall
-        blocks.append((members, tall, begins))
+            block = above + members, high + tall, first + begins - high * len(members)
+        blocks.append(block)
     places = [0.0] * len(wanted)
     for block in blocks:
-        edge = _begin(block, top, bottom)
+        edge = edge_of(*block)
         for index in block[0]:
             places[index] = edge + wanted[index][1] / 2
             edge += wanted[index][1]
     return places
-
-
-def _begin(block: tuple[list[int], float, float], top: float, bottom: float) -> float:
-    members, tall, begins = block
-    return max(top, min(begins / len(members), bottom - tall))
 
 
 def boxes_along(corners: Sequence[tuple[float, float]]) -> list[Box]:
@@ -118,11 +107,6 @@ def boxes_along(corners: Sequence[tuple[float, float]]) -> list[Box]:
         (min(x0, x1) - 1, min(y0, y1) - 1, max(x0, x1) + 1, max(y0, y1) + 1)
         for (x0, y0), (x1, y1) in itertools.pairwise(corners)
     ]
-
-
-def _neighbours(spots: Sequence[Spot], index: int) -> int:
-    here = spots[index]
-    return sum(math.hypot(here.x - other.x, (here.y - other.y) * 2) < 60 for other in spots)
 
 
 def _box(x: float, y: float, text: str) -> Box:
@@ -154,38 +138,31 @@ def _first_free(spot: Spot, taken: list[Box], area: Box) -> Label | None:
     for x, y in beside:
         if _free(_box(x, y, spot.text), taken, area):
             return Label(text=spot.text, x=x, y=y, leader=None)
-    # A leader that crosses something is better than a point without a name.
-    return _further(spot, width, taken, area, crossing=False) or _further(
-        spot, width, taken, area, crossing=True
-    )
-
-
-def _further(
-    spot: Spot, width: float, taken: list[Box], area: Box, *, crossing: bool
-) -> Label | None:
-    for radius in range(20, 320, 6):
-        for turn in range(24):
-            angle = math.tau * (turn * 7 % 24) / 24
-            x = spot.x + radius * 1.3 * math.cos(angle) - width / 2
-            y = spot.y + radius * math.sin(angle) + 4
-            box = _box(x, y, spot.text)
+    crossing: Label | None = None
+    for radius, turn in itertools.product(range(20, 320, 6), range(24)):
+        angle = math.tau * (turn * 7 % 24) / 24
+        x = spot.x + radius * 1.3 * math.cos(angle) - width / 2
+        y = spot.y + radius * math.sin(angle) + 4
+        box = _box(x, y, spot.text)
+        if _free(box, taken, area):
             end = (min(max(spot.x, box[0]), box[2]), min(max(spot.y, box[1]), box[3]))
-            if _free(box, taken, area) and (crossing or _clear(spot, end, taken)):
-                return Label(text=spot.text, x=x, y=y, leader=end)
-    return None
+            label = Label(text=spot.text, x=x, y=y, leader=end)
+            # A leader may cross what is near its own point.
+            beads = [
+                bead
+                for bead in _beads(spot, end)
+                if math.hypot(bead[0] - spot.x, bead[1] - spot.y) > 14
+            ]
+            if not any(_touch(bead, other) for bead in beads for other in taken):
+                return label
+            crossing = crossing or label
+    # A leader that crosses something is better than a point without a name.
+    return crossing
 
 
 def _free(box: Box, taken: list[Box], area: Box) -> bool:
     inside = box[0] >= area[0] and box[1] >= area[1] and box[2] <= area[2] and box[3] <= area[3]
     return inside and not any(_touch(box, other) for other in taken)
-
-
-def _clear(spot: Spot, end: tuple[float, float], taken: list[Box]) -> bool:
-    """Return whether a leader crosses nothing except near its own point."""
-    beads = [
-        bead for bead in _beads(spot, end) if math.hypot(bead[0] - spot.x, bead[1] - spot.y) > 14
-    ]
-    return not any(_touch(bead, other) for bead in beads for other in taken)
 
 
 def _touch(one: Box, other: Box) -> bool:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from qkvary.reports import label_placement, svg
 from qkvary.reports.report import Chart
 from qkvary.reports.variant_styles import family_of
-from qkvary.studies.results.summary import LearningCurve, Summary
+from qkvary.studies.results.summary import LearningCurve
 from qkvary.text import names, numbers
 
 Axis = Literal["steps", "seconds"]
@@ -28,7 +28,6 @@ _DASHES = ("", "6 3", "2 3", "8 2 2 2")
 _LEFT, _TOP, _BOTTOM = 46.0, 26.0, 34.0
 """Margins in pixels of a chart with several variants."""
 _WIDTH, _HEIGHT = 212.0, 148.0
-_AREA = (36.0, 24.0, _WIDTH - 8, _HEIGHT - 20)
 
 
 def thinned(length: int, points: int = POINTS) -> list[int]:
@@ -38,19 +37,9 @@ def thinned(length: int, points: int = POINTS) -> list[int]:
     return sorted({round(index * (length - 1) / (points - 1)) for index in range(points)})
 
 
-def headline_quantities(summary: Summary) -> dict[str, str]:
-    """Return for each setting the recorded quantity that follows its headline metric."""
-    metrics = {run.setting: run.metric for run in summary.runs if run.metric}
-    found: dict[str, list[str]] = {}
-    for curve in summary.curves:
-        found.setdefault(curve.setting, []).append(curve.quantity)
-    return {
-        setting: _headline(list(dict.fromkeys(quantities)), metrics.get(setting, ""))
-        for setting, quantities in found.items()
-    }
-
-
-def _headline(quantities: Sequence[str], metric: str) -> str:
+def headline_quantity(curves: Sequence[LearningCurve], metric: str) -> str:
+    """Return the recorded quantity of a setting that follows its headline metric."""
+    quantities = [curve.quantity for curve in curves]
     last = metric.replace("_", " ").split()[-1] if metric else ""
     for wanted in (f"validation {last}", "validation loss"):
         if wanted in quantities:
@@ -60,10 +49,10 @@ def _headline(quantities: Sequence[str], metric: str) -> str:
 
 def panels(curves: Sequence[LearningCurve], axis: Axis, baseline: str) -> tuple[Chart, ...]:
     """Return the curves of one setting and quantity, one panel each, on one scale."""
-    across, up = _scales(curves, axis)
+    plot = _plot(curves, axis)
     behind = next((curve for curve in curves if curve.variant == baseline), None)
     return tuple(
-        Chart(draw=partial(_panel, curve, behind, axis, across, up, baseline)) for curve in curves
+        Chart(draw=partial(_panel, plot, curve, behind, axis, baseline)) for curve in curves
     )
 
 
@@ -76,10 +65,8 @@ def count_runs(curves: Iterable[LearningCurve]) -> str:
     return names.count(high, "run") if low == high else f"{low} to {high} runs"
 
 
-def _scales(curves: Sequence[LearningCurve], axis: Axis) -> tuple[svg.Scale, svg.Scale]:
-    places = [
-        place for curve in curves for place in (curve.steps if axis == "steps" else curve.seconds)
-    ]
+def _plot(curves: Sequence[LearningCurve], axis: Axis) -> svg.Plot:
+    places = [place for curve in curves for place in getattr(curve, axis)]
     ends = [value for curve in curves for value in (*curve.low, *curve.high)]
     usable = sorted(value for value in ends if math.isfinite(value))
     if len(usable) > 50:
@@ -88,74 +75,55 @@ def _scales(curves: Sequence[LearningCurve], axis: Axis) -> tuple[svg.Scale, svg
         usable = usable[len(usable) // 200 : len(usable) - len(usable) // 100]
     low, high = svg.padded(usable, 0.05)
     far = max((float(place) for place in places if math.isfinite(place)), default=1.0) or 1.0
-    left, top, right, bottom = _AREA
-    return svg.Scale(low=0, high=far, start=left, end=right), svg.Scale(
-        low=low, high=high, start=bottom, end=top
+    return svg.Plot(
+        svg.Scale(low=0, high=far, start=36, end=_WIDTH - 8),
+        svg.Scale(low=low, high=high, start=_HEIGHT - 20, end=24),
     )
 
 
 def _panel(
-    curve: LearningCurve,
-    behind: LearningCurve | None,
-    axis: Axis,
-    across: svg.Scale,
-    up: svg.Scale,
-    baseline: str,
+    plot: svg.Plot, curve: LearningCurve, behind: LearningCurve | None, axis: Axis, baseline: str
 ) -> svg.Drawing:
+    def places(one: LearningCurve, values: Sequence[float]) -> list[svg.Point]:
+        where: Sequence[float] = getattr(one, axis)
+        return [
+            plot.point(where[index], values[index])
+            for index in thinned(len(values))
+            if math.isfinite(values[index]) and math.isfinite(where[index])
+        ]
+
     family = family_of(curve.variant, baseline)
-    left = _AREA[0]
+    title = names.short(curve.variant, 24)
     parts: list[Markup | svg.Shared] = [
-        svg.text(left, 14, names.short(curve.variant, 24), f"panel-title t-{family.key}"),
-        svg.Shared(parts=_grid(across, up)),
+        svg.text(plot.across.start, 14, title, f"panel-title t-{family.key}"),
+        svg.Shared(parts=_grid(plot)),
     ]
     if behind is not None and behind is not curve:
-        line = svg.path(_places(behind, behind.mean, axis, across, up), "behind")
-        parts.append(svg.Shared(parts=line))
-    upper = _places(curve, curve.high, axis, across, up)
-    lower = _places(curve, curve.low, axis, across, up)
+        parts.append(svg.Shared(parts=svg.path(places(behind, behind.mean), "behind")))
+    upper, lower = places(curve, curve.high), places(curve, curve.low)
     if len(upper) > 1:
         parts.append(svg.path([*upper, *reversed(lower)], f"band f-{family.key}", closed=True))
-    parts.append(svg.path(_places(curve, curve.mean, axis, across, up), f"curve f-{family.key}"))
+    parts.append(svg.path(places(curve, curve.mean), f"curve f-{family.key}"))
     last = next((value for value in reversed(curve.mean) if math.isfinite(value)), None)
-    description = (
-        f"{curve.quantity} over {axis}; mean at the end {numbers.real(last)}. "
-        "Band: smallest to largest."
-    )
     return svg.Drawing(
         width=_WIDTH,
         height=_HEIGHT,
         title=names.short(curve.variant, 60),
-        description=description,
+        description=f"{curve.quantity} over {axis}; mean at the end {numbers.real(last)}. "
+        "Band: smallest to largest.",
         parts=tuple(parts),
     )
 
 
-def _grid(across: svg.Scale, up: svg.Scale) -> Markup:
+def _grid(plot: svg.Plot) -> Markup:
     """Draw the area of a panel with its grid, which all panels on one scale share."""
-    left, top, right, bottom = _AREA
-    parts = [
-        svg.element("rect", x=left, y=top, width=right - left, height=bottom - top, class_="plot")
-    ]
-    for value in up.ticks(3):
-        parts.append(svg.line((left, up(value)), (right, up(value)), "grid"))
-        parts.append(svg.text(left - 4, up(value) + 3.5, numbers.tick(value), "tick end"))
-    for value in across.ticks(3):
-        anchor = "end" if across(value) > right - 14 else ("" if value == 0 else "middle")
-        parts.append(
-            svg.text(across(value), bottom + 14, numbers.tick(value), f"tick {anchor}".strip())
-        )
+    _, _, right, bottom = plot.area
+    parts = [plot.cover("plot"), *plot.rows(plot.up.ticks(3), numbers.tick)]
+    for value in plot.across.ticks(3):
+        x = plot.across(value)
+        style = "tick end" if x > right - 14 else ("tick" if value == 0 else "tick middle")
+        parts.append(svg.text(x, bottom + 14, numbers.tick(value), style))
     return Markup("").join(parts)
-
-
-def _places(
-    curve: LearningCurve, values: Sequence[float], axis: Axis, across: svg.Scale, up: svg.Scale
-) -> list[svg.Point]:
-    where = curve.steps if axis == "steps" else curve.seconds
-    return [
-        (across(where[index]), up(values[index]))
-        for index in thinned(len(values))
-        if math.isfinite(values[index]) and math.isfinite(where[index])
-    ]
 
 
 def curves_chart(
@@ -166,11 +134,7 @@ def curves_chart(
 ) -> svg.Drawing:
     """Draw one quantity of several variants over steps, each with its name at its last point.
 
-    Args:
-        curves: The curves.
-        baseline: The baseline of the study.
-        behind: Further curves to draw in grey below the others, where they fit on the same scale.
-        size: Width and height.
+    Curves ``behind`` are drawn in grey below the others, where they fit on the same scale.
     """
     labels = [names.short(curve.variant) for curve in curves]
     right = size[0] - 8 - max(map(label_placement.text_width, labels), default=0.0)

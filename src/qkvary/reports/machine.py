@@ -12,12 +12,7 @@ TESTED_TORCH = "2.13"
 
 
 def machine_report(found: Mapping[str, Any]) -> Report:
-    """Return the report of a machine.
-
-    Args:
-        found: Facts by name about its ``environment``, ``packages``, ``torch`` (``None`` without)
-            and the ``folder`` of runs.
-    """
+    """Return the report of a machine: ``environment``, ``packages``, ``torch``, ``folder``."""
     problems = list(_problems(found))
     return Report(
         subject="this machine",

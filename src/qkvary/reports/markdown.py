@@ -4,16 +4,14 @@ import re
 from collections.abc import Iterator
 
 from qkvary.reports.report import Block, Bullets, Chart, Code, Fold, Group, Pairs, Prose, Report
-from qkvary.reports.tables import Table, one_line
+from qkvary.reports.tables import Table
 from qkvary.text import names
 
 
 def render_markdown(report: Report, folder: str = "") -> str:
     """Return the report with every table, and with its picture, or all drawings if it has none.
 
-    Args:
-        report: The report.
-        folder: Where its drawings are written as SVG, as seen from the document; empty for nowhere.
+    Drawings are in ``folder`` as SVG, as seen from the document; if it is empty, they are nowhere.
     """
     lines = [f"# {names.markdown(report.question)}", ""]
     lines += [f"{names.markdown(report.subject.capitalize())}.", ""]
@@ -102,7 +100,8 @@ def _table(table: Table) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield f"| {' | '.join(rules)} |"
     for row in table.rows:
-        yield f"| {' | '.join(names.markdown(one_line(cell)) for cell in row)} |"
+        cells = (names.markdown(" ".join((cell.text, *cell.below)).strip()) for cell in row)
+        yield f"| {' | '.join(cells)} |"
     for note in table.notes:
         yield from ("", names.markdown(note))
     yield ""

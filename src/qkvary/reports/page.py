@@ -9,6 +9,7 @@ import functools
 import hashlib
 import itertools
 import re
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -25,12 +26,7 @@ from qkvary.text import names
 
 
 def render_page(report: Report, *, refresh_seconds: int = 0) -> str:
-    """Return the HTML document of a report.
-
-    Args:
-        report: The report.
-        refresh_seconds: Seconds after which the page reloads itself; 0 for never.
-    """
+    """Return the HTML document of a report, which reloads itself if seconds are given."""
     script = _template_file("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     return _render(
@@ -84,21 +80,21 @@ def _environment() -> SandboxedEnvironment:
         trim_blocks=True,
         lstrip_blocks=True,
         loader=FunctionLoader(_template_file),
-        finalize=_finalize,
+        finalize=_clean,
     )
     filters: dict[str, Any] = {
         "clip": names.clip,
         "kind": _kind,
         "sort_value": _sort_value,
-        "sorts_apart": _sorts_apart,
         "swatch": _swatch,
-        "unbroken": _unbroken,
+        # No break after the minus of a label such as Q-K=V.
+        "unbroken": partial(re.sub, r"(?<=[A-Z\])])-(?=[A-Z(\d])", "-\N{WORD JOINER}"),
     }
     environment.filters.update(filters)
     return environment
 
 
-def _finalize(value: object) -> object:
+def _clean(value: object) -> object:
     """Clean every text on its way into the page; markup was cleaned when it was made."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return names.clean(value)
@@ -109,22 +105,14 @@ def _kind(block: Block) -> str:
     return type(block).__name__
 
 
-def _sorts_apart(cell: Cell) -> bool:
-    """Return whether a cell needs a separate number for sorting."""
-    if isinstance(cell.raw, bool) or not isinstance(cell.raw, int | float):
-        return False
-    # The page's script treats a text as a number exactly if this matches.
-    return re.fullmatch(r"-?[\d,]+(\.\d+)?", cell.text) is None or bool(cell.below)
-
-
 def _sort_value(cell: Cell) -> str:
-    """Return a cell's number with the digits that sorting needs."""
+    """Return the number by which a cell is sorted, empty if its text is that number or none."""
+    if isinstance(cell.raw, bool) or not isinstance(cell.raw, int | float):
+        return ""
+    # The page's script treats a text as a number exactly if this matches.
+    if re.fullmatch(r"-?[\d,]+(\.\d+)?", cell.text) and not cell.below:
+        return ""
     return f"{cell.raw:.6g}" if isinstance(cell.raw, float) else str(cell.raw)
-
-
-def _unbroken(sentence: str) -> str:
-    """Keep the labels in a sentence on one line: no break after the minus of ``Q-K=V``."""
-    return re.sub(r"(?<=[A-Z\])])-(?=[A-Z(\d])", "-\N{WORD JOINER}", sentence)
 
 
 def _swatch(mark: Drawing) -> Markup:

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from qkvary.costs.decoding import weight_bytes
-from qkvary.costs.devices import Device
 from qkvary.costs.exact_savings import Saving
 from qkvary.costs.parameters import model_parameters
 from qkvary.planning.advice import ServedVariant, nearest_size
@@ -22,10 +21,17 @@ from qkvary.planning.plans import Plan, ServingAnswer
 from qkvary.planning.quality import Quality
 from qkvary.planning.training_advice import TrainedVariant
 from qkvary.reports.plan_charts import cache_chart, users_chart
-from qkvary.reports.plan_tables import cache_table, engines_table, users_table, variants_table
+from qkvary.reports.plan_tables import (
+    cache_table,
+    engines_table,
+    serving_table,
+    training_table,
+    users_table,
+)
 from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import Block, Bullets, Chart, Group, Pairs, Prose, Report, Section
-from qkvary.reports.tables import pick
+from qkvary.reports.svg import Drawing
+from qkvary.reports.tables import Table, pick
 from qkvary.text import names, numbers, units
 
 
@@ -33,11 +39,9 @@ def plan_report(plan: Plan) -> Report:
     """Return the report of a plan of serving or training."""
     answer = plan.answer
     serving = answer if isinstance(answer, ServingAnswer) else None
-    variants = variants_table(plan)
-    cache, users = (
-        (compute_cache_curves(plan), compute_user_curves(plan)) if serving else (None, None)
-    )
-    missing = _explain_missing(cache, users) if serving else ""
+    variants = serving_table(plan, serving) if serving else training_table(plan)
+    curves = (compute_cache_curves(plan), compute_user_curves(plan)) if serving else (None, None)
+    missing = _explain_missing(*curves) if serving else ""
     blocks: tuple[Block, ...] = (variants, Prose(missing, small=True)) if missing else (variants,)
     sections = (
         *([_savings(plan, serving)] if serving else []),
@@ -45,12 +49,17 @@ def plan_report(plan: Plan) -> Report:
         *([_engines(plan, serving)] if serving else []),
         *_sentences("advice", "Further advice", answer.advice),
         *_sentences("limits", "Limits of the published figures", answer.caveats[1:]),
-        *_charts(cache, users, decimal=plan.decimal),
+        *_charts(*curves, decimal=plan.decimal),
         *_published(plan),
     )
+    demand, name = plan.demand, names.clip(plan.model.name, 80)
+    device, tokens = names.clip(demand.device.title, 80), names.count(demand.context, "token")
+    users = names.count(demand.users, "user")
     return Report(
         subject=f"plan: {plan.model.name}",
-        question=_question(plan),
+        question=f"What serves {users} of {tokens} with {name} on {device}?"
+        if serving
+        else f"What trains {name} on sequences of {tokens} on {device}?",
         lead=f"{names.count(len(plan.model.layers), 'layer')}: {plan.layers}",
         answer=answer.summary,
         caveats=(*answer.caveats[:1], *plan.notes),
@@ -67,18 +76,8 @@ def _sentences(key: str, title: str, sentences: tuple[str, ...]) -> Iterator[Sec
         yield Section(key=key, title=title, blocks=(Bullets(sentences),), full=True)
 
 
-def _question(plan: Plan) -> str:
-    demand, name = plan.demand, names.clip(plan.model.name, 80)
-    device = names.clip(demand.device.title, 80)
-    tokens = names.count(demand.context, "token")
-    if isinstance(plan.answer, ServingAnswer):
-        users = names.count(demand.users, "user")
-        return f"What serves {users} of {tokens} with {name} on {device}?"
-    return f"What trains {name} on sequences of {tokens} on {device}?"
-
-
 def _facts(plan: Plan, serving: ServingAnswer | None) -> Iterator[tuple[str, str]]:
-    demand, size = plan.demand, _size(plan)
+    demand, size = plan.demand, partial(units.data_size, decimal=plan.decimal)
     yield "parameters", numbers.compact(model_parameters(plan.model).total)
     yield "layers", numbers.whole(len(plan.model.layers))
     yield f"weights in {demand.weights.name}", size(weight_bytes(plan.model, demand.weights))
@@ -96,28 +95,40 @@ def _facts(plan: Plan, serving: ServingAnswer | None) -> Iterator[tuple[str, str
         yield "price of a device", f"{numbers.money(demand.price)} per month"
 
 
-def _size(plan: Plan) -> Callable[[float], str]:
-    return partial(units.data_size, decimal=plan.decimal)
-
-
 def _savings(plan: Plan, answer: ServingAnswer) -> Section:
     """Return the exact savings with the given weights."""
-    report, size = answer.savings, _size(plan)
+    report, size = answer.savings, partial(units.data_size, decimal=plan.decimal)
     now = f"{size(report.bytes_now)} of cache per user in {plan.formats[0].name}"
-    methods = [describe_saving(one, len(plan.model.layers), size) for one in report.savings]
+    methods = [_describe_saving(one, len(plan.model.layers), size) for one in report.savings]
     lossy = names.listed([f"{name} {size(held)}" for name, held in report.lossy])
-    blocks: list[Block] = [Prose(f"Now: {now}. Exact methods compute the same function.")]
-    blocks.append(Pairs(tuple(methods) or (("exact: nothing", ""),)))
-    if report.already or report.obstacles:
-        blocks.append(Bullets((*report.already, *report.obstacles)))
+    known = (*report.already, *report.obstacles)
     words = "scales counted; changes the function, to be measured"
-    blocks.append(Pairs(((f"lossy: {lossy} per user", words),)))
     return Section(
         key="savings",
         title="With the given weights",
         link="Exact savings",
-        blocks=tuple(blocks),
+        blocks=(
+            Prose(f"Now: {now}. Exact methods compute the same function."),
+            Pairs(tuple(methods) or (("exact: nothing", ""),)),
+            *([Bullets(known)] if known else []),
+            Pairs(((f"lossy: {lossy} per user", words),)),
+        ),
         full=True,
+    )
+
+
+def _describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) -> tuple[str, str]:
+    """Return the saving of a method and its requirements, in words."""
+    count = len(saving.layers)
+    where = f"all {layers} layers" if count == layers else f"{count} of {layers} layers"
+    saved = numbers.percent(-saving.share_of_model)
+    if count < layers:
+        saved += f", {numbers.percent(-saving.share_of_layers)} of those layers"
+    certainty = "exact" if saving.certainty == "exact" else f"possible, {saving.certainty}"
+    then = size(saving.model_bytes_then)
+    return (
+        f"{certainty}: {saving.method}, {where}: {then} per user ({saved})",
+        f"{saving.explanation}; {saving.price}",
     )
 
 
@@ -129,22 +140,6 @@ def _engines(plan: Plan, answer: ServingAnswer) -> Section:
         "be kept: whole blocks, and windows with room for a prefill chunk.",
         blocks=(engines_table(answer, decimal=plan.decimal),),
         full=True,
-    )
-
-
-def describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) -> tuple[str, str]:
-    """Return the saving of a method and its requirements, in words."""
-    count = len(saving.layers)
-    where = f"all {layers} layers" if count == layers else f"{count} of {layers} layers"
-    saved = f"{numbers.percent(-saving.share_of_model)}"
-    if count < layers:
-        saved += f", {numbers.percent(-saving.share_of_layers)} of those layers"
-    exact = saving.certainty == "exact"
-    certainty = "exact" if exact else f"possible, {saving.certainty}"
-    then = size(saving.model_bytes_then)
-    return (
-        f"{certainty}: {saving.method}, {where}: {then} per user ({saved})",
-        f"{saving.explanation}; {saving.price}",
     )
 
 
@@ -170,12 +165,10 @@ def _charts(
             "Where a line enters the shaded part, one user no longer fits with the weights on "
             "one device. * the given weights; every other line would have to be trained.",
             blocks=_alone(
-                Chart(
-                    draw=partial(cache_chart, cache, decimal=decimal),
-                    caption="Cache of one user against context",
-                    table=cache_table(cache, decimal=decimal),
-                    file="cache-against-context",
-                )
+                partial(cache_chart, cache, decimal=decimal),
+                "Cache of one user against context",
+                cache_table(cache, decimal=decimal),
+                "cache-against-context",
             ),
         )
     if users is not None:
@@ -185,17 +178,16 @@ def _charts(
             lead="A step for every user that one more unit of memory admits; marks are at the "
             "device of this plan.",
             blocks=_alone(
-                Chart(
-                    draw=partial(users_chart, users, decimal=decimal),
-                    caption="Users of one device against its memory",
-                    table=users_table(users, decimal=decimal),
-                    file="users-against-memory",
-                )
+                partial(users_chart, users, decimal=decimal),
+                "Users of one device against its memory",
+                users_table(users, decimal=decimal),
+                "users-against-memory",
             ),
         )
 
 
-def _alone(chart: Chart) -> tuple[Block, ...]:
+def _alone(draw: Callable[[], Drawing], caption: str, table: Table, file: str) -> tuple[Block, ...]:
+    chart = Chart(draw=draw, caption=caption, table=table, file=file)
     return (Group(blocks=(chart,), layout="alone"),)
 
 
@@ -228,7 +220,10 @@ def _data(plan: Plan) -> dict[str, Any]:
         "weights": demand.weights.name,
         "weight_bytes": weight_bytes(model, demand.weights),
         **pick(demand, "reserve price"),
-        "device": device_data(demand.device),
+        "device": pick(
+            demand.device,
+            "name title memory_bytes bandwidth_bytes_per_second flops_per_second_16_bit source",
+        ),
     }
     if plan.regime:
         said |= pick(plan.regime, "precision checkpointing utilization")
@@ -258,14 +253,6 @@ def _data(plan: Plan) -> dict[str, Any]:
     return {**said, "advice": advice, "caveats": answer.caveats, "notes": plan.notes}
 
 
-def device_data(device: Device) -> dict[str, Any]:
-    """Return a device as JSON-ready data."""
-    return pick(
-        device,
-        "name title memory_bytes bandwidth_bytes_per_second flops_per_second_16_bit source",
-    )
-
-
 def _served(row: ServedVariant) -> dict[str, Any]:
     return {
         **pick(row, "variant=label original=is_original stored=saving"),
@@ -286,11 +273,8 @@ def _trained(row: TrainedVariant) -> dict[str, Any]:
     return {
         **pick(row, "variant=label original=is_original"),
         "parameters": {"total": row.parameters},
-        **pick(
-            row.plan,
-            "state_bytes sequence_bytes largest_batch macs_per_token tokens_per_second",
-        ),
-        "published_tokens_per_second": row.published_tokens_per_second,
+        **pick(row.plan, "state_bytes sequence_bytes largest_batch macs_per_token"),
+        **pick(row, "tokens_per_second=plan.tokens_per_second published_tokens_per_second"),
         "quality": _quality(row.quality),
     }
 

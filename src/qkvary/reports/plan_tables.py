@@ -1,9 +1,10 @@
 """The tables of a plan: every variant, and the figures that its charts show."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from qkvary.costs.serving import ServingPlan
+from qkvary.planning.advice import ServedVariant
 from qkvary.planning.curves import (
     REAL_RANGE,
     CacheCurves,
@@ -11,11 +12,23 @@ from qkvary.planning.curves import (
     QualityPoints,
     UserCurves,
 )
-from qkvary.planning.plans import Plan, Regime, ServingAnswer
+from qkvary.planning.plans import Plan, ServingAnswer
 from qkvary.planning.quality import Quality
-from qkvary.planning.training_advice import TrainedVariant
 from qkvary.reports.plan_charts import write_share
-from qkvary.reports.tables import Brief, Cell, Table, label, named, number, plain, tabulate, word
+from qkvary.reports.tables import (
+    Brief,
+    Cell,
+    Field,
+    Table,
+    Tone,
+    label,
+    look_up,
+    named,
+    number,
+    plain,
+    tabulate,
+    word,
+)
 from qkvary.text import names, numbers, units
 from qkvary.text.printed import useful_decimals
 
@@ -25,7 +38,7 @@ MOST_COLUMNS = 7
 
 def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
     """Return a table: cache of one user by context, including the requested one."""
-    places = _thin(data.low, data.high, (data.context, data.max_tokens))
+    size = partial(units.data_size, decimal=decimal)
     notes = [
         (
             f"Stored in {data.cache.name}; the peak up to that many tokens. "
@@ -34,30 +47,25 @@ def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
     ]
     if data.left_out:
         notes.append(f"Without a cache: {names.listed(data.left_out)}.")
-    size = partial(units.data_size, decimal=decimal)
     return tabulate(
         "cache",
         "Cache of one user",
         [(name, dict(curve.points)) for curve in data.curves for name in curve.names],
-        _first,
+        _VARIANT,
         *(
-            number(
-                f"bytes_at_{tokens:.0f}=", units.tokens(tokens), _at(tokens, size), below="tokens"
-            )
-            for tokens in places
+            _at(tokens, f"bytes_at_{tokens:.0f}=", units.tokens(tokens), size, below="tokens")
+            for tokens in _thin(data.low, data.high, (data.context, data.max_tokens))
         ),
         notes=notes,
     )
 
 
-_first = word("variant=", write=lambda row: named(row[0]))
+_VARIANT = word("variant=", write=lambda row: named(row[0]))
 
 
-def _at(
-    place: float, write: Callable[[float], str]
-) -> Callable[[tuple[str, Mapping[float, float]]], Cell]:
-    """Return a function that writes a row's value at one place."""
-    return lambda row: plain(row[1][place], write(row[1][place]))
+def _at(place: float, key: str, title: str, write: Callable[[float], str], *, below: str) -> Field:
+    """Return the column of the rows' values at one place."""
+    return number(key, title, lambda row: plain(row[1][place], write(row[1][place])), below=below)
 
 
 def users_table(data: UserCurves, *, decimal: bool) -> Table:
@@ -81,12 +89,13 @@ def users_table(data: UserCurves, *, decimal: bool) -> Table:
             for curve, users in zip(data.curves, at_places, strict=True)
             for name in curve.names
         ],
-        _first,
+        _VARIANT,
         *(
-            number(
+            _at(
+                place,
                 f"users_at_{place:.0f}=",
                 units.data_size(place, decimal=decimal),
-                _at(place, lambda users: numbers.whole(users) if users else "none"),
+                lambda users: numbers.whole(users) if users else "none",
                 below="this device" if place == data.memory_bytes else "memory",
             )
             for place in places
@@ -111,9 +120,7 @@ def quality_table(data: QualityPoints) -> Table:
         number("perplexity", below="as printed"),
         number("change_percent=", "change", change_cell, below="% as published"),
         number("estimate_percent=", "change", _estimate, below="% per real token, estimate"),
-        word(
-            "standing=", "status", write=lambda point: status_cell(point.status, point.dominated_by)
-        ),
+        _STATUS,
         notes=[note],
     )
 
@@ -135,63 +142,53 @@ def _thin(low: float, high: float, wanted: Sequence[int | None]) -> list[float]:
     return sorted({float(value) for value in (*kept, *regular)})
 
 
-def variants_table(plan: Plan) -> Table:
-    """Return the table of a plan's variants, in serving or in training.
-
-    Raises:
-        ValueError: if a plan of training has no regime.
-    """
-    if isinstance(plan.answer, ServingAnswer):
-        return serving_table(plan, plan.answer)
-    if plan.regime is None:
-        raise ValueError("expected a plan of training with its regime, got none")
-    return training_table(plan.answer.rows, plan.regime, decimal=plan.decimal)
-
-
 def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
     """Return every variant in every format: users, costs and frontier status."""
-    size, made = partial(units.data_size, decimal=plan.decimal), plan.demand.price is not None
+    size = partial(units.data_size, decimal=plan.decimal)
     price = number(
         "price_per_month=plan.price_per_month", "price", numbers.money, below="per month"
     )
+    longest = partial(_whole_or, "no limit")
+    speed = "tokens_per_second=plan.tokens_per_second"
+    brief = "variant cache_bytes_per_user users_per_replica devices price_per_month change_percent"
     return tabulate(
         "variants",
         "Variants of the model at this demand",
         answer.rows,
-        word("variant=", write=lambda row: named(row.name, mark=" *" if row.is_original else "")),
+        _variant("name"),
         word("cache=plan.cache.name", "format"),
         number("cache_bytes_per_user=plan.user_bytes", "cache", size, below="per user"),
         number("users_per_replica=plan", "users", _users, below="of a copy"),
         number("devices=plan", "devices", _devices, below="in all"),
-        *([price] if made else []),
+        *([] if plan.demand.price is None else [price]),
         number(
-            "longest_context=plan.longest_context", "longest", _longest, below="tokens of one user"
+            "longest_context=plan.longest_context", "longest", longest, below="tokens of one user"
         ),
-        number(
-            "tokens_per_second=plan.tokens_per_second",
-            "tokens/s",
-            numbers.compact,
-            below="of one replica",
-        ),
+        number(speed, "tokens/s", numbers.compact, below="of one replica"),
         word("bound=plan.bound", "bound by"),
-        number("change_percent=quality", "change %", change_cell, below="published"),
-        word("standing=", "status", write=lambda row: status_cell(row.status, row.dominated_by)),
+        _CHANGE,
+        _STATUS,
         notes=_serving_notes(plan, answer),
         main=True,
         brief=Brief(
-            columns=(
-                "variant",
-                "cache_bytes_per_user",
-                "users_per_replica",
-                "devices",
-                "price_per_month",
-                "change_percent",
-            ),
+            columns=tuple(brief.split()),
             rows=sum(row.cache == answer.rows[0].cache for row in answer.rows),
             notes=1,
             below=False,
         ),
     )
+
+
+def _variant(path: str) -> Field:
+    """Return the column of variants, the given weights with a mark."""
+    return word(
+        "variant=",
+        write=lambda row: named(look_up(row, path), mark=" *" if row.is_original else ""),
+    )
+
+
+def _whole_or(none: str, count: int | None) -> str:
+    return none if count is None else numbers.whole(count)
 
 
 def _users(plan: ServingPlan) -> Cell:
@@ -201,15 +198,7 @@ def _users(plan: ServingPlan) -> Cell:
 
 
 def _devices(plan: ServingPlan) -> Cell:
-    return Cell(
-        raw=plan.devices,
-        text="none" if plan.devices is None else numbers.whole(plan.devices),
-        tone="" if plan.fits else "warn",
-    )
-
-
-def _longest(tokens: int | None) -> str:
-    return "no limit" if tokens is None else numbers.whole(tokens)
+    return plain(plan.devices, _whole_or("none", plan.devices), "" if plan.fits else "warn")
 
 
 def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
@@ -270,12 +259,20 @@ def engines_table(answer: ServingAnswer, *, decimal: bool) -> Table:
     )
 
 
-def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: bool) -> Table:
-    """Return every variant: memory and throughput of training on one device."""
-    size, compact = (
-        partial(units.data_size, digits=4, decimal=decimal),
-        partial(numbers.compact, digits=4),
-    )
+def training_table(plan: Plan) -> Table:
+    """Return every variant: memory and throughput of training on one device.
+
+    Raises:
+        ValueError: if the plan has no regime of training.
+    """
+    answer, regime = plan.answer, plan.regime
+    if regime is None or isinstance(answer, ServingAnswer):
+        raise ValueError("expected a plan of training with its regime, got none")
+    rows = answer.rows
+    size = partial(units.data_size, digits=4, decimal=plan.decimal)
+    compact = partial(numbers.compact, digits=4)
+
+    brief = "variant parameters state_bytes largest_batch macs_per_token change_percent"
 
     def macs(per_token: int) -> Cell:
         change = numbers.change(per_token, rows[0].plan.macs_per_token)
@@ -286,7 +283,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
         "variants",
         "Variants of the model in training",
         rows,
-        word("variant=", write=lambda row: named(row.label, mark=" *" if row.is_original else "")),
+        _variant("label"),
         number("parameters", write=compact),
         number("state_bytes=plan.state_bytes", "weights", size, below="with optimizer"),
         number("sequence_bytes=plan.sequence_bytes", "activations", size, below="per sequence"),
@@ -299,7 +296,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
             below="on one device",
         ),
         number("published_tokens_per_second", "published tokens/s", numbers.whole),
-        number("change_percent=quality", "change %", change_cell, below="published"),
+        _CHANGE,
         notes=(
             (
                 f"Precision: {regime.precision}; "
@@ -317,18 +314,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
             ),
         ),
         main=True,
-        brief=Brief(
-            columns=(
-                "variant",
-                "parameters",
-                "state_bytes",
-                "largest_batch",
-                "macs_per_token",
-                "change_percent",
-            ),
-            notes=1,
-            below=False,
-        ),
+        brief=Brief(columns=tuple(brief.split()), notes=1, below=False),
     )
 
 
@@ -347,8 +333,12 @@ def change_cell(quality: Quality | PublishedPoint | None) -> Cell:
     return Cell(raw=quality.change_percent, text=quality.printed.removesuffix(" %"), below=(below,))
 
 
-def status_cell(status: str, above: Sequence[str]) -> Cell:
+def _status(row: ServedVariant | PublishedPoint) -> Cell:
     """Return the frontier status of a variant, with those that dominate it."""
-    if not above:
-        return plain(status, tone="" if status == "frontier" else "quiet")
-    return Cell(raw=status, text=status, below=(f"by {names.listed(above)}",), tone="quiet")
+    below = (f"by {names.listed(row.dominated_by)}",) if row.dominated_by else ()
+    tone: Tone = "" if row.status == "frontier" and not below else "quiet"
+    return Cell(raw=row.status, text=row.status, below=below, tone=tone)
+
+
+_CHANGE = number("change_percent=quality", "change %", change_cell, below="published")
+_STATUS = word("standing=", "status", _status)

@@ -11,12 +11,7 @@ _GREY, _COLOUR, _INDEXED = 0, 2, 3
 
 
 def indexed_png(indices: NDArray[np.uint8], palette: bytes) -> bytes:
-    """Return a PNG of indices of four bits.
-
-    Args:
-        indices: ``[rows, columns]``, from 0 to 15.
-        palette: Red, green and blue of each index.
-    """
+    """Return a PNG of indices from 0 to 15 into a palette: red, green and blue of each."""
     even = np.pad(indices, ((0, 0), (0, indices.shape[1] % 2)))
     packed = (even[:, ::2] << 4 | even[:, 1::2]).astype(np.uint8)
     return _encode(packed, indices.shape[1], 4, _INDEXED, palette)

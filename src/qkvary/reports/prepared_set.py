@@ -6,7 +6,7 @@ from typing import Any
 from qkvary.data.prepared import PreparedData
 from qkvary.data.prepared_sets import find_share_error
 from qkvary.reports.report import Block, Report, Section
-from qkvary.reports.tables import number, tabulate, word
+from qkvary.reports.tables import number, pick, tabulate, word
 from qkvary.text.numbers import fixed, whole
 
 
@@ -14,9 +14,7 @@ def summarise_prepared(data: PreparedData) -> dict[str, Any]:
     """Return a set as JSON-ready data."""
     splits = {
         name: {
-            "documents": split.documents,
-            "tokens": split.tokens,
-            "text_bytes": split.text_bytes,
+            **pick(split, "documents tokens text_bytes"),
             "tokens_per_byte": (split.tokens - split.documents) / split.text_bytes,
             "tokens_per_document": split.tokens / split.documents,
         }
@@ -25,8 +23,7 @@ def summarise_prepared(data: PreparedData) -> dict[str, Any]:
     return {
         "name": data.name,
         "path": str(data.path),
-        "fingerprint": data.fingerprint,
-        "tokenizer": data.about["tokenizer"],
+        **pick(data, "fingerprint tokenizer=about.tokenizer"),
         "splits": splits,
         "held_out": data.about["plan"]["source"]["held_out"],
         "warning": find_share_error(data),
@@ -37,7 +34,12 @@ def summarise_prepared(data: PreparedData) -> dict[str, Any]:
 def prepared_report(data: PreparedData, *more: Block) -> Report:
     """Return the report of a set, with further blocks at its end."""
     found = summarise_prepared(data)
-    tokenizer = found["tokenizer"]
+    tokenizer, documents = found["tokenizer"], found["overlap"]
+    shared = [f"{count:,} of {name}" for name, count in documents["shared_documents"].items()]
+    repeated = sum(documents["repeated_documents"].values())
+    overlap = (
+        f"equal documents across splits: {', '.join(shared)}; repeated within a split: {repeated:,}"
+    )
     table = tabulate(
         "splits",
         "Splits",
@@ -48,10 +50,7 @@ def prepared_report(data: PreparedData, *more: Block) -> Report:
         number("text_bytes", "UTF-8 bytes", whole),
         number("tokens_per_byte", "tokens per byte", partial(fixed, decimals=4)),
         number("tokens_per_document", "tokens per document", whole),
-        notes=filter(
-            None,
-            (_describe_split(data), found["warning"], _describe_overlap(found["overlap"])),
-        ),
+        notes=filter(None, (_describe_split(data), found["warning"], overlap)),
         main=True,
     )
     return Report(
@@ -75,11 +74,3 @@ def _describe_split(data: PreparedData) -> str:
     if isinstance(files, dict) and "cut" in files:
         return f"held out: the last {1 - files['cut']:.4g} of the text"
     return "split like its files"
-
-
-def _describe_overlap(overlap: dict[str, Any]) -> str:
-    shared = [f"{count:,} of {name}" for name, count in overlap["shared_documents"].items()]
-    repeated = sum(overlap["repeated_documents"].values())
-    return (
-        f"equal documents across splits: {', '.join(shared)}; repeated within a split: {repeated:,}"
-    )

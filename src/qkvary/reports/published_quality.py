@@ -6,8 +6,6 @@ Shown in a plan, and in a study whose variants were trained as language models.
 from collections.abc import Sequence
 from functools import partial
 
-from markupsafe import Markup
-
 from qkvary.planning.curves import compute_quality_points, estimate_note, shared_caveats
 from qkvary.planning.quality import Size
 from qkvary.reports import svg
@@ -18,11 +16,7 @@ from qkvary.reports.variant_styles import FAMILIES, mark, swatch
 
 
 def published_quality(sizes: Sequence[Size]) -> tuple[Block, ...]:
-    """Return the papers' quality against cache, each caveat once.
-
-    Args:
-        sizes: The sizes of their networks, in this order.
-    """
+    """Return the papers' quality against cache of networks of these sizes, each caveat once."""
     points = [compute_quality_points(size) for size in sizes]
     shared = shared_caveats(points)
     charts = tuple(
@@ -34,30 +28,23 @@ def published_quality(sizes: Sequence[Size]) -> tuple[Block, ...]:
         )
         for one in points
     )
-    return (
-        _legend(),
-        Group(
-            blocks=charts,
-            notes=(*shared, estimate_note()),
-            layout="wide",
-            file="quality-against-cache",
-        ),
-    )
+    notes = (*shared, estimate_note())
+    group = Group(blocks=charts, notes=notes, layout="wide", file="quality-against-cache")
+    return _legend(), group
 
 
 def _legend() -> Legend:
     family = FAMILIES[0]
+    digits, estimate = (
+        svg.group(svg.whisker(8, top, bottom, 5, class_), class_="f-base")
+        for top, bottom, class_ in ((4, 12, "whisker"), (2, 14, "estimate"))
+    )
     return Legend(
         title="Marks of the published points",
         entries=(
             ("on the frontier", swatch(mark(family, 8, 8, 5))),
             ("† dominated", swatch(mark(family, 8, 8, 5, hollow=True))),
-            ("what the printed digits leave open", swatch(_bar(4, 12, "whisker"))),
-            ("estimate per real token", swatch(_bar(2, 14, "estimate"))),
+            ("what the printed digits leave open", swatch(digits)),
+            ("estimate per real token", swatch(estimate)),
         ),
     )
-
-
-def _bar(top: float, bottom: float, class_: str) -> Markup:
-    ends = [svg.line((3, y), (13, y), class_) for y in (top, bottom)]
-    return svg.group((svg.line((8, top), (8, bottom), class_), *ends), class_="f-base")

@@ -17,14 +17,9 @@ def run_report(
     record: Any,
     events: Sequence[Mapping[str, Any]],
 ) -> Report:
-    """Return the report of a run.
+    """Return the report of a run, whose owner is the process that holds it.
 
-    Args:
-        key: Its key.
-        state: Its state.
-        owner: The process that holds it, if one does.
-        record: Its record; ``None`` before it ends.
-        events: What it logged.
+    ``record`` is ``None`` before it ends.
     """
     said = f"state: {state}" + ("" if owner is None else f", {owner}")
     return Report(
@@ -81,18 +76,11 @@ def _draw_curves(events: Sequence[Mapping[str, Any]]) -> Iterator[Section]:
                 found.setdefault(f"{event['event']} {name}", {})[int(event["step"])] = value
     for name, by_step in sorted(found.items()):
         steps, values = zip(*sorted(by_step.items()), strict=True)
-        figures = {
-            "first": values[0],
-            "lowest": min(values),
-            "highest": max(values),
-            "last": values[-1],
-        }
+        ends = f"first {real(values[0])}", f"last {real(values[-1])}"
+        said = (ends[0], f"lowest {real(min(values))}", f"highest {real(max(values))}", ends[1])
         yield Section(
             key=name,
             title=f"{name}, steps {steps[0]:,} to {steps[-1]:,}",
-            blocks=(
-                Prose(sparkline(values)),
-                Prose(", ".join(f"{part} {real(figure)}" for part, figure in figures.items())),
-            ),
+            blocks=(Prose(sparkline(values)), Prose(", ".join(said))),
             brief=True,
         )

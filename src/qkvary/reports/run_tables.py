@@ -44,16 +44,28 @@ PRECISE = partial(numbers.real, digits=4)
 
 def published_table(comparison: PublishedComparison, key: str) -> Table:
     """Return a published table with our figures."""
-    has_repeats = any(cell.repeats is not None for cell in comparison.cells)
-    left_out = [names.clip(name, 80) for name in comparison.not_compared]
+    repeats = [cell.repeats for cell in comparison.cells if cell.repeats is not None]
+    outside = (
+        f"Each published figure is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
+        "If these were like ours, it would lie in the interval of a repeat in 95 of 100 cases, so "
+        f"that {0.05 * len(repeats):.1f} of {len(repeats)} are expected outside by chance. "
+        f"Outside (“not”): {repeats.count(False)}."
+    )
+    left_out = names.listed([names.clip(name, 80) for name in comparison.not_compared])
     notes = [
         f"Source: {comparison.source}. Unit: {comparison.unit}.",
         comparison.note,
-        _repeat_note(comparison) if has_repeats else "",
+        outside if repeats else "",
         *comparison.notes,
+        f"Published, without a counterpart here: {left_out}." if left_out else "",
     ]
-    if left_out:
-        notes.append(f"Published, without a counterpart here: {names.listed(left_out)}.")
+
+    def deviation(cell: PublishedCell) -> Cell:
+        return plain(cell.deviation, _like(cell.deviation, cell.published, sign=True))
+
+    def recomputed(cell: PublishedCell) -> Cell:
+        return plain(cell.recomputed, _like(cell.recomputed, cell.published, 1))
+
     return tabulate(
         key,
         comparison.title,
@@ -62,10 +74,10 @@ def published_table(comparison: PublishedComparison, key: str) -> Table:
         label("column", "figure"),
         number("published=", "published", lambda c: _measured(c.published, c.published_std)),
         number("ours=", "ours", lambda cell: _measured(cell.ours, cell.ours_std)),
-        number("deviation=", "deviation", _deviation, below="ours − published"),
-        *([number("repeat=", "a repeat", _repeat, below="95 %")] if has_repeats else []),
+        number("deviation=", "deviation", deviation, below="ours − published"),
+        *([number("repeat=", "a repeat", _repeat, below="95 %")] if repeats else []),
         word("recomputes", "does it recompute?", lambda found: plain(found, *_FLAGS[found])),
-        number("recomputed=", "recomputed", _recomputed),
+        number("recomputed=", "recomputed", recomputed),
         word("note", write=lambda note: clipped(note, 300, "quiet")),
         notes=filter(None, notes),
     )
@@ -77,30 +89,11 @@ def _measured(value: float | None, deviation: float | None) -> Cell:
     return plain(value, _like(value, value) + after)
 
 
-def _deviation(cell: PublishedCell) -> Cell:
-    return plain(cell.deviation, _like(cell.deviation, cell.published, sign=True))
-
-
-def _recomputed(cell: PublishedCell) -> Cell:
-    return plain(cell.recomputed, _like(cell.recomputed, cell.published, 1))
-
-
 def _repeat(cell: PublishedCell) -> Cell:
     low, high = (_like(end, cell.published) for end in (cell.repeat_low, cell.repeat_high))
     if cell.repeats is None:
         return plain(None)
     return plain(f"{low} to {high}") if cell.repeats else plain(f"not {low} to {high}", tone="warn")
-
-
-def _repeat_note(comparison: PublishedComparison) -> str:
-    """Return a note: how many published figures lie outside the prediction interval of a repeat."""
-    known = [cell.repeats for cell in comparison.cells if cell.repeats is not None]
-    return (
-        f"Each published figure is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
-        "If these were like ours, it would lie in the interval of a repeat in 95 of 100 cases, so "
-        f"that {0.05 * len(known):.1f} of {len(known)} are expected outside by chance. "
-        f"Outside (“not”): {known.count(False)}."
-    )
 
 
 def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool = False) -> str:
@@ -110,15 +103,15 @@ def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool
     return numbers.fixed(value, decimals + more, sign)
 
 
-def run_table(runs: Sequence[RunRow], key: str, title: str, notes: Sequence[str] = ()) -> Table:
+def run_table(runs: Sequence[RunRow], notes: Sequence[str]) -> Table:
     """Return one row for each planned run."""
     metrics: dict[str, set[str]] = {}
     for run in runs:
         for name, _ in run.metrics:
             metrics.setdefault(name, set()).add(metric_title(name, is_tested=run.is_tested))
     return tabulate(
-        key,
-        title,
+        "runs",
+        "All runs",
         runs,
         *_RUN,
         number("learning_rate", "learning rate", "{:g}".format),
@@ -140,10 +133,10 @@ def metric(name: str, run: RunRow) -> Cell:
     return plain(value, PRECISE(value))
 
 
-def problem_table(runs: Sequence[RunRow], key: str) -> Table:
+def problem_table(runs: Sequence[RunRow]) -> Table:
     """Return the runs that failed, diverged, are damaged or are missing, with their messages."""
     return tabulate(
-        key,
+        "problems",
         "Runs without a result",
         [run for run in runs if run.state != "done"],
         *_RUN,
@@ -218,6 +211,12 @@ def curve_table(
 
 def learning_rate_table(summary: Summary, key: str) -> Table:
     """Return the learning rates that were tried, and the chosen ones."""
+
+    def chosen(row: LearningRateRow) -> Cell:
+        if row.chosen and row.at_the_edge:
+            return plain(row.chosen, "chosen, at the edge", "warn")
+        return plain(row.chosen, "chosen" if row.chosen else "")
+
     return tabulate(
         key,
         "Learning rates",
@@ -232,11 +231,5 @@ def learning_rate_table(summary: Summary, key: str) -> Table:
             below="done/planned",
         ),
         number("validation_mean", "validation", PRECISE, below="mean"),
-        word("chosen=", "chosen", _chosen),
+        word("chosen=", "chosen", chosen),
     )
-
-
-def _chosen(row: LearningRateRow) -> Cell:
-    if row.chosen and row.at_the_edge:
-        return plain(row.chosen, "chosen, at the edge", "warn")
-    return plain(row.chosen, "chosen" if row.chosen else "")

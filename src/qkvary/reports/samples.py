@@ -12,7 +12,7 @@ from qkvary.reports import svg
 from qkvary.reports.png import pixel_png
 from qkvary.reports.report import Block, Chart, Group, Section
 from qkvary.reports.tables import (
-    Field,
+    Cell,
     Raw,
     Table,
     clipped,
@@ -20,6 +20,7 @@ from qkvary.reports.tables import (
     named,
     number,
     pick,
+    plain,
     tabulate,
     word,
 )
@@ -47,17 +48,13 @@ class RunSamples:
 
 def sample_section(runs: Sequence[RunSamples]) -> Section:
     """Return the section with the first questions of the validation split, and every answer."""
-    settings = dict.fromkeys(run.setting for run in runs)
-    blocks: list[Block] = []
-    charts: list[Chart] = []
-    for index, setting in enumerate(settings, start=1):
-        found = _setting([run for run in runs if run.setting == setting], index)
-        if isinstance(found, Chart):
-            charts.append(found)
-        else:
-            blocks.append(found)
-    if charts:
-        blocks.insert(0, Group(blocks=tuple(charts), layout="wide"))
+    found = [
+        _setting([run for run in runs if run.setting == setting], index)
+        for index, setting in enumerate(dict.fromkeys(run.setting for run in runs), start=1)
+    ]
+    charts = tuple(one for one in found if isinstance(one, Chart))
+    blocks: list[Block] = [Group(blocks=charts, layout="wide")] if charts else []
+    blocks += [one for one in found if not isinstance(one, Chart)]
     return Section(
         key="samples",
         title="Samples",
@@ -85,12 +82,12 @@ def set_drawing(sample: Sample) -> svg.Drawing:
     parts: list[Markup] = []
     for index, picture in enumerate(pictures):
         x, y = 4 + index % _PER_ROW * _CELL, 4 + index // _PER_ROW * (_CELL + 8)
-        is_right = str(index + 1) == sample.truth
         parts.append(_image(picture, x, y))
-        if is_right:
+        style = "tick middle"
+        if str(index + 1) == sample.truth:
             frame = {"x": x - 2, "y": y - 2, "width": _PICTURE + 4, "height": _PICTURE + 4}
             parts.append(svg.element("rect", class_="right-one", **frame))
-        style = "panel-title middle" if is_right else "tick middle"
+            style = "panel-title middle"
         parts.append(svg.text(x + _PICTURE / 2, y + _PICTURE + 15, str(index + 1), style))
     return svg.Drawing(
         width=8 + _PER_ROW * _CELL,
@@ -176,25 +173,17 @@ def _class_drawing(runs: Sequence[RunSamples]) -> svg.Drawing:
 
 
 def _answer_table(runs: Sequence[RunSamples], key: str) -> Table:
+    def answer(run: RunSamples, index: int) -> Cell:
+        return named(run.samples[index].answer)
+
     return tabulate(
         key,
         f"{runs[0].setting}: answers",
-        [
-            {
-                "sample": index + 1,
-                "truth": sample.truth,
-                "answers": {run.variant: run.samples[index].answer for run in runs},
-            }
-            for index, sample in enumerate(runs[0].samples)
-        ],
-        number("sample", "picture"),
-        label("truth", "right"),
-        *(_answer_column(run.variant) for run in runs),
+        range(len(runs[0].samples)),
+        number("sample=", "picture", lambda index: plain(index + 1)),
+        word("truth=", "right", lambda index: named(runs[0].samples[index].truth)),
+        *(word(f"{run.variant}=", run.variant, partial(answer, run)) for run in runs),
     )
-
-
-def _answer_column(variant: str) -> Field:
-    return word(f"{variant}=answers", variant, lambda answers: named(answers[variant]))
 
 
 def _text_table(runs: Sequence[RunSamples], key: str) -> Table:

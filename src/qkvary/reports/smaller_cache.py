@@ -1,6 +1,5 @@
 """The report of a smaller cache: the loss after each stage, what it saves, and each layer."""
 
-from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
@@ -9,8 +8,9 @@ from qkvary.conversions.caches.budget import layer_bytes, network_bytes
 from qkvary.conversions.caches.forms import count_numbers
 from qkvary.conversions.caches.stages import SmallerCache, Stage
 from qkvary.costs.network import network_costs
+from qkvary.reports.conversion import COST_COLUMNS
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Brief, Table, label, number, plain, tabulate, word
+from qkvary.reports.tables import Brief, Table, label, number, pick, tabulate, word
 from qkvary.text import numbers, units
 
 MOST_LAYERS = 6
@@ -18,12 +18,7 @@ MOST_LAYERS = 6
 
 
 def describe_stage(stage: Stage, first: Stage) -> str:
-    """Return a stage as a sentence.
-
-    Args:
-        stage: The stage.
-        first: The unchanged network.
-    """
+    """Return a stage as a sentence; the first is the unchanged network."""
     if stage is first:
         return f"{stage.name}: loss {stage.loss:.4f} nats a token on the held-out text"
     seconds = stage.cpu_seconds
@@ -35,13 +30,12 @@ def describe_stage(stage: Stage, first: Stage) -> str:
 
 
 def smaller_cache_report(made: SmallerCache, checkpoint: str) -> Report:
-    """Return the report of a conversion, or of its forecast.
-
-    Args:
-        made: The conversion.
-        checkpoint: The name of the checkpoint.
-    """
+    """Return the report of a conversion of a named checkpoint, or of its forecast."""
     tables = (_stages(made), _costs(made), _layers(made))
+    caveat = (
+        f"losses are of {made.held_out_tokens:,} tokens that the conversion did not read; it was "
+        f"fitted to {made.fitted_tokens:,}"
+    )
     return Report(
         subject=f"smaller cache: {checkpoint}",
         question=(
@@ -49,7 +43,7 @@ def smaller_cache_report(made: SmallerCache, checkpoint: str) -> Report:
         ),
         lead=_lead(made),
         sections=(Section(key="conversion", title="Conversion", blocks=tables, brief=True),),
-        caveats=tuple(_caveats(made)),
+        caveats=(caveat,),
         data=_data(made, checkpoint),
     )
 
@@ -66,13 +60,6 @@ def _lead(made: SmallerCache) -> str:
     )
 
 
-def _caveats(made: SmallerCache) -> Iterator[str]:
-    yield (
-        f"losses are of {made.held_out_tokens:,} tokens that the conversion did not read; it was "
-        f"fitted to {made.fitted_tokens:,}"
-    )
-
-
 def _stages(made: SmallerCache) -> Table:
     first = made.stages[0]
     rows = [{"stage": one, "change": one.loss - first.loss} for one in made.stages]
@@ -81,13 +68,13 @@ def _stages(made: SmallerCache) -> Table:
         f"Loss on {made.held_out_tokens:,} held-out tokens",
         rows,
         word("stage=stage.name"),
-        number("loss=stage.loss", write=lambda loss: plain(loss, f"{loss:.4f}")),
-        number("change", write=lambda change: plain(change, f"{change:+.4f}")),
-        number("divergence=stage.divergence", write=lambda found: plain(found, f"{found:.4f}")),
+        number("loss=stage.loss", write="{:.4f}".format),
+        number("change", write="{:+.4f}".format),
+        number("divergence=stage.divergence", write="{:.4f}".format),
         number(
             "cpu_seconds=stage.cpu_seconds",
             "CPU time",
-            lambda seconds: plain(seconds, units.duration(seconds, 2) if seconds else "-"),
+            lambda seconds: units.duration(seconds, 2) if seconds else "-",
         ),
         notes=["Nats a token; divergence is KL(as it is || stage)."],
     )
@@ -107,11 +94,9 @@ def _costs(made: SmallerCache) -> Table:
         number(
             "cache_bytes_per_token=bytes",
             "cache/token",
-            lambda size: plain(size, units.data_size(round(size))),
+            lambda size: units.data_size(round(size)),
         ),
-        number("parameters=costs.parameters.total", write=numbers.whole),
-        number("attention_parameters=costs.parameters.attention", "attention", numbers.whole),
-        number("macs_per_token=costs.macs_per_token", "MACs/token", numbers.compact),
+        *COST_COLUMNS,
     )
 
 
@@ -128,10 +113,10 @@ def _layers(made: SmallerCache) -> Table:
         label("before"),
         label("after"),
         number("numbers"),
-        number("lost", "left out", _percent),
-        number("error", "error of output", _percent),
-        number("refitted_error", "refitted", _percent),
-        number("forecast", write=_nats),
+        number("lost", "left out", numbers.percent),
+        number("error", "error of output", numbers.percent),
+        number("refitted_error", "refitted", numbers.percent),
+        number("forecast", write=lambda nats: numbers.MISSING if nats is None else f"{nats:.4f}"),
         brief=Brief(rows=MOST_LAYERS) if len(rows) > MOST_LAYERS else None,
         notes=[
             "Left out: the share of the spectrum of keys and values.",
@@ -139,14 +124,6 @@ def _layers(made: SmallerCache) -> Table:
             "Forecast: nats a token, of a layer alone, not refitted.",
         ],
     )
-
-
-def _percent(share: float | None) -> Any:
-    return plain(share, None if share is None else numbers.percent(share))
-
-
-def _nats(value: float | None) -> Any:
-    return plain(value, None if value is None else f"{value:.4f}")
 
 
 def _describe_layers(made: SmallerCache) -> list[dict[str, Any]]:
@@ -158,9 +135,7 @@ def _describe_layers(made: SmallerCache) -> list[dict[str, Any]]:
             "after": format_label(after.variant),
             "numbers": count_numbers(after),
             "bytes": layer_bytes(after, made.plan.budget.stored_as),
-            "lost": made.layers[index].lost if made.layers else None,
-            "error": made.layers[index].error if made.layers else None,
-            "refitted_error": made.layers[index].refitted_error if made.layers else None,
+            **pick(made.layers[index] if made.layers else None, "lost error refitted_error"),
             "forecast": made.forecast.layers[index] if made.forecast else None,
         }
         for index, (before, after) in enumerate(layers)
@@ -171,27 +146,15 @@ def _data(made: SmallerCache, checkpoint: str) -> dict[str, Any]:
     stored_as = made.plan.budget.stored_as
     return {
         "checkpoint": checkpoint,
-        "method": made.plan.method,
-        "statement": made.statement,
-        "cache_share": made.share,
+        **pick(made, "method=plan.method statement cache_share=share"),
         "cache_format": stored_as.name,
         "cache_bytes_per_token": {
             "before": network_bytes(made.original.config, stored_as),
             "after": network_bytes(made.config, stored_as),
         },
-        "stages": [
-            {
-                "name": one.name,
-                "loss": one.loss,
-                "divergence": one.divergence,
-                "cpu_seconds": one.cpu_seconds,
-            }
-            for one in made.stages
-        ],
-        "forecast": None
-        if made.forecast is None
-        else {"divergence": made.forecast.divergence, "cpu_seconds": made.seconds},
-        "fitted_tokens": made.fitted_tokens,
-        "held_out_tokens": made.held_out_tokens,
+        "stages": [pick(one, "name loss divergence cpu_seconds") for one in made.stages],
+        "forecast": made.forecast
+        and {"divergence": made.forecast.divergence, "cpu_seconds": made.seconds},
+        **pick(made, "fitted_tokens held_out_tokens"),
         "layers": _describe_layers(made),
     }

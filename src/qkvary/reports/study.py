@@ -1,15 +1,17 @@
 """The report of a study: answers, every table and chart, and commands to run it again."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from qkvary.planning.curves import SIZES
 from qkvary.planning.quality import qualities
 from qkvary.reports import run_tables, study_tables
 from qkvary.reports.attention_maps import RunAttention, best, chance, map_group
-from qkvary.reports.learning_curves import count_runs, headline_quantities, panels
+from qkvary.reports.learning_curves import Axis, count_runs, headline_quantity, panels
 from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import (
     Block,
@@ -25,7 +27,6 @@ from qkvary.reports.report import (
     Section,
 )
 from qkvary.reports.samples import RunSamples, sample_section
-from qkvary.reports.shared_terms import drop_shared_terms
 from qkvary.reports.study_charts import (
     AXIS_TITLES,
     difference_chart,
@@ -50,7 +51,6 @@ MOST_PANELS = 320
 """Maximum number of curve panels per page, each over steps and seconds; the CSV file has all."""
 _PICTURE_AXES: tuple[CostAxis, ...] = ("cache_bytes_per_token", "parameters")
 """Costs for the picture next to the answer; the first one that the study has is drawn."""
-_TRAINING = "train loss"
 
 
 def study_report(
@@ -58,13 +58,7 @@ def study_report(
     attention: Sequence[RunAttention] = (),
     samples: Sequence[RunSamples] = (),
 ) -> Report:
-    """Return the report of a study.
-
-    Args:
-        summary: The results of the study.
-        attention: One example per setting, variant and kind of layer, if any.
-        samples: Samples of one run per setting and variant, if any.
-    """
+    """Return the report of a study, with examples of attention and samples of its runs."""
     shown, shared = drop_shared_terms(summary)
     tables = study_tables.main_tables(shown)
     sections = (
@@ -104,9 +98,8 @@ def _picture(summary: Summary) -> Chart | None:
     return Chart(
         draw=partial(frontier_chart, chosen, summary.baseline),
         caption=f"{chosen.table}: quality against {AXIS_TITLES[chosen.axis]}",
-        detail=f"The line joins the variants that no other beats in both. Hollow: surely beaten. "
-        f"Bars: {level} intervals "
-        f"of the difference to {names.clip(summary.baseline)}.",
+        detail="The line joins the variants that no other beats in both. Hollow: surely beaten. "
+        f"Bars: {level} intervals of the difference to {names.clip(summary.baseline)}.",
         file="answer",
     )
 
@@ -124,7 +117,7 @@ def _facts(summary: Summary, shared: str) -> Iterator[tuple[str, str]]:
 
 
 def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
-    contrasts = study_tables.contrast_table(summary, "contrasts")
+    contrasts = study_tables.contrast_table(summary)
     differences = tuple(
         Chart(draw=partial(difference_chart, table, summary.baseline))
         for table in tables
@@ -134,42 +127,33 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         study_tables.result_table(table, summary, f"results-{index}")
         for index, table in enumerate(summary.tables)
     )
-    words = (*summary.method.sentences, *([summary.description] if summary.description else []))
+    words = filter(None, (*summary.method.sentences, summary.description))
     sentences = (
         *(summary.answers if summary.headline else ()),
         *(contrast.answer for contrast in summary.contrasts),
     )
-    blocks: list[Block] = [
-        *(
-            [Fold(title="Every comparison in words", blocks=(Bullets(sentences),))]
-            * bool(sentences)
-        ),
+    drawn = Group(
+        title=f"Difference to {names.clip(summary.baseline)}, paired by seed",
+        lead="The point is the mean difference. The thin line is the interval that holds for all "
+        "comparisons at once, the thick line the one for this comparison alone. A filled point "
+        "means that the data support the difference, a hollow one that they do not distinguish it "
+        "from zero.",
+        blocks=differences,
+        layout="narrow",
+        file="differences",
+    )
+    said = Fold(title="Every comparison in words", blocks=(Bullets(sentences),))
+    whole = "All results in full: deviations, intervals, p-values, smallest detectable differences"
+    blocks: tuple[Block, ...] = (
+        *([said] if sentences else []),
         study_tables.matrix(summary),
         family_legend(summary.variants, summary.baseline),
         *([contrasts] if contrasts.rows else []),
-    ]
-    if differences:
-        blocks.append(
-            Group(
-                title=f"Difference to {names.clip(summary.baseline)}, paired by seed",
-                lead="The point is the mean difference. The thin line is the interval that holds "
-                "for all comparisons at once, the thick line the one for this comparison alone. A "
-                "filled point means that the data support the difference, a hollow one that they "
-                "do not distinguish it from zero.",
-                blocks=differences,
-                layout="narrow",
-                file="differences",
-            )
-        )
-    blocks += [
-        Fold(
-            title="All results in full: deviations, intervals, p-values, smallest detectable "
-            "differences",
-            blocks=full,
-        ),
+        *([drawn] if differences else []),
+        Fold(title=whole, blocks=full),
         Group(title="How the intervals were made", blocks=tuple(map(Prose, words))),
-    ]
-    return Section(key="results", title="Results", blocks=tuple(blocks), brief=True)
+    )
+    return Section(key="results", title="Results", blocks=blocks, brief=True)
 
 
 def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
@@ -188,6 +172,9 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     ]
     axes = tuple(title for axis, title in AXIS_TITLES.items() if any(axis == f.axis for f in shown))
     several = len(groups) > 1
+    switched = (
+        Group(blocks=(group,), options=(option,)) for option, group in enumerate(groups, start=1)
+    )
     return Section(
         key="frontiers",
         title="Quality and cost",
@@ -197,14 +184,7 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         f"{names.clip(summary.baseline)} (this comparison alone), drawn around each variant’s "
         "mean. Points that would cover each other are drawn a little to the right.",
         choices=(Choice(title="Cost", options=axes),) if several else (),
-        blocks=_as_options(groups) if several else tuple(groups),
-    )
-
-
-def _as_options(groups: Sequence[Group]) -> tuple[Block, ...]:
-    """Return a switch that shows one of the groups at a time."""
-    return tuple(
-        Group(blocks=(group,), options=(number,)) for number, group in enumerate(groups, start=1)
+        blocks=tuple(switched if several else groups),
     )
 
 
@@ -241,24 +221,23 @@ def _curves(summary: Summary) -> Section:
     by_setting: dict[str, list[LearningCurve]] = {}
     for curve in summary.curves:
         by_setting.setdefault(curve.setting, []).append(curve)
-    headlines = headline_quantities(summary)
+    metrics = {run.setting: run.metric for run in summary.runs if run.metric}
     blocks: list[Block] = []
     used = hidden = 0
     for index, (setting, curves) in enumerate(by_setting.items()):
-        quantities = list(dict.fromkeys((headlines[setting], _TRAINING)))
+        headline = headline_quantity(curves, metrics.get(setting, ""))
+        quantities = list(dict.fromkeys((headline, "train loss")))
         kept = [curve for curve in curves if curve.quantity in quantities]
         used += len(kept)
         if used > MOST_PANELS and blocks:
             hidden += 1
             continue
         stem = f"curves-{index + 1:02d}-{names.slug(setting)}"
-        notes = study_tables.setting_notes(
-            [table for table in summary.tables if setting in table.settings]
-        )
+        own = [table for table in summary.tables if setting in table.settings]
+        notes = study_tables.setting_notes(own)
         table = run_tables.curve_table(kept, stem, f"{setting}: learning curves", 5, notes)
         views = _curve_views(kept, quantities, summary.baseline, stem)
-        behind = Fold(title=f"Table: {table.title}", blocks=(table,))
-        blocks.append(Group(blocks=(*views, behind)))
+        blocks.append(Group(blocks=(*views, _fold(table))))
     if hidden:
         more = names.count(hidden, "more setting")
         note = f"{more} would make this page too large; the exported curves.csv has all of them."
@@ -282,20 +261,18 @@ def _curves(summary: Summary) -> Section:
 def _curve_views(
     curves: Sequence[LearningCurve], quantities: Sequence[str], baseline: str, stem: str
 ) -> Iterator[Group]:
+    axes: dict[Axis, str] = {"steps": "steps", "seconds": "seconds of training"}
     for place, quantity in enumerate(quantities, start=1):
         some = [curve for curve in curves if curve.quantity == quantity and curve.steps]
-        for number, axis in enumerate(("steps", "seconds"), start=1):
-            if some:
-                over = "steps" if axis == "steps" else "seconds of training"
-                first = place == number == 1
-                yield Group(
-                    title=f"{some[0].setting}: {quantity} over {over}",
-                    detail=f"{count_runs(some)} a variant",
-                    blocks=panels(some, axis, baseline),
-                    layout="panels",
-                    options=(place, number),
-                    file=f"{stem}-{names.slug(quantity)}" if first else "",
-                )
+        for number, (axis, over) in enumerate(axes.items() if some else (), start=1):
+            yield Group(
+                title=f"{some[0].setting}: {quantity} over {over}",
+                detail=f"{count_runs(some)} a variant",
+                blocks=panels(some, axis, baseline),
+                layout="panels",
+                options=(place, number),
+                file=f"{stem}-{names.slug(quantity)}" if place == number == 1 else "",
+            )
 
 
 def _attention(attention: Sequence[RunAttention]) -> Section:
@@ -319,7 +296,7 @@ def _attention(attention: Sequence[RunAttention]) -> Section:
         )
     table = run_tables.attention_table(attention, "attention")
     if table.rows:
-        blocks.append(Fold(title=f"Table: {table.title}", blocks=(table,)))
+        blocks.append(_fold(table))
     return Section(
         key="attention",
         title="Attention",
@@ -341,7 +318,7 @@ def _best_head(example: RunAttention) -> str:
 def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     blocks = dict.fromkeys(one for label in summary.variants for one in block_labels(label))
     diagrams = tuple(one for one in map(diagram, blocks) if one is not None)
-    costs = study_tables.cost_table(tables, "costs")
+    costs = study_tables.cost_table(tables)
     return Section(
         key="variants",
         title="The variants and their costs",
@@ -381,13 +358,13 @@ def _published(summary: Summary) -> Section:
 
 def _provenance(summary: Summary) -> Section:
     seeds = names.listed([str(seed) for seed in summary.seeds])
-    facts = [("records", f"sha256 {records_digest(summary.runs)[:16]}")]
-    if summary.started:
-        facts.append(("first run started", moment(summary.started)))
-    if summary.ended:
-        facts.append(("last run ended", moment(summary.ended)))
     training, total = map(units.duration, (summary.training_seconds, summary.total_seconds))
-    facts.append(("time in training", f"{training} of {total}"))
+    facts = {
+        "records": f"sha256 {records_digest(summary.runs)[:16]}",
+        "first run started": summary.started and moment(summary.started),
+        "last run ended": summary.ended and moment(summary.ended),
+        "time in training": f"{training} of {total}",
+    }
     rates = run_tables.learning_rate_table(summary, "learning-rates")
     return Section(
         key="rerun",
@@ -402,10 +379,14 @@ def _provenance(summary: Summary) -> Section:
                 "the number of workers and wherever it was interrupted."
             ),
             *_environments(summary),
-            Pairs(tuple(facts)),
-            *([Fold(title=f"Table: {rates.title}", blocks=(rates,))] if rates.rows else []),
+            Pairs(tuple((name, value) for name, value in facts.items() if value)),
+            *([_fold(rates)] if rates.rows else []),
         ),
     )
+
+
+def _fold(table: Table) -> Fold:
+    return Fold(title=f"Table: {table.title}", blocks=(table,))
 
 
 def _environments(summary: Summary) -> Iterator[Table]:
@@ -430,9 +411,8 @@ def _fact(machine: int, row: Sequence[str | None]) -> Cell:
 
 
 def _runs(summary: Summary) -> Iterator[Block]:
-    problems = run_tables.problem_table(summary.runs, "problems")
-    notes = study_tables.setting_notes(summary.tables)
-    all_runs = run_tables.run_table(summary.runs, "runs", "All runs", notes)
+    problems = run_tables.problem_table(summary.runs)
+    all_runs = run_tables.run_table(summary.runs, study_tables.setting_notes(summary.tables))
     count = names.count(len(all_runs.rows), "planned run")
     yield problems if problems.rows else Prose("Every planned run ended with a finite result.")
     yield Fold(title=f"All {count}", blocks=(all_runs,))
@@ -450,3 +430,29 @@ def records_digest(runs: Sequence[RunRow]) -> str:
         for run in runs
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def drop_shared_terms(summary: Summary) -> tuple[Summary, str]:
+    """Return a summary with shorter labels, and the ending that was removed from all labels.
+
+    ``Q-K=V@rotary`` becomes ``Q-K=V`` in every text if all variants are rotary; the second value is
+    then ``rotary``, else it is empty and the summary is unchanged.
+    """
+    blocks = {one for label in summary.variants for one in block_labels(label)}
+    endings = {label.partition("@")[2] for label in blocks}
+    if len(endings) > 1 or endings <= {""}:
+        return summary, ""
+    ending = endings.pop()
+    return _replace(summary, f"@{ending}"), ending
+
+
+def _replace(value: Any, ending: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(ending, "")
+    if isinstance(value, tuple):
+        return tuple(_replace(one, ending) for one in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value)]
+        changed = {name: _replace(getattr(value, name), ending) for name in fields}
+        return dataclasses.replace(value, **changed)
+    return value

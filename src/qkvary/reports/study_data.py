@@ -7,12 +7,15 @@ from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.samples import RunSamples, sample_rows
 from qkvary.reports.study_tables import cost_table, main_tables
 from qkvary.reports.tables import Raw, Table, dataset, pick
-from qkvary.studies.results.summary import Difference, ResultTable, Summary
+from qkvary.studies.results.summary import ResultTable, Summary
 from qkvary.text import names
 
 Row = dict[str, Raw]
 
-_TABLE = "table=name kind metric higher_is_better"
+_RUN = (
+    "setting task variant seed learning_rate state selected metric value steps_to_solve "
+    "training_seconds total_seconds run_key message"
+)
 
 
 def study_datasets(
@@ -24,8 +27,8 @@ def study_datasets(
         dataset("contrasts", _contrasts(summary)),
         dataset("frontiers", _frontiers(summary)),
         dataset("solving", _solving(summary.tables)),
-        cost_table(main_tables(summary), "costs"),
-        dataset("runs", _runs(summary)),
+        cost_table(main_tables(summary)),
+        dataset("runs", (pick(run, _RUN) for run in summary.runs)),
         run_tables.curve_table(summary.curves, "curves", ""),
         run_tables.attention_table(attention, "attention"),
         dataset("samples", sample_rows(samples)),
@@ -41,24 +44,24 @@ def study_datasets(
 def _results(tables: Sequence[ResultTable]) -> Iterator[Row]:
     for table in tables:
         for row in table.rows:
-            counts = ("planned", "done", "failed", "diverged", "damaged", "missing")
             yield {
-                **pick(table, _TABLE),
+                **pick(table, "table=name kind metric higher_is_better"),
                 "variant": row.variant,
-                **pick(row.counts, " ".join(f"runs_{one}={one}" for one in counts)),
+                **pick(
+                    row.counts,
+                    "runs_planned=planned runs_done=done runs_failed=failed "
+                    "runs_diverged=diverged runs_damaged=damaged runs_missing=missing",
+                ),
                 **pick(row, "mean std_seeds std_settings"),
-                **pick(row.difference, "baseline"),
-                **_difference(row.difference),
+                **pick(row.difference, f"baseline {_DIFFERENCE}"),
                 **pick(row, "training_seconds steps_per_second"),
             }
 
 
-def _difference(gap: Difference | None) -> Row:
-    return pick(
-        gap,
-        "pairs difference=mean low high low_single high_single p_value p_adjusted comparisons "
-        "detectable verdict",
-    )
+_DIFFERENCE = (
+    "pairs difference=mean low high low_single high_single p_value p_adjusted comparisons "
+    "detectable verdict"
+)
 
 
 def _contrasts(summary: Summary) -> Iterator[Row]:
@@ -67,7 +70,7 @@ def _contrasts(summary: Summary) -> Iterator[Row]:
             yield {
                 **pick(contrast, "variant reference"),
                 **pick(row, "table kind metric higher_is_better"),
-                **_difference(row.difference),
+                **pick(row.difference, _DIFFERENCE),
                 "sentence": row.sentence,
             }
 
@@ -92,20 +95,8 @@ def _solving(tables: Sequence[ResultTable]) -> Iterator[Row]:
                     **pick(
                         row.solving,
                         "threshold horizon_steps=horizon runs solved proportion_low "
-                        "proportion_high median_steps restricted_mean_steps",
+                        "proportion_high median_steps restricted_mean_steps "
+                        "difference_steps=difference.mean low_steps=difference.low "
+                        "high_steps=difference.high verdict=difference.verdict p_sign",
                     ),
-                    **pick(
-                        row.solving.difference,
-                        "difference_steps=mean low_steps=low high_steps=high verdict",
-                    ),
-                    "p_sign": row.solving.p_sign,
                 }
-
-
-def _runs(summary: Summary) -> Iterator[Row]:
-    for run in summary.runs:
-        yield pick(
-            run,
-            "setting task variant seed learning_rate state selected metric value steps_to_solve "
-            "training_seconds total_seconds run_key message",
-        )

@@ -9,6 +9,7 @@ import numpy as np
 
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.samples import RunSamples
+from qkvary.reports.tables import pick
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
@@ -35,15 +36,12 @@ class Results:
 
 
 def gather_results(study: Study, store: Store, typed: str = "") -> Results:
-    """Read every run of a study, unfinished ones with their curves so far.
+    """Read every run of a study or of a part of it, unfinished ones with their curves so far.
 
-    Args:
-        study: The study, or a part of it.
-        store: Where its runs are.
-        typed: The study and the options that select the part, as they are typed.
+    ``typed`` is the study with the options that select the part, as they are typed.
 
     Raises:
-        NewerFormatError: if a newer qkvary wrote one of them.
+        NewerFormatError: if a newer qkvary wrote one of the runs.
     """
     records: list[Record] = []
     curves: dict[str, list[dict[str, object]]] = {}
@@ -58,12 +56,29 @@ def gather_results(study: Study, store: Store, typed: str = "") -> Results:
             damaged[key] = str(error)
     summary = summarise(study, records, curves=curves, damaged=damaged, typed=typed)
     damage = [*damaged.values()]
-    attention = _gather_attention(study, summary, store, damage)
-    samples = _gather_samples(summary, store, damage)
+    cells = {setting.name: setting.task.right_cell for setting in study.settings}
+
+    def read_attention(data: bytes, run: RunRow) -> list[RunAttention]:
+        example = maps_from_bytes(data)
+        return [
+            RunAttention(
+                **pick(run, "setting variant seed"),
+                run_key=run.run_key or "",
+                maps=one.maps.astype(np.float64),
+                **pick(one, "tokens targets kind"),
+                right_cell=cells[run.setting],
+            )
+            for one in (example, *example.others)
+        ]
+
+    def read_samples(data: bytes, run: RunRow) -> list[RunSamples]:
+        found = samples_from_bytes(data)
+        return [RunSamples(**pick(run, "setting variant seed"), samples=found)]
+
     return Results(
         summary=summary,
-        attention=attention,
-        samples=samples,
+        attention=_first_of_each(summary, store, ATTENTION_NAME, read_attention, damage),
+        samples=_first_of_each(summary, store, SAMPLES_NAME, read_samples, damage),
         damage=tuple(damage),
         is_begun=bool(records or damaged or any(curves.values())),
     )
@@ -74,43 +89,6 @@ def report_folder(name: str, out: Path) -> Path:
     return out / "reports" / folder_name(name)
 
 
-def _gather_attention(
-    study: Study, summary: Summary, store: Store, damage: list[str]
-) -> tuple[RunAttention, ...]:
-    """Return the maps of the first finished run per setting and variant, in the study's order."""
-    cells = {setting.name: setting.task.right_cell for setting in study.settings}
-
-    def read(data: bytes, run: RunRow) -> tuple[RunAttention, ...]:
-        example = maps_from_bytes(data)
-        return tuple(
-            RunAttention(
-                setting=run.setting,
-                variant=run.variant,
-                seed=run.seed,
-                run_key=run.run_key or "",
-                maps=one.maps.astype(np.float64),
-                tokens=one.tokens,
-                targets=one.targets,
-                kind=one.kind,
-                right_cell=cells[run.setting],
-            )
-            for one in (example, *example.others)
-        )
-
-    found = _first_of_each(summary, store, ATTENTION_NAME, read, damage)
-    return tuple(one for some in found for one in some)
-
-
-def _gather_samples(summary: Summary, store: Store, damage: list[str]) -> tuple[RunSamples, ...]:
-    """Return the samples of the first finished run per setting and variant."""
-
-    def read(data: bytes, run: RunRow) -> RunSamples:
-        found = samples_from_bytes(data)
-        return RunSamples(setting=run.setting, variant=run.variant, seed=run.seed, samples=found)
-
-    return tuple(_first_of_each(summary, store, SAMPLES_NAME, read, damage))
-
-
 T = TypeVar("T")
 
 
@@ -118,11 +96,11 @@ def _first_of_each(
     summary: Summary,
     store: Store,
     name: str,
-    read: Callable[[bytes, RunRow], T],
+    read: Callable[[bytes, RunRow], list[T]],
     damage: list[str],
-) -> list[T]:
+) -> tuple[T, ...]:
     """Return what the first finished run of each setting and variant has, in the study's order."""
-    found: dict[tuple[str, str], T] = {}
+    found: dict[tuple[str, str], list[T]] = {}
     for run in summary.runs:
         place = (run.setting, run.variant)
         if place in found or run.run_key is None or run.state != "done" or not run.selected:
@@ -133,4 +111,4 @@ def _first_of_each(
                 found[place] = read(data, run)
         except DamagedError as error:
             damage.append(str(error))
-    return list(found.values())
+    return tuple(one for some in found.values() for one in some)

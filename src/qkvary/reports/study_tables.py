@@ -72,6 +72,9 @@ def count_cell(counts: Counts) -> Cell:
     return Cell(raw=counts.done, text=count_words(counts), tone="" if counts.complete else "warn")
 
 
+_RUNS_DONE = number("runs_done=counts", "runs", count_cell, below="done/planned")
+
+
 def decimals_for(table: ResultTable) -> int:
     """Return the decimals that distinguish the rows of a table."""
     means = [row.mean for row in table.rows if row.mean is not None]
@@ -89,6 +92,12 @@ def interval(gap: Difference, decimals: int) -> str:
 def matrix(summary: Summary) -> Table:
     """Return the overview: variants by tasks, each with mean, spread, difference and counts."""
     tables = main_tables(summary)
+    note = (
+        "Mean ± standard deviation over seeds; below it the paired difference to "
+        f"{summary.baseline} with its {numbers.percent(summary.method.confidence, 0)} interval. "
+        f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data; "
+        "without a mark, the data do not distinguish the two."
+    )
     return tabulate(
         "overview",
         "Variants by task",
@@ -100,7 +109,7 @@ def matrix(summary: Summary) -> Table:
             write=lambda variant: count_cell(variant_counts(summary, variant)),
             below="done/planned",
         ),
-        notes=(*_matrix_notes(summary), *setting_notes(tables)),
+        notes=(note, *setting_notes(tables)),
         main=True,
     )
 
@@ -115,37 +124,26 @@ def setting_notes(tables: Sequence[ResultTable]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(note for table in tables for note in table.notes))
 
 
-def _matrix_notes(summary: Summary) -> tuple[str, ...]:
-    note = (
-        "Mean ± standard deviation over seeds; below it the paired difference to "
-        f"{summary.baseline} with its {numbers.percent(summary.method.confidence, 0)} interval. "
-        f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data; "
-        "without a mark, the data do not distinguish the two."
-    )
-    return (note,)
-
-
 def _matrix_cell(table: ResultTable, variant: str) -> Cell:
     row = next((row for row in table.rows if row.variant == variant), None)
     if row is None:
         return plain(None)
-    decimals = decimals_for(table)
+    decimals, gap = decimals_for(table), row.difference
     text = numbers.fixed(row.mean, decimals)
     if row.mean is not None and row.std_seeds is not None:
         text += f" ± {numbers.fixed(row.std_seeds, decimals)}"
     below: list[str] = []
     tone: Tone = ""
-    if row.difference and row.difference.mean is not None:
-        arrow = ARROWS.get(row.difference.verdict, "")
-        gap = numbers.fixed(row.difference.mean, decimals, True)
-        below.append(f"{arrow} {gap} {interval(row.difference, decimals)}".strip())
-        tone = _TONES.get(row.difference.verdict, "")
+    if gap and gap.mean is not None:
+        mean = numbers.fixed(gap.mean, decimals, True)
+        below.append(f"{ARROWS.get(gap.verdict, '')} {mean} {interval(gap, decimals)}".strip())
+        tone = _TONES.get(gap.verdict, "")
     if not row.counts.complete:
         below.append(count_words(row.counts))
     return Cell(raw=row.mean, text=text, below=tuple(below), tone=tone)
 
 
-def contrast_table(summary: Summary, key: str) -> Table:
+def contrast_table(summary: Summary) -> Table:
     """Return the planned contrasts: pairs of variants by tables, each with its interval."""
     tables = main_tables(summary)
     comparisons = sum(row.kind != "setting" for one in summary.contrasts for row in one.rows)
@@ -157,7 +155,7 @@ def contrast_table(summary: Summary, key: str) -> Table:
         f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data."
     )
     return tabulate(
-        key,
+        "contrasts",
         f"Planned contrasts: paired differences, {level} intervals {corrected}",
         summary.contrasts if tables else (),
         word("contrast=", write=lambda one: named(f"{one.variant} against {one.reference}")),
@@ -197,26 +195,36 @@ def result_table(table: ResultTable, summary: Summary, key: str) -> Table:
     note = f"{names.count(len(table.settings), 'setting')}; {pairing}, baseline {summary.baseline}."
     fixed = partial(numbers.fixed, decimals=decimals)
     signed = partial(fixed, sign=True)
+
+    def alone(gap: Difference | None) -> Cell:
+        if gap is None or gap.low_single is None or gap.high_single is None:
+            return plain(None)
+        return plain(numbers.interval(gap.low_single, gap.high_single, decimals, sign=True))
+
+    def probability(value: float | None) -> str:
+        return "< 0.001" if value is not None and value < 0.001 else numbers.fixed(value, 3)
+
+    def verdict(row: VariantRow) -> Cell:
+        if row.difference is not None:
+            return _verdict(row.difference.verdict)
+        is_baseline = row.variant == summary.baseline
+        return plain("baseline", tone="quiet") if is_baseline else plain(None)
+
     return tabulate(
         key,
         f"{table.name}: {metric_name(table)} ({way} is better)",
         table.rows,
         label("variant"),
-        number("runs_done=counts", "runs", count_cell, below="done/planned"),
+        _RUNS_DONE,
         number("mean", write=fixed),
         number("std_seeds", "SD", fixed, below="over seeds"),
         number("std_settings", "SD", fixed, below="over settings"),
         number("difference=difference.mean", write=signed, below="to the baseline"),
         number("interval=difference", write=partial(_interval, decimals), below="all comparisons"),
-        number(
-            "interval_single=difference",
-            "interval",
-            partial(_single_interval, decimals),
-            below="this one alone",
-        ),
+        number("interval_single=difference", "interval", alone, below="this one alone"),
         number("p_adjusted=difference.p_adjusted", "p", probability, below="adjusted"),
         number("detectable=difference.detectable", write=fixed, below="difference"),
-        word("verdict=", "the data say", partial(_verdict, summary.baseline)),
+        word("verdict=", "the data say", verdict),
         notes=(note, *table.notes),
     )
 
@@ -225,99 +233,63 @@ def _interval(decimals: int, gap: Difference | None) -> Cell:
     return plain(None if gap is None else interval(gap, decimals))
 
 
-def _single_interval(decimals: int, gap: Difference | None) -> Cell:
-    if gap is None or gap.low_single is None or gap.high_single is None:
-        return plain(None)
-    return plain(numbers.interval(gap.low_single, gap.high_single, decimals, sign=True))
-
-
-def _verdict(baseline: str, row: VariantRow) -> Cell:
-    if row.difference is None:
-        is_baseline = row.variant == baseline
-        return plain("baseline", tone="quiet") if is_baseline else plain(None)
-    verdict = row.difference.verdict
-    return plain(verdict, tone=_TONES.get(verdict, "quiet"))
-
-
-def probability(value: float | None) -> str:
-    """Write a p-value."""
-    if value is not None and value < 0.001:
-        return "< 0.001"
-    return numbers.fixed(value, 3)
-
-
 def frontier_table(frontier: Frontier, key: str, notes: Sequence[str] = ()) -> Table:
     """Return the points of a chart of quality against cost, with the notes of its settings."""
     left_out = names.listed([names.clip(name, 60) for name in frontier.left_out])
     missing = [f"Without a finished run or without this cost: {left_out}."] if left_out else []
+    writers: dict[str, Callable[[float], str]] = {
+        "cache_bytes_per_token": units.data_size,
+        "training_seconds": units.duration,
+    }
+    write = writers.get(frontier.axis, numbers.whole)
+
+    def standing(point: FrontierPoint) -> Cell:
+        tone: Tone = "quiet" if point.standing == "dominated" else ""
+        return plain(point.standing, names.clip(point.sentence, 300), tone)
+
     return tabulate(
         key,
         f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}",
         frontier.points,
         label("variant"),
-        number(f"{frontier.axis}=cost", frontier.axis_title, cost_writer(frontier.axis)),
+        number(f"{frontier.axis}=cost", frontier.axis_title, write),
         number("quality", metric_name(frontier), partial(numbers.fixed, decimals=4)),
-        word("standing=", "is it on the frontier?", _standing),
+        word("standing=", "is it on the frontier?", standing),
         notes=(*missing, *notes),
     )
-
-
-def _standing(point: FrontierPoint) -> Cell:
-    return Cell(
-        raw=point.standing,
-        text=names.clip(point.sentence, 300),
-        tone="quiet" if point.standing == "dominated" else "",
-    )
-
-
-def cost_writer(axis: str) -> Callable[[float], str]:
-    """Return the function that writes a cost."""
-    return {"cache_bytes_per_token": units.data_size, "training_seconds": units.duration}.get(
-        axis, numbers.whole
-    )
-
-
-_UNSOLVED = "A run that never did counts as its last step in the mean, and as later in the median."
 
 
 def solving_table(table: ResultTable, key: str) -> Table:
     """Return the number of runs that solved the task, and their steps."""
     rows = [row for row in table.rows if row.solving]
-    first = next((row.solving for row in rows), None)
-    threshold = (
-        ""
-        if first is None
-        else f" A task is solved when its validation metric reaches {first.threshold:g}."
+    thresholds = [row.solving.threshold for row in rows if row.solving]
+    reaches = "A task is solved when its validation metric reaches"
+    threshold = f" {reaches} {thresholds[0]:g}." if thresholds else ""
+    unsolved = (
+        "A run that never did counts as its last step in the mean, and as later in the median."
     )
+    difference = partial(numbers.fixed, decimals=0, sign=True)
+    mean = "restricted_mean_steps=solving.restricted_mean_steps"
+    gap = "difference_steps=solving.difference.mean"
     return tabulate(
         key,
         f"{table.name}: steps until solved",
         rows,
         label("variant"),
-        number("runs_done=counts", "runs", count_cell, below="done/planned"),
+        _RUNS_DONE,
         number("solved=solving", "solved", lambda s: plain(s.solved, f"{s.solved} of {s.runs}")),
         number("proportion=solving", "share", _share, below="95 % interval"),
         number("median_steps=solving", "median", _median_steps, below="steps"),
-        number(
-            "restricted_mean_steps=solving.restricted_mean_steps",
-            "mean",
-            numbers.whole,
-            below="steps, at most the limit",
-        ),
-        number(
-            "difference_steps=solving.difference.mean",
-            "difference",
-            partial(numbers.fixed, decimals=0, sign=True),
-            below="of the means",
-        ),
+        number(mean, "mean", numbers.whole, below="steps, at most the limit"),
+        number(gap, "difference", difference, below="of the means"),
         number("interval=solving.difference", write=partial(_interval, 0), below="all comparisons"),
-        word(
-            "verdict=solving.difference.verdict",
-            "the data say",
-            lambda verdict: plain(verdict, tone=_TONES.get(verdict, "quiet")),
-        ),
-        notes=(f"Fewer steps are better.{threshold} {_UNSOLVED}",),
+        word("verdict=solving.difference.verdict", "the data say", _verdict),
+        notes=(f"Fewer steps are better.{threshold} {unsolved}",),
     )
+
+
+def _verdict(verdict: str) -> Cell:
+    return plain(verdict, tone=_TONES.get(verdict, "quiet"))
 
 
 def _share(solving: Solving) -> Cell:
@@ -332,21 +304,14 @@ def _median_steps(solving: Solving) -> Cell:
     return plain(steps, f"> {solving.horizon:,}" if steps is None else numbers.whole(steps))
 
 
-def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
+def cost_table(tables: Sequence[ResultTable]) -> Table:
     """Return the costs of the networks, once for tasks with equal networks."""
-    groups = _same_costs([table for table in tables if table.kind != "average"] or list(tables))
+    groups: dict[object, list[ResultTable]] = {}
+    for table in [one for one in tables if one.kind != "average"] or tables:
+        signature = tuple((row.variant, row.costs) for row in table.rows)
+        groups.setdefault(signature, []).append(table)
     measured = any(row.utilization is not None for table in tables for row in table.rows)
-    parts = list(
-        dict.fromkeys(
-            name
-            for group in groups
-            for row in group[0].rows
-            if row.costs
-            for name, _ in row.costs.parameters
-            if name != "total"
-        )
-    )
-    rows = (
+    rows = [
         {
             "task": ", ".join(table.name for table in group),
             "parts": dict(row.costs.parameters),
@@ -358,13 +323,25 @@ def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
             "seconds": _group_mean(group, row.variant, "training_seconds"),
             "utilization": _group_mean(group, row.variant, "utilization"),
         }
-        for group in groups
+        for group in groups.values()
         for row in group[0].rows
         if row.costs
+    ]
+    parts = dict.fromkeys(
+        name
+        for group in groups.values()
+        for row in group[0].rows
+        if row.costs
+        for name, _ in row.costs.parameters
+        if name != "total"
     )
     utilization = number("utilization", write=partial(numbers.percent, decimals=0), below="mean")
+    note = (
+        "Utilization is the arithmetic of training, without hidden pairs and recomputation, over "
+        "that of one large product on the same device at the end of the run."
+    )
     return tabulate(
-        key,
+        "costs",
         "What a network costs",
         rows,
         label("variant"),
@@ -386,15 +363,9 @@ def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
         *([utilization] if measured else []),
         notes=(
             "MACs are multiply-accumulate operations of one forward pass; FLOPs are twice.",
-            *([_UTILIZATION_NOTE] if measured else []),
+            *([note] if measured else []),
         ),
     )
-
-
-_UTILIZATION_NOTE = (
-    "Utilization is the arithmetic of training, without hidden pairs and recomputation, over that "
-    "of one large product on the same device at the end of the run."
-)
 
 
 def _group_mean(group: Sequence[ResultTable], variant: str, name: str) -> float | None:
@@ -402,14 +373,6 @@ def _group_mean(group: Sequence[ResultTable], variant: str, name: str) -> float 
     rows = [row for table in group for row in table.rows if row.variant == variant]
     found = [value for row in rows if (value := getattr(row, name)) is not None]
     return sum(found) / len(found) if found else None
-
-
-def _same_costs(tables: Sequence[ResultTable]) -> list[list[ResultTable]]:
-    groups: dict[tuple[object, ...], list[ResultTable]] = {}
-    for table in tables:
-        signature = tuple((row.variant, row.costs) for row in table.rows)
-        groups.setdefault(signature, []).append(table)
-    return list(groups.values())
 
 
 def _cache(value: float | None) -> str:

@@ -24,20 +24,18 @@ Point = tuple[float, float]
 
 def number(value: float) -> str:
     """Write a coordinate: at most two decimals, no trailing zeros, never ``-0``."""
-    text = trim(f"{value:.2f}")
-    return "0" if text == "-0" else text
+    written = trim(f"{value:.2f}")
+    return "0" if written == "-0" else written
 
 
 def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Markup:
-    """Write one element.
+    """Write one element; Markup stays, text is escaped.
 
-    Args:
-        tag: Its name.
-        children: Markup stays, text is escaped.
-        attributes: ``class_`` and ``stroke_width`` are spelt for SVG; None drops the attribute.
+    ``class_`` and ``stroke_width`` are spelt for SVG, and an attribute that is None is dropped.
     """
     written = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{_attribute(value)}"'
+        f' {name.rstrip("_").replace("_", "-")}="'
+        f'{escape(clean(value) if isinstance(value, str) else number(value))}"'
         for name, value in attributes.items()
         if value is not None
     )
@@ -47,10 +45,6 @@ def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Marku
     # Tags and attribute names are from this package; every value was escaped above.
     start = Markup("<{0}{1}").format(Markup(tag), Markup(written))  # noqa: S704
     return Markup("{0}>{1}</{2}>").format(start, inner, tag) if children else start + Markup("/>")
-
-
-def _attribute(value: str | float) -> Markup:
-    return escape(clean(value)) if isinstance(value, str) else escape(number(value))
 
 
 def group(children: Iterable[Markup], **attributes: Attribute) -> Markup:
@@ -68,6 +62,12 @@ def text(
 def line(start: Point, end: Point, class_: str) -> Markup:
     """Write a straight line."""
     return element("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], class_=class_)
+
+
+def whisker(x: float, low: float, high: float, half: float, class_: str) -> list[Markup]:
+    """Write an upright line with a cap at both ends."""
+    ends = [line((x - half, y), (x + half, y), class_) for y in (low, high)]
+    return [line((x, low), (x, high), class_), *ends]
 
 
 def image(png: bytes, at: Point, size: Point, class_: str, *, is_stretched: bool = False) -> Markup:
@@ -125,28 +125,23 @@ class Shared:
     """
 
     parts: Markup
-    """The shared drawing."""
     at: Point = (0.0, 0.0)
-    """Where the origin of the drawing is placed."""
+    """Where the origin of the parts is placed."""
 
     def to_svg(self, name: str = "", names: MutableMapping[Markup, str] | None = None) -> Markup:
-        """Write the parts, or a reference to them.
+        """Write the parts with their name as the id, or a reference if the page holds them.
 
-        Args:
-            name: The id of the parts, where they are written.
-            names: The ids of what the page holds; None to write the parts without an id.
+        Without the ``names`` of what the page holds, the parts have no id.
         """
         x, y = (value or None for value in self.at)
-        known = None if names is None else names.get(self.parts)
-        if known is not None:
-            return element("use", href=f"#{known}", x=x, y=y)
         inner = self.parts
         if names is not None:
-            names[self.parts] = name
+            if inner in names:
+                return element("use", href=f"#{names[inner]}", x=x, y=y)
+            names[inner] = name
             inner = group([inner], id=name)
-        moved = x is not None or y is not None
         move = f"translate({number(self.at[0])} {number(self.at[1])})"
-        return group([inner], transform=move) if moved else inner
+        return group([inner], transform=move) if x or y else inner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,16 +160,14 @@ class Drawing:
         return tuple(part.to_svg() if isinstance(part, Shared) else part for part in self.parts)
 
     def to_svg(self, name: str, names: MutableMapping[Markup, str] | None = None) -> Markup:
-        """Write the element for a page.
+        """Write the element for a page, with ids that begin with the name.
 
-        Args:
-            name: The prefix of the ids; unique in the page.
-            names: The ids of the shared parts that the page holds; the drawing adds its own.
-                None for a drawing that stands alone.
+        The drawing adds its shared parts to the ``names`` of those that the page holds; None for a
+        drawing that stands alone.
         """
         parts = (
-            part.to_svg(f"{name}-s{number}", names) if isinstance(part, Shared) else part
-            for number, part in enumerate(self.parts)
+            part.to_svg(f"{name}-s{place}", names) if isinstance(part, Shared) else part
+            for place, part in enumerate(self.parts)
         )
         return element(
             "svg",
@@ -191,16 +184,15 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A map from values to positions along one axis, linear or logarithmic."""
+    """A map from values to positions along one axis: from ``low`` at ``start`` to ``high``.
+
+    A vertical axis ends above its start.
+    """
 
     low: float
-    """The value at ``start``."""
     high: float
-    """The value at ``end``."""
     start: float
-    """The position of ``low``."""
     end: float
-    """The position of ``high``; smaller than ``start`` on a vertical axis."""
     logarithmic: bool = False
     """Whether equal distances stand for equal ratios."""
     binary: bool = False
@@ -208,22 +200,44 @@ class Scale:
 
     def __call__(self, value: float) -> float:
         """Return the position of a value, kept within the axis."""
-        low, high, at = (self._bend(number) for number in (self.low, self.high, value))
+        low, high, at = self.low, self.high, value
+        if self.logarithmic:
+            low, high, at = (math.log10(max(one, 1e-300)) for one in (low, high, at))
         share = (at - low) / (high - low) if high > low else 0.5
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
-    def _bend(self, value: float) -> float:
-        return math.log10(max(value, 1e-300)) if self.logarithmic else value
-
     def ticks(self, count: int = 5) -> list[float]:
         """Return round values on this axis, at most about ``count``."""
-        if self.logarithmic and self.binary:
-            return binary_ticks(self.low, self.high, count)
-        if self.logarithmic:
-            return log_ticks(self.low, self.high, count)
         if self.binary:
-            return binary_steps(self.low, self.high, count)
-        return linear_ticks(self.low, self.high, count)
+            return binary_ticks(self.low, self.high, count, self.logarithmic)
+        return (log_ticks if self.logarithmic else linear_ticks)(self.low, self.high, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Both axes of a chart."""
+
+    across: Scale
+    up: Scale
+
+    def point(self, x: float, y: float) -> Point:
+        """Return the position of two values."""
+        return self.across(x), self.up(y)
+
+    @property
+    def area(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom of the chart, in pixels."""
+        return self.across.start, self.up.end, self.across.end, self.up.start
+
+    def rows(self, values: Iterable[float], write: Callable[[float], str]) -> list[Markup]:
+        """Write the horizontal grid lines of a small chart with their values at the left."""
+        return _rows(self.up, (self.across.start, self.across.end), values, write, 4)
+
+    def cover(self, class_: str, bottom: float | None = None) -> Markup:
+        """Write a rectangle over the chart, down to ``bottom`` if given."""
+        left, top, right, end = self.area
+        height = (end if bottom is None else bottom) - top
+        return element("rect", x=left, y=top, width=right - left, height=height, class_=class_)
 
 
 def linear_ticks(low: float, high: float, count: int) -> list[float]:
@@ -250,17 +264,14 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
     return [10.0**power for power in exponents if power % every == 0]
 
 
-def binary_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return powers of two between two values, about ``count`` at most."""
-    first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
-    every = max(1, math.ceil((last - first + 1) / (count + 1)))
-    return [2.0**power for power in range(first, last + 1, every)]
-
-
-def binary_steps(low: float, high: float, count: int) -> list[float]:
-    """Return multiples of a power of two between two values, at most about ``count``."""
+def binary_ticks(low: float, high: float, count: int, logarithmic: bool) -> list[float]:
+    """Return powers of two, or multiples of one, at most about ``count``."""
+    if logarithmic:
+        first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
+        every = max(1, math.ceil((last - first + 1) / (count + 1)))
+        return [2.0**power for power in range(first, last + 1, every)]
     step = 2.0 ** math.ceil(math.log2((high - low) / count))
-    return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def padded(values: Iterable[float], share: float = 0.06, logarithmic: bool = False) -> Point:
@@ -290,12 +301,19 @@ def y_axis(
     scale: Scale, left: float, right: float, write: Callable[[float], str], count: int = 5
 ) -> Markup:
     """Write horizontal grid lines with their values at the left."""
+    return group(_rows(scale, (left, right), scale.ticks(count), write, 6))
+
+
+def _rows(
+    scale: Scale, ends: Point, values: Iterable[float], write: Callable[[float], str], gap: float
+) -> list[Markup]:
+    left, right = ends
     marks: list[Markup] = []
-    for value in scale.ticks(count):
+    for value in values:
         y = scale(value)
         marks.append(line((left, y), (right, y), "grid"))
-        marks.append(text(left - 6, y + 3.5, write(value), "tick end"))
-    return group(marks)
+        marks.append(text(left - gap, y + 3.5, write(value), "tick end"))
+    return marks
 
 
 def x_axis(

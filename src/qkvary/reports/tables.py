@@ -119,15 +119,10 @@ def number(
     below: str = "",
     numeric: bool = True,
 ) -> Field:
-    """Return a column of numbers.
+    """Return a column of numbers, written as text or as a cell.
 
-    Args:
-        path: The attribute with the number, as in :func:`look_up`, which is the header in the CSV;
-            ``key=path`` for another header.
-        title: The header elsewhere; the key if not given.
-        write: Returns the text of a value, or its cell.
-        below: A second line of the header.
-        numeric: Whether the column holds numbers.
+    ``path`` is the attribute with the number, as in :func:`look_up`, and the header in the CSV;
+    ``key=path`` has another header there. ``title`` is the header elsewhere.
     """
     key, _, path = path.rpartition("=")
     key = key or path
@@ -201,11 +196,8 @@ def csv_field(value: Raw) -> str:
     if isinstance(value, int | float):
         return repr(value)
     text = names.clean(value)
-    return (
-        f"'{text}"
-        if text.lstrip(" \n").startswith(_DANGEROUS) or text.startswith(_DANGEROUS)
-        else text
-    )
+    is_dangerous = any(one.startswith(_DANGEROUS) for one in (text, text.lstrip(" \n")))
+    return f"'{text}" if is_dangerous else text
 
 
 def read_csv_field(field: str) -> str:
@@ -223,17 +215,10 @@ def table_csv(table: Table) -> str:
     return stream.getvalue()
 
 
-def one_line(cell: Cell) -> str:
-    """Return a cell as one line of text."""
-    return " ".join((cell.text, *cell.below)).strip()
-
-
 def look_up(value: object, path: str) -> Any:
-    """Return an attribute of a value, or an entry of a mapping.
+    """Return an attribute of a value, or an entry of a mapping; ``None`` has ``None`` everywhere.
 
-    Args:
-        value: The object; ``None`` has ``None`` everywhere.
-        path: The name; ``old.inner`` for an attribute of an attribute; empty for the value itself.
+    ``old.inner`` is an attribute of an attribute; the empty path gives the value itself.
     """
     found: Any = value
     for part in path.split(".") if path else ():
@@ -245,11 +230,9 @@ def look_up(value: object, path: str) -> Any:
 
 
 def pick(value: object, wanted: str) -> dict[str, Any]:
-    """Return attributes of a value by their names, in their order.
+    """Return attributes of a value by the paths in ``wanted``, separated by blanks.
 
-    Args:
-        value: The object; see :func:`look_up`.
-        wanted: The paths, separated by blanks. ``new=old.inner`` gives one another name.
+    ``new=old.inner`` gives one another name.
     """
     pairs = (name.rpartition("=") for name in wanted.split())
     return {new or path: look_up(value, path) for new, _, path in pairs}

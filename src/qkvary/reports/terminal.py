@@ -9,8 +9,7 @@ markup nor escape sequences in a text have any effect.
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -29,14 +28,7 @@ _STYLES = {"better": "bold green", "worse": "bold red", "quiet": "dim", "warn": 
 def print_report(
     report: Report, screen: Console, *, full: bool = False, rest: str = "--full"
 ) -> None:
-    """Print a report.
-
-    Args:
-        report: The report.
-        screen: The console.
-        full: Whether to print what the terminal leaves out by default too.
-        rest: What gives the whole report, if this is not it.
-    """
+    """Print a report, or what the terminal shows by default and what gives the ``rest``."""
     if report.question:
         screen.print(_text(report.question, "bold"))
     if report.lead:
@@ -44,7 +36,8 @@ def print_report(
     if report.facts:
         screen.print(_text("; ".join(f"{name} {value}" for name, value in report.facts), "dim"))
     if report.answer:
-        print_sentences(screen, "", report.answer)
+        screen.print()
+        _print_block(screen, Bullets(report.answer))
     for section in report.sections:
         if section.brief or (full and section.full):
             if section.title:
@@ -53,7 +46,8 @@ def print_report(
                 shown = shorten(block) if isinstance(block, Table) and not full else block
                 _print_block(screen, shown)
     if report.caveats:
-        print_sentences(screen, "Before you believe it", report.caveats)
+        screen.print(_text("\nBefore you believe it", "bold"))
+        _print_block(screen, Bullets(report.caveats))
     if not full and is_shortened(report):
         screen.print(_text(f"The whole report: {rest}", "dim"))
 
@@ -63,23 +57,17 @@ def print_table(screen: Console, table: Table) -> None:
     if not table.main:
         screen.print(_text(f"\n{table.title}", "italic"))
     start, columns = 1, len(table.columns)
+    wide = screen.options.update_width(_WIDEST)
     while start < columns or start == 1:
         end = columns
         grid = _grid(table, start, end)
-        while not _fits(screen, grid) and end > start + 1:
+        while Measurement.get(screen, wide, grid).maximum > screen.width and end > start + 1:
             end -= 1
             grid = _grid(table, start, end)
         screen.print(grid)
-        start = end if end > start else start + 1
+        start = max(end, start + 1)
     for note in table.notes:
         screen.print(_text(note, "dim"))
-
-
-def print_sentences(screen: Console, title: str, sentences: Iterable[str]) -> None:
-    """Print a list of sentences under a title."""
-    screen.print(_text(f"\n{title}" if title else "", "bold"))
-    for sentence in sentences:
-        screen.print(_text(f"  - {sentence}"))
 
 
 def _print_block(screen: Console, block: Block) -> None:
@@ -126,23 +114,21 @@ def _cell(cell: Cell) -> Text:
     return text
 
 
-def _fits(screen: Console, grid: Grid) -> bool:
-    wide = screen.options.update_width(_WIDEST)
-    return Measurement.get(screen, wide, grid).maximum <= screen.width
-
-
 def _text(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def sparkline(values: Sequence[float], width: int | None = None) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """Return a curve as one line of text, in ASCII if the stream requires it."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""
-    if width is None:
-        width = min(80, max(10, shutil.get_terminal_size((82, 0)).columns - 2))
-    marks = "▁▂▃▄▅▆▇█" if _can_encode(sys.stdout, "▁█") else "_.-=+*%#"
+    width = min(80, max(10, shutil.get_terminal_size((82, 0)).columns - 2))
+    try:
+        marks = "▁▂▃▄▅▆▇█"
+        marks.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        marks = "_.-=+*%#"
     low, high = min(finite), max(finite)
     stride = max(1, math.ceil(len(values) / width))
     points = [values[start] for start in range(0, len(values), stride)]
@@ -150,11 +136,3 @@ def sparkline(values: Sequence[float], width: int | None = None) -> str:
     return "".join(
         marks[round((value - low) * scale)] if math.isfinite(value) else "!" for value in points
     )
-
-
-def _can_encode(stream: TextIO, text: str) -> bool:
-    try:
-        text.encode(stream.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -10,8 +11,7 @@ from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.learning_curves import curves_chart
 from qkvary.reports.report import Block, Chart, Code, Group, Report, Section
 from qkvary.reports.run_tables import metric
-from qkvary.reports.shared_terms import drop_shared_terms
-from qkvary.reports.study import study_report
+from qkvary.reports.study import drop_shared_terms, study_report
 from qkvary.reports.tables import Cell, label, number, plain, tabulate, word
 from qkvary.studies.results.summary import RunRow, Summary
 from qkvary.text import names, numbers, units
@@ -44,13 +44,7 @@ _SCORES = (
 def training_report(
     summary: Summary, texts: Mapping[str, str], attention: Sequence[RunAttention] = ()
 ) -> Report:
-    """Return the report of a training.
-
-    Args:
-        summary: The results of its runs.
-        texts: Texts that the networks wrote, by the titles of their runs.
-        attention: One example per variant, if any.
-    """
+    """Return the report of a training, with texts of the networks by the titles of their runs."""
     study = study_report(summary, attention)
     compares = len(summary.variants) > 1
     shown, shared = drop_shared_terms(summary) if compares else (summary, "")
@@ -76,19 +70,14 @@ def _describe(summary: Summary, variant: str) -> str:
     done = [dict(run.metrics) for run in runs if run.state == "done"]
     losses = [loss for one in done if (loss := one.get("test_loss")) is not None]
     if not losses:
-        states = names.listed(
-            [
-                f"{sum(run.state == state for run in runs)} {state}"
-                for state in dict.fromkeys(run.state for run in runs)
-            ]
-        )
-        return f"{variant} has no finished run: {states}."
+        states = Counter(run.state for run in runs)
+        counts = names.listed([f"{number} {state}" for state, number in states.items()])
+        return f"{variant} has no finished run: {counts}."
     loss = math.fsum(losses) / len(losses)
-    bits = [one.get("test_bits_per_byte") for one in done]
-    known = [value for value in bits if value is not None]
+    bits = [value for one in done if (value := one.get("test_bits_per_byte")) is not None]
     per_byte = ""
-    if known:
-        per_byte = f", or {numbers.real(math.fsum(known) / len(known), 4)} bits per byte"
+    if bits:
+        per_byte = f", or {numbers.real(math.fsum(bits) / len(bits), 4)} bits per byte"
     seeds = f" (the mean of {len(losses)} seeds)" if len(losses) > 1 else ""
     return (
         f"{variant} ended with a test loss of {numbers.real(loss, 4)} nats per token: "
@@ -99,6 +88,11 @@ def _describe(summary: Summary, variant: str) -> str:
 def _scores(summary: Summary) -> Section:
     is_padded = any(dict(run.metrics).get("test_real_share", 1.0) != 1.0 for run in summary.runs)
     measured = {name for run in summary.runs for name, _ in run.timing}
+
+    def speed(name: str, write: Callable[[float], str], run: RunRow) -> Cell:
+        value = dict(run.timing).get(name)
+        return plain(value, numbers.MISSING if value is None else write(value))
+
     table = tabulate(
         "scores",
         "Scores",
@@ -111,7 +105,7 @@ def _scores(summary: Summary) -> Section:
             if is_padded or key not in _PADDED
         ),
         *(
-            number(f"{key}=", title, partial(_speed, key, write))
+            number(f"{key}=", title, partial(speed, key, write))
             for key, title, write in _SPEEDS
             if key in measured
         ),
@@ -130,11 +124,6 @@ def _scores(summary: Summary) -> Section:
         blocks=(table,),
         brief=True,
     )
-
-
-def _speed(name: str, write: Callable[[float], str], run: RunRow) -> Cell:
-    value = dict(run.timing).get(name)
-    return plain(value, numbers.MISSING if value is None else write(value))
 
 
 def _texts(texts: Mapping[str, str]) -> Iterator[Section]:
@@ -162,15 +151,14 @@ def _picture(summary: Summary) -> Chart | None:
     behind = [curve for curve in summary.curves if curve.quantity == "train loss"]
     if not any(len(curve.steps) > 1 for curve in curves):
         return None
-    single = len(curves) == 1
-    grey = "; grey: training loss" if single else ""
-    several = any(max(curve.runs, default=0) > 1 for curve in curves)
-    band = "; bands: from the smallest run to the largest" if several else ""
+    behind = behind if len(curves) == 1 else []
+    detail = "nats per token over steps"
+    detail += "; grey: training loss" if len(curves) == 1 else ""
+    if any(max(curve.runs, default=0) > 1 for curve in curves):
+        detail += "; bands: from the smallest run to the largest"
     return Chart(
-        draw=partial(
-            curves_chart, curves, summary.baseline, behind if single else (), _PICTURE_SIZE
-        ),
+        draw=partial(curves_chart, curves, summary.baseline, behind, _PICTURE_SIZE),
         caption="Validation loss",
-        detail=f"nats per token over steps{grey}{band}",
+        detail=detail,
         file="answer",
     )

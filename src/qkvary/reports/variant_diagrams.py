@@ -5,7 +5,6 @@ scores, the weighted sum. Nothing here knows a variant by name.
 """
 
 import textwrap
-from functools import partial
 
 from markupsafe import Markup
 
@@ -30,15 +29,19 @@ def diagram(label: str) -> Chart | None:
     variant = read_variant(label)
     if variant is None:
         return None
-    meaning = describe(variant)
-    drawing = partial(
-        svg.Drawing,
-        width=_WIDTH,
-        height=_HEIGHT,
-        title=f"The block of {label}",
-        description=meaning,
-    )
-    return Chart(draw=lambda: drawing(parts=tuple(_parts(variant))), caption=label, detail=meaning)
+    said, kept = descriptions.describe(variant), descriptions.name_cached(variant)
+    meaning = f"{said[0].upper()}{said[1:]}. A cache keeps {kept}."
+
+    def draw() -> svg.Drawing:
+        return svg.Drawing(
+            width=_WIDTH,
+            height=_HEIGHT,
+            title=f"The block of {label}",
+            description=meaning,
+            parts=tuple(_parts(variant)),
+        )
+
+    return Chart(draw=draw, caption=label, detail=meaning)
 
 
 def block_labels(label: str) -> tuple[str, ...]:
@@ -50,13 +53,6 @@ def block_labels(label: str) -> tuple[str, ...]:
     if isinstance(variant, Variant):
         return (label,)
     return tuple(dict.fromkeys(format_label(one) for one, _ in variant.runs))
-
-
-def describe(variant: Variant) -> str:
-    """Return the meaning of a variant and the contents of its cache, in two sentences."""
-    meaning = descriptions.describe(variant)
-    kept = descriptions.name_cached(variant)
-    return f"{meaning[0].upper()}{meaning[1:]}. A cache keeps {kept}."
 
 
 def _centres(variant: Variant) -> dict[Source, float]:
@@ -88,24 +84,20 @@ def _parts(variant: Variant) -> list[Markup]:
             parts.append(_past(role))
         else:
             parts.append(_wire((centres[source], _Y_SOURCE - 14), (_COLUMNS[role], _Y_ROLE + 13)))
-    parts.extend(_above())
     kept = " kept" if IDENTITY in variant.cached else ""
-    parts.append(_box(118, _Y_INPUT, 60, 24, "input x", f"stage{kept}"))
-    parts.extend(part for source, x in centres.items() for part in _projection(variant, source, x))
-    parts.extend(part for role in _COLUMNS for part in _role(variant, role))
-    parts.append(_wrapped_box(84, _Y_SCORES, 152, _write_weights(variant)))
     mixture = equations.write_mixture(variant, "weights", LETTERS["value"])
-    parts.append(_box(118, _Y_SUM, 132, 26, mixture, "stage"))
-    parts.append(_wire((118, _Y_SUM - 13), (118, 4)))
-    return parts
-
-
-def _above() -> list[Markup]:
     return [
+        *parts,
         _wire((_COLUMNS["query"], _Y_ROLE - 13), (_COLUMNS["query"], _Y_SCORES + 14)),
         _wire((_COLUMNS["key"], _Y_ROLE - 13), (_COLUMNS["key"], _Y_SCORES + 14)),
         _wire((84, _Y_SCORES - 14), (84, _Y_SUM + 13)),
         _wire((_COLUMNS["value"], _Y_ROLE - 13), (172, _Y_SUM + 13)),
+        _box(118, _Y_INPUT, 60, 24, "input x", f"stage{kept}"),
+        *(part for source, x in centres.items() for part in _projection(variant, source, x)),
+        *(part for role in _COLUMNS for part in _role(variant, role)),
+        _scores(variant),
+        _box(118, _Y_SUM, 132, 26, mixture, "stage"),
+        _wire((118, _Y_SUM - 13), (118, 4)),
     ]
 
 
@@ -137,29 +129,20 @@ def _box(
     x: float, y: float, width: float, height: float, content: str, class_: str, index: str = ""
 ) -> Markup:
     below = svg.element("tspan", index, dy=3.5, class_="index") if index else Markup("")
-    return svg.group(
-        (
-            svg.element(
-                "rect",
-                x=x - width / 2,
-                y=y - height / 2,
-                width=width,
-                height=height,
-                rx=4,
-                class_=f"box {class_}",
-            ),
-            svg.element("text", content, below, x=x, y=y + 4, class_="box-text middle"),
-        )
-    )
+    label = svg.element("text", content, below, x=x, y=y + 4, class_="box-text middle")
+    return svg.group((_outline(x, y, width, height, class_), label))
+
+
+def _outline(x: float, y: float, width: float, height: float, class_: str) -> Markup:
+    corner = {"x": x - width / 2, "y": y - height / 2}
+    return svg.element("rect", **corner, width=width, height=height, rx=4, class_=f"box {class_}")
 
 
 def _projection(variant: Variant, source: Source, x: float) -> list[Markup]:
-    cached = source in variant.cached
     readers = "".join(LETTERS[role] for role in variant.sharing.readers(source))
-    rank = variant.rank(source)
-    style = "learned kept" if cached else "learned"
+    style = "learned kept" if source in variant.cached else "learned"
     parts = [_box(x, _Y_SOURCE, 56, 28, "W", style, readers.lower())]
-    if rank:
+    if rank := variant.rank(source):
         parts.append(svg.text(x + 3, _Y_SOURCE + 27, f"rank {rank}", "beside"))
     return parts
 
@@ -177,23 +160,16 @@ def _role(variant: Variant, role: Role) -> list[Markup]:
     return parts
 
 
-def _write_weights(variant: Variant) -> str:
-    """Write the weights with the letters of the roles; equal roles have one letter."""
+def _scores(variant: Variant) -> Markup:
+    """Draw the weights in the letters of the roles, in several lines if they are long."""
     query, key = LETTERS["query"], LETTERS["key"]
     if variant.sharing.is_symmetric:
+        # Equal roles have one letter.
         query = key = equations.HEAD_INPUT if variant.sharing.key == IDENTITY else key
-    return equations.write_weights(variant, query, key)
-
-
-def _wrapped_box(x: float, y: float, width: float, content: str) -> Markup:
-    """Draw a box whose text may take several lines."""
-    lines = textwrap.wrap(content, _LINE) or [""]
-    height = 16.0 + 13 * len(lines)
-    top = y + 4 - 6.5 * (len(lines) - 1)
+    lines = textwrap.wrap(equations.write_weights(variant, query, key), _LINE) or [""]
+    top = _Y_SCORES + 4 - 6.5 * (len(lines) - 1)
     texts = (
-        svg.element("text", line, x=x, y=top + 13 * index, class_="box-text middle")
+        svg.element("text", line, x=84, y=top + 13 * index, class_="box-text middle")
         for index, line in enumerate(lines)
     )
-    corner = {"x": x - width / 2, "y": y - height / 2}
-    box = svg.element("rect", **corner, width=width, height=height, rx=4, class_="box stage")
-    return svg.group((box, *texts))
+    return svg.group((_outline(84, _Y_SCORES, 152, 16.0 + 13 * len(lines), "stage"), *texts))

@@ -61,24 +61,16 @@ def family_of(label: str, baseline: str) -> Family:
     if label == baseline:
         return _BY_KEY["base"]
     variant = read_variant(label)
-    return _BY_KEY["other" if variant is None else _key(variant)]
-
-
-def _key(variant: Variant) -> str:
-    shares = len(set(variant.sharing.roles.values())) < 3
+    if variant is None:
+        return _BY_KEY["other"]
     if variant.plus:
-        return "plus"
+        return _BY_KEY["plus"]
     if variant.identity_roles:
-        return "identity"
+        return _BY_KEY["identity"]
+    shares = len(set(variant.sharing.roles.values())) < 3
     if variant.num_kv_heads is not None:
-        return "both" if shares else "heads"
-    return "share" if shares else "other"
-
-
-def present(variants: tuple[str, ...], baseline: str) -> list[Family]:
-    """Return the families that occur, in their fixed order."""
-    keys = {family_of(label, baseline).key for label in variants}
-    return [family for family in FAMILIES if family.key in keys]
+        return _BY_KEY["both" if shares else "heads"]
+    return _BY_KEY["share" if shares else "other"]
 
 
 def mark(family: Family, x: float, y: float, size: float = 5.0, hollow: bool = False) -> Markup:
@@ -89,41 +81,35 @@ def mark(family: Family, x: float, y: float, size: float = 5.0, hollow: bool = F
             return svg.element("circle", cx=x, cy=y, r=size, class_=style)
         case "ring":
             sign = f"plus-sign f-{family.key}" + (" outlined" if hollow else "")
+            half = size * 0.5
             return svg.group(
                 (
                     svg.element("circle", cx=x, cy=y, r=size * 1.1, class_=style),
-                    svg.path([(x - size * 0.5, y), (x + size * 0.5, y)], sign),
-                    svg.path([(x, y - size * 0.5), (x, y + size * 0.5)], sign),
+                    svg.path([(x - half, y), (x + half, y)], sign),
+                    svg.path([(x, y - half), (x, y + half)], sign),
                 )
             )
         case "square":
             side = size * 1.8
-            return svg.element(
-                "rect", x=x - side / 2, y=y - side / 2, width=side, height=side, class_=style
-            )
+            corner = {"x": x - side / 2, "y": y - side / 2}
+            return svg.element("rect", **corner, width=side, height=side, class_=style)
         case _:
-            return svg.path(_outline(family.marker, x, y, size), style, closed=True)
+            outline = [(x + dx * size, y + dy * size) for dx, dy in _OUTLINES[family.marker]]
+            return svg.path(outline, style, closed=True)
 
 
-def _outline(marker: Marker, x: float, y: float, r: float) -> list[svg.Point]:
-    match marker:
-        case "triangle":
-            shape = [(0.0, -1.2), (1.15, 0.85), (-1.15, 0.85)]
-        case "diamond":
-            shape = [(0.0, -1.3), (1.2, 0.0), (0.0, 1.3), (-1.2, 0.0)]
-        case "star":
-            long, brief = 1.4, 0.55
-            shape = [
-                (0.0, -long), (brief, -brief), (long, 0.0), (brief, brief),
-                (0.0, long), (-brief, brief), (-long, 0.0), (-brief, -brief),
-            ]  # fmt: skip
-        case _:
-            a, b = 0.4, 1.15
-            shape = [
-                (-b, -a), (-a, -a), (-a, -b), (a, -b), (a, -a), (b, -a),
-                (b, a), (a, a), (a, b), (-a, b), (-a, a), (-b, a),
-            ]  # fmt: skip
-    return [(x + dx * r, y + dy * r) for dx, dy in shape]
+_OUTLINES: dict[str, tuple[svg.Point, ...]] = {
+    "triangle": ((0.0, -1.2), (1.15, 0.85), (-1.15, 0.85)),
+    "diamond": ((0.0, -1.3), (1.2, 0.0), (0.0, 1.3), (-1.2, 0.0)),
+    "star": (
+        (0.0, -1.4), (0.55, -0.55), (1.4, 0.0), (0.55, 0.55),
+        (0.0, 1.4), (-0.55, 0.55), (-1.4, 0.0), (-0.55, -0.55),
+    ),
+    "cross": (
+        (-1.15, -0.4), (-0.4, -0.4), (-0.4, -1.15), (0.4, -1.15), (0.4, -0.4), (1.15, -0.4),
+        (1.15, 0.4), (0.4, 0.4), (0.4, 1.15), (-0.4, 1.15), (-0.4, 0.4), (-1.15, 0.4),
+    ),
+}  # fmt: skip
 
 
 def name_points(
@@ -133,42 +119,28 @@ def name_points(
 ) -> tuple[list[Markup], list[Markup]]:
     """Write the names of points so that they cover nothing.
 
-    Args:
-        named: The points, with the families that give their colours.
-        obstacles: Boxes that no name may touch.
-        area: The area of the points.
-
-    Returns:
-        The lines between points and names that are apart, and the names.
+    Returns the lines between points and names that are apart, and the names.
     """
     left, top, right, bottom = area
     spots = [spot for spot, _ in named]
     labels = label_placement.place(spots, obstacles, (left + 2, top, right, bottom - 3))
-    found = [
-        (spot, family, label)
-        for (spot, family), label in zip(named, labels, strict=True)
-        if label is not None
-    ]
-    return (
-        [
-            svg.line((spot.x, spot.y), label.leader, "leader")
-            for spot, _, label in found
-            if label.leader
-        ],
-        [
-            svg.text(label.x, label.y, label.text, f"name t-{family.key}")
-            for _, family, label in found
-        ],
-    )
+    leaders: list[Markup] = []
+    names: list[Markup] = []
+    for (spot, family), label in zip(named, labels, strict=True):
+        if label is not None:
+            names.append(svg.text(label.x, label.y, label.text, f"name t-{family.key}"))
+            if label.leader:
+                leaders.append(svg.line((spot.x, spot.y), label.leader, "leader"))
+    return leaders, names
 
 
 def family_legend(variants: tuple[str, ...], baseline: str) -> Legend:
     """Return the marks of the families that occur, for the key above the charts."""
+    keys = {family_of(label, baseline).key for label in variants}
+    shown = (family for family in FAMILIES if family.key in keys)
     return Legend(
         title="Families of variants, the same in every chart",
-        entries=tuple(
-            (family.title, swatch(mark(family, 8, 8, 5))) for family in present(variants, baseline)
-        ),
+        entries=tuple((family.title, swatch(mark(family, 8, 8, 5))) for family in shown),
     )
 
 

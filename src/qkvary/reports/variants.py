@@ -105,11 +105,7 @@ def choose_layer(
 
 
 def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
-    """Return the report of some variants, or of the whole table.
-
-    Args:
-        labels: The variants, or their labels in any spelling; none for the table.
-        size: The layer to count.
+    """Return the report of some variants or labels, or of the whole table if there are none.
 
     Raises:
         ValueError: for an unknown label, a requested variant that does not fit the size, or a size
@@ -119,17 +115,18 @@ def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
         raise ValueError(f"expected a length of at least 1 token, got {size.length}")
     variants = [as_variant(label) for label in labels] or [one.variant for one in VARIANTS]
     baseline = count_layer(QKV, size)
-    costs: list[LayerCosts | None] = []
+    pairs: list[tuple[Variant, LayerCosts | None]] = []
     refused: dict[Variant, str] = {}
     for variant in variants:
         try:
-            costs.append(count_layer(variant, size))
+            pairs.append((variant, count_layer(variant, size)))
         except ValueError as error:
             if labels:
                 raise
-            costs.append(None)
+            pairs.append((variant, None))
             refused[variant] = str(error)
-    pairs = list(zip(variants, costs, strict=True))
+    symbols = [line for one in variants for line in define_symbols(one)] if labels else []
+    hint = "--label LABEL defines the symbols of an equation."
     table = tabulate(
         "variants",
         "Variants",
@@ -141,7 +138,7 @@ def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
         number("cache_bytes_per_token", "cache", below="per token"),
         number("published", below="of networks"),
         word("meaning", below="equation"),
-        notes=(*_notes(refused, variants, size), *_define(variants if labels else ())),
+        notes=(*_notes(refused, variants, size), *dict.fromkeys(symbols or [hint])),
         main=True,
         brief=None if labels else _BRIEF,
     )
@@ -188,30 +185,33 @@ def _describe_layer(size: LayerSize) -> str:
     parts += [f"head_dim {size.head_dim}"] * (size.head_dim is not None)
     parts += ["no biases"] * (not size.bias)
     parts += [f"{size.length:,} tokens", size.dtype]
-    owner = "" if size.model is None else f" of {size.model}"
+    owner = f" of {size.model}" if size.model else ""
     return f"One causal layer{owner}: {', '.join(parts)}."
 
 
 def _row(
     variant: Variant, costs: LayerCosts | None, base: LayerCosts, size: LayerSize
 ) -> dict[str, Cell]:
-    label, meaning = format_label(variant), describe(variant)
-    if costs is None:
-        figures = (plain("does not fit", tone="warn"), plain(None), plain(name_cached(variant)))
-    else:
-        figures = (
-            _share(costs.parameters["total"], base.parameters["total"]),
-            _share(costs.macs_per_token, base.macs_per_token),
-            _cache(variant, costs, base.cache_bytes_per_token),
-        )
-    return {
-        "label": named(label),
+    meaning, published = describe(variant), plain(MISSING)
+    if quality := _published_quality(variant, size):
+        text = f"{quality.change} {quality.measure}"
+        published = Cell(raw=text, text=text, below=(quality.networks,))
+    found = {
+        "label": named(format_label(variant)),
         "tuple": plain(format_tuple(variant)),
-        **dict(
-            zip(("parameters", "macs_per_token", "cache_bytes_per_token"), figures, strict=True)
-        ),
-        "published": _published(_published_quality(variant, size)),
+        "published": published,
         "meaning": Cell(raw=meaning, text=meaning, below=(write_equation(variant),)),
+        "parameters": plain("does not fit", tone="warn"),
+        "macs_per_token": plain(None),
+        "cache_bytes_per_token": plain(name_cached(variant)),
+    }
+    if costs is None:
+        return found
+    return {
+        **found,
+        "parameters": _share(costs.parameters["total"], base.parameters["total"]),
+        "macs_per_token": _share(costs.macs_per_token, base.macs_per_token),
+        "cache_bytes_per_token": _cache(variant, costs, base.cache_bytes_per_token),
     }
 
 
@@ -221,19 +221,6 @@ def _cache(variant: Variant, costs: LayerCosts, of: int | None) -> Cell:
         return plain("no causal form")
     held = f" of {units.data_size(costs.state_bytes)}" if costs.state_bytes else ""
     return Cell(raw=cached, text=_share(cached, of).text, below=(name_cached(variant) + held,))
-
-
-def _published(quality: PublishedQuality | None) -> Cell:
-    if quality is None:
-        return plain(MISSING)
-    text = f"{quality.change} {quality.measure}"
-    return Cell(raw=text, text=text, below=(quality.networks,))
-
-
-def _cache_percent(variant: Variant, num_heads: int) -> float:
-    """Return a variant's cache in a layer with this many query heads, in percent of QKV's."""
-    kept = len(variant.sharing.cached) * variant.kv_heads(num_heads)
-    return 100 * kept / (2 * num_heads)
 
 
 def _share(value: int, of: int) -> Cell:
@@ -255,19 +242,13 @@ def _notes(
     for variant, shown in zip(variants, found, strict=True):
         other = None if shown else published_quality(format_label(variant))
         if other is not None and other.num_heads is not None:
+            kept = len(variant.sharing.cached) * variant.kv_heads(other.num_heads)
             yield (
                 f"{other.variant}: {other.change} {other.measure} is published for "
-                f"{other.networks}, which cache "
-                f"{_cache_percent(variant, other.num_heads):.3g} % of QKV"
+                f"{other.networks}, which cache {100 * kept / (2 * other.num_heads):.3g} % of QKV"
             )
     for variant, reason in refused.items():
         yield f"{format_label(variant)} does not fit: {reason}"
-
-
-def _define(variants: Sequence[Variant]) -> Sequence[str]:
-    """Return the definitions of the symbols in the equations, each once."""
-    lines = tuple(dict.fromkeys(line for one in variants for line in define_symbols(one)))
-    return lines or ("--label LABEL defines the symbols of an equation.",)
 
 
 def _data(
