@@ -42,12 +42,7 @@ TRAINED = ("train ", "train-")
 
 
 def find_model(given: object) -> Model:
-    """Return the model that a name, file, hub id, value or network denotes.
-
-    Raises:
-        ValueError: if there is none, or its configuration cannot be read.
-        DownloadError: if the hub cannot be reached.
-    """
+    """Return the model that a name, file, hub id, value or network denotes."""
     if isinstance(given, str | os.PathLike):
         # Its table of published models takes longer to read than most verbs take.
         from qkvary.checkpoints.reference_models import find_reference
@@ -71,18 +66,9 @@ def open_checkpoint(
     *,
     speaks: bool = False,
 ) -> "tuple[LoadedModel, str]":
-    """Return a loaded model and its name.
+    """Return a loaded model and its name; a network that is given stays on its device by default.
 
-    Args:
-        given: A checkpoint, or what a caller gives instead.
-        tokenizer: The tokenizer of a checkpoint without one.
-        options: The device and numbers of the network; a given network stays where it is by
-            default.
-        speaks: Whether a tokenizer is needed.
-
-    Raises:
-        ValueError: if there is no such checkpoint, it is not one, or has no tokenizer.
-        DamagedError: if the checkpoint is damaged.
+    ``tokenizer`` is for a checkpoint without one; ``speaks`` if one is needed.
     """
     # Counting and planning open no checkpoint.
     from qkvary.checkpoints.catalog import require_tokenizer
@@ -124,22 +110,13 @@ def _open(given: object) -> "tuple[LoadedModel, str]":
 
 
 def read_labels(given: Labels) -> tuple[AnyVariant, ...]:
-    """Return variants that are given as one or several values or labels.
-
-    Raises:
-        ValueError: for a label that cannot be read.
-    """
+    """Return variants that are given as one or several values or labels."""
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     return tuple(map(as_label, several))
 
 
 def read_threads(given: Count | None, name: str) -> int | None:
-    """Return a number of threads or processes, ``None`` for ``None``.
-
-    Raises:
-        ValueError: for anything but a positive whole number.
-        ResourceError: if there are more than a machine can start.
-    """
+    """Return a number of threads or processes, ``None`` for ``None``."""
     number = read_count(given, name)
     if number is not None and number > MOST_THREADS:
         raise ResourceError(f"{name}: expected at most {MOST_THREADS:,}, got {number:,}")
@@ -147,11 +124,7 @@ def read_threads(given: Count | None, name: str) -> int | None:
 
 
 def read_share(given: float | str, name: str) -> float:
-    """Return a share, also from text such as ``10%``.
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """Return a share, also from text such as ``10%``."""
     try:
         return parse_share(str(given))
     except ValueError as error:
@@ -159,11 +132,7 @@ def read_share(given: float | str, name: str) -> float:
 
 
 def read_texts(given: object) -> tuple[Path, ...]:
-    """Return the paths of one or several texts.
-
-    Raises:
-        ValueError: for anything but paths.
-    """
+    """Return the paths of one or several texts."""
     several = cast("Sequence[object]", given) if isinstance(given, list | tuple) else [given]
     return tuple(read_path(path, "a file or folder of texts") for path in several)
 
@@ -199,9 +168,7 @@ class Part(Where):
     def typed(self, reference: str, study: "Study") -> str:
         """Return the study and the options that select its part, as one types them.
 
-        Args:
-            reference: The name or path of the study, as it was typed.
-            study: The study. Its name holds the protocol, but is not the path of its file.
+        The study's name holds the protocol; ``reference`` may be the path of its file.
         """
         is_path = reference.endswith(".py") or "/" in reference
         protocol = (self.protocol,) if is_path and self.protocol else ()
@@ -225,12 +192,7 @@ def _changed(value: str, default: str) -> tuple[str, ...]:
 
 
 def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
-    """Return the study of a name or path, or the requested part of it.
-
-    Raises:
-        UsageError: for an unknown study, protocol, device or list of seeds.
-        ValueError: for a task, setting or variant that the study does not have.
-    """
+    """Return the study of a name or path, or the requested part of it."""
     from qkvary.studies.catalog import load_study
     from qkvary.studies.study import Study
 
@@ -245,12 +207,7 @@ def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
 def choose_runs(
     store: "Store", name: AnyStudy, part: Part = PART
 ) -> "tuple[Study, Training | None]":
-    """Return the runs of a study or of a named training, and that training if there is one.
-
-    Raises:
-        UsageError: as ``choose_study``, or if no training or several have that name, or it has
-            another device or dtype.
-    """
+    """Return the runs of a study or of a named training, and that training if there is one."""
     is_path = isinstance(name, str) and (name.endswith(".py") or "/" in name)
     if not isinstance(name, str) or is_path or not name.startswith(TRAINED):
         return choose_study(name, part), None
@@ -278,11 +235,7 @@ def choose_runs(
 
 
 def read_seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
-    """Return seeds, also from text such as ``7``, ``0,1,2`` or ``0-4``.
-
-    Raises:
-        UsageError: for anything else.
-    """
+    """Return seeds, also from text such as ``7``, ``0,1,2`` or ``0-4``."""
     from qkvary.studies.study import check_number_of_seeds
 
     if isinstance(given, str):

@@ -37,11 +37,7 @@ def show_data(prepared: StrPath, *, document: int = 0) -> "Result[PreparedData]"
 
 
 def begin_document(data: "PreparedData", number: int) -> str:
-    """Return the first tokens of a training document, as text.
-
-    Raises:
-        ValueError: if no such document exists.
-    """
+    """Return the first tokens of a training document, as text."""
     split = data.splits["train"]
     if not 0 <= number < split.documents:
         raise ValueError(f"expected a document from 0 to {split.documents - 1}, got {number}")

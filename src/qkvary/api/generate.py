@@ -126,11 +126,7 @@ class Decoding(NetworkOptions):
     one."""
 
     def cache_maker(self, loaded: "LoadedModel") -> "CacheMaker":
-        """Return a function that makes a cache for a number of tokens.
-
-        Raises:
-            ValueError: for an unknown kernel in the environment.
-        """
+        """Return a function that makes a cache for a number of tokens."""
         from qkvary.inference.decoding import make_cache
         from qkvary.nn.decoding.choice import pinned
 

@@ -68,9 +68,6 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
 
     ``plan(model, gpu="t4")`` is ``plan(model, hardware=Hardware(gpu="t4"))``. The signature shows
     the fields: it is what ``help`` prints and the command line offers.
-
-    Args:
-        function: A function with parameters whose defaults are values of options.
     """
     own = inspect.signature(function)
     groups = option_groups(function)

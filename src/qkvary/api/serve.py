@@ -58,11 +58,7 @@ class Listening:
     address."""
 
     def read_key(self) -> str | None:
-        """Return the key.
-
-        Raises:
-            UsageError: if the file has none, or the address needs one.
-        """
+        """Return the key."""
         if self.key_file is None:
             check_key(self.host, None)
             return None
@@ -227,11 +223,7 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
 
 
 def _choose_context(given: Count | None, model: Model) -> int:
-    """Return the number of tokens per user.
-
-    Raises:
-        UsageError: for more than the model was made for.
-    """
+    """Return the number of tokens per user."""
     longest = model.max_tokens or LONGEST
     chosen = read_count(given, "context") or min(longest, LONGEST)
     if chosen > longest:

@@ -31,11 +31,7 @@ def show(run: str, *, out: StrPath = RUNS) -> Result[Record | None]:
 
 
 def find_run(store: Store, start: str) -> str:
-    """Return the key of the only run whose key starts with ``start``.
-
-    Raises:
-        UsageError: if none or several match.
-    """
+    """Return the key of the only run whose key starts with ``start``."""
     keys = store.keys()
     matches = [key for key in keys if key.startswith(start.lower())]
     if len(matches) == 1 and start:

@@ -180,9 +180,6 @@ def _find_data(
     """Return the requested set; the first process prepares it if necessary.
 
     A plan prepares and downloads nothing.
-
-    Raises:
-        UsageError: for a tokenizer with a prepared set.
     """
     from qkvary.data.prepared import PreparedData, open_prepared
     from qkvary.data.prepared_sets import PlannedSet, find_or_prepare, plan_set

@@ -295,15 +295,7 @@ def print_result(
     out: Path | None = None,
     formats: "Sequence[ReportFormat]" = (),
 ) -> int:
-    """Print what a verb returned, write its report, and return the exit code.
-
-    Args:
-        result: The result.
-        json_output: Print JSON.
-        full: Print the whole report.
-        out: The folder or file of the report; nothing is written if not given.
-        formats: The formats to write; all by default.
-    """
+    """Print what a verb returned, write its report, and return the exit code."""
     files = [*result.files, *(result.save(out, formats or None) if out else ())]
     if json_output:
         document = dict(result.report.data)
@@ -335,12 +327,7 @@ def _print_files(files: Sequence[Path]) -> None:
 
 @contextmanager
 def show_progress(what: str, unit: str = "windows") -> Generator[Callable[..., None]]:
-    """Show progress and the time left; outside a terminal, only now and then.
-
-    Args:
-        what: What is done.
-        unit: What is counted.
-    """
+    """Show progress and the time left; outside a terminal, only now and then."""
     started, line = time.monotonic(), ProgressLine(console(sys.stderr), time.monotonic())
     first: list[int] = []
 

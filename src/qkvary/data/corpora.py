@@ -94,11 +94,7 @@ CORPORA = {corpus.name: corpus for corpus in _CORPORA}
 
 
 def canonical_reference(reference: str) -> str:
-    """Return a reference with the name of a corpus in its own spelling, and any other unchanged.
-
-    Args:
-        reference: As for :func:`open_source`, or ``name/tokenizer`` of a set in the cache.
-    """
+    """Return a reference with the name of a corpus in its own spelling, and any other unchanged."""
     name, slash, tokenizer = reference.partition("/")
     if name in CORPORA or Path(reference).expanduser().exists():
         return reference
@@ -106,15 +102,7 @@ def canonical_reference(reference: str) -> str:
 
 
 def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
-    """Return the documents that a reference names.
-
-    Args:
-        reference: A file or folder, the name of a corpus, or ``hf:owner/name``.
-        choices: Further options.
-
-    Raises:
-        UsageError: if the source does not exist, or the options do not fit it.
-    """
+    """Return the documents of a file or folder, a corpus by name, or ``hf:owner/name``."""
     chosen, reference = choices or SourceOptions(), canonical_reference(reference)
     corpus = CORPORA.get(reference)
     if corpus is not None:
@@ -152,12 +140,8 @@ def find_local(corpus: Corpus) -> Path | None:
 def identify_source(reference: str) -> tuple[str, JsonValue] | None:
     """Return the default name of a source's set and the list of its files, without reading them.
 
-    Args:
-        reference: As for :func:`open_source`, or the name of a set.
-
-    Returns:
-        No list for a corpus that is not on this machine or the name of a set; ``None`` if the
-        reference is neither a source nor a name.
+    There is no list for the name of a set, or a corpus that is not on this machine; ``None`` if the
+    reference is neither a source nor a name.
     """
     if reference.startswith("hf:"):
         source = open_source(reference)

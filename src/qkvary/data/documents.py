@@ -87,13 +87,7 @@ class FileDocuments:
     """The index of the current file, and the number of its documents that were read."""
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the documents after a position, or all.
-
-        Raises:
-            UsageError: if a file cannot be read or is not text; with file and line.
-            DamagedError: if a compressed file is damaged.
-            UnsafeError: if a compressed file expands implausibly.
-        """
+        """Yield the documents after a position, or all."""
         first, skipped = (0, 0) if position is None else cast("list[int]", position)
         for number in range(first, len(self.files)):
             self.place = (number, 0)
@@ -267,11 +261,7 @@ def _read_parquet(path: Path, field: str) -> Iterator[Any]:
 
 
 def check_field(field: str, names: Sequence[str], where: str) -> None:
-    """Refuse a line, row or file without the field that holds the text.
-
-    Raises:
-        UsageError: with the fields that there are.
-    """
+    """Refuse a line, row or file without the field that holds the text."""
     if field not in names:
         raise UsageError(
             f"{where}: expected the field {field!r}, got {', '.join(names[:5]) or 'none'}; name "
@@ -280,11 +270,7 @@ def check_field(field: str, names: Sequence[str], where: str) -> None:
 
 
 def checked_document(value: Any, where: str, field: str) -> Document:
-    """Return a document with the value of a line, row or column.
-
-    Raises:
-        UsageError: if the value is not text.
-    """
+    """Return a document with the value of a line, row or column."""
     if not isinstance(value, str):
         raise UsageError(f"{where}: expected text in {field!r}, got a {type(value).__name__}")
     try:
@@ -310,11 +296,7 @@ class TextPart:
     """The location of the text, for messages."""
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the one document, if it was not read yet.
-
-        Raises:
-            UsageError: as :class:`FileDocuments`.
-        """
+        """Yield the one document, if it was not read yet."""
         if position is None:
             text = self.text()
             part = text[int(self.start * len(text)) : int(self.end * len(text))]

@@ -102,12 +102,7 @@ def _make_opener() -> urllib.request.OpenerDirector:
 
 
 def fetch(url: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
-    """Download a small file.
-
-    Args:
-        url: An https address.
-        limit: The maximum number of bytes.
-        timeout: Seconds for the whole download.
+    """Download a small file; ``timeout`` is for the whole download.
 
     Raises:
         FileNotFoundError: if the file does not exist.

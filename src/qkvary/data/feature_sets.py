@@ -97,11 +97,7 @@ def find_features(name: str) -> Path | None:
 
 
 def features_path(name: str) -> Path:
-    """Return the path at which ``qkvary data features`` writes a set.
-
-    Raises:
-        UsageError: if there is neither a cache nor a home directory.
-    """
+    """Return the path at which ``qkvary data features`` writes a set."""
     folder = cache_directory()
     if folder is None:
         raise UsageError("expected a cache directory for features: set QKVARY_CACHE")

@@ -48,9 +48,6 @@ def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[A
 
     Returns:
         ``[classes, images of a class, ...]``.
-
-    Raises:
-        ValueError: if the classes differ in size.
     """
     sizes = np.bincount(labels)
     if len(set(sizes)) != 1:
@@ -68,16 +65,7 @@ def encode_features(features: ImageFeatures) -> bytes:
 
 @functools.lru_cache(maxsize=2)
 def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
-    """Return a set of features.
-
-    Args:
-        name: The set.
-        sha256: The sha256 of its file, if it was made on this machine.
-
-    Raises:
-        UsageError: if there is no such set, or it was not made on this machine or is another one.
-        DamagedError: if its file is truncated or not the expected one.
-    """
+    """Return a set of features; ``sha256`` is that of its file if it was made on this machine."""
     if name not in FEATURE_SETS:
         raise UsageError(f"expected image features, got {name!r}; {suggest(name, FEATURE_SETS)}")
     about = FEATURE_SETS[name]
@@ -123,11 +111,7 @@ def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
 
 
 def decode_features(about: FeatureSet, data: bytes, path: Path) -> ImageFeatures:
-    """Return the features in a file's bytes.
-
-    Raises:
-        DamagedError: if it is no such file, or its features are not finite or of other sizes.
-    """
+    """Return the features in a file's bytes."""
     try:
         tensors = load(data)
     except (SafetensorError, ValueError) as error:

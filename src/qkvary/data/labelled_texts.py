@@ -65,11 +65,6 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
         data: A folder with a folder of ``.txt`` files for each label; or ``english-novels``, whose
             labels are the authors of at least three novels.
         labels: The labels to keep; None for all.
-
-    Raises:
-        UsageError: if there are too few labels or texts, a label has no texts or no name in UTF-8
-            on one line, or two texts are equal.
-        DamagedError: if a file is blank or no UTF-8 text.
     """
     if not data:
         raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got ''")

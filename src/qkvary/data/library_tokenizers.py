@@ -32,16 +32,7 @@ class LibraryTokenizer:
     beginning: int | None = None
 
     def __init__(self, content: str, *, separator: str = "") -> None:
-        """Load a tokenizer.
-
-        Args:
-            content: The text of a ``tokenizer.json``.
-            separator: The token after every document; by default the first of ``SEPARATORS``.
-
-        Raises:
-            ValueError: if the content is not a tokenizer, or has no such token.
-            UsageError: if the library is not installed.
-        """
+        """Load a ``tokenizer.json``; its separator is by default the first of ``SEPARATORS``."""
         require("tokenizers")
         fields = _fields(content)
         # Tasks truncate and pad.
@@ -83,12 +74,7 @@ class LibraryTokenizer:
         return self._vocabulary
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of the text without special tokens.
-
-        Raises:
-            ValueError: for an unpaired surrogate, which has no bytes, and where the library panics
-                or takes too long.
-        """
+        """Return the tokens of the text without special tokens."""
         text_bytes(text)
         try:
             return self._library.ask(text, characters=len(text))
@@ -96,11 +82,7 @@ class LibraryTokenizer:
             raise ValueError(f"this tokenizer cannot encode the text: {error}") from error
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of some tokens, as the library joins them.
-
-        Raises:
-            ValueError: where the library panics or takes too long.
-        """
+        """Return the text of some tokens, as the library joins them."""
         return self._library.ask(tokens)
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:

@@ -70,13 +70,6 @@ def load_config(reference: StrPath) -> tuple[str, dict[str, object]]:
     """Return a name and the configuration of a published model.
 
     Local files take precedence over a repository of the same name. Downloads are cached.
-
-    Args:
-        reference: A file, a folder with a ``config.json``, or ``owner/name`` on the hub.
-
-    Raises:
-        ValueError: if it does not exist, or is not a configuration.
-        DownloadError: if the hub cannot be reached.
     """
     reference = read_name(reference, "the name or path of a model")
     path = _find(reference)
@@ -91,15 +84,7 @@ def load_config(reference: StrPath) -> tuple[str, dict[str, object]]:
 
 
 def parse_config(data: bytes, source: str) -> dict[str, object]:
-    """Decode a configuration strictly: one JSON object, no duplicate keys, no NaN.
-
-    Args:
-        data: The bytes of the file.
-        source: Their origin, for messages.
-
-    Raises:
-        ValueError: if they are anything else.
-    """
+    """Decode a configuration strictly: one JSON object, no duplicate keys, no NaN."""
     if len(data) > LARGEST_CONFIG:
         raise ValueError(f"expected a configuration of at most 1 MB in {source}, got more")
     try:

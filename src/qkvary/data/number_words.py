@@ -47,11 +47,7 @@ def _spell(number: int) -> list[str]:
 
 @functools.cache
 def load_number_words(*, complete: bool) -> WordSequence:
-    """Return all numbers, with ``END`` between them.
-
-    Args:
-        complete: Whether 8000 occurs: 63,098 words instead of the published 63,095.
-    """
+    """Return the numbers with ``END`` between them: 63,095 words, or 63,098 with 8000 (complete)."""
     words: list[str] = []
     for number in range(1, LAST + 1):
         if complete or number != LEFT_OUT:

@@ -54,16 +54,7 @@ class TokenSplit:
     """The documents of one split, concatenated."""
 
     def __init__(self, folder: Path, name: str, about: Mapping[str, Any]) -> None:
-        """Describe the split; files are opened on first use.
-
-        Args:
-            folder: The folder of the set.
-            name: The name of the split.
-            about: The manifest of the set.
-
-        Raises:
-            ValueError: if its counts are not those of its shards.
-        """
+        """Describe a split by the manifest of its set; files are opened on first use."""
         entry = about["splits"][name]
         tokens, documents = np.array(entry["shards"], dtype=np.int64).T
         self.tokens, self.documents = int(tokens.sum()), int(documents.sum())
@@ -94,19 +85,11 @@ class TokenSplit:
         return np.searchsorted(self.document_starts, places, side="right") - 1
 
     def read(self, start: int, count: int) -> NDArray[np.int64]:
-        """Return ``count`` tokens from ``start``, across shards.
-
-        Raises:
-            ValueError: if the range is not within the split.
-        """
+        """Return ``count`` tokens from ``start``, across shards."""
         return self.gather(np.array([start]), count)[0]
 
     def gather(self, starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Return rows of ``count`` tokens from each of ``starts``, ``[len(starts), count]``.
-
-        Raises:
-            ValueError: if a row is not within the split.
-        """
+        """Return rows of ``count`` tokens from each of ``starts``, ``[len(starts), count]``."""
         places = np.asarray(starts, dtype=np.int64)
         if places.size and (places.min() < 0 or places.max() + count > self.tokens):
             raise ValueError(
@@ -168,11 +151,7 @@ def is_prepared(path: Path) -> bool:
 
 
 def stored_plan(folder: Path) -> Any:
-    """Return the plan of the set in a folder, complete or not, or ``None``.
-
-    Raises:
-        DamagedError: if it was changed.
-    """
+    """Return the plan of the set in a folder, complete or not, or ``None``."""
     if (folder / MANIFEST_NAME).is_file():
         return read_manifest(folder).about.get("plan")
     path = folder / PLAN_FILE
@@ -185,11 +164,7 @@ def stored_plan(folder: Path) -> Any:
 
 
 def read_fingerprint(path: Path) -> str:
-    """Return the recorded fingerprint of a set without verifying its files.
-
-    Raises:
-        DamagedError: if the manifest is missing or changed, or is not that of a set.
-    """
+    """Return the recorded fingerprint of a set without verifying its files."""
     found = read_manifest(path).about.get("fingerprint")
     if not isinstance(found, str):
         raise DamagedError(f"expected a prepared set of documents in {path}, got something else")
@@ -201,10 +176,7 @@ def open_prepared(
 ) -> PreparedData:
     """Open a set and verify every file that changed since its last verification.
 
-    Args:
-        path: The folder.
-        verify: Whether to compare the sha256 of files; sizes are always compared.
-        tokenizer: The tokenizer of the set, if already loaded.
+    Without ``verify``, sizes are compared, but not the sha256.
 
     Raises:
         UsageError: if the folder does not exist, or the preparation is not complete.

@@ -44,11 +44,7 @@ _HELD_OUT = ("validation", "test")
 
 
 def default_folder(name: str, tokenizer: str) -> Path:
-    """Return the default folder of a set: ``data/<name>-<tokenizer>`` of the cache.
-
-    Raises:
-        UsageError: if the user has no cache directory.
-    """
+    """Return the default folder of a set: ``data/<name>-<tokenizer>`` of the cache."""
     cache = cache_directory()
     if cache is None:
         raise UsageError(
@@ -59,15 +55,7 @@ def default_folder(name: str, tokenizer: str) -> Path:
 
 
 def find_prepared(reference: str) -> Path:
-    """Return the folder of a prepared set without opening it.
-
-    Args:
-        reference: Its path, or ``name/tokenizer`` of a set in the cache; ``name`` alone means
-            ``name/gpt2``.
-
-    Raises:
-        UsageError: if it does not exist; the message says how to prepare it.
-    """
+    """Return the folder of a set by its path, ``name/tokenizer``, or ``name`` alone for GPT-2's."""
     path = Path(reference).expanduser()
     if is_prepared(path):
         return path
@@ -90,15 +78,7 @@ def find_prepared(reference: str) -> Path:
 
 
 def ensure_prepared(reference: str) -> Path:
-    """Return the folder of a prepared set; prepare it first if it belongs to a named corpus.
-
-    Args:
-        reference: As for :func:`find_prepared`.
-
-    Raises:
-        UsageError: if neither the set nor the corpus exists.
-        QkvaryError: as :func:`prepare_corpus`.
-    """
+    """Return the folder of a prepared set; prepare it first if it belongs to a named corpus."""
     try:
         return find_prepared(reference)
     except UsageError:
@@ -119,24 +99,10 @@ def prepare_corpus(
     workers: int | None = None,
     on_progress: OnProgress = lambda _bytes, _total, _note: None,
 ) -> PreparedData:
-    """Prepare a corpus, or open the existing set.
+    """Prepare a corpus, a file, a folder or ``hf:owner/name``, or open the existing set.
 
-    Args:
-        name: As for :func:`open_source`: a corpus, a file, a folder, or ``hf:owner/name``.
-        tokenizer: As for :func:`load_tokenizer`.
-        choices: Options of the source.
-        out: The folder of the set; by default ``default_folder``.
-        separator: The token after every document, if the tokenizer's file does not name it.
-        by_content: Whether the folder's name always depends on the documents too; that of a file
-            or folder does if another one has the name.
-        workers: As for :func:`prepare`.
-        on_progress: As for :func:`prepare`.
-
-    Raises:
-        ValueError: for less than one worker.
-        UsageError: if the corpus or tokenizer does not exist.
-        BusyError: if another process prepares the same set.
-        QkvaryError: as :func:`prepare`.
+    The default folder is named after the documents too if ``by_content``, and for a file or folder
+    if another one has the name.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")
@@ -184,17 +150,7 @@ def _parts_of(files: JsonValue) -> dict[str, Any]:
 
 
 def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -> None:
-    """Check that a prepared set is the expected one; prepare it if its text is on this machine.
-
-    Args:
-        reference: As for :func:`find_prepared`.
-        sha256: The expected fingerprint.
-        report: Called with a message before the set is prepared.
-
-    Raises:
-        UsageError: if it is another set, or cannot be prepared.
-        QkvaryError: as :func:`ensure_prepared`.
-    """
+    """Check that a prepared set is the expected one; prepare it if its text is on this machine."""
     corpus = CORPORA.get(canonical_reference(reference).partition("/")[0])
     if corpus is not None and (corpus.local is None or Path(reference).expanduser().exists()):
         # The text on the hub may be longer, and would give another set.
@@ -232,20 +188,10 @@ def find_or_prepare(
     warn: Callable[[str], None],
     on_progress: OnProgress = lambda _bytes, _total, _note: None,
 ) -> PreparedData:
-    """Return the existing set of a text, or prepare it.
+    """Return the existing set of a text, or prepare it, by default with the ``default`` tokenizer.
 
-    Args:
-        reference: As for :func:`open_source`; the folder of a set, or ``name`` or
-            ``name/tokenizer`` of one in the cache.
-        tokenizer: As for :func:`load_tokenizer`, if the user named one.
-        default: The tokenizer otherwise.
-        warn: Called with a message if the reused set has a token limit.
-        on_progress: As for :func:`prepare`.
-
-    Raises:
-        UsageError: if the text, set or tokenizer does not exist, or a tokenizer is named with a
-            set.
-        QkvaryError: as :func:`prepare_corpus`.
+    The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
+    cache.
     """
     found, reference, tokenizer = _find(reference, tokenizer, default, warn)
     if found is not None:
@@ -297,10 +243,6 @@ def plan_set(
     """Return the set that :func:`find_or_prepare` would return, without writing or downloading.
 
     The arguments are those of that function.
-
-    Raises:
-        UsageError: if the text, set or tokenizer does not exist, or the vocabulary depends on
-            documents that are not on this machine.
     """
     found, reference, tokenizer = _find(reference, tokenizer, default, warn)
     if found is None:

@@ -24,35 +24,19 @@ Rows = NDArray[np.int64]
 
 
 def random_words(count: int, *purpose: str | int) -> Words:
-    """Draw uniform 64-bit words.
-
-    Args:
-        count: The number of words.
-        purpose: A name and any numbers; every purpose has its own stream.
-    """
+    """Return uniform 64-bit words; every purpose, a name and any numbers, has its own stream."""
     digest = hashlib.sha256("\n".join(map(str, purpose)).encode()).digest()
     seed = np.random.SeedSequence(int.from_bytes(digest, "big"))
     return np.random.PCG64(seed).random_raw(count)
 
 
 def random_indices(count: int, below: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Draw ``count`` independent indices, uniform in ``[0, below)`` up to ``below / 2**64``.
-
-    Args:
-        count: The number of indices.
-        below: The exclusive upper bound.
-        purpose: As in ``random_words``.
-    """
+    """Draw ``count`` independent indices, uniform in ``[0, below)`` up to ``below / 2**64``."""
     return (random_words(count, *purpose) % np.uint64(below)).astype(np.int64)
 
 
 def permutation(count: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Return a uniformly random permutation of ``range(count)``.
-
-    Args:
-        count: The number of indices.
-        purpose: As in ``random_words``.
-    """
+    """Return a uniformly random permutation of ``range(count)``."""
     return np.argsort(random_words(count, *purpose), kind="stable").astype(np.int64)
 
 
@@ -61,15 +45,8 @@ def epoch_batch(
 ) -> NDArray[np.int64]:
     """Return the indices of the examples of one step; an epoch drops its last partial batch.
 
-    Args:
-        count: Number of examples.
-        batch_size: Examples per batch.
-        step: Counted from 0 over all epochs.
-        seed: Seed of the order; every epoch has another one.
-        what: Name of the examples; each has its own orders.
-
-    Raises:
-        ValueError: if a batch is larger than an epoch.
+    Steps count from 0 over all epochs; every seed, epoch and ``what`` (a name of the examples) has
+    its own order.
     """
     per_epoch = count // batch_size
     if per_epoch < 1:
@@ -86,20 +63,12 @@ def _order(count: int, what: str, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Return where a permutation of ``range(count)`` maps indices.
+    """Return where a permutation of ``range(count)`` maps indices; every purpose has its own.
 
     No order is stored: a Feistel network permutes the next power of two, and results outside of the
     range are permuted again. The cost of an index does not depend on ``count``.
 
     Source: Luby and Rackoff 1988 (the network); Black and Rogaway 2002 (cycle walking).
-
-    Args:
-        indices: Indices in ``range(count)``, of any shape.
-        count: The size of the range.
-        purpose: A name and any numbers; every purpose has its own order.
-
-    Raises:
-        ValueError: if an index is out of range.
     """
     given = np.asarray(indices, dtype=np.int64)
     if not 1 <= count <= LARGEST_COUNT:
@@ -216,15 +185,7 @@ class PaddedRows:
 def rows_of_step(
     step: int, batch_size: int, *, rows: int, seed: int, chosen: slice = slice(None)
 ) -> Rows:
-    """Return the row numbers of the batch of a step.
-
-    Args:
-        step: The step, from 0.
-        batch_size: Rows of the global batch.
-        rows: Rows per epoch.
-        seed: The seed of the order.
-        chosen: The part of the batch to return, for a process that shares it.
-    """
+    """Return the row numbers of the batch of a step, or the ``chosen`` part of it."""
     numbers = step * batch_size + np.arange(batch_size, dtype=np.int64)[chosen]
     epochs, places = np.divmod(numbers, rows)
     found = np.empty_like(places)

@@ -113,11 +113,7 @@ class SourceOptions:
         return read_count(self.max_tokens, "max_tokens")
 
     def share(self, default: float) -> float:
-        """Return the share to hold out.
-
-        Raises:
-            UsageError: if no documents would remain on a side.
-        """
+        """Return the share to hold out."""
         share = default if self.held_out is None else self.held_out
         if not 0.0 < share < 1.0:
             raise UsageError(f"expected a share between 0 and 1 to hold out, got {share}")
@@ -125,11 +121,7 @@ class SourceOptions:
 
 
 def find_source(path: Path, choices: SourceOptions | None = None) -> Source:
-    """Return the documents of a file or folder.
-
-    Raises:
-        UsageError: if there are none, or the options do not fit.
-    """
+    """Return the documents of a file or folder."""
     chosen = choices or SourceOptions()
     name = chosen.name or default_name(path)
     parts = _find_parts(path, chosen)
@@ -168,11 +160,7 @@ def default_name(path: Path) -> str:
 
 
 def list_source_files(path: Path) -> JsonValue:
-    """Return the files that ``find_source`` uses, as in the manifest, without reading documents.
-
-    Raises:
-        UsageError: if there are none.
-    """
+    """Return the files that ``find_source`` uses, as in the manifest, without reading documents."""
     return _list_parts(path, _find_parts(path, SourceOptions()))
 
 
@@ -293,11 +281,7 @@ def _split_parts(folder: Path) -> dict[str, list[Path]]:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return a file, or all document files of a folder, sorted.
-
-    Raises:
-        UsageError: if there are none.
-    """
+    """Return a file, or all document files of a folder, sorted."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -315,11 +299,7 @@ def list_files(path: Path) -> list[Path]:
 
 
 def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
-    """Yield the documents of files and folders: JSONL, Parquet, or text split at ``<|endoftext|>``.
-
-    Raises:
-        UsageError: if there are none, or one cannot be read.
-    """
+    """Yield the documents of files and folders."""
     files = [file for path in paths for file in list_files(path)]
     return FileDocuments(files=files).read()
 

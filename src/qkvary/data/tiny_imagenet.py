@@ -39,12 +39,7 @@ _CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 
 
 def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
-    """Return the folder or archive of the data set, in ``folder`` or its parent.
-
-    Args:
-        folder: The data set's folder below a data root.
-        stem: The name of the archive without its ending, which is also the folder inside.
-    """
+    """Return the folder ``stem`` or the archive of it, in ``folder`` or its parent."""
     roots = (folder, folder / stem, folder.parent / stem)
     archives = (base / f"{stem}{end}" for base in (folder, folder.parent) for end in ARCHIVES)
     folders = (root for root in roots if (root / _CLASSES).is_file())
@@ -55,16 +50,6 @@ def read_tiny_imagenet(place: Path, *, classes: int, size: int, digest: str) -> 
     """Return the training and the validation images; the test images have no labels.
 
     A label is the index of its class in ``wnids.txt``. Grey images become three equal channels.
-
-    Args:
-        place: The folder or archive.
-        classes: Classes that it must have.
-        size: Rows and columns that each image must have.
-        digest: The expected :func:`digest_classes` of the first 20 classes.
-
-    Raises:
-        UsageError: if Pillow is not installed, or the archive is not a regular file.
-        DamagedError: if a file is missing, not a JPEG of that size, or of another data set.
     """
     require("PIL")
     files = dict(_walk_folder(place) if place.is_dir() else _read_archive(place))
@@ -87,13 +72,7 @@ def read_tiny_imagenet(place: Path, *, classes: int, size: int, digest: str) -> 
 def digest_classes(
     files: Mapping[str, bytes], classes: Sequence[str], validation: Mapping[str, str]
 ) -> str:
-    """Return one sha256 of all images of some classes, by name.
-
-    Args:
-        files: Contents by path.
-        classes: The classes.
-        validation: The class of each validation image.
-    """
+    """Return one sha256 of all images of some classes, by name."""
     chosen = set(classes)
     names = [name for name in files if name.startswith("train/") and name.split("/")[1] in chosen]
     names += [name for name, wnid in validation.items() if wnid in chosen]

@@ -65,11 +65,6 @@ def load_translations(
         data: ``multi30k``, a folder with files of the same names, or the common path of two files,
             each with the name of a language at the end: ``mine`` for ``mine.fr`` and ``mine.en``.
         languages: The two languages.
-
-    Raises:
-        UsageError: if a file does not exist, or is not on this machine and downloads are off.
-        DamagedError: if a file is not the published one, or not lines of UTF-8 that fit each other.
-        DownloadError: if a download fails.
     """
     if data != MULTI30K and not Path(data).is_dir():
         return _load_pair(data, languages)

@@ -61,15 +61,7 @@ def checkpoint_directory(directory: Path, step: int, size: int) -> AbstractConte
     """Yield a temporary folder that becomes the checkpoint of a step when the block ends.
 
     Call ``write_checked`` for the files, ``write_manifest`` last, and ``keep_newest`` after the
-    block.
-
-    Args:
-        directory: The folder of the checkpoints, created if missing.
-        step: Step of the checkpoint.
-        size: Bytes that it needs.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable; older checkpoints remain.
+    block. If it fails, older checkpoints remain.
     """
     make_directory(directory)
     clean_leftovers(directory)
@@ -77,15 +69,7 @@ def checkpoint_directory(directory: Path, step: int, size: int) -> AbstractConte
 
 
 def write_checked(folder: Path, files: Mapping[str, FileContents]) -> dict[str, FileEntry]:
-    """Write files into a folder of ``checkpoint_directory``, and verify them by reading.
-
-    Returns:
-        Their entries for the manifest.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
-        DamagedError: if verification fails.
-    """
+    """Write files for ``checkpoint_directory``, verify them by reading, return their entries."""
     entries: dict[str, FileEntry] = {}
     for name, contents in files.items():
         digest = hashlib.sha256()
@@ -107,11 +91,7 @@ def _watched(
 def write_manifest(
     folder: Path, step: int, files: Mapping[str, FileEntry], about: Mapping[str, JsonValue]
 ) -> None:
-    """Write the manifest of a checkpoint.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
-    """
+    """Write the manifest of a checkpoint."""
     data = Manifest(files=files, about={**about, "step": step}).to_json()
     write_new_file(folder / MANIFEST_NAME, [data], len(data))
 
@@ -130,12 +110,7 @@ def _remove(directory: Path, steps: Iterable[int]) -> None:
 
 
 def step_manifest(directory: Path, step: int) -> Manifest:
-    """Return the manifest of a checkpoint.
-
-    Raises:
-        DamagedError: if there is none, or it belongs to another step.
-        UnsafeError: if it names a file outside the checkpoint.
-    """
+    """Return the manifest of a checkpoint."""
     path = step_folder(directory, step)
     manifest = read_manifest(path)
     if manifest.about.get("step") != step:
@@ -150,13 +125,9 @@ def find_newest(
     read: Callable[[int], Found],
     report: Callable[[str], None],
 ) -> Found | None:
-    """Return the newest valid checkpoint, or None if there are none.
+    """Return the newest valid checkpoint, or None if there are none; ``steps`` are newest first.
 
-    Args:
-        directory: The folder of the checkpoints.
-        steps: Steps of the checkpoints, newest first.
-        read: Reads a checkpoint; raises ``DamagedError`` if it is damaged.
-        report: Called with a message for each damaged checkpoint.
+    ``read`` raises ``DamagedError`` for a damaged checkpoint; ``report`` gets a message for each.
 
     Raises:
         NoValidCheckpointError: if all of them are damaged.

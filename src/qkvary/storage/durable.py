@@ -48,16 +48,7 @@ def free_bytes(path: Path) -> int | None:
 
 @contextmanager
 def explain_os_errors(path: Path, size: int = 0) -> Generator[None]:
-    """Translate ``OSError`` into an error with advice.
-
-    Args:
-        path: The file or folder being written, for the message.
-        size: Bytes that it needs.
-
-    Raises:
-        TargetError: if a file is in the way, or permissions are missing.
-        ResourceError: if the block raises another ``OSError``.
-    """
+    """Translate ``OSError`` into an error with advice and the ``size`` in bytes that was needed."""
     try:
         yield
     except OSError as error:
@@ -101,23 +92,14 @@ def _owner(number: int) -> str:
 
 
 def refuse_files(folder: Path) -> None:
-    """Check that no file is where a folder or one of its parents is expected.
-
-    Raises:
-        TargetError: if one is.
-    """
+    """Check that no file is where a folder or one of its parents is expected."""
     nearest = _nearest(folder)
     if not nearest.is_dir():
         raise TargetError(f"expected a folder at {nearest}, got a file")
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder can be written, or created, before long work.
-
-    Raises:
-        TargetError: if a file is in the way, or permissions are missing.
-        ResourceError: if the disk is full or broken.
-    """
+    """Check that a folder can be written, or created, before long work."""
     refuse_files(folder)
     with explain_os_errors(folder), suppress(FileNotFoundError):
         # The name is too long.
@@ -128,12 +110,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Check that a file can be written before long work; its folders may be created.
-
-    Raises:
-        TargetError: if ``path`` is a folder, a file is in the way, or permissions are missing.
-        ResourceError: if the disk is full or broken.
-    """
+    """Check that a file can be written before long work; its folders may be created."""
     if path.is_dir():
         raise TargetError(f"expected a file at {path}, got a folder")
     if path.is_file() or not path.exists():
@@ -150,12 +127,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Create ``directory`` and its parents so that they survive a power failure.
-
-    Raises:
-        TargetError: if a file is in the way, or permissions are missing.
-        ResourceError: if it cannot be created.
-    """
+    """Create ``directory`` and its parents so that they survive a power failure."""
     refuse_files(directory)
     if directory.is_dir():
         return
@@ -205,16 +177,7 @@ def _write_new(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
 
 
 def write_new_file(path: Path, blocks: Iterable[bytes | memoryview], size: int) -> None:
-    """Create a file durably in a folder from ``atomic_directory``.
-
-    Args:
-        path: The file; it must not exist.
-        blocks: Its bytes, in order.
-        size: Number of bytes.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
-    """
+    """Create a file durably in a folder from ``atomic_directory``."""
     with explain_os_errors(path, size):
         _write_new(path, blocks)
 
@@ -250,10 +213,6 @@ def write_output(path: Path, data: bytes) -> None:
     """Write a file that the user named: atomically, or in place if it is not a regular file.
 
     The rename of an atomic write would replace a device, a pipe or a link.
-
-    Raises:
-        TargetError: if the path is a folder, or permissions are missing.
-        ResourceError: as ``atomic_write_file``.
     """
     if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
         with explain_os_errors(path, len(data)), path.open("wb", buffering=0) as file:
@@ -268,13 +227,6 @@ def atomic_directory(path: Path, size: int = 0) -> Generator[Path]:
 
     Any process may fill it, with ``write_new_file``. An existing folder at ``path`` is removed once
     the new one is durable. If the block raises, or this process dies in it, nothing is written.
-
-    Args:
-        path: The final path.
-        size: Bytes that it needs, for error messages.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
     """
     with explain_os_errors(path, size):
         temporary = _temporary(path.parent, path.name)
@@ -298,10 +250,6 @@ def atomic_write_dir(path: Path, files: Mapping[str, bytes]) -> None:
     """Write a folder that holds exactly ``files`` atomically and durably.
 
     An existing folder is removed after the new one is durable.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
-        UnsafeError: if a file name is not inside the folder.
     """
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
@@ -312,18 +260,7 @@ def atomic_write_dir(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def quarantine(directory: Path, names: Iterable[str]) -> Path:
-    """Move damaged files into a new folder, so that nothing is lost.
-
-    Args:
-        directory: The folder of the files.
-        names: Files and folders, moved in this order; missing ones are skipped.
-
-    Returns:
-        The new folder: ``damaged-1``, or the next free number.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
-    """
+    """Move files, in this order, into a new folder ``damaged-N``, and return the folder."""
     places = (directory / f"{QUARANTINE_PREFIX}{number}" for number in itertools.count(1))
     place = next(path for path in places if not path.exists())
     make_directory(place)
@@ -337,11 +274,7 @@ def quarantine(directory: Path, names: Iterable[str]) -> Path:
 
 
 def remove_dir(path: Path) -> None:
-    """Remove a folder atomically: it is renamed first.
-
-    Raises:
-        ResourceError: if it cannot be removed.
-    """
+    """Remove a folder atomically: it is renamed first."""
     with explain_os_errors(path):
         removed = _temporary(path.parent, path.name)
         path.rename(removed)
@@ -350,22 +283,14 @@ def remove_dir(path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file durably, if it exists.
-
-    Raises:
-        ResourceError: if it cannot be removed.
-    """
+    """Remove a file durably, if it exists."""
     with explain_os_errors(path):
         path.unlink(missing_ok=True)
         sync_directory(path.parent)
 
 
 def clean_leftovers(directory: Path) -> tuple[str, ...]:
-    """Remove the leftovers of killed writers in ``directory``.
-
-    Returns:
-        The names removed.
-    """
+    """Remove the leftovers of killed writers in ``directory``; return their names."""
     if not directory.is_dir():
         return ()
     found = sorted(path for path in directory.iterdir() if path.name.startswith(TEMPORARY_PREFIX))
@@ -401,20 +326,12 @@ class AppendFile:
             self._descriptor = os.open(path, flags, 0o666)
 
     def append(self, data: bytes) -> None:
-        """Add ``data`` at the end.
-
-        Raises:
-            ResourceError: if the disk is full, broken or not writable.
-        """
+        """Add ``data`` at the end."""
         with explain_os_errors(self.path, len(data)):
             _write_all(self._descriptor, data)
 
     def sync(self) -> None:
-        """Flush to the disk.
-
-        Raises:
-            ResourceError: if the disk refuses.
-        """
+        """Flush to the disk."""
         with explain_os_errors(self.path):
             os.fsync(self._descriptor)
 

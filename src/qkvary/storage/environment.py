@@ -24,11 +24,7 @@ _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def check_device(device: str) -> None:
-    """Refuse an invalid name of a device; whether this machine has it is checked where it is used.
-
-    Raises:
-        UsageError: for an invalid name.
-    """
+    """Refuse an invalid name of a device; whether this machine has one is checked at its use."""
     if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", device):
         raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
 
@@ -115,16 +111,7 @@ def free_memory_bytes() -> int | None:
 
 
 def require_memory(needed: int, purpose: str, advice: str) -> None:
-    """Check that this machine has the memory for something on the CPU.
-
-    Args:
-        needed: The least number of bytes.
-        purpose: The beginning of the message, such as ``the weights take``.
-        advice: The end of the message: what to do.
-
-    Raises:
-        ResourceError: if there is less.
-    """
+    """Refuse what needs more than the free memory; ``purpose`` and ``advice`` frame the message."""
     free = free_memory_bytes()
     if free is not None and needed > free:
         raise ResourceError(
@@ -166,11 +153,7 @@ def data_root() -> Path | None:
 
 
 def cache_directory() -> Path | None:
-    """Return the cache directory: ``$QKVARY_CACHE``, or ``qkvary`` in the user's cache directory.
-
-    Returns:
-        ``None`` if the user has no home directory.
-    """
+    """Return ``$QKVARY_CACHE``, or ``qkvary`` in the user's cache directory; None without one."""
     for name, below in (("QKVARY_CACHE", "."), ("XDG_CACHE_HOME", "qkvary")):
         if os.environ.get(name):
             return Path(os.environ[name]) / below

@@ -45,11 +45,7 @@ class Note:
     """The progress of the work when the lock was acquired."""
 
     def count_deaths(self, progress: str) -> int:
-        """Return the number of owners that died without progress, if the lock is not held.
-
-        Args:
-            progress: The progress of the work now; the count begins again when it changes.
-        """
+        """Return how many owners died since there was progress, if the lock is not held."""
         before = self.deaths if self.progress == progress else 0
         return before + (self.owner is not None)
 
@@ -58,15 +54,10 @@ class OwnerLock:
     """An exclusive lock, held from construction until ``release`` or the end of the process."""
 
     def __init__(self, path: Path, *, progress: Callable[[], str] = lambda: "") -> None:
-        """Acquire the lock at ``path``.
-
-        Args:
-            path: The lock file.
-            progress: Returns the progress of the work, such as its newest checkpoint.
+        """Acquire the lock; ``progress`` returns that of the work, such as its newest checkpoint.
 
         Raises:
             BusyError: if another process holds it; the message names the owner.
-            ResourceError: if the file cannot be written.
         """
         self.path = path
         self.deaths = 0
@@ -109,11 +100,7 @@ class OwnerLock:
             os.pwrite(self._descriptor, encode(fields).encode(), 0)
 
     def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the lock.
-
-        Args:
-            keep_deaths: Whether the next owner should still know of the deaths.
-        """
+        """Release the lock; ``keep_deaths`` if the next owner should still know of the deaths."""
         try:
             if keep_deaths:
                 self._write(None)

@@ -29,22 +29,13 @@ class ParserProcess:
     """A program that answers requests; it is started again if a request ended it."""
 
     def __init__(self, module: str, content: str) -> None:
-        """Start the program.
-
-        Args:
-            module: The program, which calls ``serve``.
-            content: The content of the file, the first request to every process.
-        """
+        """Start a module that calls ``serve``; its first request is the content of the file."""
         self._module, self._content = module, content
         self._lock = Lock()
         self._owner, self._process = 0, None
 
     def ask(self, request: object, *, characters: int = 0) -> Any:
-        """Return the answer to a request.
-
-        Args:
-            request: JSON-ready data.
-            characters: The length of a text, for which the limits are higher.
+        """Return the answer to a request; a text of many ``characters`` has higher limits.
 
         Raises:
             ValueError: if the parser refuses the file or the request, or exceeds a limit.
@@ -119,11 +110,7 @@ def _explain_end(code: int, seconds: float) -> str:
 
 
 def serve(load: Callable[[Any], Callable[[Any], Any]]) -> None:
-    """Answer the requests of a ``ParserProcess`` from stdin until it ends.
-
-    Args:
-        load: Loads the content of the file and returns the function that answers requests.
-    """
+    """Answer requests; ``load`` makes the function that does so from the content of the file."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     handle: Callable[[Any], Any] | None = None
     while line := sys.stdin.buffer.readline():
