@@ -168,15 +168,11 @@ class Terminal:
     """The progress, messages and warnings of a long verb; none by default."""
 
     show_progress: ShowProgress = no_progress
-    """Opens a progress display."""
     say: Callable[[str], None] = say_nothing
-    """Shows a sentence."""
     warn: Callable[[str], None] = say_nothing
-    """Shows a warning."""
     screen: "Console | None" = None
     """The console on which progress and messages appear; None for none."""
     command: str = ""
-    """The command line that was typed."""
 
 
 Checkpoint = Annotated[
@@ -188,7 +184,6 @@ Checkpoint = Annotated[
         completer=complete_checkpoint,
     ),
 ]
-"""A network with weights."""
 CheckpointTokenizer = Annotated[
     StrPath | None,
     Parameter(
@@ -196,7 +191,6 @@ CheckpointTokenizer = Annotated[
         ".model."
     ),
 ]
-"""The tokenizer of a checkpoint."""
 AnyModel = Annotated[
     "StrPath | Model | Network | Configured",
     Parameter(
@@ -205,7 +199,6 @@ AnyModel = Annotated[
         completer=complete_model,
     ),
 ]
-"""A model whose costs are computed."""
 Labels = str | AnyVariant | Sequence[str | AnyVariant]
 """One variant or several, each as a value or by its label."""
 Variants = Annotated[
@@ -216,7 +209,6 @@ Variants = Annotated[
 ]
 """The variants that a verb compares."""
 Texts = Annotated[StrPath | Sequence[StrPath], Parameter(consume_multiple=(1, None))]
-"""A file or folder of texts, or several."""
 Count = int | str
 """A number of tokens, sequences or users, also as text: 32k is 32,768."""
 Share = float | str
@@ -224,7 +216,6 @@ Share = float | str
 AnyStudy = Annotated["StrPath | Study", Parameter(completer=complete_study)]
 """A study: its name, the path of a Python file that defines ``STUDY``, or a ``Study``."""
 Formats = Annotated[tuple[ReportFormat, ...], Parameter(name="--format")]
-"""Formats of the files of a report."""
 
 
 NetworkDtype = Literal["float64", "float32", "bfloat16", "float16"]

@@ -12,7 +12,6 @@ from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.names import find_name, suggest
 
 PACKAGED = Path(__file__).parent / "models"
-"""The folder of the packaged models."""
 FOLDER = "checkpoints"
 """The folder of checkpoints in ``QKVARY_DATA``."""
 RUNS = Path("runs")

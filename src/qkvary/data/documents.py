@@ -47,7 +47,6 @@ class Document(NamedTuple):
 
     text: str
     where: str
-    """The location of the document, for messages."""
 
 
 class DocumentSource(Protocol):
@@ -80,7 +79,6 @@ class FileDocuments:
 
     files: Sequence[Path]
     field: str = "text"
-    """The JSON field or table column that holds the text."""
     cuts: int = 1
     """Number of documents into which ``SECTION_BYTES`` of a longer text are cut."""
     place: tuple[int, int] = (0, 0)
@@ -287,13 +285,11 @@ class TextPart:
     """A part of one text, for a text that is split by position."""
 
     text: Callable[[], str]
-    """Returns the whole text."""
     start: float
     """The start of the part, as a fraction of the text's characters."""
     end: float
     """The end of the part, as a fraction of the text's characters."""
     where: str
-    """The location of the text, for messages."""
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
         """Yield the one document, if it was not read yet."""

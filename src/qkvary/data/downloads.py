@@ -15,7 +15,6 @@ from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import ResourceError
 
 TIMEOUT_SECONDS = 15.0
-"""Maximum seconds of a whole download."""
 HUB = "https://huggingface.co"
 HUB_SECONDS = 5.0
 """Maximum seconds until the hub answers, before its libraries are used."""

@@ -35,7 +35,6 @@ class EncodedDocument(NamedTuple):
     tokens: Tokens
     """The tokens; the last one is the separator."""
     text_bytes: int
-    """The UTF-8 bytes of the text."""
     digest: int
     """The first 8 bytes of the sha256 of the stripped text."""
 

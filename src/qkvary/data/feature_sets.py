@@ -23,15 +23,12 @@ class FeatureSet:
 
     name: FeatureSetName
     classes: int
-    """Number of classes."""
     train_images: int
     """Number of images per class for training and validation."""
     test_images: int
     """Number of images per class for the test."""
     width: int
-    """Number of features per image."""
     images: ImageSetName | None
-    """The data set of the described images; None for noise."""
     labels: slice
     """The classes of the image data set that the feature set covers, in the same order."""
     origin: str
@@ -88,7 +85,6 @@ FEATURE_SETS: dict[str, FeatureSet] = {
         origin="uniform 1",
     ),
 }
-"""All feature sets by name."""
 
 
 def find_features(name: str) -> Path | None:

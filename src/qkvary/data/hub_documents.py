@@ -29,9 +29,7 @@ class HubDocuments:
     repository: str
     """The data set, as ``owner/name``."""
     split: str
-    """The name of the split."""
     configuration: str | None = None
-    """The configuration, if the data set has several."""
     revision: str | None = None
     """A commit of the data set; None for the latest."""
     field: str = "text"

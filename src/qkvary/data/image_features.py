@@ -25,18 +25,14 @@ from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import suggest
 
 PACKAGED = Path(__file__).parent / "cifar100_features.safetensors"
-"""The file of the packaged features of ``cifar100-50``."""
 LARGEST_FILE = 2**28
-"""Maximum bytes of a file of features."""
 
 
 class ImageFeatures(NamedTuple):
     """A set of described images, ``[classes, images of a class, width]``."""
 
     train: NDArray[np.float32]
-    """Features of the images for training and validation."""
     test: NDArray[np.float32]
-    """Features of the images for the test."""
 
 
 def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[Any]:

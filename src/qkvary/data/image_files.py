@@ -28,9 +28,7 @@ class LoadedImages(NamedTuple):
     """The images of a data set."""
 
     train: Images
-    """The training images; a protocol may hold some out for validation."""
     test: Images
-    """The test images."""
     classes: tuple[str, ...] = ()
     """The names of the classes where the files name them."""
 

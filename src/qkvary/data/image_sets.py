@@ -62,9 +62,7 @@ class Archive:
     """A published archive with all files."""
 
     url: str
-    """The URL of the archive."""
     sha256: str
-    """The checksum of the archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,6 @@ class ImageSet:
     title: str
     """The name in prose."""
     format: ImageFormat
-    """The format of the files."""
     folder: str
     """The folder in ``QKVARY_DATA`` or in the cache."""
     train: Mapping[str, str]
@@ -84,13 +81,9 @@ class ImageSet:
     test: Mapping[str, str]
     """The test files, as for ``train``."""
     pixels: Pixels
-    """Size and normalisation of the images."""
     classes: int
-    """Number of classes."""
     train_images: int
-    """Number of training images; a protocol may hold some out for validation."""
     test_images: int
-    """Number of test images."""
     origin: str | Archive | None = None
     """The URL of the folder of the files, or their archive; None for a subset."""
     part_of: ImageSetName | None = None
@@ -129,9 +122,7 @@ class OwnImages:
     data: str = field(metadata=NOT_IDENTIFYING)
     """The folder; not part of a run's identity."""
     data_sha256: str
-    """Fingerprint of the images, their labels and classes."""
     classes: tuple[str, ...]
-    """The names of the classes."""
     size: int
     """Height and width in pixels."""
     mean: tuple[float, ...]
@@ -139,9 +130,7 @@ class OwnImages:
     std: tuple[float, ...]
     """The standard deviation of each channel of the training images."""
     train_images: int
-    """Number of training images; some are held out for validation."""
     test_images: int
-    """Number of test images."""
 
     def as_set(self, name: str) -> ImageSet:
         """Return the images as a data set."""
@@ -312,4 +301,3 @@ IMAGE_SETS: dict[str, ImageSet] = {
         *(_TINY_IMAGENET, _TINY_IMAGENET_20),
     )
 }
-"""All image data sets."""

@@ -27,18 +27,14 @@ HELD_OUT_SHARE = 0.1
 text each."""
 FEWEST_TEXTS = len(get_args(DataSplit))
 LARGEST_TEXT = 2**26
-"""Maximum bytes of a file."""
 
 
 class LabelledText(NamedTuple):
     """A text of a label."""
 
     name: str
-    """The name of the file."""
     data: NDArray[np.uint8]
-    """The bytes of the text."""
     sha256: str
-    """The checksum of the bytes."""
 
 
 Splits = Mapping[DataSplit, tuple[tuple[LabelledText, ...], ...]]
@@ -50,9 +46,7 @@ class LabelledTexts:
     """Texts with labels, in three splits."""
 
     labels: tuple[str, ...]
-    """The labels in alphabetical order."""
     splits: Splits
-    """The texts of each split, by label."""
     fingerprint: str
     """sha256 of labels, splits and contents."""
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 END = "."
 """The word between two numbers."""
 LAST = 9_999
-"""The largest number."""
 LEFT_OUT = 8_000
 """The number that is missing in the published data."""
 _BELOW_TWENTY = (
@@ -31,7 +30,6 @@ class WordSequence:
     vocabulary: tuple[str, ...]
     """The distinct words in the order of their first occurrence; a word's id is its index."""
     codes: NDArray[np.int64]
-    """The id of each word."""
 
 
 def _spell(number: int) -> list[str]:

@@ -120,11 +120,9 @@ class _Group:
     """The record of one group, with all that is needed to resume after it."""
 
     stream: int
-    """The index of the stream in the source."""
     position: JsonValue
     """The position in the stream after the last document of the group."""
     ended: bool
-    """Whether the stream ends with this group."""
     stream_tokens: int
     """Training tokens of the stream up to the end of this group."""
     shards: Mapping[str, Sequence[int]]

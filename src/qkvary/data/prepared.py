@@ -123,7 +123,6 @@ class PreparedData:
     fingerprint: str
     """The sha256 of all tokens, document starts and the tokenizer, independent of the folder."""
     tokenizer: Tokenizer
-    """The tokenizer of the set."""
     splits: Mapping[str, TokenSplit]
     """``train``, ``validation`` and optionally ``test``."""
     about: Mapping[str, Any]

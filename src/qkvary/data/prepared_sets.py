@@ -205,13 +205,10 @@ class PlannedSet:
     """The set of a text, whether or not it is prepared yet."""
 
     name: str
-    """The name of the set."""
     vocabulary: int
-    """The size of its vocabulary."""
     folder: str = ""
     """The folder of the set, if it is prepared."""
     fingerprint: str = ""
-    """sha256 of the set, if it is prepared."""
     has_test: bool = True
     """Whether the set has a test split; without one, the validation split is scored at the end."""
     data: PreparedData | None = None

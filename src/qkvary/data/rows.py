@@ -119,7 +119,6 @@ class PackedRows:
     """
 
     split: TokenSplit
-    """The split that provides the tokens."""
     context: int
     """Tokens per row that the network sees."""
 
@@ -153,7 +152,6 @@ class PaddedRows:
     """One document per row, truncated to ``context + 1`` tokens and padded with the separator."""
 
     split: TokenSplit
-    """The split that provides the documents."""
     context: int
     """Tokens per row that the network sees."""
     separator: int

@@ -63,7 +63,6 @@ class Source:
 
     name: str
     streams: Sequence[Stream]
-    """The streams, in order."""
     rule: HeldOut | None = None
     """The rule that assigns documents of streams without a split."""
     total_bytes: int | None = None

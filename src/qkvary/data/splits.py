@@ -12,7 +12,6 @@ from typing import Literal
 from qkvary.storage.jsonvalues import JsonValue
 
 DataSplit = Literal["train", "validation", "test"]
-"""The names of the splits of a data set."""
 
 MAX_SHARE_ERROR = 2.0
 """The largest accepted ratio between the actual and the requested share of bytes."""
@@ -25,7 +24,6 @@ class HeldOut:
     """A share of the documents for validation."""
 
     share: float
-    """The share of the documents, between 0 and 1."""
     highest: int | None = None
     """The largest digest that is held out; derived from the share if None."""
 

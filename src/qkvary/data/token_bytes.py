@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from qkvary.data.tokenizers import Tokenizer
 
 NONE = -1
-"""The index of a missing token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

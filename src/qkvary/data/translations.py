@@ -17,7 +17,6 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 
 Language = Literal["de", "en"]
-"""The languages of Multi30k."""
 
 MULTI30K = "multi30k"
 URL = (
@@ -47,7 +46,6 @@ class Translations:
     """A corpus of sentences in two languages."""
 
     splits: Mapping[DataSplit, Sentences]
-    """The sentences of each split."""
     fingerprint: str
     """sha256 of the checksums of the files."""
 

@@ -26,7 +26,6 @@ DEFAULT_KEEP = 2
 """Default number of checkpoints to keep: the newest, and one more in case it is damaged."""
 
 Found = TypeVar("Found")
-"""Type of the value that a checkpoint is read as."""
 
 _STEP = re.compile(r"step-(\d{12})")
 
@@ -36,7 +35,6 @@ class FileContents:
     """The contents of a file to write."""
 
     size: int
-    """Number of bytes."""
     blocks: Iterable[bytes | memoryview]
     """The bytes in order, generated on demand."""
 

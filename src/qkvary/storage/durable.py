@@ -19,7 +19,6 @@ from qkvary.storage.errors import ResourceError, TargetError, UnsafeError
 from qkvary.storage.posix import fcntl, pwd
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Prefix of unfinished files and folders."""
 
 QUARANTINE_PREFIX = "damaged-"
 """Prefix of the folders to which damaged files are moved."""

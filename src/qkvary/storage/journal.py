@@ -47,7 +47,6 @@ class JournalContents:
     events: tuple[dict[str, Any], ...]
     """The events of all valid lines, in order."""
     problems: tuple[str, ...]
-    """A description of each invalid line."""
     gaps: tuple[int, ...]
     """For each invalid line, the number of valid events before it."""
 

@@ -20,7 +20,6 @@ JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[st
 _TAG = "$float"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 Read = TypeVar("Read")
-"""Type of the value that a document is read as."""
 _LONGEST_REASON = 200
 
 
@@ -82,7 +81,6 @@ class DocumentFormat:
     key: str = "schema_version"
     """The field of the document that holds the version."""
     remedy: str = ""
-    """What to do about a damaged document."""
 
     @property
     def version_field(self) -> dict[str, int]:

@@ -23,9 +23,7 @@ class Owner:
     """The owner of a lock."""
 
     pid: int
-    """Process ID."""
     host: str
-    """Host name."""
     since: str
     """When it acquired the lock: ISO 8601, UTC."""
 

@@ -27,9 +27,7 @@ class FileEntry:
     """Size and digest of a file."""
 
     size: int
-    """Number of bytes."""
     sha256: str
-    """Hexadecimal digest of the bytes."""
 
     @classmethod
     def of(cls, data: bytes) -> "FileEntry":
@@ -42,7 +40,6 @@ class Manifest:
     """A folder's files and metadata."""
 
     files: Mapping[str, FileEntry]
-    """Size and digest by file name."""
     about: Mapping[str, JsonValue]
     """Further facts about the folder, such as the step of a checkpoint."""
 

@@ -20,7 +20,6 @@ from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 StrPath = str | os.PathLike[str]
 """A path, or a name where names are accepted."""
 MAX_WEIGHT_BYTES = 2**40
-"""Maximum bytes of weights."""
 MAX_SIDE_FILE_BYTES = 2**26
 """Maximum bytes of a configuration or tokenizer."""
 MAX_JSON_DEPTH = 100

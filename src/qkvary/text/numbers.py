@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MISSING = "–"
-"""The text for a missing figure."""
 MINUS = "−"
 LARGEST_SEED = 2**63 - 1
 """The largest seed that every random number generator accepts."""
