@@ -96,11 +96,7 @@ def write_manifest(
 
 def keep_newest(directory: Path, keep: int = DEFAULT_KEEP) -> None:
     """Remove all checkpoints but the newest ``keep``, at least 1."""
-    _remove(directory, stored_steps(directory)[keep:])
-
-
-def _remove(directory: Path, steps: Iterable[int]) -> None:
-    for step in steps:
+    for step in stored_steps(directory)[keep:]:
         remove_dir(step_folder(directory, step))
 
 
@@ -152,4 +148,5 @@ def keep_up_to(directory: Path, step: int, keep: int = DEFAULT_KEEP) -> None:
     position = steps.index(step)
     if position:
         quarantine(directory, [step_folder(directory, newer).name for newer in steps[:position]])
-    _remove(directory, steps[position + keep :])
+    for older in steps[position + keep :]:
+        remove_dir(step_folder(directory, older))

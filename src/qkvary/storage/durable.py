@@ -24,6 +24,7 @@ QUARANTINE_PREFIX = "damaged-"
 """Prefix of the folders to which damaged files are moved."""
 
 _counter = itertools.count()
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 _ADVICE = {
     errno.ENOSPC: "free some space and start again",
@@ -116,13 +117,21 @@ def check_file(path: Path) -> None:
         check_folder(path.absolute().parent)
 
 
-def sync_directory(directory: Path) -> None:
-    """Flush the names in ``directory`` to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+@contextmanager
+def _opened(path: Path, flags: int, *, locked: bool = False) -> Generator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
-        os.fsync(descriptor)
+        if locked:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def sync_directory(directory: Path) -> None:
+    """Flush the names in ``directory`` to the disk."""
+    with _opened(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        os.fsync(descriptor)
 
 
 def make_directory(directory: Path) -> None:
@@ -138,16 +147,6 @@ def make_directory(directory: Path) -> None:
 
 def _temporary(directory: Path, name: str) -> Path:
     return directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{next(_counter)}-{name[:100]}"
-
-
-def _locked(path: Path, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -168,11 +167,8 @@ def _fill(descriptor: int, blocks: Iterable[bytes | memoryview]) -> None:
 
 
 def _write_new(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
+    with _opened(path, _NEW) as descriptor:
         _fill(descriptor, blocks)
-    finally:
-        os.close(descriptor)
 
 
 def write_new_file(path: Path, blocks: Iterable[bytes | memoryview], size: int) -> None:
@@ -191,20 +187,18 @@ def atomic_write_file(path: Path, data: bytes) -> None:
     with explain_os_errors(path, len(data)):
         while True:
             temporary = _temporary(path.parent, path.name)
-            descriptor = _locked(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            try:
-                # Another process may have removed the folder as a leftover before it was locked.
-                if os.fstat(descriptor).st_nlink == 0:
-                    continue
-                _fill(descriptor, [data])
-                temporary.rename(path)
-                break
-            except BaseException:
-                with suppress(OSError):
-                    temporary.unlink()
-                raise
-            finally:
-                os.close(descriptor)
+            with _opened(temporary, _NEW, locked=True) as descriptor:
+                try:
+                    # Another process may have removed the file as a leftover before it was locked.
+                    if os.fstat(descriptor).st_nlink == 0:
+                        continue
+                    _fill(descriptor, [data])
+                    temporary.rename(path)
+                    break
+                except BaseException:
+                    with suppress(OSError):
+                        temporary.unlink()
+                    raise
         sync_directory(path.parent)
 
 
@@ -230,18 +224,16 @@ def atomic_directory(path: Path, size: int = 0) -> Generator[Path]:
     with explain_os_errors(path, size):
         temporary = _temporary(path.parent, path.name)
         temporary.mkdir()
-        descriptor = _locked(temporary, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            yield temporary
-            os.fsync(descriptor)
-            if path.exists():
-                remove_dir(path)
-            temporary.rename(path)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        finally:
-            os.close(descriptor)
+        with _opened(temporary, os.O_RDONLY | os.O_DIRECTORY, locked=True) as descriptor:
+            try:
+                yield temporary
+                os.fsync(descriptor)
+                if path.exists():
+                    remove_dir(path)
+                temporary.rename(path)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
         sync_directory(path.parent)
 
 
@@ -298,21 +290,15 @@ def clean_leftovers(directory: Path) -> tuple[str, ...]:
 
 def _remove_leftover(path: Path) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with _opened(path, os.O_RDONLY) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
     except OSError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(descriptor)
+    return True
 
 
 class AppendFile:

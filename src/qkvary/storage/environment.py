@@ -56,16 +56,8 @@ def package_version(package: str) -> str | None:
         return None
 
 
-def cpu_vendor() -> str:
-    """Return the processor's maker, such as ``GenuineIntel``; empty where the system hides it."""
-    return _cpu_field("vendor_id")
-
-
-def _cpu() -> str:
-    return _cpu_field("model name") or platform.processor() or platform.machine()
-
-
-def _cpu_field(name: str) -> str:
+def cpu_field(name: str) -> str:
+    """Return a field of the processor, such as ``vendor_id``; empty where the system hides it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith(name):
@@ -99,15 +91,18 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": package_version("torch"),
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": cpu_field("model name") or platform.processor() or platform.machine(),
         "cpu_count": os.cpu_count(),
     }
 
 
 def free_memory_bytes() -> int | None:
     """Return the bytes that a new allocation can use, or None if unknown."""
-    found = [size for size in (_system_bytes(), _container_bytes()) if size is not None]
-    return min(found, default=None)
+    system = _system_bytes()
+    with suppress(OSError, ValueError):
+        limit = int(_CONTAINER_LIMIT.read_text("utf-8"))
+        return limit if system is None else min(system, limit)
+    return system
 
 
 def require_memory(needed: int, purpose: str, advice: str) -> None:
@@ -137,12 +132,6 @@ def _system_bytes() -> int | None:
         # The whole memory of the machine, as a bound, if free memory is not known.
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return total if os.sysconf("SC_PHYS_PAGES") > 0 else None
-    return None
-
-
-def _container_bytes() -> int | None:
-    with suppress(OSError, ValueError):
-        return int(_CONTAINER_LIMIT.read_text("utf-8"))
     return None
 
 

@@ -72,23 +72,16 @@ class OwnerLock:
 
     def _take(self, progress: Callable[[], str]) -> None:
         with explain_os_errors(self.path):
-            is_mine = self._try()
-        if not is_mine:
-            owner = read_owner(self.path)
-            raise BusyError(
-                f"{self.path.parent} is in use by {owner or 'a starting process'}; wait for it or "
-                "stop it"
-            )
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = read_owner(self.path) or "a starting process"
+                raise BusyError(
+                    f"{self.path.parent} is in use by {owner}; wait for it or stop it"
+                ) from None
         before, self._progress = read_note(self.path), progress()
         self.deaths, self.last_owner = before.count_deaths(self._progress), before.owner
         self._write(Owner(pid=os.getpid(), host=socket.gethostname(), since=now()))
-
-    def _try(self) -> bool:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
     def _write(self, owner: Owner | None) -> None:
         fields = {} if owner is None else asdict(owner)

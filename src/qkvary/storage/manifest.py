@@ -51,12 +51,10 @@ class Manifest:
             ResourceError: if this machine has no memory for it.
             UnsafeError: if the file is a link out of the folder.
         """
+        found = self.check_size(directory, name)
         path, entry = self._find(directory, name)
+        require_memory(found.st_size, f"reading {path} takes", "use a machine with more")
         try:
-            found = path.stat().st_size
-            if found != entry.size:
-                raise _resized(path, found, entry)
-            require_memory(found, f"reading {path} takes", "use a machine with more")
             data = path.read_bytes()
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None

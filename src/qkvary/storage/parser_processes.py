@@ -16,13 +16,17 @@ from threading import Lock
 from typing import IO, Any, cast
 
 from qkvary.storage.posix import resource
-from qkvary.storage.untrusted_files import (
-    PARSER_BYTES,
-    PARSER_BYTES_PER_CHARACTER,
-    PARSER_CHARACTERS_PER_SECOND,
-    PARSER_SECONDS,
-    short_reason,
-)
+from qkvary.storage.untrusted_files import short_reason
+
+PARSER_SECONDS = 5.0
+"""Maximum processor seconds of a native parser for a file or a short text."""
+PARSER_BYTES = 2**31
+"""Maximum address space of a native parser's process, in bytes."""
+PARSER_CHARACTERS_PER_SECOND = 20_000
+"""For long texts, one second is added per this many characters; tokenizers need a tenth of it or
+less."""
+PARSER_BYTES_PER_CHARACTER = 1024
+"""For long texts, this much address space is added per character."""
 
 
 class ParserProcess:

@@ -1,7 +1,7 @@
 """Reads untrusted files: with limits on size, depth and time, and never through pickle. Torch-free.
 
-This file has the limits of every parser of other formats. Parsers in Python check the number
-of entries; native ones run in separate processes (``parser_processes``).
+This file has the limits of parsers of other formats. Those in Python check the number of entries;
+native ones run in separate processes (``parser_processes``).
 """
 
 from __future__ import annotations
@@ -34,15 +34,6 @@ LARGEST_SIZE = 2**24
 """Maximum size (width, layers, vocabulary) in a configuration of another format."""
 MAX_REASON = 300
 """Maximum number of characters shown of a parser's message."""
-PARSER_SECONDS = 5.0
-"""Maximum processor seconds of a native parser for a file or a short text."""
-PARSER_BYTES = 2**31
-"""Maximum address space of a native parser's process, in bytes."""
-PARSER_CHARACTERS_PER_SECOND = 20_000
-"""For long texts, one second is added per this many characters; tokenizers need a tenth of it or
-less."""
-PARSER_BYTES_PER_CHARACTER = 1024
-"""For long texts, this much address space is added per character."""
 _JSON_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NO_BRACKETS = re.compile(r"[^][{}]+")
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
