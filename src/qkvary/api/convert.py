@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
 
 from cyclopts import Parameter
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.conversions.caches.stages import Plan, SmallerCache, Stage
     from qkvary.conversions.rewriting import Rewriting
+    from qkvary.data.tokenizers import Tokenizer
 
 HEALING = ".healing"
 """Suffix of the folder in which a distillation keeps its checkpoints."""
@@ -71,13 +72,6 @@ class SmallerCacheOptions:
     all layers)."""
     dry_run: bool = False
     """Forecast the rise of the loss and the time; convert nothing."""
-
-    def resolve(self) -> Budget:
-        """Return the budget."""
-        share = None if self.cache is None else read_share(self.cache, "cache")
-        most = read_count(self.bytes_per_token, "bytes_per_token")
-        stored_as = parse_format(self.cache_format)
-        return Budget(share=share, bytes_per_token=most, stored_as=stored_as)
 
 
 @options
@@ -187,27 +181,22 @@ def convert(
             check_output(path, out)
         check_folder(read_path(out, "the path of a folder").absolute().parent)
     if rewrite is not None:
-        _refuse_others(smaller, calibration, healing)
+        for given, default in ((smaller, SMALLER), (calibration, CALIBRATION), (healing, HEAL)):
+            for field in dataclasses.fields(given):
+                if getattr(given, field.name) != getattr(default, field.name):
+                    name = field.name.replace("_", "-")
+                    raise UsageError(f"expected --{name} only with --to, got --rewrite")
         return _rewrite(model, path, rewrite, choices, out)
     if choices.layer is not None:
         raise UsageError("expected --layer only with --rewrite, got --to")
     plan = _make_plan(smaller, healing, choices.seed)
-    if path is not None:
-        _check_config(path, plan)
+    if path is not None and (config := read_config(path)) is not None:
+        from qkvary.conversions.caches.stages import check_plan
+
+        check_plan(plan, config)
     network = NetworkOptions(device=choices.device, dtype=choices.dtype)
     opening = partial(open_checkpoint, model, calibration.tokenizer, network)
     return _shrink(opening, path, plan, calibration, smaller.dry_run, out, show_progress, say)
-
-
-def _refuse_others(
-    smaller: SmallerCacheOptions, calibration: Calibration, healing: Healing
-) -> None:
-    """Refuse options that a rewrite does not read."""
-    for given, default in ((smaller, SMALLER), (calibration, CALIBRATION), (healing, HEAL)):
-        for field in dataclasses.fields(given):
-            if getattr(given, field.name) != getattr(default, field.name):
-                name = field.name.replace("_", "-")
-                raise UsageError(f"expected --{name} only with --to, got --rewrite")
 
 
 def _rewrite(
@@ -238,7 +227,11 @@ def _rewrite(
 def _make_plan(smaller: SmallerCacheOptions, healing: Healing, seed: int) -> "Plan":
     to = smaller.to or ""
     load_method(to)
-    budget = smaller.resolve()
+    budget = Budget(
+        share=None if smaller.cache is None else read_share(smaller.cache, "cache"),
+        bytes_per_token=read_count(smaller.bytes_per_token, "bytes_per_token"),
+        stored_as=parse_format(smaller.cache_format),
+    )
     if smaller.layers == "auto" and to not in BY_LAYER:
         raise UsageError(
             f"expected --layers auto with a method that knows what each size costs, got --to {to}; "
@@ -259,14 +252,6 @@ def _make_plan(smaller: SmallerCacheOptions, healing: Healing, seed: int) -> "Pl
         precision=healing.precision,
         seed=seed,
     )
-
-
-def _check_config(path: StrPath, plan: "Plan") -> None:
-    from qkvary.conversions.caches.stages import check_plan
-
-    config = read_config(path)
-    if config is not None:
-        check_plan(plan, config)
 
 
 def _shrink(
@@ -297,11 +282,9 @@ def _shrink(
 
     loaded, name = opening(speaks=True)
     loaded = _in_float32(loaded)
-    if loaded.tokenizer is None:
-        raise UsageError("expected a checkpoint with a tokenizer, got one without")
     context = read_count(calibration.context, "context", low=2)
     texts = read_windows(
-        loaded.tokenizer,
+        cast("Tokenizer", loaded.tokenizer),
         data,
         tokens=read_count(calibration.tokens, "tokens"),
         context=min(context, loaded.network.config.max_tokens),

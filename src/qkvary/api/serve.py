@@ -131,10 +131,14 @@ def serve(
     port = choose_port(listening.host, listening.port)
     path, notes = _prepare(source, model, engine, weights, tokenizer)
     described = find_model(path)
+    longest = described.max_tokens or LONGEST
+    chosen = read_count(context, "context") or min(longest, LONGEST)
+    if chosen > longest:
+        raise UsageError(f"expected a context of at most {longest:,} tokens, got {chosen:,}")
     asked = Serving(
         model=path,
         name=source.stem,
-        context=_choose_context(context, described),
+        context=chosen,
         users=count,
         host=listening.host,
         port=port,
@@ -220,15 +224,6 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
         reasons.append(f"as {to}: {obstacle}")
     lacks = "), (".join(reasons)
     raise UsageError(f"expected a network that vLLM supports, got parts that it lacks ({lacks})")
-
-
-def _choose_context(given: Count | None, model: Model) -> int:
-    """Return the number of tokens per user."""
-    longest = model.max_tokens or LONGEST
-    chosen = read_count(given, "context") or min(longest, LONGEST)
-    if chosen > longest:
-        raise UsageError(f"expected a context of at most {longest:,} tokens, got {chosen:,}")
-    return chosen
 
 
 def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:

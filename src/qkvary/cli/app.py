@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -55,6 +55,7 @@ from qkvary.cli.main import (
     summarise,
 )
 from qkvary.reports.json_data import to_json
+from qkvary.storage.environment import package_version
 from qkvary.storage.errors import EndedEarlyError, UsageError
 from qkvary.text.names import count, printable
 from qkvary.text.units import duration
@@ -93,7 +94,7 @@ def build_app() -> App:
         help=HELP,
         help_epilogue=EPILOGUE,
         help_format="plaintext",
-        version=_version,
+        version=lambda: package_version("qkvary") or "not installed: this is a source tree",
         suppress_keyboard_interrupt=False,
         result_action="return_value",
         # An option has no opposite unless it names one.
@@ -237,13 +238,6 @@ def _read_help(function: Callable[..., Any]) -> dict[str, str]:
 
 def _plain(text: str) -> str:
     return text.replace("``", "")
-
-
-def _version() -> str:
-    try:
-        return metadata.version("qkvary")
-    except metadata.PackageNotFoundError:
-        return "not installed: this is a source tree"
 
 
 class _Console(Console):

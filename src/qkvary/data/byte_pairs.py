@@ -34,7 +34,7 @@ class BytePairTokenizer:
     beginning: int | None = None
 
     def __init__(self, merges: str) -> None:
-        """Read merges: two pieces a line, in GPT-2's letters; the first line may state a version."""
+        """Read merges: two pieces a line, in GPT-2's letters; a first line may state a version."""
         self._lines = [
             line
             for number, line in enumerate(merges.split("\n"))

@@ -13,8 +13,9 @@ from qkvary.data.sources import (
     Stream,
     cut_source,
     default_name,
+    describe_parts,
+    find_parts,
     find_source,
-    list_source_files,
 )
 from qkvary.data.splits import HeldOut
 from qkvary.storage.errors import UsageError
@@ -146,11 +147,11 @@ def identify_source(reference: str) -> tuple[str, JsonValue] | None:
     if reference.startswith("hf:"):
         source = open_source(reference)
         return source.name, source.files
-    reference = canonical_reference(reference)
     corpus = CORPORA.get(reference)
     path = Path(reference).expanduser() if corpus is None else find_local(corpus)
     if path is not None and path.exists():
-        return (default_name(path) if corpus is None else reference), list_source_files(path)
+        name = default_name(path) if corpus is None else reference
+        return name, describe_parts(path, find_parts(path, SourceOptions()))
     return (reference, None) if corpus is not None or "/" not in reference else None
 
 

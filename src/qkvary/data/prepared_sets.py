@@ -62,19 +62,19 @@ def find_prepared(reference: str) -> Path:
     reference = canonical_reference(reference)
     name, _, tokenizer = reference.partition("/")
     tokenizer = tokenizer or DEFAULT_TOKENIZER
-    if name and "/" not in tokenizer and not path.exists():
-        folder = default_folder(name, plain_name(tokenizer))
-        if is_prepared(folder):
-            return folder
-        known = name in CORPORA
+    if not name or "/" in tokenizer or path.exists():
+        raise UsageError(
+            f"expected a prepared set, got {reference}: run `qkvary data prepare {reference}` and "
+            "give its folder"
+        )
+    folder = default_folder(name, plain_name(tokenizer))
+    if not is_prepared(folder):
+        advice = f": run `qkvary data prepare {name} --tokenizer {tokenizer}`"
         raise UsageError(
             f"expected a prepared set, got {reference}, which is neither a folder nor in the cache"
-            + (f": run `qkvary data prepare {name} --tokenizer {tokenizer}`" if known else "")
+            f"{advice if name in CORPORA else ''}"
         )
-    raise UsageError(
-        f"expected a prepared set, got {reference}: run `qkvary data prepare {reference}` and "
-        "give its folder"
-    )
+    return folder
 
 
 def ensure_prepared(reference: str) -> Path:
@@ -226,7 +226,7 @@ class PlannedSet:
         """Return the plan of a set that is already prepared."""
         return cls(
             name=data.name,
-            vocabulary=data.tokenizer.vocabulary,
+            vocabulary=data.vocabulary,
             folder=str(data.path.resolve()),
             fingerprint=data.fingerprint,
             has_test="test" in data.splits,
@@ -253,7 +253,7 @@ def plan_set(
                 )
             vocabulary = count_tokens(tokenizer, documents=source.documents())
             return PlannedSet(
-                name=source.name, vocabulary=vocabulary, data=None, text_bytes=source.total_bytes
+                name=source.name, vocabulary=vocabulary, text_bytes=source.total_bytes
             )
         found = open_prepared(folder)
     return PlannedSet.of(found)
@@ -283,7 +283,11 @@ def _find(
     tokenizer = tokenizer or default
     found = _find_reusable(reference, tokenizer)
     if found is not None:
-        _warn_of_limit(found, reference, warn)
+        streams, corpus = found.about["plan"]["source"]["streams"], CORPORA.get(reference)
+        limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
+        limit = next(limits, None)
+        if limit is not None and (corpus is None or limit != corpus.max_tokens):
+            warn(f"reusing {found.path}, prepared with --max-tokens {limit:,}")
     return found, reference, tokenizer
 
 
@@ -354,14 +358,6 @@ def _is_same_tokenizer(data: PreparedData, reference: str) -> bool:
         return load_tokenizer(reference, separator=separator).describe() == stored
     except UsageError:
         return False
-
-
-def _warn_of_limit(data: PreparedData, reference: str, warn: Callable[[str], None]) -> None:
-    streams, corpus = data.about["plan"]["source"]["streams"], CORPORA.get(reference)
-    limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
-    limit = next(limits, None)
-    if limit is not None and (corpus is None or limit != corpus.max_tokens):
-        warn(f"reusing {data.path}, prepared with --max-tokens {limit:,}")
 
 
 def find_share_error(data: PreparedData) -> str | None:

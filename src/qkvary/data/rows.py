@@ -17,8 +17,6 @@ from qkvary.data.prepared import TokenSplit
 
 Words = NDArray[np.uint64]
 ROUNDS = 10
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31)
 LARGEST_COUNT = 2**62
 Rows = NDArray[np.int64]
 
@@ -80,18 +78,17 @@ def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDA
         return given.copy()
     keys = random_words(ROUNDS, *purpose)
     words = given.astype(np.uint64).ravel()
-    limit = np.uint64(count)
     outside = np.arange(words.size)
     while outside.size:
         words[outside] = _permute(words[outside], bits, keys)
-        outside = outside[words[outside] >= limit]
+        outside = outside[words[outside] >= count]
     return words.astype(np.int64).reshape(given.shape)
 
 
 def _permute(words: Words, bits: int, keys: Words) -> Words:
-    low_bits = np.uint64(bits // 2)
-    low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
-    high_mask = (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1)
+    half = bits // 2
+    low_bits, low_mask = np.uint64(half), np.uint64(2**half - 1)
+    high_mask = np.uint64(2 ** (bits - half) - 1)
     low, high = words & low_mask, words >> low_bits
     for number, key in enumerate(keys):
         if number % 2:
@@ -104,9 +101,9 @@ def _permute(words: Words, bits: int, keys: Words) -> Words:
 def _mixed(words: Words, key: np.uint64) -> Words:
     """Mix all bits: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
     mixed = words + key
-    mixed = (mixed ^ (mixed >> _THIRTY)) * _FIRST
-    mixed = (mixed ^ (mixed >> _TWENTY_SEVEN)) * _SECOND
-    return mixed ^ (mixed >> _THIRTY_ONE)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 @dataclass(frozen=True, slots=True)

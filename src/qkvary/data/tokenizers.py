@@ -323,13 +323,12 @@ def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
     Raises:
         ValueError: if the description is invalid.
     """
-    kind = description.get("kind")
+    kind, has_separator = description.get("kind"), description.get("has_separator") is True
     try:
         if kind == "bytes":
-            return ByteTokenizer(has_separator=_flag(description))
+            return ByteTokenizer(has_separator=has_separator)
         if kind == "characters":
-            alphabet = _text(description["alphabet"])
-            return CharacterTokenizer(alphabet, has_separator=_flag(description))
+            return CharacterTokenizer(_text(description["alphabet"]), has_separator=has_separator)
         if kind == "byte-pairs":
             return BytePairTokenizer(_text(description["merges"]))
         if kind == "library":
@@ -351,10 +350,6 @@ def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
         f"expected a tokenizer of a known kind, got {kind!r}; choices: characters, bytes, pieces, "
         "byte-pairs, library"
     )
-
-
-def _flag(description: Mapping[str, Any]) -> bool:
-    return description.get("has_separator") is True
 
 
 def _text(value: object) -> str:
