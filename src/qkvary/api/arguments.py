@@ -138,8 +138,8 @@ def read_texts(given: object) -> tuple[Path, ...]:
 
 
 @options
-class Where:
-    """Changes to the definition of a study; repeat the same options to find its runs again."""
+class Part:
+    """The protocol and part of a study; repeat the same options to find its runs again."""
 
     seeds: Annotated[int | str | Sequence[int] | None, Parameter(name=("--seeds", "--seed"))] = None
     """Seeds to use instead of the study's: 7 or 0,1,2 or 0-4."""
@@ -147,12 +147,6 @@ class Where:
     """Device: cpu, cuda, cuda:1, mps."""
     dtype: Literal["float32", "float64"] = "float32"
     """Number format of the weights."""
-
-
-@options
-class Part(Where):
-    """The protocol and part of a study; repeat the same options to find its runs again."""
-
     protocol: str | None = None
     """Another protocol of the study, such as clean."""
     tasks: Annotated[tuple[str, ...], Parameter(name="--task")] = ()
@@ -177,18 +171,14 @@ class Part(Where):
             "--task": self.tasks,
             "--setting": self.settings,
             "--variant": self.variants,
-            "--device": _changed(study.device, PART.device),
-            "--dtype": _changed(study.dtype, PART.dtype),
+            "--device": (study.device,) * (study.device != PART.device),
+            "--dtype": (study.dtype,) * (study.dtype != PART.dtype),
         }
         typed = [f"{name} {quote(one)}" for name, some in chosen.items() for one in some]
         return " ".join([quote(reference) if is_path else study.name, *typed])
 
 
 PART = Part()
-
-
-def _changed(value: str, default: str) -> tuple[str, ...]:
-    return () if value == default else (value,)
 
 
 def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
@@ -238,23 +228,19 @@ def read_seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
     """Return seeds, also from text such as ``7``, ``0,1,2`` or ``0-4``."""
     from qkvary.studies.study import check_number_of_seeds
 
-    if isinstance(given, str):
-        ranges = [_read_range(part.strip(), given) for part in given.split(",")]
-        return tuple(seed for found in ranges for seed in found)
-    several = cast("Sequence[int]", [given] if isinstance(given, int) else given)
-    check_number_of_seeds(len(several))
-    return tuple(several)
-
-
-def _read_range(part: str, whole: str) -> range:
-    from qkvary.studies.study import check_number_of_seeds
-
-    first, dash, last = part.partition("-")
-    if not (first.isdecimal() and (last.isdecimal() or not dash)):
-        raise UsageError(f"expected seeds such as 7 or 0,1,2 or 0-4, got {whole!r}")
-    found = range(int(first), int(last if dash else first) + 1)
-    if not found:
-        raise UsageError(f"expected the smaller seed first, got {whole!r}")
-    # Not len(found), which must fit into a machine word.
-    check_number_of_seeds(found[-1] - found[0] + 1)
-    return found
+    if not isinstance(given, str):
+        several = cast("Sequence[int]", [given] if isinstance(given, int) else given)
+        check_number_of_seeds(len(several))
+        return tuple(several)
+    seeds: list[int] = []
+    for part in given.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise UsageError(f"expected seeds such as 7 or 0,1,2 or 0-4, got {given!r}")
+        found = range(int(first), int(last if dash else first) + 1)
+        if not found:
+            raise UsageError(f"expected the smaller seed first, got {given!r}")
+        # Not len(found), which must fit into a machine word.
+        check_number_of_seeds(found[-1] - found[0] + 1)
+        seeds += found
+    return tuple(seeds)

@@ -84,7 +84,19 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.parameters.items():
-        parameters += _flatten(groups[name]) if name in groups else [parameter]
+        if name not in groups:
+            parameters.append(parameter)
+            continue
+        kinds = get_type_hints(type(groups[name]), include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                one.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=getattr(groups[name], one.name),
+                annotation=kinds[one.name],
+            )
+            for one in dataclasses.fields(groups[name])
+        ]
     made = cast("Any", call)
     made.__signature__ = own.replace(parameters=parameters)
     return made
@@ -98,17 +110,6 @@ def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
         for name, parameter in parameters.items()
         if dataclasses.is_dataclass(parameter.default)
     }
-
-
-def _flatten(group: Any) -> Iterator[inspect.Parameter]:
-    kinds = get_type_hints(type(group), include_extras=True)
-    for one in dataclasses.fields(group):
-        yield inspect.Parameter(
-            one.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=getattr(group, one.name),
-            annotation=kinds[one.name],
-        )
 
 
 def complete_study(_context: object) -> Iterator[str]:

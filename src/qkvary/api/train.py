@@ -150,7 +150,11 @@ def _train(
         study = with_execution(study, from_dict(ExecutionSettings, begun))
     distribution.run_on_first(lambda: _check_finished(study, store))
     if not distribution.rank:
-        _announce(study, store, planned, shown)
+        runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
+        tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
+        # A text shorter than a row is refused later, when it is read.
+        if runs and tokens > runs[0].sequence_length:
+            shown.say(describe_effort(runs[0], tokens))
         note_training(store, study, call)
     _train_cells(study, store, planned, options, distribution, requested, shown)
     return study
@@ -209,15 +213,6 @@ def _find_data(
     if planned.problem is not None:
         shown.warn(planned.problem)
     return planned
-
-
-def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal) -> None:
-    """Show steps and passes over the text of the runs that are not done."""
-    runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
-    tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
-    # A text shorter than a row is refused later, when it is read.
-    if runs and tokens > runs[0].sequence_length:
-        shown.say(describe_effort(runs[0], tokens))
 
 
 def _begun_execution(

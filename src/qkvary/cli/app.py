@@ -136,7 +136,13 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
 
     def command(*args: Any, **given: Any) -> int:
         asked = {name: given.pop(name, one.default) for name, one in added.items()}
-        _check_target(asked.get("out"), asked.get("formats", ()))
+        if asked.get("out") is not None:
+            # The renderers take longer to import than most verbs take.
+            from qkvary.reports.files import check_target
+
+            check_target(asked["out"])
+        elif asked.get("formats"):
+            raise UsageError("expected --out with a folder for the files of --format, got none")
         shown = {name: DISPLAYS[name](asked["json_output"]) for name in displays}
         given |= {name: display for name, display in shown.items() if display is not None}
         try:
@@ -156,7 +162,7 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
     made = cast("Any", command)
     made.__signature__ = inspect.Signature(parameters)
     made.__annotations__ = {one.name: one.annotation for one in parameters}
-    made.__doc__ = _plain(inspect.getdoc(function) or "")
+    made.__doc__ = (inspect.getdoc(function) or "").replace("``", "")
     return command
 
 
@@ -175,17 +181,6 @@ def _added(
         out: Folder of the report, or a file: .html, .md or .json.
         formats: Format to write to --out (can be repeated).
     """
-
-
-def _check_target(target: Path | None, formats: Sequence[str]) -> None:
-    """Refuse what cannot be written, before a long measurement."""
-    if target is not None:
-        # The renderers take longer to import than most verbs take.
-        from qkvary.reports.files import check_target
-
-        check_target(target)
-    elif formats:
-        raise UsageError("expected --out with a folder for the files of --format, got none")
 
 
 def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
@@ -233,11 +228,8 @@ def _read_help(function: Callable[..., Any]) -> dict[str, str]:
     for group in option_groups(function).values():
         sources += [one for one in reversed(type(group).__mro__) if one is not object]
     found = [param for source in sources for param in parse_from_object(source).params]
-    return {one.arg_name: _plain(" ".join((one.description or "").split())) for one in found}
-
-
-def _plain(text: str) -> str:
-    return text.replace("``", "")
+    texts = {one.arg_name: " ".join((one.description or "").split()) for one in found}
+    return {name: text.replace("``", "") for name, text in texts.items()}
 
 
 class _Console(Console):
@@ -302,21 +294,16 @@ def print_result(
 
         screen = console()
         print_report(result.report, screen, full=full)
-        _print_files(files)
+        for path in files[:MOST_FILES]:
+            print_line(screen, f"written: {path}")
+        if len(files) > MOST_FILES:
+            others = count(len(files) - MOST_FILES, "more file")
+            print_line(screen, f"and {others} in {files[0].parent}")
         for line in result.closing:
             print_line(screen, line)
     for notice in result.notices:
         print_error(notice)
     return result.exit_code
-
-
-def _print_files(files: Sequence[Path]) -> None:
-    screen = console()
-    for path in files[:MOST_FILES]:
-        print_line(screen, f"written: {path}")
-    if len(files) > MOST_FILES:
-        others = count(len(files) - MOST_FILES, "more file")
-        print_line(screen, f"and {others} in {files[0].parent}")
 
 
 @contextmanager

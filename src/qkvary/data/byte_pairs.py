@@ -52,11 +52,7 @@ class BytePairTokenizer:
             self.pieces.append(self.pieces[self._names[first]] + self.pieces[self._names[second]])
         self.separator: int | None = len(self.pieces)
         self.ends = (len(self.pieces),)
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of bytes, merges and the separator."""
-        return len(self.pieces) + 1
+        self.vocabulary = len(self.pieces) + 1
 
     def shortened(self, vocabulary: int) -> "BytePairTokenizer":
         """Return the tokenizer of the first merges with this vocabulary.

@@ -75,17 +75,15 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
         )
     data = read_file(path, limit=LARGEST_FILE)
     found = hashlib.sha256(data).hexdigest()
-    if about.is_made_here:
-        features = decode_features(about, data, path)
-        if found != sha256:
-            raise UsageError(
-                f"expected features with the sha256 that the task names, {sha256}, in {path}, got "
-                f"{found}: other weights, or another machine, made them"
-            )
-        return features
-    if found != CIFAR100_FEATURES_SHA256:
+    if not about.is_made_here and found != CIFAR100_FEATURES_SHA256:
         raise DamagedError(f"{path.name} of the package is damaged; reinstall qkvary")
-    return decode_features(about, data, path)
+    features = decode_features(about, data, path)
+    if about.is_made_here and found != sha256:
+        raise UsageError(
+            f"expected features with the sha256 that the task names, {sha256}, in {path}, got "
+            f"{found}: other weights, or another machine, made them"
+        )
+    return features
 
 
 @functools.lru_cache(maxsize=2)

@@ -52,7 +52,7 @@ class LibraryTokenizer:
         self._decoder = json.dumps(fields.get("decoder"))
         self.separator: int | None = self._find(separator)
         self.ends = (self.separator,)
-        self._vocabulary = 1 + max(self._numbers.values())
+        self.vocabulary = 1 + max(self._numbers.values())
         self._letters = byte_letters()
         self._separator_name = self._names[self.separator]
 
@@ -68,11 +68,6 @@ class LibraryTokenizer:
             f"{', '.join(SEPARATORS)}; name one with `qkvary data prepare ... --separator TOKEN`"
         )
 
-    @property
-    def vocabulary(self) -> int:
-        """The number of tokens, including added ones, up to the highest index."""
-        return self._vocabulary
-
     def encode(self, text: str) -> list[int]:
         """Return the tokens of the text without special tokens."""
         text_bytes(text)
@@ -80,10 +75,6 @@ class LibraryTokenizer:
             return self._library.ask(text, characters=len(text))
         except ValueError as error:
             raise ValueError(f"this tokenizer cannot encode the text: {error}") from error
-
-    def decode(self, tokens: list[int]) -> str:
-        """Return the text of some tokens, as the library joins them."""
-        return self._library.ask(tokens)
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
         """Return the bytes that a token adds; special tokens add none."""
@@ -99,9 +90,9 @@ class LibraryTokenizer:
         if match and '"ByteFallback"' in self._decoder:
             return bytes((int(match[1], 16),))
         if after is None:
-            return self.decode([token]).encode()
-        before = self.decode([after])
-        return self.decode([after, token]).removeprefix(before).encode()
+            return self._library.ask([token]).encode()
+        before, both = self._library.ask([after]), self._library.ask([after, token])
+        return both.removeprefix(before).encode()
 
     def describe(self) -> dict[str, Any]:
         """Return the whole ``tokenizer.json``."""

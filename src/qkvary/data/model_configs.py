@@ -51,19 +51,15 @@ def resolve_model(reference: StrPath) -> Model:
         return load_size(reference)
     packaged = None if _find(reference) is not None else find_packaged(reference)
     name, config = load_config(reference if packaged is None else str(packaged))
-    own = config.get("network") if config.get("model_type") == "qkvary" else config
-    if isinstance(own, dict) and own.get("kind") == stored_kind(LanguageModelConfig):
-        return as_model(_read_own(cast("dict[str, object]", own), name), name)
+    found = config.get("network") if config.get("model_type") == "qkvary" else config
+    own = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    if own.get("kind") == stored_kind(LanguageModelConfig):
+        layers = own.get("num_layers")
+        # Checked first, because decoding allocates all layers.
+        if isinstance(layers, int) and layers > MOST_LAYERS:
+            raise ValueError(f"{name}: expected at most {MOST_LAYERS:,} layers, got {layers:,}")
+        return as_model(from_dict(LanguageModelConfig, own), name)
     return read_model(config, name)
-
-
-def _read_own(config: dict[str, object], name: str) -> LanguageModelConfig:
-    """Return the network of a checkpoint of this package."""
-    layers = config.get("num_layers")
-    # Checked first, because decoding allocates all layers.
-    if isinstance(layers, int) and layers > MOST_LAYERS:
-        raise ValueError(f"{name}: expected at most {MOST_LAYERS:,} layers, got {layers:,}")
-    return from_dict(LanguageModelConfig, config)
 
 
 def load_config(reference: StrPath) -> tuple[str, dict[str, object]]:

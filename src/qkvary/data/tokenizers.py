@@ -211,7 +211,7 @@ class PieceTokenizer:
             )
         if not all(map(math.isfinite, scores)):
             raise ValueError("expected finite scores, got one that is not")
-        self.pieces, self.scores = tuple(pieces), tuple(scores)
+        self.pieces, self.scores, self.vocabulary = tuple(pieces), tuple(scores), len(pieces)
         self.joins_spaces, self.adds_space = joins_spaces, adds_space
         self.beginning: int | None = 1 if adds_beginning else None
         self._starts = (1,) if adds_beginning else (None, 1, 2)
@@ -228,11 +228,6 @@ class PieceTokenizer:
             raise ValueError(
                 f"expected a token for each of 256 bytes, or for none, got {len(self._byte_tokens)}"
             )
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of pieces, including control tokens."""
-        return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
         """Return the beginning, if it is added, and the pieces of the text.
