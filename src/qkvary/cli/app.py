@@ -256,9 +256,9 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(to_json(document))
 
 
-def print_line(screen: Console, text: str, style: str = "") -> None:
+def print_line(screen: Console, text: str) -> None:
     """Print one text without control characters; the terminal breaks its lines."""
-    screen.print(Text(printable(text), style=style), soft_wrap=True)
+    screen.print(Text(printable(text)), soft_wrap=True)
 
 
 def say(sentence: str) -> None:

@@ -148,7 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # Stays open as long as the process.
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = _pop_debug(given)
+    debug = "--debug" in given[: given.index("--") if "--" in given else None]
+    if debug:
+        given.remove("--debug")
     TYPED[:] = given
     try:
         status = _run(given)
@@ -184,14 +186,6 @@ def _run(arguments: list[str]) -> int:
     command, bound, _ = build_app().parse_args(arguments, exit_on_error=False, print_error=False)
     result: Any = command(*bound.args, **bound.kwargs)
     return result if isinstance(result, int) else DONE
-
-
-def _pop_debug(arguments: list[str]) -> bool:
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    if "--debug" not in arguments[:end]:
-        return False
-    arguments.remove("--debug")
-    return True
 
 
 def _report(error: Exception) -> int:

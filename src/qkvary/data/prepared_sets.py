@@ -215,11 +215,7 @@ class PlannedSet:
     """The set, if it is prepared."""
     text_bytes: int | None = None
     """The bytes of the text, if they are known and the set is not prepared."""
-
-    @property
-    def problem(self) -> str | None:
-        """A problem of the set, or None."""
-        return None if self.data is None else find_share_error(self.data)
+    problem: str | None = None
 
     @classmethod
     def of(cls, data: PreparedData) -> Self:
@@ -231,6 +227,7 @@ class PlannedSet:
             fingerprint=data.fingerprint,
             has_test="test" in data.splits,
             data=data,
+            problem=find_share_error(data),
         )
 
 

@@ -98,11 +98,19 @@ def machine() -> dict[str, Any]:
 
 def free_memory_bytes() -> int | None:
     """Return the bytes that a new allocation can use, or None if unknown."""
-    system = _system_bytes()
+    found: list[int] = []
+    with suppress(OSError):
+        lines = dict(re.findall(r"^(\w+): +(\d+) kB$", _MEMORY.read_text("utf-8"), re.MULTILINE))
+        if "MemAvailable" in lines:
+            found.append(1024 * (int(lines["MemAvailable"]) + int(lines.get("SwapFree", 0))))
+    if not found:
+        with suppress(OSError, ValueError):
+            # The whole memory of the machine, as a bound, if free memory is not known.
+            pages = os.sysconf("SC_PHYS_PAGES")
+            found += [pages * os.sysconf("SC_PAGE_SIZE")] * (pages > 0)
     with suppress(OSError, ValueError):
-        limit = int(_CONTAINER_LIMIT.read_text("utf-8"))
-        return limit if system is None else min(system, limit)
-    return system
+        found.append(int(_CONTAINER_LIMIT.read_text("utf-8")))
+    return min(found, default=None)
 
 
 def require_memory(needed: int, purpose: str, advice: str) -> None:
@@ -121,18 +129,6 @@ def is_out_of_memory(error: BaseException) -> bool:
         isinstance(error, RuntimeError)
         and (type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error))
     )
-
-
-def _system_bytes() -> int | None:
-    with suppress(OSError):
-        lines = dict(re.findall(r"^(\w+): +(\d+) kB$", _MEMORY.read_text("utf-8"), re.MULTILINE))
-        if "MemAvailable" in lines:
-            return 1024 * (int(lines["MemAvailable"]) + int(lines.get("SwapFree", 0)))
-    with suppress(OSError, ValueError):
-        # The whole memory of the machine, as a bound, if free memory is not known.
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return total if os.sysconf("SC_PHYS_PAGES") > 0 else None
-    return None
 
 
 def data_root() -> Path | None:

@@ -65,23 +65,23 @@ class OwnerLock:
         with explain_os_errors(path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            self._take(progress)
+            with explain_os_errors(path):
+                self._lock()
+            before, self._progress = read_note(path), progress()
+            self.deaths, self.last_owner = before.count_deaths(self._progress), before.owner
+            self._write(Owner(pid=os.getpid(), host=socket.gethostname(), since=now()))
         except BaseException:
             os.close(self._descriptor)
             raise
 
-    def _take(self, progress: Callable[[], str]) -> None:
-        with explain_os_errors(self.path):
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                owner = read_owner(self.path) or "a starting process"
-                raise BusyError(
-                    f"{self.path.parent} is in use by {owner}; wait for it or stop it"
-                ) from None
-        before, self._progress = read_note(self.path), progress()
-        self.deaths, self.last_owner = before.count_deaths(self._progress), before.owner
-        self._write(Owner(pid=os.getpid(), host=socket.gethostname(), since=now()))
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = read_owner(self.path) or "a starting process"
+            raise BusyError(
+                f"{self.path.parent} is in use by {owner}; wait for it or stop it"
+            ) from None
 
     def _write(self, owner: Owner | None) -> None:
         fields = {} if owner is None else asdict(owner)
