@@ -60,7 +60,7 @@ def describe_small(
         "test": {name: sums[name] for name in about.test},
         "train_images": train,
         "test_images": test,
-        "pixels": replace(about.pixels, size=6) if like == "mnist" else about.pixels,
+        "size": 6 if like == "mnist" else about.size,
     }
     return replace(about, **(changed | changes))
 
