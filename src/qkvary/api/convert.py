@@ -55,7 +55,7 @@ HEALING = ".healing"
 
 @options
 class SmallerCacheOptions:
-    """The form and the size of a smaller cache."""
+    """A smaller cache: its form and size, the texts it is fitted to, and a distillation."""
 
     to: Annotated[str | None, Parameter(completer=lambda _: method_names())] = None
     """Form of the smaller cache: latent, shared (key and value are one tensor), grouped (fewer KV
@@ -72,12 +72,6 @@ class SmallerCacheOptions:
     all layers)."""
     dry_run: bool = False
     """Forecast the rise of the loss and the time; convert nothing."""
-
-
-@options
-class Calibration:
-    """The texts that a smaller cache is fitted to and measured on."""
-
     data: Texts | None = None
     """With --to: text to fit the new cache to, files or folders of .txt and .jsonl."""
     tokens: Count = "32k"
@@ -90,12 +84,6 @@ class Calibration:
     """Number of tokens to take from the held-out text."""
     tokenizer: CheckpointTokenizer = None
     """The tokenizer of a checkpoint without one."""
-
-
-@options
-class Healing:
-    """Distillation: the network with the smaller cache learns from the original network."""
-
     heal_tokens: Count | None = None
     """Tokens of a distillation after the conversion, which trains attention only; none if not
     given. A stopped distillation resumes."""
@@ -121,8 +109,7 @@ class RewriteChoices:
     with --to."""
 
 
-SMALLER, CALIBRATION, HEAL = SmallerCacheOptions(), Calibration(), Healing()
-CHOICES = RewriteChoices()
+SMALLER, CHOICES = SmallerCacheOptions(), RewriteChoices()
 
 
 @overload
@@ -139,8 +126,6 @@ def convert(
     ] = None,
     *,
     smaller: SmallerCacheOptions = SMALLER,
-    calibration: Calibration = CALIBRATION,
-    healing: Healing = HEAL,
     choices: RewriteChoices = CHOICES,
     out: StrPath | None = None,
     show_progress: ShowProgress = no_progress,
@@ -155,9 +140,7 @@ def convert(
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         rewrite: An exact rewrite, such as gauge or identity-query; an unknown name lists all.
-        smaller: The form and the size of a smaller cache.
-        calibration: The texts that the new cache is fitted to and measured on.
-        healing: A distillation after the conversion.
+        smaller: The form and the size of a smaller cache, its texts, and a distillation.
         choices: The choices of a rewrite, and the numbers of the network.
         out: Folder to write, not the checkpoint's own; only figures are printed if not given.
         show_progress: Opens a display of the progress.
@@ -181,22 +164,21 @@ def convert(
             check_output(path, out)
         check_folder(read_path(out, "the path of a folder").absolute().parent)
     if rewrite is not None:
-        for given, default in ((smaller, SMALLER), (calibration, CALIBRATION), (healing, HEAL)):
-            for field in dataclasses.fields(given):
-                if getattr(given, field.name) != getattr(default, field.name):
-                    name = field.name.replace("_", "-")
-                    raise UsageError(f"expected --{name} only with --to, got --rewrite")
+        for field in dataclasses.fields(smaller):
+            if getattr(smaller, field.name) != getattr(SMALLER, field.name):
+                name = field.name.replace("_", "-")
+                raise UsageError(f"expected --{name} only with --to, got --rewrite")
         return _rewrite(model, path, rewrite, choices, out)
     if choices.layer is not None:
         raise UsageError("expected --layer only with --rewrite, got --to")
-    plan = _make_plan(smaller, healing, choices.seed)
+    plan = _make_plan(smaller, choices.seed)
     if path is not None and (config := read_config(path)) is not None:
         from qkvary.conversions.caches.stages import check_plan
 
         check_plan(plan, config)
     network = NetworkOptions(device=choices.device, dtype=choices.dtype)
-    opening = partial(open_checkpoint, model, calibration.tokenizer, network)
-    return _shrink(opening, path, plan, calibration, smaller.dry_run, out, show_progress, say)
+    opening = partial(open_checkpoint, model, smaller.tokenizer, network)
+    return _shrink(opening, path, plan, smaller, out, show_progress, say)
 
 
 def _rewrite(
@@ -224,7 +206,7 @@ def _rewrite(
     return Result(made, add_data(report, out=out), files=written)
 
 
-def _make_plan(smaller: SmallerCacheOptions, healing: Healing, seed: int) -> "Plan":
+def _make_plan(smaller: SmallerCacheOptions, seed: int) -> "Plan":
     to = smaller.to or ""
     load_method(to)
     budget = Budget(
@@ -237,8 +219,9 @@ def _make_plan(smaller: SmallerCacheOptions, healing: Healing, seed: int) -> "Pl
             f"expected --layers auto with a method that knows what each size costs, got --to {to}; "
             f"choices: {', '.join(BY_LAYER)}"
         )
-    heal_tokens = read_count(healing.heal_tokens, "heal_tokens") or 0
-    if not heal_tokens and healing != HEAL:
+    heal_tokens = read_count(smaller.heal_tokens, "heal_tokens") or 0
+    is_healing = smaller.learning_rate is not None or smaller.precision != "full"
+    if is_healing and not heal_tokens:
         raise UsageError("expected --heal-tokens with --learning-rate and --precision, got none")
 
     from qkvary.conversions.caches.stages import Plan
@@ -248,8 +231,8 @@ def _make_plan(smaller: SmallerCacheOptions, healing: Healing, seed: int) -> "Pl
         budget=budget,
         by_layer=smaller.layers == "auto",
         heal_tokens=heal_tokens,
-        learning_rate=healing.learning_rate,
-        precision=healing.precision,
+        learning_rate=smaller.learning_rate,
+        precision=smaller.precision,
         seed=seed,
     )
 
@@ -258,20 +241,19 @@ def _shrink(
     opening: "Callable[..., tuple[LoadedModel, str]]",
     path: StrPath | None,
     plan: "Plan",
-    calibration: Calibration,
-    dry_run: bool,
+    smaller: SmallerCacheOptions,
     out: StrPath | None,
     show_progress: ShowProgress,
     say: Callable[[str], None],
 ) -> "Result[SmallerCache]":
-    if calibration.data is None:
+    if smaller.data is None:
         raise UsageError("expected a text that the network is fitted to (--data), got none")
-    if plan.heal_tokens and out is None and not dry_run:
+    if plan.heal_tokens and out is None and not smaller.dry_run:
         raise UsageError(
             "expected --out with --heal-tokens, for the checkpoints of healing, got none"
         )
     data, others = (
-        () if one is None else read_texts(one) for one in (calibration.data, calibration.held_out)
+        () if one is None else read_texts(one) for one in (smaller.data, smaller.held_out)
     )
 
     from qkvary.checkpoints.chat_templates import read_chat_template
@@ -282,17 +264,17 @@ def _shrink(
 
     loaded, name = opening(speaks=True)
     loaded = _in_float32(loaded)
-    context = read_count(calibration.context, "context", low=2)
+    context = read_count(smaller.context, "context", low=2)
     texts = read_windows(
         cast("Tokenizer", loaded.tokenizer),
         data,
-        tokens=read_count(calibration.tokens, "tokens"),
+        tokens=read_count(smaller.tokens, "tokens"),
         context=min(context, loaded.network.config.max_tokens),
         held_out=others,
-        held_out_tokens=read_count(calibration.held_out_tokens, "held_out_tokens"),
+        held_out_tokens=read_count(smaller.held_out_tokens, "held_out_tokens"),
         trained_tokens=plan.heal_tokens,
     )
-    if dry_run:
+    if smaller.dry_run:
         found = forecast_stages(loaded.network, plan, texts, show_progress=show_progress)
         return Result(found, smaller_cache_report(found, name))
     folder = None if out is None else Path(f"{read_path(out)}{HEALING}")
