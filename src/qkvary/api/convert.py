@@ -94,22 +94,7 @@ class SmallerCacheOptions:
     """Precision of the matrix products in the distillation."""
 
 
-@options
-class RewriteChoices:
-    """The choices of an exact rewrite, and the numbers of the network."""
-
-    layer: int | None = None
-    """With --rewrite: change only this layer, counted from 1."""
-    seed: int = 0
-    """Seed of random choices."""
-    device: str | None = None
-    """Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU."""
-    dtype: NetworkDtype | None = None
-    """Number format of the weights. If not given: as stored, but float32 instead of half precision
-    with --to."""
-
-
-SMALLER, CHOICES = SmallerCacheOptions(), RewriteChoices()
+SMALLER = SmallerCacheOptions()
 
 
 @overload
@@ -126,7 +111,10 @@ def convert(
     ] = None,
     *,
     smaller: SmallerCacheOptions = SMALLER,
-    choices: RewriteChoices = CHOICES,
+    layer: int | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: NetworkDtype | None = None,
     out: StrPath | None = None,
     show_progress: ShowProgress = no_progress,
     say: Callable[[str], None] = say_nothing,
@@ -141,7 +129,11 @@ def convert(
         model: The checkpoint, or what ``qk.load`` returned.
         rewrite: An exact rewrite, such as gauge or identity-query; an unknown name lists all.
         smaller: The form and the size of a smaller cache, its texts, and a distillation.
-        choices: The choices of a rewrite, and the numbers of the network.
+        layer: With --rewrite: change only this layer, counted from 1.
+        seed: Seed of random choices.
+        device: Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU.
+        dtype: Number format of the weights. If not given: as stored, but float32 instead of half
+            precision with --to.
         out: Folder to write, not the checkpoint's own; only figures are printed if not given.
         show_progress: Opens a display of the progress.
         say: Called with a sentence for each stage.
@@ -159,6 +151,7 @@ def convert(
         given = "neither" if rewrite is None else "both"
         raise UsageError(f"expected --rewrite or --to, got {given}")
     path = model if isinstance(model, str | os.PathLike) else None
+    network = NetworkOptions(device=device, dtype=dtype)
     if out is not None:
         if path is not None:
             check_output(path, out)
@@ -168,21 +161,26 @@ def convert(
             if getattr(smaller, field.name) != getattr(SMALLER, field.name):
                 name = field.name.replace("_", "-")
                 raise UsageError(f"expected --{name} only with --to, got --rewrite")
-        return _rewrite(model, path, rewrite, choices, out)
-    if choices.layer is not None:
+        return _rewrite(model, path, rewrite, layer, seed, network, out)
+    if layer is not None:
         raise UsageError("expected --layer only with --rewrite, got --to")
-    plan = _make_plan(smaller, choices.seed)
+    plan = _make_plan(smaller, seed)
     if path is not None and (config := read_config(path)) is not None:
         from qkvary.conversions.caches.stages import check_plan
 
         check_plan(plan, config)
-    network = NetworkOptions(device=choices.device, dtype=choices.dtype)
     opening = partial(open_checkpoint, model, smaller.tokenizer, network)
     return _shrink(opening, path, plan, smaller, out, show_progress, say)
 
 
 def _rewrite(
-    model: Checkpoint, path: StrPath | None, name: str, choices: RewriteChoices, out: StrPath | None
+    model: Checkpoint,
+    path: StrPath | None,
+    name: str,
+    layer: int | None,
+    seed: int,
+    network: NetworkOptions,
+    out: StrPath | None,
 ) -> "Result[Rewriting]":
     load_rewrite(name)
 
@@ -192,11 +190,10 @@ def _rewrite(
     from qkvary.conversions.rewriting import check_rewrite, run_rewrite
     from qkvary.reports.conversion import conversion_report
 
-    chosen = RewriteOptions(layer=choices.layer, seed=choices.seed)
+    chosen = RewriteOptions(layer=layer, seed=seed)
     config = None if path is None else read_config(path)
     if config is not None:
         check_rewrite(name, config, chosen)
-    network = NetworkOptions(device=choices.device, dtype=choices.dtype)
     loaded, shown = open_checkpoint(model, options=network)
     made = run_rewrite(name, loaded.network, chosen)
     report = conversion_report(made, shown)
