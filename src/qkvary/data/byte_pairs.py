@@ -55,11 +55,7 @@ class BytePairTokenizer:
         self.vocabulary = len(self.pieces) + 1
 
     def shortened(self, vocabulary: int) -> "BytePairTokenizer":
-        """Return the tokenizer of the first merges with this vocabulary.
-
-        Merges are listed in the order of training, so that it equals a tokenizer trained to this
-        size.
-        """
+        """Return the tokenizer of the first merges, which equals one trained to this vocabulary."""
         if not 257 <= vocabulary <= self.vocabulary:
             raise ValueError(
                 f"expected a vocabulary of 257 to {self.vocabulary:,}, got {vocabulary:,}"

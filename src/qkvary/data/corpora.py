@@ -47,51 +47,53 @@ class Corpus:
     """The maximum of validation tokens, if the hub has a validation split."""
 
 
-_CORPORA = (
-    Corpus(
-        name="english-novels",
-        # Licence: public domain.
-        local="english_novels",
-    ),
-    Corpus(
-        name="tinystories",
-        # Licence: CDLA-Sharing-1.0.
-        local="tinystories",
-        hub="roneneldan/TinyStories",
-        hub_validation="validation",
-    ),
-    Corpus(
-        name="wikitext-2",
-        # Licence: CC BY-SA 3.0 and GFDL.
-        local="wikitext-2",
-    ),
-    Corpus(
-        name=SHIPPED,
-        # Licence: public domain.
-        share=0.1,
-    ),
-    Corpus(
-        name="slimpajama",
-        # Licence: those of its sources.
-        hub="cerebras/SlimPajama-627B",
-        hub_validation="validation",
-        max_tokens=10_000_000_000,
-        validation_tokens=10_000_000,
-    ),
-    Corpus(
-        name="openwebtext",
-        # Licence: CC0 for the collection.
-        hub="Skylion007/openwebtext",
-        share=0.0005,
-    ),
-    Corpus(
-        name="fineweb",
-        # Licence: ODC-By 1.0.
-        hub="HuggingFaceFW/fineweb:sample-10BT",
-        share=0.0005,
-    ),
-)
-CORPORA = {corpus.name: corpus for corpus in _CORPORA}
+CORPORA = {
+    corpus.name: corpus
+    for corpus in (
+        Corpus(
+            name="english-novels",
+            # Licence: public domain.
+            local="english_novels",
+        ),
+        Corpus(
+            name="tinystories",
+            # Licence: CDLA-Sharing-1.0.
+            local="tinystories",
+            hub="roneneldan/TinyStories",
+            hub_validation="validation",
+        ),
+        Corpus(
+            name="wikitext-2",
+            # Licence: CC BY-SA 3.0 and GFDL.
+            local="wikitext-2",
+        ),
+        Corpus(
+            name=SHIPPED,
+            # Licence: public domain.
+            share=0.1,
+        ),
+        Corpus(
+            name="slimpajama",
+            # Licence: those of its sources.
+            hub="cerebras/SlimPajama-627B",
+            hub_validation="validation",
+            max_tokens=10_000_000_000,
+            validation_tokens=10_000_000,
+        ),
+        Corpus(
+            name="openwebtext",
+            # Licence: CC0 for the collection.
+            hub="Skylion007/openwebtext",
+            share=0.0005,
+        ),
+        Corpus(
+            name="fineweb",
+            # Licence: ODC-By 1.0.
+            hub="HuggingFaceFW/fineweb:sample-10BT",
+            share=0.0005,
+        ),
+    )
+}
 
 
 def canonical_reference(reference: str) -> str:

@@ -52,7 +52,6 @@ class FeatureSet:
 FEATURE_SETS: dict[str, FeatureSet] = {
     "cifar100-50": FeatureSet(
         name="cifar100-50",
-        # 50 classes of CIFAR-100, described by a small network that learned the other 50.
         classes=50,
         train_images=100,
         test_images=20,
@@ -64,7 +63,6 @@ FEATURE_SETS: dict[str, FeatureSet] = {
     ),
     "cifar100-resnet34": FeatureSet(
         name="cifar100-resnet34",
-        # CIFAR-100, described by ResNet-34 trained on ImageNet.
         classes=100,
         train_images=500,
         test_images=100,
@@ -75,7 +73,6 @@ FEATURE_SETS: dict[str, FeatureSet] = {
     ),
     "noise": FeatureSet(
         name="noise",
-        # Noise that says nothing of an image.
         classes=50,
         train_images=100,
         test_images=20,

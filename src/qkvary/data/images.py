@@ -26,13 +26,7 @@ DOWNLOAD_SECONDS = 1_800.0
 
 @functools.lru_cache(maxsize=1)
 def load_images(name: str) -> LoadedImages:
-    """Return the images of a data set; the last one stays in memory.
-
-    Raises:
-        UsageError: if there is no such set, or it is not on this machine and cannot be downloaded.
-        DamagedError: if a file is truncated, of another layout, or not the published one.
-        DownloadError: if a download fails.
-    """
+    """Return the images of a data set, downloaded if necessary; the last one stays in memory."""
     if name not in IMAGE_SETS:
         raise UsageError(f"expected an image data set, got {name!r}; {suggest(name, IMAGE_SETS)}")
     images = IMAGE_SETS[name]

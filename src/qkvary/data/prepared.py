@@ -176,12 +176,6 @@ def open_prepared(
     """Open a set and verify every file that changed since its last verification.
 
     Without ``verify``, sizes are compared, but not the sha256.
-
-    Raises:
-        UsageError: if the folder does not exist, or the preparation is not complete.
-        DamagedError: if a file is missing or changed; the message names it.
-        NewerFormatError: if a newer qkvary wrote it.
-        UnsafeError: if the manifest names a file outside of the folder.
     """
     path = read_path(path, "the path of a prepared set")
     if not (path / MANIFEST_NAME).is_file():

@@ -234,10 +234,7 @@ class PlannedSet:
 def plan_set(
     reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
 ) -> PlannedSet:
-    """Return the set that :func:`find_or_prepare` would return, without writing or downloading.
-
-    The arguments are those of that function.
-    """
+    """Return the set that :func:`find_or_prepare` would return, without writing or downloading."""
     found, reference, tokenizer = _find(reference, tokenizer, default, warn)
     if found is None:
         source = open_source(reference)

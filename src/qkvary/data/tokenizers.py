@@ -50,20 +50,11 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, including the beginning.
-
-        Raises:
-            ValueError: if the text cannot be encoded.
-        """
+        """Return the tokens of a text, including the beginning; ``ValueError`` if it has none."""
         ...
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
-        """Return the bytes that a token adds to a text.
-
-        Args:
-            token: A token of the vocabulary.
-            after: The token before it, which can remove a leading space.
-        """
+        """Return the bytes that a token adds; the token before it can remove a leading space."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -75,9 +66,6 @@ def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a document, with its beginning token or else its separator.
 
     A document with a beginning token has no separator: networks of llama2.c have never seen one.
-
-    Raises:
-        ValueError: if it cannot be encoded.
     """
     separator = tokenizer.separator if tokenizer.beginning is None else None
     return tokenizer.encode(text) + ([] if separator is None else [separator])
@@ -313,11 +301,7 @@ class PieceTokenizer:
 
 
 def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
-    """Build a tokenizer from its description.
-
-    Raises:
-        ValueError: if the description is invalid.
-    """
+    """Build a tokenizer from its description; ``ValueError`` if it is invalid."""
     kind, has_separator = description.get("kind"), description.get("has_separator") is True
     try:
         if kind == "bytes":
