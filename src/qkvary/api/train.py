@@ -185,31 +185,24 @@ def _find_data(
 
     A plan prepares and downloads nothing.
     """
-    from qkvary.data.prepared import PreparedData, open_prepared
-    from qkvary.data.prepared_sets import PlannedSet, find_or_prepare, plan_set
+    from qkvary.data.prepared import open_prepared
+    from qkvary.data.prepared_sets import PlannedSet, find_set
 
     reference = preset.corpus if data is None else os.fspath(data)
-    made: list[PreparedData] = []
+    find = partial(find_set, reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
+    made: list[PlannedSet] = []
 
     def prepare() -> str:
         with shown.show_progress("preparing", "bytes") as show:
-            made.append(
-                find_or_prepare(
-                    reference,
-                    tokenizer,
-                    default=preset.tokenizer,
-                    warn=shown.warn,
-                    on_progress=show,
-                )
-            )
-        return str(made[0].path)
+            made.append(find(on_progress=show))
+        return made[0].folder
 
     if dry_run:
         with without_downloads():
-            planned = plan_set(reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
+            planned = find()
     else:
         folder = distribution.run_on_first(prepare)
-        planned = PlannedSet.of(made[0] if made else open_prepared(Path(folder)))
+        planned = made[0] if made else PlannedSet.of(open_prepared(Path(folder)))
     if planned.problem is not None:
         shown.warn(planned.problem)
     return planned

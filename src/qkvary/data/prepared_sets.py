@@ -180,26 +180,6 @@ def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -
     )
 
 
-def find_or_prepare(
-    reference: str,
-    tokenizer: str | None,
-    *,
-    default: str,
-    warn: Callable[[str], None],
-    on_progress: OnProgress = lambda _bytes, _total, _note: None,
-) -> PreparedData:
-    """Return the existing set of a text, or prepare it, by default with the ``default`` tokenizer.
-
-    The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
-    cache.
-    """
-    found, reference, tokenizer = _find(reference, tokenizer, default, warn)
-    if found is not None:
-        return found
-    by_content = reference not in CORPORA
-    return prepare_corpus(reference, tokenizer, by_content=by_content, on_progress=on_progress)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSet:
     """The set of a text, whether or not it is prepared yet."""
@@ -231,26 +211,36 @@ class PlannedSet:
         )
 
 
-def plan_set(
-    reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
+def find_set(
+    reference: str,
+    tokenizer: str | None,
+    *,
+    default: str,
+    warn: Callable[[str], None],
+    on_progress: OnProgress | None = None,
 ) -> PlannedSet:
-    """Return the set that :func:`find_or_prepare` would return, without writing or downloading."""
+    """Return the existing set of a text; otherwise prepare it, or only plan it without progress.
+
+    The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
+    cache. A plan writes and downloads nothing.
+    """
     found, reference, tokenizer = _find(reference, tokenizer, default, warn)
-    if found is None:
-        source = open_source(reference)
-        folder = _choose_folder(source, tokenizer, by_content=reference not in CORPORA)
-        if not is_prepared(folder):
-            if tokenizer == "characters" and source.pin is not None:
-                raise UsageError(
-                    "expected a text on this machine for the alphabet of a plan, got "
-                    f"{reference}: prepare it first"
-                )
-            vocabulary = count_tokens(tokenizer, documents=source.documents())
-            return PlannedSet(
-                name=source.name, vocabulary=vocabulary, text_bytes=source.total_bytes
-            )
-        found = open_prepared(folder)
-    return PlannedSet.of(found)
+    by_content = reference not in CORPORA
+    if found is None and on_progress is not None:
+        found = prepare_corpus(reference, tokenizer, by_content=by_content, on_progress=on_progress)
+    if found is not None:
+        return PlannedSet.of(found)
+    source = open_source(reference)
+    folder = _choose_folder(source, tokenizer, by_content=by_content)
+    if is_prepared(folder):
+        return PlannedSet.of(open_prepared(folder))
+    if tokenizer == "characters" and source.pin is not None:
+        raise UsageError(
+            f"expected a text on this machine for the alphabet of a plan, got {reference}: prepare "
+            "it first"
+        )
+    vocabulary = count_tokens(tokenizer, documents=source.documents())
+    return PlannedSet(name=source.name, vocabulary=vocabulary, text_bytes=source.total_bytes)
 
 
 def _find(
