@@ -60,7 +60,7 @@ def describe_small(
         "test": {name: sums[name] for name in about.test},
         "train_images": train,
         "test_images": test,
-        "size": 6 if like == "mnist" else about.size,
+        "pixels": replace(about.pixels, size=6) if like == "mnist" else about.pixels,
     }
     return replace(about, **(changed | changes))
 

@@ -16,7 +16,7 @@ import pytest
 from qkvary.data import images
 from qkvary.data.downloads import DownloadError
 from qkvary.data.image_files import read_idx
-from qkvary.data.image_sets import IMAGE_SETS
+from qkvary.data.image_sets import IMAGE_SETS, Archive
 from qkvary.data.images import load_images
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.data.small_images import (
@@ -169,8 +169,7 @@ def test_an_archive_is_unpacked_in_memory(root: Path, monkeypatch: pytest.Monkey
     packed = archive(contents, "cifar10")
     about = replace(
         IMAGE_SETS[COLOUR],
-        origin="https://x/y.tar.gz",
-        archive_sha256=hashlib.sha256(packed).hexdigest(),
+        origin=Archive(url="https://x/y.tar.gz", sha256=hashlib.sha256(packed).hexdigest()),
     )
     monkeypatch.setitem(IMAGE_SETS, COLOUR, about)
     monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, **__: packed)
@@ -186,8 +185,8 @@ def test_a_download_that_is_another_file_is_not_kept(
     root: Path, monkeypatch: pytest.MonkeyPatch, is_archive: bool
 ) -> None:
     like = COLOUR if is_archive else GREY
-    sha256 = "0" * 64 if is_archive else None
-    about = replace(IMAGE_SETS[like], origin="https://x/", archive_sha256=sha256)
+    origin = Archive(url="https://x/", sha256="0" * 64) if is_archive else "https://x/"
+    about = replace(IMAGE_SETS[like], origin=origin)
     monkeypatch.setitem(IMAGE_SETS, like, about)
     (root / about.folder / next(iter(about.train))).unlink()
     monkeypatch.setattr(

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from qkvary.data import tiny_imagenet
-from qkvary.data.image_sets import IMAGE_SETS, ImageSet
+from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet, Pixels
 from qkvary.data.images import load_images
 from qkvary.data.tiny_imagenet import digest_classes
 from qkvary.storage.errors import DamagedError, UsageError
@@ -88,6 +88,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = small_files()
     validation = {f"val/images/val_{n}.JPEG": wnid for n, wnid in enumerate(CLASSES)}
     digest = digest_classes(files, CLASSES, validation)
+    pixels = Pixels(size=SIZE, mean=(0.5,) * 3, std=(0.5,) * 3)
     small = ImageSet(
         name="tiny-imagenet-20",
         title="small",
@@ -95,9 +96,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder="here",
         train={STEM: digest},
         test={},
-        size=SIZE,
-        mean=(0.5,) * 3,
-        std=(0.5,) * 3,
+        pixels=pixels,
         classes=3,
         train_images=6,
         test_images=3,
@@ -254,9 +253,8 @@ def test_a_set_that_is_not_here_is_said_to_be(place: Path, monkeypatch: pytest.M
     with pytest.raises(UsageError, match=r"a subset, .* put small.zip, .tar, .* into QKVARY_DATA"):
         load_images("small")
     packed = write_zip(place.parent.parent / "web", small_files()).read_bytes()
-    sha256 = hashlib.sha256(packed).hexdigest()
-    small = replace(IMAGE_SETS["small"], origin="https://x/small.zip", archive_sha256=sha256)
-    monkeypatch.setitem(IMAGE_SETS, "small", small)
+    origin = Archive(url="https://x/small.zip", sha256=hashlib.sha256(packed).hexdigest())
+    monkeypatch.setitem(IMAGE_SETS, "small", replace(IMAGE_SETS["small"], origin=origin))
     monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, **__: packed)
     assert load_images("small").test.labels.tolist() == [0, 1, 2]
     assert (place.parent.parent / "cache" / "here" / "small.zip").read_bytes() == packed

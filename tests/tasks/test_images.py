@@ -41,7 +41,7 @@ def test_images_are_normalised_by_channel() -> None:
     task = make()
     batch, about = task.batch(0, 36, 0), IMAGE_SETS["images"]
     pixels = draw(53, 6, 6, seed=0)[task.train_rows][:, None]
-    expected = (pixels / 255 - about.mean[0]) / about.std[0]
+    expected = (pixels / 255 - about.pixels.mean[0]) / about.pixels.std[0]
     found = batch.inputs.numpy()
     order = [np.abs(expected - image).sum(axis=(1, 2, 3)).argmin() for image in found]
     assert sorted(order) == list(range(36))

@@ -37,6 +37,31 @@ CLASS_NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pixels:
+    """The size and the statistics of the images of a data set."""
+
+    size: int
+    """Height and width in pixels."""
+    mean: tuple[float, ...]
+    """The mean of each channel that paper 2's code uses, for pixels in [0, 1]."""
+    std: tuple[float, ...]
+    """The standard deviation of each channel that paper 2's code uses."""
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for red, green and blue."""
+        return len(self.mean)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """A published archive with all files."""
+
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSet:
     """A data set of labelled images of one size."""
 
@@ -51,26 +76,14 @@ class ImageSet:
     suffix, with the sha256 of the first 20 classes (``data.tiny_imagenet.digest_classes``)."""
     test: Mapping[str, str]
     """The test files, as for ``train``."""
-    size: int
-    """Height and width in pixels."""
-    mean: tuple[float, ...]
-    """The mean of each channel that paper 2's code uses, for pixels in [0, 1]."""
-    std: tuple[float, ...]
-    """The standard deviation of each channel that paper 2's code uses."""
+    pixels: Pixels
     classes: int
     train_images: int
     test_images: int
-    origin: str | None = None
-    """The URL of the folder of the files, or of their archive; None for a subset."""
-    archive_sha256: str | None = None
-    """The checksum of the archive; None for a folder."""
+    origin: str | Archive | None = None
+    """The URL of the folder of the files, or their archive; None for a subset."""
     part_of: ImageSetName | None = None
     """The complete data set, for a subset."""
-
-    @property
-    def channels(self) -> int:
-        """1 for grey, 3 for red, green and blue."""
-        return len(self.mean)
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -125,9 +138,7 @@ class OwnImages:
             folder=self.data,
             train={"images": self.data_sha256},
             test={},
-            size=self.size,
-            mean=self.mean,
-            std=self.std,
+            pixels=Pixels(size=self.size, mean=self.mean, std=self.std),
             classes=len(self.classes),
             train_images=self.train_images,
             test_images=self.test_images,
@@ -149,9 +160,7 @@ _MNIST = ImageSet(
         _TEST_IMAGES: "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
         _TEST_LABELS: "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     },
-    size=28,
-    mean=(0.1307,),
-    std=(0.3081,),
+    pixels=Pixels(size=28, mean=(0.1307,), std=(0.3081,)),
     classes=10,
     train_images=60_000,
     test_images=10_000,
@@ -185,14 +194,18 @@ _CIFAR10 = ImageSet(
         "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
     },
     test={"test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"},
-    size=32,
-    mean=(0.49139968, 0.48215841, 0.44653091),
-    std=(0.24703223, 0.24348513, 0.26158784),
+    pixels=Pixels(
+        size=32,
+        mean=(0.49139968, 0.48215841, 0.44653091),
+        std=(0.24703223, 0.24348513, 0.26158784),
+    ),
     classes=10,
     train_images=50_000,
     test_images=10_000,
-    origin="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    archive_sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    origin=Archive(
+        url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    ),
 )
 _CIFAR100 = replace(
     _CIFAR10,
@@ -202,8 +215,10 @@ _CIFAR100 = replace(
     train={"train.bin": "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"},
     test={"test.bin": "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"},
     classes=100,
-    origin="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-    archive_sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    origin=Archive(
+        url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    ),
 )
 _CIFAR10_15K = replace(
     _CIFAR10,
@@ -242,15 +257,19 @@ _TINY_IMAGENET = ImageSet(
     },
     # The labels of the official test set are not public, so validation images are tested.
     test={},
-    size=64,
-    # ImageNet's values, our choice: the papers give none.
-    mean=(0.485, 0.456, 0.406),
-    std=(0.229, 0.224, 0.225),
+    pixels=Pixels(
+        size=64,
+        # ImageNet's values, our choice: the papers give none.
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+    ),
     classes=200,
     train_images=100_000,
     test_images=10_000,
-    origin="https://cs231n.stanford.edu/tiny-imagenet-200.zip",
-    archive_sha256="6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
+    origin=Archive(
+        url="https://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        sha256="6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
+    ),
 )
 _TINY_IMAGENET_20 = replace(
     _TINY_IMAGENET,

@@ -12,7 +12,7 @@ import numpy as np
 from qkvary.data.downloads import DownloadError, keep_in_cache
 from qkvary.data.files import decompress, download, find_file, local_paths
 from qkvary.data.image_files import Images, LoadedImages, freeze, read_cifar, read_idx
-from qkvary.data.image_sets import IMAGE_SETS, ImageSet
+from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet
 from qkvary.data.tiny_imagenet import find_tiny_imagenet, read_tiny_imagenet
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
@@ -62,10 +62,10 @@ def _place_of_folders(images: ImageSet) -> Path:
             return place
     put = f"put {stem}.zip, .tar, .tar.gz or .tar.xz, or its folder, into QKVARY_DATA"
     origin, cache = _origin(images, put), cache_directory()
-    if images.archive_sha256 is None or cache is None:
+    if not isinstance(origin, Archive) or cache is None:
         raise UsageError(f"{images.name} is not on this machine: {put}")
     path = cache / images.folder / f"{stem}.zip"
-    keep_in_cache(path, _fetch(images, origin, put, images.archive_sha256))
+    keep_in_cache(path, _fetch(images, origin.url, put, origin.sha256))
     if not path.is_file():
         raise ResourceError(f"cannot write {path}: {put}")
     return path
@@ -73,7 +73,9 @@ def _place_of_folders(images: ImageSet) -> Path:
 
 def _load_folders(images: ImageSet) -> LoadedImages:
     place, (digest,) = _place_of_folders(images), images.train.values()
-    loaded = read_tiny_imagenet(place, classes=images.classes, size=images.size, digest=digest)
+    loaded = read_tiny_imagenet(
+        place, classes=images.classes, size=images.pixels.size, digest=digest
+    )
     found = len(loaded.train.labels), len(loaded.test.labels)
     expected = images.train_images, images.test_images
     if found != expected:
@@ -114,8 +116,8 @@ def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
         return {}
     put = f"put {listed(missing)} (plain, .gz or .xz) into {images.folder} below QKVARY_DATA"
     origin = _origin(images, put)
-    if images.archive_sha256 is not None:
-        archive = _fetch(images, origin, put, images.archive_sha256)
+    if isinstance(origin, Archive):
+        archive = _fetch(images, origin.url, put, origin.sha256)
         found = plain = _unpack(images.folder, archive, missing)
     else:
         found = {f"{file}.gz": _fetch(images, f"{origin}{file}.gz", put) for file in missing}
@@ -132,7 +134,7 @@ def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
     return plain
 
 
-def _origin(images: ImageSet, put: str) -> str:
+def _origin(images: ImageSet, put: str) -> str | Archive:
     if images.origin is None:
         raise UsageError(f"{images.name}, a subset, is not on this machine: {put}")
     return images.origin

@@ -76,7 +76,7 @@ class ImageTaskConfig(Accuracy):
     @property
     def image_size(self) -> int:
         """Rows and columns of an image when the network reads it."""
-        return self.images.size if self.resize_to is None else self.resize_to
+        return self.images.pixels.size if self.resize_to is None else self.resize_to
 
     @property
     def data_fingerprint(self) -> str:

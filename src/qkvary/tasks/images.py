@@ -58,8 +58,8 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         loaded = load_images(config.name) if config.own is None else load_own_images(config.own)
         about = config.images
         # Pixels are bytes, so mean and scale are multiplied by 255.
-        self._mean = torch.tensor(about.mean).mul_(255)[:, None, None]
-        self._scale = torch.tensor(about.std).mul_(255).reciprocal_()[:, None, None]
+        self._mean = torch.tensor(about.pixels.mean).mul_(255)[:, None, None]
+        self._scale = torch.tensor(about.pixels.std).mul_(255).reciprocal_()[:, None, None]
         self._train, self._test = _as_tensors(loaded.train), _as_tensors(loaded.test)
         self.train_rows, self.validation_rows = split_rows(config)
 
@@ -72,7 +72,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         about, config = self.config.images, self.config
         exact = {
             "image_size": config.image_size,
-            "channels": about.channels,
+            "channels": about.pixels.channels,
             "classes": about.classes,
         }
         fitting = require_network(network, VisionTransformerConfig, config.name, exact=exact)

@@ -74,7 +74,7 @@ def vision_network(
         num_layers=num_layers,
         image_size=task.image_size,
         patch_size=patch_size,
-        channels=images.channels,
+        channels=images.pixels.channels,
         classes=images.classes,
         d_head=d_model,
     )
@@ -83,7 +83,7 @@ def vision_network(
 def vision_task(name: ImageSetName, splits: ImageSplits) -> ImageTaskConfig:
     """Return the published task: colour images are flipped and cropped for training."""
     images = IMAGE_SETS[name]
-    return ImageTaskConfig(name=name, splits=splits, augment=images.channels == 3)
+    return ImageTaskConfig(name=name, splits=splits, augment=images.pixels.channels == 3)
 
 
 def vision_floor(task: ImageTaskConfig) -> str:
@@ -104,7 +104,7 @@ def vit_base(name: ImageSetName, *, image_size: int) -> VisionTransformerConfig:
         num_layers=12,
         image_size=image_size,
         patch_size=16,
-        channels=images.channels,
+        channels=images.pixels.channels,
         classes=images.classes,
         input_dropout=0.1,
     )
