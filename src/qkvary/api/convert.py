@@ -54,8 +54,8 @@ HEALING = ".healing"
 
 
 @options
-class SmallerCacheOptions:
-    """A smaller cache: its form and size, the texts it is fitted to, and a distillation."""
+class CacheForm:
+    """The form and the size of a smaller cache."""
 
     to: Annotated[str | None, Parameter(completer=lambda _: method_names())] = None
     """Form of the smaller cache: latent, shared (key and value are one tensor), grouped (fewer KV
@@ -72,6 +72,12 @@ class SmallerCacheOptions:
     all layers)."""
     dry_run: bool = False
     """Forecast the rise of the loss and the time; convert nothing."""
+
+
+@options
+class SmallerCacheOptions(CacheForm):
+    """A smaller cache, the texts it is fitted to and measured on, and a distillation."""
+
     data: Texts | None = None
     """With --to: text to fit the new cache to, files or folders of .txt and .jsonl."""
     tokens: Count = "32k"
