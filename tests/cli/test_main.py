@@ -78,7 +78,6 @@ def test_unknown_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixtu
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), 4, "out of memory; "),
         (ModuleNotFoundError("x", name="torch"), 2, "torch is not installed"),
         (KeyError("odd"), 1, "this is a bug: KeyError: 'odd'; run again with --debug"),
-        (KeyboardInterrupt(), 130, "interrupted"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
@@ -235,10 +234,7 @@ def test_only_what_is_stored_is_promised(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupt(_arguments: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "_run", interrupt)
+    monkeypatch.setattr(module, "_run", raising(KeyboardInterrupt()))
     assert main(typed) == 130
     said = capsys.readouterr().err
     assert said.startswith("qkvary: interrupted")

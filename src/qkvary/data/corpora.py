@@ -112,8 +112,14 @@ def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
         chosen = replace(chosen, name=chosen.name or reference)
     if reference.startswith("hf:"):
         return _from_hub(reference.removeprefix("hf:"), chosen)
-    if reference == SHIPPED:
-        return _shipped(CORPORA[SHIPPED], chosen)
+    if corpus is not None and reference == SHIPPED:
+        # The text inside the package, with its customary split.
+        if chosen.validation is not None:
+            raise UsageError(f"{SHIPPED} already has splits: leave --validation out")
+        share, files = chosen.share(corpus.share), {"sha256": TINY_SHAKESPEARE_SHA256}
+        name = str(chosen.name)
+        source = cut_source(name, load_text, share, chosen, where=SHIPPED, files=files)
+        return replace(source, total_bytes=len(load_text()))
     path = Path(reference).expanduser() if corpus is None else find_local(corpus)
     if reference and path is not None and path.exists():
         return find_source(path, chosen)
@@ -155,18 +161,6 @@ def identify_source(reference: str) -> tuple[str, JsonValue] | None:
         name = default_name(path) if corpus is None else reference
         return name, describe_parts(path, find_parts(path, SourceOptions()))
     return (reference, None) if corpus is not None or "/" not in reference else None
-
-
-def _shipped(corpus: Corpus, choices: SourceOptions) -> Source:
-    """Return the text inside the package with its customary split."""
-    if choices.validation is not None:
-        raise UsageError(f"{corpus.name} already has splits: leave --validation out")
-    files: JsonValue = {"sha256": TINY_SHAKESPEARE_SHA256}
-    share = choices.share(corpus.share)
-    source = cut_source(
-        str(choices.name), load_text, share, choices, where=corpus.name, files=files
-    )
-    return replace(source, total_bytes=len(load_text()))
 
 
 def _from_hub(

@@ -70,7 +70,11 @@ def load_config(reference: StrPath) -> tuple[str, dict[str, object]]:
     reference = read_name(reference, "the name or path of a model")
     path = _find(reference)
     if path is not None:
-        return _name_of(path), parse_config(_read(path), str(path))
+        full = path.absolute()
+        folder = full if path.is_dir() else full.parent
+        is_named = path.is_file() and full.name != CONFIG_NAME
+        name = full.stem if is_named else folder.resolve().name
+        return name or "model", parse_config(_read(path), str(path))
     if _HUB_ID.fullmatch(reference) and ".." not in reference:
         return reference, _load_from_hub(reference)
     raise ValueError(
@@ -118,14 +122,6 @@ def _read(path: Path) -> bytes:
     # Reading a pipe or a device would never end.
     check_regular_file(target)
     return read_start(target, LARGEST_CONFIG + 1)
-
-
-def _name_of(path: Path) -> str:
-    """Return the name of the model: the file's, or the folder's for a ``config.json``."""
-    full = path.absolute()
-    folder = full if path.is_dir() else full.parent
-    own = full.stem if path.is_file() and full.name != CONFIG_NAME else folder.resolve().name
-    return own or "model"
 
 
 def _load_from_hub(reference: str) -> dict[str, object]:

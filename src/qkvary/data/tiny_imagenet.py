@@ -52,11 +52,22 @@ def read_tiny_imagenet(place: Path, *, classes: int, size: int, digest: str) -> 
     A label is the index of its class in ``wnids.txt``. Grey images become three equal channels.
     """
     require("PIL")
-    files = dict(_walk_folder(place) if place.is_dir() else _read_archive(place))
-    labels = _read_classes(files, classes, place)
+    if place.is_dir():
+        named = {path.relative_to(place).as_posix(): path for path in place.rglob("*")}
+        files = {
+            name: read_file(path, limit=LARGEST_MEMBER)
+            for name, path in named.items()
+            if _is_wanted(name)
+        }
+    else:
+        files = dict(_read_archive(place))
+    wnids = _read_text(files, _CLASSES, place).split()
+    if len(wnids) != classes or len(set(wnids)) != classes:
+        raise DamagedError(f"expected {classes} classes in wnids.txt of {place}, got {len(wnids)}")
+    labels = {wnid: label for label, wnid in enumerate(wnids)}
     train = sorted(name for name in files if name.startswith("train/"))
     validation = _read_annotations(files, place)
-    found = digest_classes(files, list(labels)[:DIGESTED_CLASSES], validation)
+    found = digest_classes(files, wnids[:DIGESTED_CLASSES], validation)
     if found != digest:
         raise DamagedError(
             f"expected the first {DIGESTED_CLASSES} classes of Tiny ImageNet with sha256 "
@@ -87,13 +98,6 @@ def _is_wanted(name: str) -> bool:
     is_train = len(parts) == 4 and (parts[0], parts[2]) == ("train", "images")
     is_image = is_train or (len(parts) == 3 and parts[:2] == ["val", "images"])
     return is_image and name.endswith(".JPEG")
-
-
-def _walk_folder(root: Path) -> Iterator[tuple[str, bytes]]:
-    for path in root.rglob("*"):
-        name = path.relative_to(root).as_posix()
-        if _is_wanted(name):
-            yield name, read_file(path, limit=LARGEST_MEMBER)
 
 
 class _BoundedReader(io.BufferedReader):
@@ -153,13 +157,6 @@ def _members(path: Path) -> Iterator[tuple[str, int, Callable[[int], bytes]]]:
             # The archive would keep the headers of all members; its type stub lacks this attribute.
             cast("Any", archive).members.clear()
             reader.left = _BoundedReader.left
-
-
-def _read_classes(files: Mapping[str, bytes], count: int, place: Path) -> dict[str, int]:
-    found = _read_text(files, _CLASSES, place).split()
-    if len(found) != count or len(set(found)) != count:
-        raise DamagedError(f"expected {count} classes in wnids.txt of {place}, got {len(found)}")
-    return {wnid: label for label, wnid in enumerate(found)}
 
 
 def _read_annotations(files: Mapping[str, bytes], place: Path) -> dict[str, str]:
