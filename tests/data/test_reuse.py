@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import datasets
 import huggingface_hub
@@ -10,10 +11,10 @@ import pytest
 
 from qkvary.data import hub_documents, prepared_sets, sources
 from qkvary.data.prepared import PreparedData
-from qkvary.data.prepared_sets import find_or_prepare, prepare_corpus
+from qkvary.data.prepared_sets import find_set, prepare_corpus
 from qkvary.data.sources import SourceOptions
 from qkvary.storage.errors import UsageError
-from tests.data.small_sets import made_up
+from tests.data.small_sets import made_up, silent
 from tests.data.test_library_tokenizers import with_spaces
 from tests.data.test_prepared_sets import cache
 
@@ -28,7 +29,8 @@ def write(path: Path, texts: list[str] = TEXTS) -> str:
 
 
 def found(reference: str, tokenizer: str | None = None) -> PreparedData:
-    return find_or_prepare(reference, tokenizer, default="bytes", warn=pytest.fail)
+    planned = find_set(reference, tokenizer, default="bytes", warn=pytest.fail, on_progress=silent)
+    return cast("PreparedData", planned.data)
 
 
 def is_taken(reference: str, prepared: PreparedData, tokenizer: str | None = None) -> bool:

@@ -181,12 +181,6 @@ def order(count: int, *purpose: str | int) -> np.ndarray:
     return shuffled(np.arange(count), count, *purpose)
 
 
-@examples(50)
-@given(count=st.integers(1, 700), seed=st.integers(0, 2**40), epoch=st.integers(0, 99))
-def test_every_index_comes_out_once(count: int, seed: int, epoch: int) -> None:
-    assert sorted(order(count, "rows", seed, epoch).tolist()) == list(range(count))
-
-
 @given(count=st.integers(2, 2**62), seed=st.integers(0, 9), data=st.data())
 def test_indices_are_permuted_independently(count: int, seed: int, data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.integers(0, count - 1), min_size=2, max_size=9, unique=True))

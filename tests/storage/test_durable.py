@@ -200,17 +200,14 @@ def test_a_writer_whose_file_was_taken_for_a_leftover_writes_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the creation of the temporary file and its lock, another process may clean up."""
-    locked = durable._locked
-    cleaned: list[Path] = []
+    flock, cleaned = durable.fcntl.flock, list[None]()
 
-    def slow(path: Path, flags: int) -> int:
-        descriptor = locked(path, flags)
+    def slow(descriptor: int, operation: int) -> None:
         if not cleaned:
-            cleaned.append(path)
-            path.unlink()
-        return descriptor
+            cleaned.extend(path.unlink() for path in tmp_path.iterdir())
+        flock(descriptor, operation)
 
-    monkeypatch.setattr(durable, "_locked", slow)
+    monkeypatch.setattr(durable.fcntl, "flock", slow)
     atomic_write_file(tmp_path / "a", b"x")
     assert (tmp_path / "a").read_bytes() == b"x"
     assert names(tmp_path) == ["a"]

@@ -42,12 +42,7 @@ TRAINED = ("train ", "train-")
 
 
 def find_model(given: object) -> Model:
-    """Return the model that a name, file, hub id, value or network denotes.
-
-    Raises:
-        ValueError: if there is none, or its configuration cannot be read.
-        DownloadError: if the hub cannot be reached.
-    """
+    """Return the model that a name, file, hub id, value or network denotes."""
     if isinstance(given, str | os.PathLike):
         # Its table of published models takes longer to read than most verbs take.
         from qkvary.checkpoints.reference_models import find_reference
@@ -71,18 +66,9 @@ def open_checkpoint(
     *,
     speaks: bool = False,
 ) -> "tuple[LoadedModel, str]":
-    """Return a loaded model and its name.
+    """Return a loaded model and its name; a network that is given stays on its device by default.
 
-    Args:
-        given: A checkpoint, or what a caller gives instead.
-        tokenizer: The tokenizer of a checkpoint without one.
-        options: The device and numbers of the network; a given network stays where it is by
-            default.
-        speaks: Whether a tokenizer is needed.
-
-    Raises:
-        ValueError: if there is no such checkpoint, it is not one, or has no tokenizer.
-        DamagedError: if the checkpoint is damaged.
+    ``tokenizer`` is for a checkpoint without one; ``speaks`` if one is needed.
     """
     # Counting and planning open no checkpoint.
     from qkvary.checkpoints.catalog import require_tokenizer
@@ -124,22 +110,13 @@ def _open(given: object) -> "tuple[LoadedModel, str]":
 
 
 def read_labels(given: Labels) -> tuple[AnyVariant, ...]:
-    """Return variants that are given as one or several values or labels.
-
-    Raises:
-        ValueError: for a label that cannot be read.
-    """
+    """Return variants that are given as one or several values or labels."""
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     return tuple(map(as_label, several))
 
 
 def read_threads(given: Count | None, name: str) -> int | None:
-    """Return a number of threads or processes, ``None`` for ``None``.
-
-    Raises:
-        ValueError: for anything but a positive whole number.
-        ResourceError: if there are more than a machine can start.
-    """
+    """Return a number of threads or processes, ``None`` for ``None``."""
     number = read_count(given, name)
     if number is not None and number > MOST_THREADS:
         raise ResourceError(f"{name}: expected at most {MOST_THREADS:,}, got {number:,}")
@@ -147,11 +124,7 @@ def read_threads(given: Count | None, name: str) -> int | None:
 
 
 def read_share(given: float | str, name: str) -> float:
-    """Return a share, also from text such as ``10%``.
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """Return a share, also from text such as ``10%``."""
     try:
         return parse_share(str(given))
     except ValueError as error:
@@ -159,18 +132,14 @@ def read_share(given: float | str, name: str) -> float:
 
 
 def read_texts(given: object) -> tuple[Path, ...]:
-    """Return the paths of one or several texts.
-
-    Raises:
-        ValueError: for anything but paths.
-    """
+    """Return the paths of one or several texts."""
     several = cast("Sequence[object]", given) if isinstance(given, list | tuple) else [given]
     return tuple(read_path(path, "a file or folder of texts") for path in several)
 
 
 @options
-class Where:
-    """Changes to the definition of a study; repeat the same options to find its runs again."""
+class Part:
+    """The protocol and part of a study; repeat the same options to find its runs again."""
 
     seeds: Annotated[int | str | Sequence[int] | None, Parameter(name=("--seeds", "--seed"))] = None
     """Seeds to use instead of the study's: 7 or 0,1,2 or 0-4."""
@@ -178,12 +147,6 @@ class Where:
     """Device: cpu, cuda, cuda:1, mps."""
     dtype: Literal["float32", "float64"] = "float32"
     """Number format of the weights."""
-
-
-@options
-class Part(Where):
-    """The protocol and part of a study; repeat the same options to find its runs again."""
-
     protocol: str | None = None
     """Another protocol of the study, such as clean."""
     tasks: Annotated[tuple[str, ...], Parameter(name="--task")] = ()
@@ -199,9 +162,7 @@ class Part(Where):
     def typed(self, reference: str, study: "Study") -> str:
         """Return the study and the options that select its part, as one types them.
 
-        Args:
-            reference: The name or path of the study, as it was typed.
-            study: The study. Its name holds the protocol, but is not the path of its file.
+        The study's name holds the protocol; ``reference`` may be the path of its file.
         """
         is_path = reference.endswith(".py") or "/" in reference
         protocol = (self.protocol,) if is_path and self.protocol else ()
@@ -210,8 +171,8 @@ class Part(Where):
             "--task": self.tasks,
             "--setting": self.settings,
             "--variant": self.variants,
-            "--device": _changed(study.device, PART.device),
-            "--dtype": _changed(study.dtype, PART.dtype),
+            "--device": (study.device,) * (study.device != PART.device),
+            "--dtype": (study.dtype,) * (study.dtype != PART.dtype),
         }
         typed = [f"{name} {quote(one)}" for name, some in chosen.items() for one in some]
         return " ".join([quote(reference) if is_path else study.name, *typed])
@@ -220,17 +181,8 @@ class Part(Where):
 PART = Part()
 
 
-def _changed(value: str, default: str) -> tuple[str, ...]:
-    return () if value == default else (value,)
-
-
 def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
-    """Return the study of a name or path, or the requested part of it.
-
-    Raises:
-        UsageError: for an unknown study, protocol, device or list of seeds.
-        ValueError: for a task, setting or variant that the study does not have.
-    """
+    """Return the study of a name or path, or the requested part of it."""
     from qkvary.studies.catalog import load_study
     from qkvary.studies.study import Study
 
@@ -245,12 +197,7 @@ def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
 def choose_runs(
     store: "Store", name: AnyStudy, part: Part = PART
 ) -> "tuple[Study, Training | None]":
-    """Return the runs of a study or of a named training, and that training if there is one.
-
-    Raises:
-        UsageError: as ``choose_study``, or if no training or several have that name, or it has
-            another device or dtype.
-    """
+    """Return the runs of a study or of a named training, and that training if there is one."""
     is_path = isinstance(name, str) and (name.endswith(".py") or "/" in name)
     if not isinstance(name, str) or is_path or not name.startswith(TRAINED):
         return choose_study(name, part), None
@@ -278,30 +225,22 @@ def choose_runs(
 
 
 def read_seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
-    """Return seeds, also from text such as ``7``, ``0,1,2`` or ``0-4``.
-
-    Raises:
-        UsageError: for anything else.
-    """
+    """Return seeds, also from text such as ``7``, ``0,1,2`` or ``0-4``."""
     from qkvary.studies.study import check_number_of_seeds
 
-    if isinstance(given, str):
-        ranges = [_read_range(part.strip(), given) for part in given.split(",")]
-        return tuple(seed for found in ranges for seed in found)
-    several = cast("Sequence[int]", [given] if isinstance(given, int) else given)
-    check_number_of_seeds(len(several))
-    return tuple(several)
-
-
-def _read_range(part: str, whole: str) -> range:
-    from qkvary.studies.study import check_number_of_seeds
-
-    first, dash, last = part.partition("-")
-    if not (first.isdecimal() and (last.isdecimal() or not dash)):
-        raise UsageError(f"expected seeds such as 7 or 0,1,2 or 0-4, got {whole!r}")
-    found = range(int(first), int(last if dash else first) + 1)
-    if not found:
-        raise UsageError(f"expected the smaller seed first, got {whole!r}")
-    # Not len(found), which must fit into a machine word.
-    check_number_of_seeds(found[-1] - found[0] + 1)
-    return found
+    if not isinstance(given, str):
+        several = cast("Sequence[int]", [given] if isinstance(given, int) else given)
+        check_number_of_seeds(len(several))
+        return tuple(several)
+    seeds: list[int] = []
+    for part in given.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise UsageError(f"expected seeds such as 7 or 0,1,2 or 0-4, got {given!r}")
+        found = range(int(first), int(last if dash else first) + 1)
+        if not found:
+            raise UsageError(f"expected the smaller seed first, got {given!r}")
+        # Not len(found), which must fit into a machine word.
+        check_number_of_seeds(found[-1] - found[0] + 1)
+        seeds += found
+    return tuple(seeds)

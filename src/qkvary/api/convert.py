@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
 
 from cyclopts import Parameter
 
@@ -47,13 +47,14 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.conversions.caches.stages import Plan, SmallerCache, Stage
     from qkvary.conversions.rewriting import Rewriting
+    from qkvary.data.tokenizers import Tokenizer
 
 HEALING = ".healing"
 """Suffix of the folder in which a distillation keeps its checkpoints."""
 
 
 @options
-class SmallerCacheOptions:
+class CacheForm:
     """The form and the size of a smaller cache."""
 
     to: Annotated[str | None, Parameter(completer=lambda _: method_names())] = None
@@ -72,17 +73,10 @@ class SmallerCacheOptions:
     dry_run: bool = False
     """Forecast the rise of the loss and the time; convert nothing."""
 
-    def resolve(self) -> Budget:
-        """Return the budget."""
-        share = None if self.cache is None else read_share(self.cache, "cache")
-        most = read_count(self.bytes_per_token, "bytes_per_token")
-        stored_as = parse_format(self.cache_format)
-        return Budget(share=share, bytes_per_token=most, stored_as=stored_as)
-
 
 @options
-class Calibration:
-    """The texts that a smaller cache is fitted to and measured on."""
+class SmallerCacheOptions(CacheForm):
+    """A smaller cache, the texts it is fitted to and measured on, and a distillation."""
 
     data: Texts | None = None
     """With --to: text to fit the new cache to, files or folders of .txt and .jsonl."""
@@ -96,12 +90,6 @@ class Calibration:
     """Number of tokens to take from the held-out text."""
     tokenizer: CheckpointTokenizer = None
     """The tokenizer of a checkpoint without one."""
-
-
-@options
-class Healing:
-    """Distillation: the network with the smaller cache learns from the original network."""
-
     heal_tokens: Count | None = None
     """Tokens of a distillation after the conversion, which trains attention only; none if not
     given. A stopped distillation resumes."""
@@ -112,23 +100,7 @@ class Healing:
     """Precision of the matrix products in the distillation."""
 
 
-@options
-class RewriteChoices:
-    """The choices of an exact rewrite, and the numbers of the network."""
-
-    layer: int | None = None
-    """With --rewrite: change only this layer, counted from 1."""
-    seed: int = 0
-    """Seed of random choices."""
-    device: str | None = None
-    """Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU."""
-    dtype: NetworkDtype | None = None
-    """Number format of the weights. If not given: as stored, but float32 instead of half precision
-    with --to."""
-
-
-SMALLER, CALIBRATION, HEAL = SmallerCacheOptions(), Calibration(), Healing()
-CHOICES = RewriteChoices()
+SMALLER = SmallerCacheOptions()
 
 
 @overload
@@ -145,9 +117,10 @@ def convert(
     ] = None,
     *,
     smaller: SmallerCacheOptions = SMALLER,
-    calibration: Calibration = CALIBRATION,
-    healing: Healing = HEAL,
-    choices: RewriteChoices = CHOICES,
+    layer: int | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    dtype: NetworkDtype | None = None,
     out: StrPath | None = None,
     show_progress: ShowProgress = no_progress,
     say: Callable[[str], None] = say_nothing,
@@ -161,10 +134,12 @@ def convert(
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         rewrite: An exact rewrite, such as gauge or identity-query; an unknown name lists all.
-        smaller: The form and the size of a smaller cache.
-        calibration: The texts that the new cache is fitted to and measured on.
-        healing: A distillation after the conversion.
-        choices: The choices of a rewrite, and the numbers of the network.
+        smaller: The form and the size of a smaller cache, its texts, and a distillation.
+        layer: With --rewrite: change only this layer, counted from 1.
+        seed: Seed of random choices.
+        device: Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU.
+        dtype: Number format of the weights. If not given: as stored, but float32 instead of half
+            precision with --to.
         out: Folder to write, not the checkpoint's own; only figures are printed if not given.
         show_progress: Opens a display of the progress.
         say: Called with a sentence for each stage.
@@ -182,36 +157,36 @@ def convert(
         given = "neither" if rewrite is None else "both"
         raise UsageError(f"expected --rewrite or --to, got {given}")
     path = model if isinstance(model, str | os.PathLike) else None
+    network = NetworkOptions(device=device, dtype=dtype)
     if out is not None:
         if path is not None:
             check_output(path, out)
         check_folder(read_path(out, "the path of a folder").absolute().parent)
     if rewrite is not None:
-        _refuse_others(smaller, calibration, healing)
-        return _rewrite(model, path, rewrite, choices, out)
-    if choices.layer is not None:
-        raise UsageError("expected --layer only with --rewrite, got --to")
-    plan = _make_plan(smaller, healing, choices.seed)
-    if path is not None:
-        _check_config(path, plan)
-    network = NetworkOptions(device=choices.device, dtype=choices.dtype)
-    opening = partial(open_checkpoint, model, calibration.tokenizer, network)
-    return _shrink(opening, path, plan, calibration, smaller.dry_run, out, show_progress, say)
-
-
-def _refuse_others(
-    smaller: SmallerCacheOptions, calibration: Calibration, healing: Healing
-) -> None:
-    """Refuse options that a rewrite does not read."""
-    for given, default in ((smaller, SMALLER), (calibration, CALIBRATION), (healing, HEAL)):
-        for field in dataclasses.fields(given):
-            if getattr(given, field.name) != getattr(default, field.name):
+        for field in dataclasses.fields(smaller):
+            if getattr(smaller, field.name) != getattr(SMALLER, field.name):
                 name = field.name.replace("_", "-")
                 raise UsageError(f"expected --{name} only with --to, got --rewrite")
+        return _rewrite(model, path, rewrite, layer, seed, network, out)
+    if layer is not None:
+        raise UsageError("expected --layer only with --rewrite, got --to")
+    plan = _make_plan(smaller, seed)
+    if path is not None and (config := read_config(path)) is not None:
+        from qkvary.conversions.caches.stages import check_plan
+
+        check_plan(plan, config)
+    opening = partial(open_checkpoint, model, smaller.tokenizer, network)
+    return _shrink(opening, path, plan, smaller, out, show_progress, say)
 
 
 def _rewrite(
-    model: Checkpoint, path: StrPath | None, name: str, choices: RewriteChoices, out: StrPath | None
+    model: Checkpoint,
+    path: StrPath | None,
+    name: str,
+    layer: int | None,
+    seed: int,
+    network: NetworkOptions,
+    out: StrPath | None,
 ) -> "Result[Rewriting]":
     load_rewrite(name)
 
@@ -221,11 +196,10 @@ def _rewrite(
     from qkvary.conversions.rewriting import check_rewrite, run_rewrite
     from qkvary.reports.conversion import conversion_report
 
-    chosen = RewriteOptions(layer=choices.layer, seed=choices.seed)
+    chosen = RewriteOptions(layer=layer, seed=seed)
     config = None if path is None else read_config(path)
     if config is not None:
         check_rewrite(name, config, chosen)
-    network = NetworkOptions(device=choices.device, dtype=choices.dtype)
     loaded, shown = open_checkpoint(model, options=network)
     made = run_rewrite(name, loaded.network, chosen)
     report = conversion_report(made, shown)
@@ -235,17 +209,22 @@ def _rewrite(
     return Result(made, add_data(report, out=out), files=written)
 
 
-def _make_plan(smaller: SmallerCacheOptions, healing: Healing, seed: int) -> "Plan":
+def _make_plan(smaller: SmallerCacheOptions, seed: int) -> "Plan":
     to = smaller.to or ""
     load_method(to)
-    budget = smaller.resolve()
+    budget = Budget(
+        share=None if smaller.cache is None else read_share(smaller.cache, "cache"),
+        bytes_per_token=read_count(smaller.bytes_per_token, "bytes_per_token"),
+        stored_as=parse_format(smaller.cache_format),
+    )
     if smaller.layers == "auto" and to not in BY_LAYER:
         raise UsageError(
             f"expected --layers auto with a method that knows what each size costs, got --to {to}; "
             f"choices: {', '.join(BY_LAYER)}"
         )
-    heal_tokens = read_count(healing.heal_tokens, "heal_tokens") or 0
-    if not heal_tokens and healing != HEAL:
+    heal_tokens = read_count(smaller.heal_tokens, "heal_tokens") or 0
+    is_healing = smaller.learning_rate is not None or smaller.precision != "full"
+    if is_healing and not heal_tokens:
         raise UsageError("expected --heal-tokens with --learning-rate and --precision, got none")
 
     from qkvary.conversions.caches.stages import Plan
@@ -255,38 +234,29 @@ def _make_plan(smaller: SmallerCacheOptions, healing: Healing, seed: int) -> "Pl
         budget=budget,
         by_layer=smaller.layers == "auto",
         heal_tokens=heal_tokens,
-        learning_rate=healing.learning_rate,
-        precision=healing.precision,
+        learning_rate=smaller.learning_rate,
+        precision=smaller.precision,
         seed=seed,
     )
-
-
-def _check_config(path: StrPath, plan: "Plan") -> None:
-    from qkvary.conversions.caches.stages import check_plan
-
-    config = read_config(path)
-    if config is not None:
-        check_plan(plan, config)
 
 
 def _shrink(
     opening: "Callable[..., tuple[LoadedModel, str]]",
     path: StrPath | None,
     plan: "Plan",
-    calibration: Calibration,
-    dry_run: bool,
+    smaller: SmallerCacheOptions,
     out: StrPath | None,
     show_progress: ShowProgress,
     say: Callable[[str], None],
 ) -> "Result[SmallerCache]":
-    if calibration.data is None:
+    if smaller.data is None:
         raise UsageError("expected a text that the network is fitted to (--data), got none")
-    if plan.heal_tokens and out is None and not dry_run:
+    if plan.heal_tokens and out is None and not smaller.dry_run:
         raise UsageError(
             "expected --out with --heal-tokens, for the checkpoints of healing, got none"
         )
     data, others = (
-        () if one is None else read_texts(one) for one in (calibration.data, calibration.held_out)
+        () if one is None else read_texts(one) for one in (smaller.data, smaller.held_out)
     )
 
     from qkvary.checkpoints.chat_templates import read_chat_template
@@ -297,19 +267,17 @@ def _shrink(
 
     loaded, name = opening(speaks=True)
     loaded = _in_float32(loaded)
-    if loaded.tokenizer is None:
-        raise UsageError("expected a checkpoint with a tokenizer, got one without")
-    context = read_count(calibration.context, "context", low=2)
+    context = read_count(smaller.context, "context", low=2)
     texts = read_windows(
-        loaded.tokenizer,
+        cast("Tokenizer", loaded.tokenizer),
         data,
-        tokens=read_count(calibration.tokens, "tokens"),
+        tokens=read_count(smaller.tokens, "tokens"),
         context=min(context, loaded.network.config.max_tokens),
         held_out=others,
-        held_out_tokens=read_count(calibration.held_out_tokens, "held_out_tokens"),
+        held_out_tokens=read_count(smaller.held_out_tokens, "held_out_tokens"),
         trained_tokens=plan.heal_tokens,
     )
-    if dry_run:
+    if smaller.dry_run:
         found = forecast_stages(loaded.network, plan, texts, show_progress=show_progress)
         return Result(found, smaller_cache_report(found, name))
     folder = None if out is None else Path(f"{read_path(out)}{HEALING}")

@@ -30,25 +30,16 @@ def show_data(prepared: StrPath, *, document: int = 0) -> "Result[PreparedData]"
     from qkvary.reports.prepared_set import prepared_report
 
     data = open_prepared(find_prepared(read_name(prepared, "a prepared set")))
-    sample = begin_document(data, document)
+    split = data.splits["train"]
+    if not 0 <= document < split.documents:
+        raise ValueError(f"expected a document from 0 to {split.documents - 1}, got {document}")
+    start, end = split.document_starts[document : document + 2].tolist()
+    tokens = split.read(start, min(SAMPLE_TOKENS, end - start)).tolist()
+    pieces = (
+        data.tokenizer.piece(token, after=before)
+        for token, before in zip(tokens, [None, *tokens], strict=False)
+    )
+    sample = b"".join(pieces).decode("utf-8", "replace")
     begins = Prose(f"document {document} of train begins:")
     report = prepared_report(data, begins, Prose(sample))
     return Result(data, add_data(report, sample=sample))
-
-
-def begin_document(data: "PreparedData", number: int) -> str:
-    """Return the first tokens of a training document, as text.
-
-    Raises:
-        ValueError: if no such document exists.
-    """
-    split = data.splits["train"]
-    if not 0 <= number < split.documents:
-        raise ValueError(f"expected a document from 0 to {split.documents - 1}, got {number}")
-    start, end = split.document_starts[number : number + 2].tolist()
-    tokens = split.read(start, min(SAMPLE_TOKENS, end - start)).tolist()
-    before = [None, *tokens][: len(tokens)]
-    pieces = (
-        data.tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True)
-    )
-    return b"".join(pieces).decode("utf-8", "replace")

@@ -1,6 +1,5 @@
 """Show what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
 
-import importlib.metadata
 import os
 import shutil
 import sys
@@ -11,7 +10,7 @@ from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.machine import machine_report
 from qkvary.storage.durable import refuse_files
-from qkvary.storage.environment import machine
+from qkvary.storage.environment import machine, package_version
 from qkvary.storage.file_systems import find_file_system, locks_exclude
 from qkvary.storage.untrusted_files import StrPath, read_path
 
@@ -31,8 +30,16 @@ def doctor(*, out: StrPath = RUNS) -> Result[dict[str, Any]]:
     folder = read_path(out)
     refuse_files(folder)
     found: dict[str, Any] = {
-        "environment": {**machine(), **_host()},
-        "packages": _versions(),
+        "environment": {
+            **machine(),
+            "usable_cores": len(os.sched_getaffinity(0))
+            if sys.platform == "linux"
+            else os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            "compiler": next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None),
+            "executable": sys.executable,
+        },
+        "packages": {name: package_version(name) for name in PACKAGES},
         "torch": _torch(),
         "folder": _folder(folder),
     }
@@ -52,36 +59,13 @@ def _torch() -> dict[str, Any] | None:
     count = torch.cuda.device_count()
     accelerators = [f"cuda:{index} {torch.cuda.get_device_name(index)}" for index in range(count)]
     return {
-        "devices": [
-            "cpu",
-            *accelerators,
-            *(["mps"] if torch.backends.mps.is_available() else []),
-        ],
+        "devices": ["cpu", *accelerators, *["mps"] * torch.backends.mps.is_available()],
         "threads_by_default": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "kernels": {
             f"{length} keys": choose_kernel(layer, length, training=True)
             for length in KERNEL_LENGTHS
         },
-    }
-
-
-def _versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = None
-    return versions
-
-
-def _host() -> dict[str, Any]:
-    return {
-        "usable_cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        "compiler": next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None),
-        "executable": sys.executable,
     }
 
 

@@ -1,7 +1,8 @@
 """Continue prompts with a language model: greedy, sampled, or by beam search."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from qkvary.api.arguments import open_checkpoint
 from qkvary.api.options import (
@@ -126,11 +127,7 @@ class Decoding(NetworkOptions):
     one."""
 
     def cache_maker(self, loaded: "LoadedModel") -> "CacheMaker":
-        """Return a function that makes a cache for a number of tokens.
-
-        Raises:
-            ValueError: for an unknown kernel in the environment.
-        """
+        """Return a function that makes a cache for a number of tokens."""
         from qkvary.inference.decoding import make_cache
         from qkvary.nn.decoding.choice import pinned
 
@@ -209,40 +206,29 @@ def generate(
         seed=choosing.seed,
         logprobs=choosing.logprobs,
     )
-    display = _Display(prompts, decoding.notice(loaded), say, open_texts)
+    notice = decoding.notice(loaded)
+
+    def announce() -> None:
+        # What delays the first token is said once all arguments are checked.
+        if notice is not None:
+            say(notice)
+
     compute = _sample if choosing.beams is None else _search
-    answers, beams = compute(loaded, requests, choosing, decoding, display)
+    show = partial(open_texts, prompts)
+    answers, beams = compute(loaded, requests, choosing, decoding, announce, show)
     report = generation_report(own, prompts, requests, answers, beams)
     replaced = sum(count_replaced(own, one.text, one.tokens) for one in answers)
-    notice = (
+    warning = (
         f"the model wrote bytes that are not UTF-8: {REPLACEMENT} stands for them in "
         f"{count(replaced, 'place')}"
     )
     texts = Texts(map(Text, (answer.text for answer in answers)))
     found = texts if isinstance(prompt, list | tuple) else texts[0]
-    found.result = Result(tuple(answers), report, notices=(notice,) * bool(replaced))
+    found.result = Result(tuple(answers), report, notices=(warning,) * bool(replaced))
     return found
 
 
 Answers = tuple[list[Completion], "list[list[Beam]]"]
-
-
-class _Display(NamedTuple):
-    """The prompts and texts to show while decoding, after all arguments are checked."""
-
-    prompts: Sequence[str]
-    notice: str | None
-    say: Callable[[str], None]
-    open_texts: OpenTexts
-
-    def announce(self) -> None:
-        """Print what delays the first token."""
-        if self.notice is not None:
-            self.say(self.notice)
-
-    def open(self) -> ShowText:
-        """Show the prompts."""
-        return self.open_texts(self.prompts)
 
 
 def _sample(
@@ -250,7 +236,8 @@ def _sample(
     requests: Sequence[Request],
     _choosing: Choosing,
     decoding: Decoding,
-    display: _Display,
+    announce: Callable[[], None],
+    open_texts: Callable[[], ShowText],
 ) -> Answers:
     from qkvary.inference.decoding import stream
 
@@ -269,8 +256,8 @@ def _sample(
         )
         for group in group_requests(requests, max_tokens=limit, batch_size=BATCH)
     ]
-    display.announce()
-    show, events = display.open(), dict[int, list[Event]]()
+    announce()
+    show, events = open_texts(), dict[int, list[Event]]()
     for first, coming in streams:
         for event in coming:
             index = first + event.request
@@ -284,14 +271,15 @@ def _search(
     requests: Sequence[Request],
     choosing: Choosing,
     decoding: Decoding,
-    display: _Display,
+    announce: Callable[[], None],
+    open_texts: Callable[[], ShowText],
 ) -> Answers:
     from qkvary.inference.beams import check_beams, search
 
     beams = choosing.beams or 0
     check_beams(beams)
     new_cache = decoding.cache_maker(loaded)
-    display.announce()
+    announce()
     found = [
         search(
             loaded.network,
@@ -303,7 +291,7 @@ def _search(
         )
         for request in requests
     ]
-    show = display.open()
+    show = open_texts()
     for index, (best, *_) in enumerate(found):
         show(index, best.text, True)
     answers = [

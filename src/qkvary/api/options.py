@@ -68,9 +68,6 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
 
     ``plan(model, gpu="t4")`` is ``plan(model, hardware=Hardware(gpu="t4"))``. The signature shows
     the fields: it is what ``help`` prints and the command line offers.
-
-    Args:
-        function: A function with parameters whose defaults are values of options.
     """
     own = inspect.signature(function)
     groups = option_groups(function)
@@ -87,7 +84,19 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.parameters.items():
-        parameters += _flatten(groups[name]) if name in groups else [parameter]
+        if name not in groups:
+            parameters.append(parameter)
+            continue
+        kinds = get_type_hints(type(groups[name]), include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                one.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=getattr(groups[name], one.name),
+                annotation=kinds[one.name],
+            )
+            for one in dataclasses.fields(groups[name])
+        ]
     made = cast("Any", call)
     made.__signature__ = own.replace(parameters=parameters)
     return made
@@ -101,17 +110,6 @@ def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
         for name, parameter in parameters.items()
         if dataclasses.is_dataclass(parameter.default)
     }
-
-
-def _flatten(group: Any) -> Iterator[inspect.Parameter]:
-    kinds = get_type_hints(type(group), include_extras=True)
-    for one in dataclasses.fields(group):
-        yield inspect.Parameter(
-            one.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=getattr(group, one.name),
-            annotation=kinds[one.name],
-        )
 
 
 def complete_study(_context: object) -> Iterator[str]:
@@ -171,15 +169,11 @@ class Terminal:
     """The progress, messages and warnings of a long verb; none by default."""
 
     show_progress: ShowProgress = no_progress
-    """Opens a progress display."""
     say: Callable[[str], None] = say_nothing
-    """Shows a sentence."""
     warn: Callable[[str], None] = say_nothing
-    """Shows a warning."""
     screen: "Console | None" = None
     """The console on which progress and messages appear; None for none."""
     command: str = ""
-    """The command line that was typed."""
 
 
 Checkpoint = Annotated[
@@ -191,7 +185,6 @@ Checkpoint = Annotated[
         completer=complete_checkpoint,
     ),
 ]
-"""A network with weights."""
 CheckpointTokenizer = Annotated[
     StrPath | None,
     Parameter(
@@ -199,7 +192,6 @@ CheckpointTokenizer = Annotated[
         ".model."
     ),
 ]
-"""The tokenizer of a checkpoint."""
 AnyModel = Annotated[
     "StrPath | Model | Network | Configured",
     Parameter(
@@ -208,7 +200,6 @@ AnyModel = Annotated[
         completer=complete_model,
     ),
 ]
-"""A model whose costs are computed."""
 Labels = str | AnyVariant | Sequence[str | AnyVariant]
 """One variant or several, each as a value or by its label."""
 Variants = Annotated[
@@ -219,7 +210,6 @@ Variants = Annotated[
 ]
 """The variants that a verb compares."""
 Texts = Annotated[StrPath | Sequence[StrPath], Parameter(consume_multiple=(1, None))]
-"""A file or folder of texts, or several."""
 Count = int | str
 """A number of tokens, sequences or users, also as text: 32k is 32,768."""
 Share = float | str
@@ -227,7 +217,6 @@ Share = float | str
 AnyStudy = Annotated["StrPath | Study", Parameter(completer=complete_study)]
 """A study: its name, the path of a Python file that defines ``STUDY``, or a ``Study``."""
 Formats = Annotated[tuple[ReportFormat, ...], Parameter(name="--format")]
-"""Formats of the files of a report."""
 
 
 NetworkDtype = Literal["float64", "float32", "bfloat16", "float16"]

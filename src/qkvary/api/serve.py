@@ -46,8 +46,8 @@ LONGEST = 4_096
 
 
 @options
-class Listening:
-    """The address."""
+class Starting:
+    """The address, and the program of the engine."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
@@ -56,13 +56,13 @@ class Listening:
     key_file: StrPath | None = None
     """File with the key that requests must carry; needed if other machines can reach the
     address."""
+    program: StrPath | None = None
+    """The engine's program (llama-server, vllm), or the Python in which the engine is installed."""
+    engine_option: str | Sequence[str] = ()
+    """An option for the engine itself, such as --threads=2 (can be repeated)."""
 
     def read_key(self) -> str | None:
-        """Return the key.
-
-        Raises:
-            UsageError: if the file has none, or the address needs one.
-        """
+        """Return the key."""
         if self.key_file is None:
             check_key(self.host, None)
             return None
@@ -72,16 +72,6 @@ class Listening:
             raise UsageError(f"expected one line with a key in {path}")
         return key
 
-
-@options
-class Starting:
-    """The program of the engine."""
-
-    program: StrPath | None = None
-    """The engine's program (llama-server, vllm), or the Python in which the engine is installed."""
-    engine_option: str | Sequence[str] = ()
-    """An option for the engine itself, such as --threads=2 (can be repeated)."""
-
     def read_options(self) -> tuple[str, ...]:
         """Return extra options for the engine, with values separated from names."""
         given = self.engine_option
@@ -89,7 +79,7 @@ class Starting:
         return tuple(word for option in options for word in option.split("=", 1))
 
 
-LISTENING, STARTING = Listening(), Starting()
+STARTING = Starting()
 
 
 @takes_options
@@ -101,7 +91,6 @@ def serve(
     users: Count = 1,
     weights: Weights | None = None,
     tokenizer: CheckpointTokenizer = None,
-    listening: Listening = LISTENING,
     starting: Starting = STARTING,
     say: Callable[[str], None] = say_nothing,
 ) -> Result[dict[str, Any]]:
@@ -118,8 +107,7 @@ def serve(
         users: Number of concurrent requests.
         weights: For llama.cpp: type of the matrices in the export; f32 if not given.
         tokenizer: The tokenizer of a checkpoint without one.
-        listening: The address.
-        starting: The program of the engine.
+        starting: The address, and the program of the engine.
         say: Called with each line for the user.
 
     Raises:
@@ -131,16 +119,20 @@ def serve(
         raise UsageError(f"expected an engine, got {engine!r}; choices: {', '.join(ENGINES)}")
     source, count, named = find_checkpoint(model), read_count(users, "users"), starting.program
     program = found.find(None if named is None else os.fspath(named), count)
-    key = listening.read_key()
-    port = choose_port(listening.host, listening.port)
+    key = starting.read_key()
+    port = choose_port(starting.host, starting.port)
     path, notes = _prepare(source, model, engine, weights, tokenizer)
     described = find_model(path)
+    longest = described.max_tokens or LONGEST
+    chosen = read_count(context, "context") or min(longest, LONGEST)
+    if chosen > longest:
+        raise UsageError(f"expected a context of at most {longest:,} tokens, got {chosen:,}")
     asked = Serving(
         model=path,
         name=source.stem,
-        context=_choose_context(context, described),
+        context=chosen,
         users=count,
-        host=listening.host,
+        host=starting.host,
         port=port,
         key=key,
         options=starting.read_options(),
@@ -224,19 +216,6 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
         reasons.append(f"as {to}: {obstacle}")
     lacks = "), (".join(reasons)
     raise UsageError(f"expected a network that vLLM supports, got parts that it lacks ({lacks})")
-
-
-def _choose_context(given: Count | None, model: Model) -> int:
-    """Return the number of tokens per user.
-
-    Raises:
-        UsageError: for more than the model was made for.
-    """
-    longest = model.max_tokens or LONGEST
-    chosen = read_count(given, "context") or min(longest, LONGEST)
-    if chosen > longest:
-        raise UsageError(f"expected a context of at most {longest:,} tokens, got {chosen:,}")
-    return chosen
 
 
 def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:

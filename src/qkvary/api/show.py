@@ -23,31 +23,22 @@ def show(run: str, *, out: StrPath = RUNS) -> Result[Record | None]:
         DamagedError: if the run is damaged.
     """
     store = Store(out)
-    key = find_run(store, run)
-    record, events = store.record(key), store.curve(key)
-    state = record.status if record else store.state(key)
-    owner = store.owner(key)
-    return Result(record, run_report(key, state, owner and str(owner), record, events))
-
-
-def find_run(store: Store, start: str) -> str:
-    """Return the key of the only run whose key starts with ``start``.
-
-    Raises:
-        UsageError: if none or several match.
-    """
     keys = store.keys()
-    matches = [key for key in keys if key.startswith(start.lower())]
-    if len(matches) == 1 and start:
-        return matches[0]
+    matches = [key for key in keys if key.startswith(run.lower())]
     if not keys:
         raise UsageError(f"there are no runs in {store.path}; `qkvary study NAME` makes some")
     if not matches:
         raise UsageError(
-            f"expected the start of a run's key, got {start!r}, which no run in {store.path} has"
+            f"expected the start of a run's key, got {run!r}, which no run in {store.path} has"
         )
-    some = ", ".join(key[:12] for key in matches[:SHOWN_MATCHES])
-    more = ", ..." if len(matches) > SHOWN_MATCHES else ""
-    raise UsageError(
-        f"{len(matches)} runs start with {start!r}: {some}{more}; give more of the key"
-    )
+    if len(matches) > 1 or not run:
+        some = ", ".join(key[:12] for key in matches[:SHOWN_MATCHES])
+        more = ", ..." if len(matches) > SHOWN_MATCHES else ""
+        raise UsageError(
+            f"{len(matches)} runs start with {run!r}: {some}{more}; give more of the key"
+        )
+    (key,) = matches
+    record, events = store.record(key), store.curve(key)
+    state = record.status if record else store.state(key)
+    owner = store.owner(key)
+    return Result(record, run_report(key, state, owner and str(owner), record, events))

@@ -23,7 +23,7 @@ from qkvary.studies.results.analysis import describe_equal_parameters
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.executors.catalog import ExecutorName, check_executor, load_executor
 from qkvary.studies.running.executors.contract import CLUSTER, ClusterOptions
-from qkvary.studies.running.runner import RunnerOptions, RunSummary
+from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.runner import run_study as run
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
@@ -115,22 +115,26 @@ def study(
         published.append(f"results so far, refreshed as they come: {page}")
         return published[0] if len(published) == 1 else ""
 
-    runs = run(
-        chosen, store, how, console=None if terminal is None else terminal.screen, publish=publish
-    )
+    screen = None if terminal is None else terminal.screen
+    runs = run(chosen, store, how, console=screen, publish=publish)
     if runs.message or (runs.exit_code and runs.missing):
         if published:
             # The error that ended the study may also prevent writing the page.
             with suppress(QkvaryError, OSError):
                 publish(0)
         document = {"runs": runs, "summary": None, "files": ()}
-        raise EndedEarlyError(_describe_rest(runs), runs.exit_code, document)
+        left = f"stopped: {runs.missing:,} of {count(runs.planned, 'run')} left"
+        said = (runs.message, f"{left}; the same command resumes where it stopped")
+        raise EndedEarlyError("\n".join(filter(None, said)), runs.exit_code, document)
+    made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
+    troubled = [f"{runs.failed:,} failed"] * bool(runs.failed)
+    troubled += [f"{runs.diverged:,} diverged"] * bool(runs.diverged)
     results, report = gather()
     return Result(
         results.summary,
         add_data(report, runs=runs),
         files=write_report(report, folder),
-        closing=(_describe_end(runs),),
+        closing=("; ".join([made, *troubled]),),
         notices=results.damage,
         exit_code=runs.exit_code,
     )
@@ -177,11 +181,7 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
 
 
 def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counter[str]]:
-    """Return the estimated seconds of the runs whose data is present, and why others have none.
-
-    Raises:
-        DamagedError: if data of a task is damaged.
-    """
+    """Return the estimated seconds of the runs whose data is present, and why others have none."""
     # In its other uses, the verb imports torch only in the workers.
     from qkvary.studies.timing import estimate_seconds, find_missing_data
 
@@ -197,18 +197,3 @@ def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counte
             return estimate_seconds(ready) / min(workers, len(ready)), reasons
         except (QkvaryError, OSError, RuntimeError) as error:
             return None, reasons + Counter({str(error): len(ready)})
-
-
-def _describe_rest(runs: RunSummary) -> str:
-    """State why the study ended early, and that it can be resumed."""
-    left = f"stopped: {runs.missing:,} of {count(runs.planned, 'run')} left"
-    return "\n".join(
-        filter(None, (runs.message, f"{left}; the same command resumes where it stopped"))
-    )
-
-
-def _describe_end(runs: RunSummary) -> str:
-    made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
-    troubled = [f"{runs.failed:,} failed"] * bool(runs.failed)
-    troubled += [f"{runs.diverged:,} diverged"] * bool(runs.diverged)
-    return "; ".join([made, *troubled])

@@ -150,7 +150,11 @@ def _train(
         study = with_execution(study, from_dict(ExecutionSettings, begun))
     distribution.run_on_first(lambda: _check_finished(study, store))
     if not distribution.rank:
-        _announce(study, store, planned, shown)
+        runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
+        tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
+        # A text shorter than a row is refused later, when it is read.
+        if runs and tokens > runs[0].sequence_length:
+            shown.say(describe_effort(runs[0], tokens))
         note_training(store, study, call)
     _train_cells(study, store, planned, options, distribution, requested, shown)
     return study
@@ -180,47 +184,28 @@ def _find_data(
     """Return the requested set; the first process prepares it if necessary.
 
     A plan prepares and downloads nothing.
-
-    Raises:
-        UsageError: for a tokenizer with a prepared set.
     """
-    from qkvary.data.prepared import PreparedData, open_prepared
-    from qkvary.data.prepared_sets import PlannedSet, find_or_prepare, plan_set
+    from qkvary.data.prepared import open_prepared
+    from qkvary.data.prepared_sets import PlannedSet, find_set
 
     reference = preset.corpus if data is None else os.fspath(data)
-    made: list[PreparedData] = []
+    find = partial(find_set, reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
+    made: list[PlannedSet] = []
 
     def prepare() -> str:
         with shown.show_progress("preparing", "bytes") as show:
-            made.append(
-                find_or_prepare(
-                    reference,
-                    tokenizer,
-                    default=preset.tokenizer,
-                    warn=shown.warn,
-                    on_progress=show,
-                )
-            )
-        return str(made[0].path)
+            made.append(find(on_progress=show))
+        return made[0].folder
 
     if dry_run:
         with without_downloads():
-            planned = plan_set(reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
+            planned = find()
     else:
         folder = distribution.run_on_first(prepare)
-        planned = PlannedSet.of(made[0] if made else open_prepared(Path(folder)))
+        planned = made[0] if made else PlannedSet.of(open_prepared(Path(folder)))
     if planned.problem is not None:
         shown.warn(planned.problem)
     return planned
-
-
-def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal) -> None:
-    """Show steps and passes over the text of the runs that are not done."""
-    runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
-    tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
-    # A text shorter than a row is refused later, when it is read.
-    if runs and tokens > runs[0].sequence_length:
-        shown.say(describe_effort(runs[0], tokens))
 
 
 def _begun_execution(

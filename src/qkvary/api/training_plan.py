@@ -64,17 +64,8 @@ def choose_steps(
 ) -> int:
     """Return the number of steps that fit into these minutes here, rounded to two digits.
 
-    A repeated command gets the number of steps that was chosen the first time, so that it resumes.
-
-    Args:
-        minutes: Minutes of each run, validations and test included.
-        study_of: Returns the training with a number of steps.
-        planned: The training data.
-        store: The store of the runs.
-        command: The command line.
-
-    Raises:
-        UsageError: for a time that is no time, or a device that cannot be timed.
+    Validations and the test are included. A repeated command gets the number of steps that was
+    chosen the first time, so that it resumes.
     """
     if not 0 < minutes < math.inf:
         raise UsageError(f"expected a number of minutes above 0, got {minutes}")
@@ -97,13 +88,7 @@ def choose_steps(
 
 
 def plan_report(study: Study, store: Store, data: "PlannedSet") -> Report:
-    """Return the report of the planned runs.
-
-    Args:
-        study: The runs.
-        store: Their store.
-        data: The training data; a run without prepared data has no key yet.
-    """
+    """Return the report of the planned runs."""
     is_prepared = data.data is not None
     training_tokens = None if data.data is None else data.data.splits["train"].tokens
     (setting,) = study.settings

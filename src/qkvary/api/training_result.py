@@ -46,14 +46,7 @@ class TrainingResult(Result[Summary | None]):
 
 
 def describe_runs(study: Study, store: Store, command: str, warning: str | None) -> TrainingResult:
-    """Read the runs of a training from the store, and write their report.
-
-    Args:
-        study: The runs.
-        store: Where they are.
-        command: What the report says how they were made.
-        warning: A problem of the data; ``None`` if there is none.
-    """
+    """Read the runs of a training from the store, and write their report."""
     results, report = report_training(study, store, gather_results(study, store), (command,))
     records = [store.record(cell.run_key) for cell in study.cells()]
     ends = {record.status for record in records if record is not None}

@@ -1,20 +1,10 @@
 """The verbs: each is one function, which ``import qkvary as qk`` and the command line share.
 
-A verb is a function in a separate file::
-
-    def cost(model: AnyModel, variants: Variants = (), *, batch: Count = 1) -> "Result[Costs]":
-        \"\"\"Count what a model costs in every variant.
-
-Args:
-            model: A name, a file, or a hub id.
-            ...
-        \"\"\"
-
-Its parameters are the options of the command, and their docstring is the help. The first line of
-the file is the first line of the docstring: the help reads it without importing the file. The
-function parses text itself (``"32k"``, ``"24GiB"``, a label, a path), returns a
-``qkvary.api.results.Result`` and prints nothing. ``qkvary.cli.app`` adds ``--json``, ``--full``,
-``--out``, ``--format``, progress and exit codes.
+A verb is a function in a separate file, such as ``api/cost.py``. Its parameters are the options of
+the command, and their docstring is the help. The first line of the file is the first line of the
+docstring: the help reads it without importing the file. The function parses text itself (``"32k"``,
+``"24GiB"``, a label, a path), returns a ``qkvary.api.results.Result`` and prints nothing.
+``qkvary.cli.app`` adds ``--json``, ``--full``, ``--out``, ``--format``, progress and exit codes.
 
 Wide verbs group rare parameters: a parameter whose default is a value of an ``@options`` class,
 under ``@takes_options`` (``qkvary.api.options``).

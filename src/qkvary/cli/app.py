@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -55,6 +55,7 @@ from qkvary.cli.main import (
     summarise,
 )
 from qkvary.reports.json_data import to_json
+from qkvary.storage.environment import package_version
 from qkvary.storage.errors import EndedEarlyError, UsageError
 from qkvary.text.names import count, printable
 from qkvary.text.units import duration
@@ -93,7 +94,7 @@ def build_app() -> App:
         help=HELP,
         help_epilogue=EPILOGUE,
         help_format="plaintext",
-        version=_version,
+        version=lambda: package_version("qkvary") or "not installed: this is a source tree",
         suppress_keyboard_interrupt=False,
         result_action="return_value",
         # An option has no opposite unless it names one.
@@ -135,7 +136,13 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
 
     def command(*args: Any, **given: Any) -> int:
         asked = {name: given.pop(name, one.default) for name, one in added.items()}
-        _check_target(asked.get("out"), asked.get("formats", ()))
+        if asked.get("out") is not None:
+            # The renderers take longer to import than most verbs take.
+            from qkvary.reports.files import check_target
+
+            check_target(asked["out"])
+        elif asked.get("formats"):
+            raise UsageError("expected --out with a folder for the files of --format, got none")
         shown = {name: DISPLAYS[name](asked["json_output"]) for name in displays}
         given |= {name: display for name, display in shown.items() if display is not None}
         try:
@@ -155,7 +162,7 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
     made = cast("Any", command)
     made.__signature__ = inspect.Signature(parameters)
     made.__annotations__ = {one.name: one.annotation for one in parameters}
-    made.__doc__ = _plain(inspect.getdoc(function) or "")
+    made.__doc__ = (inspect.getdoc(function) or "").replace("``", "")
     return command
 
 
@@ -174,17 +181,6 @@ def _added(
         out: Folder of the report, or a file: .html, .md or .json.
         formats: Format to write to --out (can be repeated).
     """
-
-
-def _check_target(target: Path | None, formats: Sequence[str]) -> None:
-    """Refuse what cannot be written, before a long measurement."""
-    if target is not None:
-        # The renderers take longer to import than most verbs take.
-        from qkvary.reports.files import check_target
-
-        check_target(target)
-    elif formats:
-        raise UsageError("expected --out with a folder for the files of --format, got none")
 
 
 def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
@@ -232,18 +228,8 @@ def _read_help(function: Callable[..., Any]) -> dict[str, str]:
     for group in option_groups(function).values():
         sources += [one for one in reversed(type(group).__mro__) if one is not object]
     found = [param for source in sources for param in parse_from_object(source).params]
-    return {one.arg_name: _plain(" ".join((one.description or "").split())) for one in found}
-
-
-def _plain(text: str) -> str:
-    return text.replace("``", "")
-
-
-def _version() -> str:
-    try:
-        return metadata.version("qkvary")
-    except metadata.PackageNotFoundError:
-        return "not installed: this is a source tree"
+    texts = {one.arg_name: " ".join((one.description or "").split()) for one in found}
+    return {name: text.replace("``", "") for name, text in texts.items()}
 
 
 class _Console(Console):
@@ -270,9 +256,9 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(to_json(document))
 
 
-def print_line(screen: Console, text: str, style: str = "") -> None:
+def print_line(screen: Console, text: str) -> None:
     """Print one text without control characters; the terminal breaks its lines."""
-    screen.print(Text(printable(text), style=style), soft_wrap=True)
+    screen.print(Text(printable(text)), soft_wrap=True)
 
 
 def say(sentence: str) -> None:
@@ -295,15 +281,7 @@ def print_result(
     out: Path | None = None,
     formats: "Sequence[ReportFormat]" = (),
 ) -> int:
-    """Print what a verb returned, write its report, and return the exit code.
-
-    Args:
-        result: The result.
-        json_output: Print JSON.
-        full: Print the whole report.
-        out: The folder or file of the report; nothing is written if not given.
-        formats: The formats to write; all by default.
-    """
+    """Print what a verb returned, write its report, and return the exit code."""
     files = [*result.files, *(result.save(out, formats or None) if out else ())]
     if json_output:
         document = dict(result.report.data)
@@ -316,7 +294,11 @@ def print_result(
 
         screen = console()
         print_report(result.report, screen, full=full)
-        _print_files(files)
+        for path in files[:MOST_FILES]:
+            print_line(screen, f"written: {path}")
+        if len(files) > MOST_FILES:
+            others = count(len(files) - MOST_FILES, "more file")
+            print_line(screen, f"and {others} in {files[0].parent}")
         for line in result.closing:
             print_line(screen, line)
     for notice in result.notices:
@@ -324,23 +306,9 @@ def print_result(
     return result.exit_code
 
 
-def _print_files(files: Sequence[Path]) -> None:
-    screen = console()
-    for path in files[:MOST_FILES]:
-        print_line(screen, f"written: {path}")
-    if len(files) > MOST_FILES:
-        others = count(len(files) - MOST_FILES, "more file")
-        print_line(screen, f"and {others} in {files[0].parent}")
-
-
 @contextmanager
 def show_progress(what: str, unit: str = "windows") -> Generator[Callable[..., None]]:
-    """Show progress and the time left; outside a terminal, only now and then.
-
-    Args:
-        what: What is done.
-        unit: What is counted.
-    """
+    """Show progress and the time left; outside a terminal, only now and then."""
     started, line = time.monotonic(), ProgressLine(console(sys.stderr), time.monotonic())
     first: list[int] = []
 

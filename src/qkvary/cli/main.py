@@ -13,7 +13,7 @@ import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -113,29 +113,27 @@ def summarise(typed: str) -> str:
 def print_help() -> None:
     """Print the commands in their groups."""
     never_fail_to_encode(sys.stdout)
-    lines = _help_lines(shutil.get_terminal_size((HELP_WIDTH, 0)).columns)
-    sys.stdout.write("\n".join(lines) + "\n")
-
-
-def _help_lines(width: int) -> Iterator[str]:
-    yield "Usage: qkvary COMMAND\n"
-    yield textwrap.fill(HELP, width)
+    width = shutil.get_terminal_size((HELP_WIDTH, 0)).columns
+    lines = ["Usage: qkvary COMMAND\n", textwrap.fill(HELP, width)]
     options = {"-h, --help": "Print this help.", "--version": "Print the version."}
     groups = {
         title: {name: summarise(name) for name in dict.fromkeys(one.split()[0] for one in verbs)}
         for title, verbs in VERBS.items()
     }
     for title, rows in {**groups, "Options": options}.items():
-        yield f"\n{title}"
-        for name, text in rows.items():
-            yield textwrap.fill(
+        lines.append(f"\n{title}")
+        lines += [
+            textwrap.fill(
                 text,
                 max(width, 40),
                 initial_indent=f"  {name:12}",
                 subsequent_indent=" " * 14,
                 break_on_hyphens=False,
             )
-    yield "\n" + textwrap.fill(EPILOGUE, width)
+            for name, text in rows.items()
+        ]
+    lines.append("\n" + textwrap.fill(EPILOGUE, width))
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -144,15 +142,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The words after ``qkvary``; ``None`` for those of this process.
     """
-    _open_missing_streams()
+    for name in ("stdout", "stderr"):
+        # Streams that the caller closed are replaced, so that printing does not fail.
+        if getattr(sys, name) is None:
+            # Stays open as long as the process.
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = _pop_debug(given)
+    debug = "--debug" in given[: given.index("--") if "--" in given else None]
+    if debug:
+        given.remove("--debug")
     TYPED[:] = given
     try:
         status = _run(given)
         sys.stdout.flush()
     except BrokenPipeError:
-        _abandon_stdout()
+        # The reader of the pipe has gone: discard further output, also at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
         is_kept = any(tuple(given[: len(words)]) == words for words in RESUMING)
@@ -171,30 +176,16 @@ def _run(arguments: list[str]) -> int:
     if arguments in ([], ["--help"], ["-h"]):
         print_help()
         return DONE
-    _check_command(arguments)
+    word, known = arguments[0], command_names()
+    if not word.startswith("-") and word not in (*known, "__complete"):
+        # cyclopts would import every command to suggest one.
+        raise ValueError(f"expected a command, got {word!r}; {suggest(word, known)}")
     # The library takes longer to import than the help takes to print.
     from qkvary.cli.app import build_app
 
     command, bound, _ = build_app().parse_args(arguments, exit_on_error=False, print_error=False)
     result: Any = command(*bound.args, **bound.kwargs)
     return result if isinstance(result, int) else DONE
-
-
-def _pop_debug(arguments: list[str]) -> bool:
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    if "--debug" not in arguments[:end]:
-        return False
-    arguments.remove("--debug")
-    return True
-
-
-def _check_command(arguments: list[str]) -> None:
-    """Refuse an unknown command here: cyclopts would import every command to suggest one."""
-    known = (*command_names(), "__complete")
-    if not arguments or arguments[0].startswith("-") or arguments[0] in known:
-        return
-    hint = suggest(arguments[0], command_names())
-    raise ValueError(f"expected a command, got {arguments[0]!r}; {hint}")
 
 
 def _report(error: Exception) -> int:
@@ -213,9 +204,6 @@ def _report(error: Exception) -> int:
     if isinstance(error, UnusedCliTokensError):
         print_error(f"expected no further argument, got {shlex.join(error.unused_tokens or ())}")
         return BAD_INPUT
-    if isinstance(error, CycloptsError):
-        print_error(str(error))
-        return BAD_INPUT
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("qkvary"):
         print_error(describe_missing(str(error.name)))
         return BAD_INPUT
@@ -225,7 +213,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, OSError):
         print_error(_describe(error))
         return RESOURCES if error.errno in OUT_OF_RESOURCES else BAD_INPUT
-    if isinstance(error, ValueError):
+    if isinstance(error, ValueError | CycloptsError):
         print_error(str(error))
         return BAD_INPUT
     print_error(
@@ -239,20 +227,6 @@ def _describe(error: OSError) -> str:
     if isinstance(error, PermissionError) and error.filename is not None:
         return f"expected a file or folder that can be used, got {error.filename}: {reason}"
     return f"{error.filename}: {reason}" if error.filename is not None else reason
-
-
-def _open_missing_streams() -> None:
-    """Replace streams that the caller closed, so that printing does not fail."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            # Stays open as long as the process.
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
-
-
-def _abandon_stdout() -> None:
-    """Discard further output for a pipe whose reader has gone, also at exit."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
 
 
 def run() -> None:

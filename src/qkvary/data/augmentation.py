@@ -38,16 +38,10 @@ class Crops(NamedTuple):
 
 
 def draw_crops(count: int, size: int, *, seed: int, step: int) -> Crops:
-    """Draw the crops of a batch of square images.
+    """Draw the crops of a batch of square images with ``size`` rows and columns.
 
     Area and logarithm of the ratio are uniform; a size that does not fit the image is drawn again,
     and the tenth time the whole image is taken. The place is uniform, and half are flipped.
-
-    Args:
-        count: Images.
-        size: Rows and columns of an image.
-        seed: The seed of the run.
-        step: The step of the batch.
 
     Source: the public code of paper 2 (RandomResizedCrop and RandomHorizontalFlip of torchvision).
     """

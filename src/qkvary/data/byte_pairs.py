@@ -34,14 +34,7 @@ class BytePairTokenizer:
     beginning: int | None = None
 
     def __init__(self, merges: str) -> None:
-        """Number the tokens.
-
-        Args:
-            merges: Two pieces per line, in GPT-2's letters; the first line may state a version.
-
-        Raises:
-            ValueError: if a line is not a merge of two known pieces.
-        """
+        """Read merges: two pieces a line, in GPT-2's letters; a first line may state a version."""
         self._lines = [
             line
             for number, line in enumerate(merges.split("\n"))
@@ -59,21 +52,10 @@ class BytePairTokenizer:
             self.pieces.append(self.pieces[self._names[first]] + self.pieces[self._names[second]])
         self.separator: int | None = len(self.pieces)
         self.ends = (len(self.pieces),)
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of bytes, merges and the separator."""
-        return len(self.pieces) + 1
+        self.vocabulary = len(self.pieces) + 1
 
     def shortened(self, vocabulary: int) -> "BytePairTokenizer":
-        """Return the tokenizer of the first merges with this vocabulary.
-
-        Merges are listed in the order of training, so that it equals a tokenizer trained to this
-        size.
-
-        Raises:
-            ValueError: if the vocabulary has no room for bytes and separator, or is too large.
-        """
+        """Return the tokenizer of the first merges, which equals one trained to this vocabulary."""
         if not 257 <= vocabulary <= self.vocabulary:
             raise ValueError(
                 f"expected a vocabulary of 257 to {self.vocabulary:,}, got {vocabulary:,}"
@@ -82,11 +64,7 @@ class BytePairTokenizer:
 
     @cached_property
     def encoding(self) -> "tiktoken.Encoding":
-        """The tiktoken encoding, built on first use.
-
-        Raises:
-            UsageError: if tiktoken is not installed.
-        """
+        """The tiktoken encoding, built on first use."""
         require("tiktoken")
         # Decoding needs no tiktoken, and the command line must start without it.
         import tiktoken  # noqa: PLC0415
@@ -103,11 +81,7 @@ class BytePairTokenizer:
         return {**self._names, SEPARATOR: len(self.pieces)}
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of the text; the separator's letters are ordinary text.
-
-        Raises:
-            ValueError: for an unpaired surrogate, which has no bytes.
-        """
+        """Return the tokens of the text; the separator's letters are ordinary text."""
         text_bytes(text)
         return self.encoding.encode_ordinary(text)
 
@@ -122,11 +96,7 @@ class BytePairTokenizer:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return the UTF-8 bytes of a text.
-
-    Raises:
-        ValueError: for an unpaired surrogate, which has none.
-    """
+    """Return the UTF-8 bytes of a text."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

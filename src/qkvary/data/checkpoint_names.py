@@ -12,7 +12,6 @@ from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.names import find_name, suggest
 
 PACKAGED = Path(__file__).parent / "models"
-"""The folder of the packaged models."""
 FOLDER = "checkpoints"
 """The folder of checkpoints in ``QKVARY_DATA``."""
 RUNS = Path("runs")
@@ -46,15 +45,9 @@ def find_packaged(name: str) -> Path | None:
 
 
 def find_checkpoint(reference: StrPath) -> Path:
-    """Return the file or folder of a checkpoint.
+    """Return the file or folder of a checkpoint by its path, which comes first, or by its name.
 
-    Args:
-        reference: Its path, a name, the folder of a run, or the start of the key of a run in
-            ``runs``; ``FOLDER/START`` for runs elsewhere. An existing path comes first.
-
-    Raises:
-        UsageError: if it does not exist or the run has no network; the message says where to get
-            one that has a name.
+    A run is named by its folder or the start of its key, in ``runs`` or as ``FOLDER/START``.
     """
     name = read_name(reference, "the name or path of a checkpoint")
     path = read_path(name)
@@ -84,11 +77,7 @@ def find_checkpoint(reference: StrPath) -> Path:
 
 
 def _find_run(path: Path) -> Path | None:
-    """Return the folder of the run whose key starts with the last part of a path, or ``None``.
-
-    Raises:
-        UsageError: if several do.
-    """
+    """Return the folder of the run whose key starts with the last part of a path, or ``None``."""
     start, folder = path.name.lower(), path.parent if path.parent.name else RUNS
     if not _KEY_START.fullmatch(start):
         return None
@@ -99,11 +88,7 @@ def _find_run(path: Path) -> Path | None:
 
 
 def _network_of(run: Path) -> Path:
-    """Return the network of a run.
-
-    Raises:
-        UsageError: if it has none.
-    """
+    """Return the network of a run."""
     if not (run / NETWORK_NAME).is_dir():
         raise UsageError(
             f"expected a run with its network, got {run.name[:12]}, which has none: it is not "

@@ -13,8 +13,9 @@ from qkvary.data.sources import (
     Stream,
     cut_source,
     default_name,
+    describe_parts,
+    find_parts,
     find_source,
-    list_source_files,
 )
 from qkvary.data.splits import HeldOut
 from qkvary.storage.errors import UsageError
@@ -46,59 +47,57 @@ class Corpus:
     """The maximum of validation tokens, if the hub has a validation split."""
 
 
-_CORPORA = (
-    Corpus(
-        name="english-novels",
-        # Licence: public domain.
-        local="english_novels",
-    ),
-    Corpus(
-        name="tinystories",
-        # Licence: CDLA-Sharing-1.0.
-        local="tinystories",
-        hub="roneneldan/TinyStories",
-        hub_validation="validation",
-    ),
-    Corpus(
-        name="wikitext-2",
-        # Licence: CC BY-SA 3.0 and GFDL.
-        local="wikitext-2",
-    ),
-    Corpus(
-        name=SHIPPED,
-        # Licence: public domain.
-        share=0.1,
-    ),
-    Corpus(
-        name="slimpajama",
-        # Licence: those of its sources.
-        hub="cerebras/SlimPajama-627B",
-        hub_validation="validation",
-        max_tokens=10_000_000_000,
-        validation_tokens=10_000_000,
-    ),
-    Corpus(
-        name="openwebtext",
-        # Licence: CC0 for the collection.
-        hub="Skylion007/openwebtext",
-        share=0.0005,
-    ),
-    Corpus(
-        name="fineweb",
-        # Licence: ODC-By 1.0.
-        hub="HuggingFaceFW/fineweb:sample-10BT",
-        share=0.0005,
-    ),
-)
-CORPORA = {corpus.name: corpus for corpus in _CORPORA}
+CORPORA = {
+    corpus.name: corpus
+    for corpus in (
+        Corpus(
+            name="english-novels",
+            # Licence: public domain.
+            local="english_novels",
+        ),
+        Corpus(
+            name="tinystories",
+            # Licence: CDLA-Sharing-1.0.
+            local="tinystories",
+            hub="roneneldan/TinyStories",
+            hub_validation="validation",
+        ),
+        Corpus(
+            name="wikitext-2",
+            # Licence: CC BY-SA 3.0 and GFDL.
+            local="wikitext-2",
+        ),
+        Corpus(
+            name=SHIPPED,
+            # Licence: public domain.
+            share=0.1,
+        ),
+        Corpus(
+            name="slimpajama",
+            # Licence: those of its sources.
+            hub="cerebras/SlimPajama-627B",
+            hub_validation="validation",
+            max_tokens=10_000_000_000,
+            validation_tokens=10_000_000,
+        ),
+        Corpus(
+            name="openwebtext",
+            # Licence: CC0 for the collection.
+            hub="Skylion007/openwebtext",
+            share=0.0005,
+        ),
+        Corpus(
+            name="fineweb",
+            # Licence: ODC-By 1.0.
+            hub="HuggingFaceFW/fineweb:sample-10BT",
+            share=0.0005,
+        ),
+    )
+}
 
 
 def canonical_reference(reference: str) -> str:
-    """Return a reference with the name of a corpus in its own spelling, and any other unchanged.
-
-    Args:
-        reference: As for :func:`open_source`, or ``name/tokenizer`` of a set in the cache.
-    """
+    """Return a reference with the name of a corpus in its own spelling, and any other unchanged."""
     name, slash, tokenizer = reference.partition("/")
     if name in CORPORA or Path(reference).expanduser().exists():
         return reference
@@ -106,23 +105,21 @@ def canonical_reference(reference: str) -> str:
 
 
 def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
-    """Return the documents that a reference names.
-
-    Args:
-        reference: A file or folder, the name of a corpus, or ``hf:owner/name``.
-        choices: Further options.
-
-    Raises:
-        UsageError: if the source does not exist, or the options do not fit it.
-    """
+    """Return the documents of a file or folder, a corpus by name, or ``hf:owner/name``."""
     chosen, reference = choices or SourceOptions(), canonical_reference(reference)
     corpus = CORPORA.get(reference)
     if corpus is not None:
         chosen = replace(chosen, name=chosen.name or reference)
     if reference.startswith("hf:"):
         return _from_hub(reference.removeprefix("hf:"), chosen)
-    if reference == SHIPPED:
-        return _shipped(CORPORA[SHIPPED], chosen)
+    if corpus is not None and reference == SHIPPED:
+        # The text inside the package, with its customary split.
+        if chosen.validation is not None:
+            raise UsageError(f"{SHIPPED} already has splits: leave --validation out")
+        share, files = chosen.share(corpus.share), {"sha256": TINY_SHAKESPEARE_SHA256}
+        name = str(chosen.name)
+        source = cut_source(name, load_text, share, chosen, where=SHIPPED, files=files)
+        return replace(source, total_bytes=len(load_text()))
     path = Path(reference).expanduser() if corpus is None else find_local(corpus)
     if reference and path is not None and path.exists():
         return find_source(path, chosen)
@@ -152,34 +149,18 @@ def find_local(corpus: Corpus) -> Path | None:
 def identify_source(reference: str) -> tuple[str, JsonValue] | None:
     """Return the default name of a source's set and the list of its files, without reading them.
 
-    Args:
-        reference: As for :func:`open_source`, or the name of a set.
-
-    Returns:
-        No list for a corpus that is not on this machine or the name of a set; ``None`` if the
-        reference is neither a source nor a name.
+    There is no list for the name of a set, or a corpus that is not on this machine; ``None`` if the
+    reference is neither a source nor a name.
     """
     if reference.startswith("hf:"):
         source = open_source(reference)
         return source.name, source.files
-    reference = canonical_reference(reference)
     corpus = CORPORA.get(reference)
     path = Path(reference).expanduser() if corpus is None else find_local(corpus)
     if path is not None and path.exists():
-        return (default_name(path) if corpus is None else reference), list_source_files(path)
+        name = default_name(path) if corpus is None else reference
+        return name, describe_parts(path, find_parts(path, SourceOptions()))
     return (reference, None) if corpus is not None or "/" not in reference else None
-
-
-def _shipped(corpus: Corpus, choices: SourceOptions) -> Source:
-    """Return the text inside the package with its customary split."""
-    if choices.validation is not None:
-        raise UsageError(f"{corpus.name} already has splits: leave --validation out")
-    files: JsonValue = {"sha256": TINY_SHAKESPEARE_SHA256}
-    share = choices.share(corpus.share)
-    source = cut_source(
-        str(choices.name), load_text, share, choices, where=corpus.name, files=files
-    )
-    return replace(source, total_bytes=len(load_text()))
 
 
 def _from_hub(

@@ -47,7 +47,6 @@ class Document(NamedTuple):
 
     text: str
     where: str
-    """The location of the document, for messages."""
 
 
 class DocumentSource(Protocol):
@@ -80,20 +79,13 @@ class FileDocuments:
 
     files: Sequence[Path]
     field: str = "text"
-    """The JSON field or table column that holds the text."""
     cuts: int = 1
     """Number of documents into which ``SECTION_BYTES`` of a longer text are cut."""
     place: tuple[int, int] = (0, 0)
     """The index of the current file, and the number of its documents that were read."""
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the documents after a position, or all.
-
-        Raises:
-            UsageError: if a file cannot be read or is not text; with file and line.
-            DamagedError: if a compressed file is damaged.
-            UnsafeError: if a compressed file expands implausibly.
-        """
+        """Yield the documents after a position, or all."""
         first, skipped = (0, 0) if position is None else cast("list[int]", position)
         for number in range(first, len(self.files)):
             self.place = (number, 0)
@@ -267,11 +259,7 @@ def _read_parquet(path: Path, field: str) -> Iterator[Any]:
 
 
 def check_field(field: str, names: Sequence[str], where: str) -> None:
-    """Refuse a line, row or file without the field that holds the text.
-
-    Raises:
-        UsageError: with the fields that there are.
-    """
+    """Refuse a line, row or file without the field that holds the text."""
     if field not in names:
         raise UsageError(
             f"{where}: expected the field {field!r}, got {', '.join(names[:5]) or 'none'}; name "
@@ -280,11 +268,7 @@ def check_field(field: str, names: Sequence[str], where: str) -> None:
 
 
 def checked_document(value: Any, where: str, field: str) -> Document:
-    """Return a document with the value of a line, row or column.
-
-    Raises:
-        UsageError: if the value is not text.
-    """
+    """Return a document with the value of a line, row or column."""
     if not isinstance(value, str):
         raise UsageError(f"{where}: expected text in {field!r}, got a {type(value).__name__}")
     try:
@@ -301,20 +285,14 @@ class TextPart:
     """A part of one text, for a text that is split by position."""
 
     text: Callable[[], str]
-    """Returns the whole text."""
     start: float
     """The start of the part, as a fraction of the text's characters."""
     end: float
     """The end of the part, as a fraction of the text's characters."""
     where: str
-    """The location of the text, for messages."""
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the one document, if it was not read yet.
-
-        Raises:
-            UsageError: as :class:`FileDocuments`.
-        """
+        """Yield the one document, if it was not read yet."""
         if position is None:
             text = self.text()
             part = text[int(self.start * len(text)) : int(self.end * len(text))]

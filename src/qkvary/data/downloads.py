@@ -15,7 +15,6 @@ from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import ResourceError
 
 TIMEOUT_SECONDS = 15.0
-"""Maximum seconds of a whole download."""
 HUB = "https://huggingface.co"
 HUB_SECONDS = 5.0
 """Maximum seconds until the hub answers, before its libraries are used."""
@@ -102,12 +101,7 @@ def _make_opener() -> urllib.request.OpenerDirector:
 
 
 def fetch(url: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
-    """Download a small file.
-
-    Args:
-        url: An https address.
-        limit: The maximum number of bytes.
-        timeout: Seconds for the whole download.
+    """Download a small file; ``timeout`` is for the whole download.
 
     Raises:
         FileNotFoundError: if the file does not exist.

@@ -35,7 +35,6 @@ class EncodedDocument(NamedTuple):
     tokens: Tokens
     """The tokens; the last one is the separator."""
     text_bytes: int
-    """The UTF-8 bytes of the text."""
     digest: int
     """The first 8 bytes of the sha256 of the stripped text."""
 
@@ -51,12 +50,7 @@ def token_width(vocabulary: int) -> int:
 
 
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[Document]) -> list[EncodedDocument]:
-    """Return the tokens of each document; thread-safe.
-
-    Raises:
-        UsageError: if the tokenizer has no separator, or a document cannot be encoded; the message
-            says where it is.
-    """
+    """Return the tokens of each document; thread-safe."""
     if tokenizer.separator is None:
         raise UsageError("expected a tokenizer with a separator, got one without")
     separator = np.array([tokenizer.separator], dtype=np.uint32)
@@ -85,11 +79,7 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[Document]) -> lis
 
 
 def cut_text(text: str, length: int) -> Iterator[str]:
-    """Split a text before whitespace into parts of about this length.
-
-    Raises:
-        ValueError: if a part would be too long.
-    """
+    """Split a text before whitespace into parts of about this length."""
     start = 0
     while start < len(text):
         found = _BREAK.search(text, start + length) if len(text) - start > length else None

@@ -23,15 +23,12 @@ class FeatureSet:
 
     name: FeatureSetName
     classes: int
-    """Number of classes."""
     train_images: int
     """Number of images per class for training and validation."""
     test_images: int
     """Number of images per class for the test."""
     width: int
-    """Number of features per image."""
     images: ImageSetName | None
-    """The data set of the described images; None for noise."""
     labels: slice
     """The classes of the image data set that the feature set covers, in the same order."""
     origin: str
@@ -55,7 +52,6 @@ class FeatureSet:
 FEATURE_SETS: dict[str, FeatureSet] = {
     "cifar100-50": FeatureSet(
         name="cifar100-50",
-        # 50 classes of CIFAR-100, described by a small network that learned the other 50.
         classes=50,
         train_images=100,
         test_images=20,
@@ -67,7 +63,6 @@ FEATURE_SETS: dict[str, FeatureSet] = {
     ),
     "cifar100-resnet34": FeatureSet(
         name="cifar100-resnet34",
-        # CIFAR-100, described by ResNet-34 trained on ImageNet.
         classes=100,
         train_images=500,
         test_images=100,
@@ -78,7 +73,6 @@ FEATURE_SETS: dict[str, FeatureSet] = {
     ),
     "noise": FeatureSet(
         name="noise",
-        # Noise that says nothing of an image.
         classes=50,
         train_images=100,
         test_images=20,
@@ -88,7 +82,6 @@ FEATURE_SETS: dict[str, FeatureSet] = {
         origin="uniform 1",
     ),
 }
-"""All feature sets by name."""
 
 
 def find_features(name: str) -> Path | None:
@@ -97,11 +90,7 @@ def find_features(name: str) -> Path | None:
 
 
 def features_path(name: str) -> Path:
-    """Return the path at which ``qkvary data features`` writes a set.
-
-    Raises:
-        UsageError: if there is neither a cache nor a home directory.
-    """
+    """Return the path at which ``qkvary data features`` writes a set."""
     folder = cache_directory()
     if folder is None:
         raise UsageError("expected a cache directory for features: set QKVARY_CACHE")

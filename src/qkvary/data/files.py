@@ -27,27 +27,13 @@ def local_paths(name: str) -> list[Path]:
 
 
 def find_file(folder: str, files: Sequence[str]) -> Path | None:
-    """Return a file below ``QKVARY_DATA`` or in the cache, None if it is in neither.
-
-    Args:
-        folder: The folder of the data set.
-        files: The names of the file; the first that exists is taken.
-    """
+    """Return the first of these files that is below ``QKVARY_DATA`` or in the cache, or None."""
     paths = (place / file for place in local_paths(folder) for file in files)
     return next((path for path in paths if path.is_file()), None)
 
 
 def decompress(data: bytes, where: str, *, limit: int) -> bytes:
-    """Return the contents of a file that may be compressed, as its name says (.gz, .xz).
-
-    Args:
-        data: The file.
-        where: Its path or address.
-        limit: The maximum number of bytes of a decompressed file.
-
-    Raises:
-        DamagedError: if it is of another format, incomplete or too large.
-    """
+    """Return the contents of a file that may be compressed, as its name says (.gz, .xz)."""
     if not where.endswith((".gz", ".xz")):
         return data
     is_gzip = where.endswith(".gz")
@@ -78,17 +64,7 @@ def download(
 ) -> bytes:
     """Download a file of a data set.
 
-    Args:
-        url: Its address.
-        put: The advice for a user who cannot download it, for messages.
-        name: The name of the file or data set, for messages.
-        limit: The maximum number of bytes.
-        sha256: Its checksum; ``None`` for a file that the caller verifies.
-        timeout: Seconds for the whole download.
-
-    Raises:
-        UsageError: if downloads are switched off.
-        DownloadError: if it fails, or the file is another one.
+    Messages advise to ``put`` it somewhere. Without ``sha256``, the caller verifies the file.
     """
     if is_offline():
         raise UsageError(
@@ -109,19 +85,7 @@ def load_published(
 ) -> tuple[bytes, str]:
     """Return a published file, of this machine or downloaded, and where it was found.
 
-    Args:
-        folder: The folder below ``QKVARY_DATA`` or the cache, in which a downloaded file is kept.
-        files: Its names there; the first that exists is taken.
-        url: Its address.
-        sha256: Its checksum.
-        name: Its name, for messages.
-        put: The advice for a user who cannot download it, for messages.
-        limit: The maximum number of bytes.
-
-    Raises:
-        UsageError: if it is not on this machine and downloads are switched off.
-        DamagedError: if the file on this machine is another one.
-        DownloadError: as :func:`download`.
+    The first of ``files`` below ``folder`` counts; a downloaded file is kept there in the cache.
     """
     path = find_file(folder, files)
     if path is None:

@@ -29,9 +29,7 @@ class HubDocuments:
     repository: str
     """The data set, as ``owner/name``."""
     split: str
-    """The name of the split."""
     configuration: str | None = None
-    """The configuration, if the data set has several."""
     revision: str | None = None
     """A commit of the data set; None for the latest."""
     field: str = "text"
@@ -40,12 +38,7 @@ class HubDocuments:
     _rows: int = 0
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the documents after a position, or all.
-
-        Raises:
-            UsageError: if the data set or column does not exist, or a row is not text.
-            DownloadError: if the hub fails.
-        """
+        """Yield the documents after a position, or all."""
         try:
             self._stream = self._open()
             self._rows = 0
@@ -90,11 +83,7 @@ class HubDocuments:
 
 
 def parse_hub(reference: str) -> tuple[str, str | None, str | None]:
-    """Return repository, configuration and revision of ``owner/name[:configuration][@revision]``.
-
-    Raises:
-        UsageError: if the reference has another form.
-    """
+    """Return the parts of a reference ``owner/name[:configuration][@revision]``."""
     match = _REFERENCE.fullmatch(reference)
     if match is None or ".." in reference:
         raise UsageError(
@@ -105,16 +94,7 @@ def parse_hub(reference: str) -> tuple[str, str | None, str | None]:
 
 
 def find_commit(repository: str, revision: str | None) -> str:
-    """Return the commit of a data set.
-
-    Args:
-        repository: ``owner/name``.
-        revision: A branch, tag or commit; the main branch if ``None``.
-
-    Raises:
-        UsageError: if the data set or revision does not exist.
-        DownloadError: if the hub fails.
-    """
+    """Return the commit of a branch, tag or commit of a data set, or of its main branch."""
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
     require("datasets")

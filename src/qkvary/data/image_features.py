@@ -25,18 +25,14 @@ from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import suggest
 
 PACKAGED = Path(__file__).parent / "cifar100_features.safetensors"
-"""The file of the packaged features of ``cifar100-50``."""
 LARGEST_FILE = 2**28
-"""Maximum bytes of a file of features."""
 
 
 class ImageFeatures(NamedTuple):
     """A set of described images, ``[classes, images of a class, width]``."""
 
     train: NDArray[np.float32]
-    """Features of the images for training and validation."""
     test: NDArray[np.float32]
-    """Features of the images for the test."""
 
 
 def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[Any]:
@@ -48,9 +44,6 @@ def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[A
 
     Returns:
         ``[classes, images of a class, ...]``.
-
-    Raises:
-        ValueError: if the classes differ in size.
     """
     sizes = np.bincount(labels)
     if len(set(sizes)) != 1:
@@ -68,16 +61,7 @@ def encode_features(features: ImageFeatures) -> bytes:
 
 @functools.lru_cache(maxsize=2)
 def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
-    """Return a set of features.
-
-    Args:
-        name: The set.
-        sha256: The sha256 of its file, if it was made on this machine.
-
-    Raises:
-        UsageError: if there is no such set, or it was not made on this machine or is another one.
-        DamagedError: if its file is truncated or not the expected one.
-    """
+    """Return a set of features; ``sha256`` is that of its file if it was made on this machine."""
     if name not in FEATURE_SETS:
         raise UsageError(f"expected image features, got {name!r}; {suggest(name, FEATURE_SETS)}")
     about = FEATURE_SETS[name]
@@ -91,17 +75,15 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
         )
     data = read_file(path, limit=LARGEST_FILE)
     found = hashlib.sha256(data).hexdigest()
-    if about.is_made_here:
-        features = decode_features(about, data, path)
-        if found != sha256:
-            raise UsageError(
-                f"expected features with the sha256 that the task names, {sha256}, in {path}, got "
-                f"{found}: other weights, or another machine, made them"
-            )
-        return features
-    if found != CIFAR100_FEATURES_SHA256:
+    if not about.is_made_here and found != CIFAR100_FEATURES_SHA256:
         raise DamagedError(f"{path.name} of the package is damaged; reinstall qkvary")
-    return decode_features(about, data, path)
+    features = decode_features(about, data, path)
+    if about.is_made_here and found != sha256:
+        raise UsageError(
+            f"expected features with the sha256 that the task names, {sha256}, in {path}, got "
+            f"{found}: other weights, or another machine, made them"
+        )
+    return features
 
 
 @functools.lru_cache(maxsize=2)
@@ -123,11 +105,7 @@ def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
 
 
 def decode_features(about: FeatureSet, data: bytes, path: Path) -> ImageFeatures:
-    """Return the features in a file's bytes.
-
-    Raises:
-        DamagedError: if it is no such file, or its features are not finite or of other sizes.
-    """
+    """Return the features in a file's bytes."""
     try:
         tensors = load(data)
     except (SafetensorError, ValueError) as error:

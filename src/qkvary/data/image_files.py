@@ -28,9 +28,7 @@ class LoadedImages(NamedTuple):
     """The images of a data set."""
 
     train: Images
-    """The training images; a protocol may hold some out for validation."""
     test: Images
-    """The test images."""
     classes: tuple[str, ...] = ()
     """The names of the classes where the files name them."""
 
@@ -42,14 +40,7 @@ def freeze(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:
 
 
 def read_idx(data: bytes, where: str) -> NDArray[np.uint8]:
-    """Return the array of an IDX file of unsigned bytes.
-
-    Args:
-        data: The uncompressed file.
-        where: Its name, for messages.
-
-    Raises:
-        DamagedError: if it has another layout or another size than its header says.
+    """Return the array of an uncompressed IDX file of unsigned bytes.
 
     Source: http://yann.lecun.com/exdb/mnist
     """
@@ -87,16 +78,7 @@ def decode_picture(
 ) -> NDArray[np.uint8]:
     """Return a square picture, ``[1 or 3, size, size]``; needs Pillow.
 
-    It is decoded only if its header says that it has one of the formats and sizes.
-
-    Args:
-        data: The file.
-        where: Its name, for messages.
-        sides: The allowed numbers of rows and columns.
-        formats: The allowed formats.
-
-    Raises:
-        DamagedError: if it is anything else.
+    It is decoded only if its header says that it has one of the formats and ``sides``.
     """
     # An optional dependency, required only for reading pictures.
     from PIL import Image  # noqa: PLC0415

@@ -27,15 +27,11 @@ ImageFormat = Literal["idx", "cifar", "folders", "own"]
 ``data.own_images`` reads."""
 
 
-CLASS_NAMES: dict[str, tuple[str, ...]] = {
-    name: tuple(classes.split(", "))
-    for name, classes in (
-        (
-            "fashion-mnist",
-            "T-shirt, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot",
-        ),
-        ("cifar10", "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck"),
-    )
+CLASS_NAMES = {
+    "fashion-mnist": (
+        "T-shirt, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
+    ),
+    "cifar10": "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck",
 }
 """The names of the classes, by data set; classes of other sets have numbers only."""
 
@@ -62,9 +58,7 @@ class Archive:
     """A published archive with all files."""
 
     url: str
-    """The URL of the archive."""
     sha256: str
-    """The checksum of the archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +69,6 @@ class ImageSet:
     title: str
     """The name in prose."""
     format: ImageFormat
-    """The format of the files."""
     folder: str
     """The folder in ``QKVARY_DATA`` or in the cache."""
     train: Mapping[str, str]
@@ -84,13 +77,9 @@ class ImageSet:
     test: Mapping[str, str]
     """The test files, as for ``train``."""
     pixels: Pixels
-    """Size and normalisation of the images."""
     classes: int
-    """Number of classes."""
     train_images: int
-    """Number of training images; a protocol may hold some out for validation."""
     test_images: int
-    """Number of test images."""
     origin: str | Archive | None = None
     """The URL of the folder of the files, or their archive; None for a subset."""
     part_of: ImageSetName | None = None
@@ -113,7 +102,8 @@ class ImageSet:
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes; empty if classes are shown as numbers."""
-        return CLASS_NAMES.get(self.part_of or self.name, ())
+        names = CLASS_NAMES.get(self.part_of or self.name)
+        return () if names is None else tuple(names.split(", "))
 
     @property
     def validates_on_test(self) -> bool:
@@ -129,9 +119,7 @@ class OwnImages:
     data: str = field(metadata=NOT_IDENTIFYING)
     """The folder; not part of a run's identity."""
     data_sha256: str
-    """Fingerprint of the images, their labels and classes."""
     classes: tuple[str, ...]
-    """The names of the classes."""
     size: int
     """Height and width in pixels."""
     mean: tuple[float, ...]
@@ -139,9 +127,7 @@ class OwnImages:
     std: tuple[float, ...]
     """The standard deviation of each channel of the training images."""
     train_images: int
-    """Number of training images; some are held out for validation."""
     test_images: int
-    """Number of test images."""
 
     def as_set(self, name: str) -> ImageSet:
         """Return the images as a data set."""
@@ -159,25 +145,21 @@ class OwnImages:
         )
 
 
-def _name_idx(images: str, labels: str, start: str) -> dict[str, str]:
-    return {f"{start}-images-idx3-ubyte": images, f"{start}-labels-idx1-ubyte": labels}
-
-
+_TRAIN_IMAGES, _TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+_TEST_IMAGES, _TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 _MNIST = ImageSet(
     name="mnist",
     title="MNIST",
     format="idx",
     folder="mnist",
-    train=_name_idx(
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "train",
-    ),
-    test=_name_idx(
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        "t10k",
-    ),
+    train={
+        _TRAIN_IMAGES: "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        _TRAIN_LABELS: "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    },
+    test={
+        _TEST_IMAGES: "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        _TEST_LABELS: "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    },
     pixels=Pixels(size=28, mean=(0.1307,), std=(0.3081,)),
     classes=10,
     train_images=60_000,
@@ -189,16 +171,14 @@ _FASHION_MNIST = replace(
     name="fashion-mnist",
     title="FashionMNIST",
     folder="fashion_mnist",
-    train=_name_idx(
-        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        "train",
-    ),
-    test=_name_idx(
-        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-        "t10k",
-    ),
+    train={
+        _TRAIN_IMAGES: "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        _TRAIN_LABELS: "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    },
+    test={
+        _TEST_IMAGES: "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        _TEST_LABELS: "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    },
     origin="https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
 )
 _CIFAR10 = ImageSet(
@@ -305,11 +285,13 @@ _TINY_IMAGENET_20 = replace(
     origin=None,
     part_of="tiny-imagenet",
 )
-IMAGE_SETS: dict[str, ImageSet] = {
-    images.name: images
-    for images in (
-        *(_MNIST, _FASHION_MNIST, _CIFAR10, _CIFAR10_15K, _CIFAR100, _CIFAR100_10K),
-        *(_TINY_IMAGENET, _TINY_IMAGENET_20),
-    )
+IMAGE_SETS = {
+    "mnist": _MNIST,
+    "fashion-mnist": _FASHION_MNIST,
+    "cifar10": _CIFAR10,
+    "cifar10-15k": _CIFAR10_15K,
+    "cifar100": _CIFAR100,
+    "cifar100-10k": _CIFAR100_10K,
+    "tiny-imagenet": _TINY_IMAGENET,
+    "tiny-imagenet-20": _TINY_IMAGENET_20,
 }
-"""All image data sets."""

@@ -26,13 +26,7 @@ DOWNLOAD_SECONDS = 1_800.0
 
 @functools.lru_cache(maxsize=1)
 def load_images(name: str) -> LoadedImages:
-    """Return the images of a data set; the last one stays in memory.
-
-    Raises:
-        UsageError: if there is no such set, or it is not on this machine and cannot be downloaded.
-        DamagedError: if a file is truncated, of another layout, or not the published one.
-        DownloadError: if a download fails.
-    """
+    """Return the images of a data set, downloaded if necessary; the last one stays in memory."""
     if name not in IMAGE_SETS:
         raise UsageError(f"expected an image data set, got {name!r}; {suggest(name, IMAGE_SETS)}")
     images = IMAGE_SETS[name]
@@ -52,12 +46,7 @@ def load_images(name: str) -> LoadedImages:
 
 
 def find_images(name: str) -> LoadedImages | None:
-    """Return the images of a data set if all of its files are on this machine, else None.
-
-    Raises:
-        UsageError: if there is no such set.
-        DamagedError: as :func:`load_images`.
-    """
+    """Return the images of a data set if all of its files are on this machine, else None."""
     images = IMAGE_SETS.get(name)
     if images is not None and any(_find(images, file) is None for file in images.files):
         return None

@@ -27,18 +27,14 @@ HELD_OUT_SHARE = 0.1
 text each."""
 FEWEST_TEXTS = len(get_args(DataSplit))
 LARGEST_TEXT = 2**26
-"""Maximum bytes of a file."""
 
 
 class LabelledText(NamedTuple):
     """A text of a label."""
 
     name: str
-    """The name of the file."""
     data: NDArray[np.uint8]
-    """The bytes of the text."""
     sha256: str
-    """The checksum of the bytes."""
 
 
 Splits = Mapping[DataSplit, tuple[tuple[LabelledText, ...], ...]]
@@ -50,9 +46,7 @@ class LabelledTexts:
     """Texts with labels, in three splits."""
 
     labels: tuple[str, ...]
-    """The labels in alphabetical order."""
     splits: Splits
-    """The texts of each split, by label."""
     fingerprint: str
     """sha256 of labels, splits and contents."""
 
@@ -65,11 +59,6 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
         data: A folder with a folder of ``.txt`` files for each label; or ``english-novels``, whose
             labels are the authors of at least three novels.
         labels: The labels to keep; None for all.
-
-    Raises:
-        UsageError: if there are too few labels or texts, a label has no texts or no name in UTF-8
-            on one line, or two texts are equal.
-        DamagedError: if a file is blank or no UTF-8 text.
     """
     if not data:
         raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got ''")

@@ -32,16 +32,7 @@ class LibraryTokenizer:
     beginning: int | None = None
 
     def __init__(self, content: str, *, separator: str = "") -> None:
-        """Load a tokenizer.
-
-        Args:
-            content: The text of a ``tokenizer.json``.
-            separator: The token after every document; by default the first of ``SEPARATORS``.
-
-        Raises:
-            ValueError: if the content is not a tokenizer, or has no such token.
-            UsageError: if the library is not installed.
-        """
+        """Load a ``tokenizer.json``; its separator is by default the first of ``SEPARATORS``."""
         require("tokenizers")
         fields = _fields(content)
         # Tasks truncate and pad.
@@ -61,7 +52,7 @@ class LibraryTokenizer:
         self._decoder = json.dumps(fields.get("decoder"))
         self.separator: int | None = self._find(separator)
         self.ends = (self.separator,)
-        self._vocabulary = 1 + max(self._numbers.values())
+        self.vocabulary = 1 + max(self._numbers.values())
         self._letters = byte_letters()
         self._separator_name = self._names[self.separator]
 
@@ -77,31 +68,13 @@ class LibraryTokenizer:
             f"{', '.join(SEPARATORS)}; name one with `qkvary data prepare ... --separator TOKEN`"
         )
 
-    @property
-    def vocabulary(self) -> int:
-        """The number of tokens, including added ones, up to the highest index."""
-        return self._vocabulary
-
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of the text without special tokens.
-
-        Raises:
-            ValueError: for an unpaired surrogate, which has no bytes, and where the library panics
-                or takes too long.
-        """
+        """Return the tokens of the text without special tokens."""
         text_bytes(text)
         try:
             return self._library.ask(text, characters=len(text))
         except ValueError as error:
             raise ValueError(f"this tokenizer cannot encode the text: {error}") from error
-
-    def decode(self, tokens: list[int]) -> str:
-        """Return the text of some tokens, as the library joins them.
-
-        Raises:
-            ValueError: where the library panics or takes too long.
-        """
-        return self._library.ask(tokens)
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
         """Return the bytes that a token adds; special tokens add none."""
@@ -117,9 +90,9 @@ class LibraryTokenizer:
         if match and '"ByteFallback"' in self._decoder:
             return bytes((int(match[1], 16),))
         if after is None:
-            return self.decode([token]).encode()
-        before = self.decode([after])
-        return self.decode([after, token]).removeprefix(before).encode()
+            return self._library.ask([token]).encode()
+        before, both = self._library.ask([after]), self._library.ask([after, token])
+        return both.removeprefix(before).encode()
 
     def describe(self) -> dict[str, Any]:
         """Return the whole ``tokenizer.json``."""

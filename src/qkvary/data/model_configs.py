@@ -51,37 +51,30 @@ def resolve_model(reference: StrPath) -> Model:
         return load_size(reference)
     packaged = None if _find(reference) is not None else find_packaged(reference)
     name, config = load_config(reference if packaged is None else str(packaged))
-    own = config.get("network") if config.get("model_type") == "qkvary" else config
-    if isinstance(own, dict) and own.get("kind") == stored_kind(LanguageModelConfig):
-        return as_model(_read_own(cast("dict[str, object]", own), name), name)
+    found = config.get("network") if config.get("model_type") == "qkvary" else config
+    own = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    if own.get("kind") == stored_kind(LanguageModelConfig):
+        layers = own.get("num_layers")
+        # Checked first, because decoding allocates all layers.
+        if isinstance(layers, int) and layers > MOST_LAYERS:
+            raise ValueError(f"{name}: expected at most {MOST_LAYERS:,} layers, got {layers:,}")
+        return as_model(from_dict(LanguageModelConfig, own), name)
     return read_model(config, name)
-
-
-def _read_own(config: dict[str, object], name: str) -> LanguageModelConfig:
-    """Return the network of a checkpoint of this package."""
-    layers = config.get("num_layers")
-    # Checked first, because decoding allocates all layers.
-    if isinstance(layers, int) and layers > MOST_LAYERS:
-        raise ValueError(f"{name}: expected at most {MOST_LAYERS:,} layers, got {layers:,}")
-    return from_dict(LanguageModelConfig, config)
 
 
 def load_config(reference: StrPath) -> tuple[str, dict[str, object]]:
     """Return a name and the configuration of a published model.
 
     Local files take precedence over a repository of the same name. Downloads are cached.
-
-    Args:
-        reference: A file, a folder with a ``config.json``, or ``owner/name`` on the hub.
-
-    Raises:
-        ValueError: if it does not exist, or is not a configuration.
-        DownloadError: if the hub cannot be reached.
     """
     reference = read_name(reference, "the name or path of a model")
     path = _find(reference)
     if path is not None:
-        return _name_of(path), parse_config(_read(path), str(path))
+        full = path.absolute()
+        folder = full if path.is_dir() else full.parent
+        is_named = path.is_file() and full.name != CONFIG_NAME
+        name = full.stem if is_named else folder.resolve().name
+        return name or "model", parse_config(_read(path), str(path))
     if _HUB_ID.fullmatch(reference) and ".." not in reference:
         return reference, _load_from_hub(reference)
     raise ValueError(
@@ -91,15 +84,7 @@ def load_config(reference: StrPath) -> tuple[str, dict[str, object]]:
 
 
 def parse_config(data: bytes, source: str) -> dict[str, object]:
-    """Decode a configuration strictly: one JSON object, no duplicate keys, no NaN.
-
-    Args:
-        data: The bytes of the file.
-        source: Their origin, for messages.
-
-    Raises:
-        ValueError: if they are anything else.
-    """
+    """Decode a configuration strictly: one JSON object, no duplicate keys, no NaN."""
     if len(data) > LARGEST_CONFIG:
         raise ValueError(f"expected a configuration of at most 1 MB in {source}, got more")
     try:
@@ -137,14 +122,6 @@ def _read(path: Path) -> bytes:
     # Reading a pipe or a device would never end.
     check_regular_file(target)
     return read_start(target, LARGEST_CONFIG + 1)
-
-
-def _name_of(path: Path) -> str:
-    """Return the name of the model: the file's, or the folder's for a ``config.json``."""
-    full = path.absolute()
-    folder = full if path.is_dir() else full.parent
-    own = full.stem if path.is_file() and full.name != CONFIG_NAME else folder.resolve().name
-    return own or "model"
 
 
 def _load_from_hub(reference: str) -> dict[str, object]:

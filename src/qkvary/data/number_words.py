@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 END = "."
 """The word between two numbers."""
 LAST = 9_999
-"""The largest number."""
 LEFT_OUT = 8_000
 """The number that is missing in the published data."""
 _BELOW_TWENTY = (
@@ -31,7 +30,6 @@ class WordSequence:
     vocabulary: tuple[str, ...]
     """The distinct words in the order of their first occurrence; a word's id is its index."""
     codes: NDArray[np.int64]
-    """The id of each word."""
 
 
 def _spell(number: int) -> list[str]:
@@ -47,11 +45,7 @@ def _spell(number: int) -> list[str]:
 
 @functools.cache
 def load_number_words(*, complete: bool) -> WordSequence:
-    """Return all numbers, with ``END`` between them.
-
-    Args:
-        complete: Whether 8000 occurs: 63,098 words instead of the published 63,095.
-    """
+    """Return the numbers, ``END`` between them: 63,095 words, or 63,098 with 8000 (complete)."""
     words: list[str] = []
     for number in range(1, LAST + 1):
         if complete or number != LEFT_OUT:

@@ -31,12 +31,7 @@ _IDX = {"train": ("train",), "test": ("t10k", "test")}
 
 
 def describe_images(folder: StrPath) -> OwnImages:
-    """Return what a task needs to know of the images of a folder.
-
-    Raises:
-        UsageError: if the folder has neither layout, fewer than two classes, or an empty split.
-        DamagedError: if a file is damaged, or images differ in size or are not square.
-    """
+    """Return what a task needs to know of the images of a folder."""
     train, test, classes = read_own_images(str(Path(folder).expanduser().resolve()))
     pixels = train.pixels.astype(np.float64) / 255
     mean, std = pixels.mean(axis=(0, 2, 3)), pixels.std(axis=(0, 2, 3))
@@ -54,12 +49,7 @@ def describe_images(folder: StrPath) -> OwnImages:
 
 
 def load_own_images(expected: OwnImages) -> LoadedImages:
-    """Return the images of a task.
-
-    Raises:
-        UsageError: as :func:`describe_images`, or if the folder has other images by now.
-        DamagedError: as :func:`describe_images`.
-    """
+    """Return the images of a task."""
     found = read_own_images(expected.data)
     sha256 = _fingerprint(*found)
     if sha256 != expected.data_sha256:
@@ -72,12 +62,7 @@ def load_own_images(expected: OwnImages) -> LoadedImages:
 
 @functools.lru_cache(maxsize=1)
 def read_own_images(folder: str) -> LoadedImages:
-    """Return the images of a folder in either layout; the last ones stay in memory.
-
-    Raises:
-        UsageError: as :func:`describe_images`.
-        DamagedError: as :func:`describe_images`.
-    """
+    """Return the images of a folder in either layout; the last ones stay in memory."""
     root = Path(folder)
     found = _read_idx(root) or _read_pictures(root)
     if found is None:

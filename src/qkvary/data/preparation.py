@@ -77,23 +77,7 @@ def prepare(
     workers: int | None = None,
     on_progress: OnProgress = lambda _bytes, _total, _note: None,
 ) -> PreparedData:
-    """Prepare a set at ``folder``, or resume its preparation; open a complete set.
-
-    Args:
-        source: The documents, at a fixed commit.
-        tokenizer: The tokenizer, which needs a separator.
-        folder: The folder of the set.
-        tokenizer_name: The name of the tokenizer.
-        workers: Threads; by default one per processor.
-        on_progress: Called after each block.
-
-    Raises:
-        UsageError: if there are no documents, one is not text, or ``folder`` holds another set.
-        BusyError: if another process prepares there.
-        ResourceError: if the disk is full, broken or not writable.
-        DamagedError: if earlier files were changed.
-        DownloadError: if the hub fails.
-    """
+    """Prepare a set at ``folder``, or resume its preparation; open a complete set."""
     make_directory(folder)
     foreign = sorted(path.name for path in folder.iterdir() if not _OWN_FILES.fullmatch(path.name))
     if foreign:
@@ -136,11 +120,9 @@ class _Group:
     """The record of one group, with all that is needed to resume after it."""
 
     stream: int
-    """The index of the stream in the source."""
     position: JsonValue
     """The position in the stream after the last document of the group."""
     ended: bool
-    """Whether the stream ends with this group."""
     stream_tokens: int
     """Training tokens of the stream up to the end of this group."""
     shards: Mapping[str, Sequence[int]]
@@ -177,12 +159,7 @@ class _Preparation:
         self._tokens, self._documents = tokens, documents
 
     def run(self, plan: Mapping[str, JsonValue], description: bytes) -> None:
-        """Prepare what is missing, and then write the manifest, which completes the set.
-
-        Args:
-            plan: The plan.
-            description: The file of the tokenizer.
-        """
+        """Prepare what is missing, and then write the manifest, which completes the set."""
         self._report()
         for number, stream in enumerate(self._source.streams):
             self._run_stream(number, stream)
@@ -232,11 +209,7 @@ class _Preparation:
         self._on_progress(self._bytes, self._source.total_bytes or 0, note)
 
     def _load(self) -> None:
-        """Load the records of existing groups.
-
-        Raises:
-            DamagedError: if a group was changed.
-        """
+        """Load the records of existing groups."""
         while (path := self._record()).is_file():
             changed = [path]
             with suppress(ValueError, TypeError, AttributeError):
@@ -349,11 +322,7 @@ class _Preparation:
         *,
         ended: bool,
     ) -> None:
-        """Write one group: its shards, then its record.
-
-        Raises:
-            ResourceError: if the disk is full, broken or not writable.
-        """
+        """Write one group: its shards, then its record."""
         files: dict[str, tuple[int, str]] = {}
         shards: dict[str, Sequence[int]] = {}
         for split, documents in pending.items():

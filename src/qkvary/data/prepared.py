@@ -54,16 +54,7 @@ class TokenSplit:
     """The documents of one split, concatenated."""
 
     def __init__(self, folder: Path, name: str, about: Mapping[str, Any]) -> None:
-        """Describe the split; files are opened on first use.
-
-        Args:
-            folder: The folder of the set.
-            name: The name of the split.
-            about: The manifest of the set.
-
-        Raises:
-            ValueError: if its counts are not those of its shards.
-        """
+        """Describe a split by the manifest of its set; files are opened on first use."""
         entry = about["splits"][name]
         tokens, documents = np.array(entry["shards"], dtype=np.int64).T
         self.tokens, self.documents = int(tokens.sum()), int(documents.sum())
@@ -94,19 +85,11 @@ class TokenSplit:
         return np.searchsorted(self.document_starts, places, side="right") - 1
 
     def read(self, start: int, count: int) -> NDArray[np.int64]:
-        """Return ``count`` tokens from ``start``, across shards.
-
-        Raises:
-            ValueError: if the range is not within the split.
-        """
+        """Return ``count`` tokens from ``start``, across shards."""
         return self.gather(np.array([start]), count)[0]
 
     def gather(self, starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Return rows of ``count`` tokens from each of ``starts``, ``[len(starts), count]``.
-
-        Raises:
-            ValueError: if a row is not within the split.
-        """
+        """Return rows of ``count`` tokens from each of ``starts``, ``[len(starts), count]``."""
         places = np.asarray(starts, dtype=np.int64)
         if places.size and (places.min() < 0 or places.max() + count > self.tokens):
             raise ValueError(
@@ -140,7 +123,6 @@ class PreparedData:
     fingerprint: str
     """The sha256 of all tokens, document starts and the tokenizer, independent of the folder."""
     tokenizer: Tokenizer
-    """The tokenizer of the set."""
     splits: Mapping[str, TokenSplit]
     """``train``, ``validation`` and optionally ``test``."""
     about: Mapping[str, Any]
@@ -168,11 +150,7 @@ def is_prepared(path: Path) -> bool:
 
 
 def stored_plan(folder: Path) -> Any:
-    """Return the plan of the set in a folder, complete or not, or ``None``.
-
-    Raises:
-        DamagedError: if it was changed.
-    """
+    """Return the plan of the set in a folder, complete or not, or ``None``."""
     if (folder / MANIFEST_NAME).is_file():
         return read_manifest(folder).about.get("plan")
     path = folder / PLAN_FILE
@@ -185,11 +163,7 @@ def stored_plan(folder: Path) -> Any:
 
 
 def read_fingerprint(path: Path) -> str:
-    """Return the recorded fingerprint of a set without verifying its files.
-
-    Raises:
-        DamagedError: if the manifest is missing or changed, or is not that of a set.
-    """
+    """Return the recorded fingerprint of a set without verifying its files."""
     found = read_manifest(path).about.get("fingerprint")
     if not isinstance(found, str):
         raise DamagedError(f"expected a prepared set of documents in {path}, got something else")
@@ -201,16 +175,7 @@ def open_prepared(
 ) -> PreparedData:
     """Open a set and verify every file that changed since its last verification.
 
-    Args:
-        path: The folder.
-        verify: Whether to compare the sha256 of files; sizes are always compared.
-        tokenizer: The tokenizer of the set, if already loaded.
-
-    Raises:
-        UsageError: if the folder does not exist, or the preparation is not complete.
-        DamagedError: if a file is missing or changed; the message names it.
-        NewerFormatError: if a newer qkvary wrote it.
-        UnsafeError: if the manifest names a file outside of the folder.
+    Without ``verify``, sizes are compared, but not the sha256.
     """
     path = read_path(path, "the path of a prepared set")
     if not (path / MANIFEST_NAME).is_file():
@@ -253,7 +218,20 @@ def _assemble(
                     raise ValueError(f"{file} should have {size:,} bytes")
     if fingerprint_of(manifest, about) != about["fingerprint"]:
         raise ValueError("its fingerprint does not match")
-    _check_described(about)
+    # Fields that only describe the set; those of a forged manifest raise an error.
+    source, overlap, described = about["plan"]["source"], about["overlap"], about["tokenizer"]
+    numbers = [
+        *overlap["repeated_documents"].values(),
+        *overlap["shared_documents"].values(),
+        *(one["max_tokens"] or 0 for one in source["streams"] if one["split"] != ""),
+        described["vocabulary"],
+    ]
+    rule, files = source["held_out"], source["files"]
+    if rule is not None:
+        numbers += [rule["share"], len(rule["rule"])]
+    if isinstance(files, dict) and "cut" in files:
+        numbers.append(files["cut"])
+    math.fsum((*numbers, len(described["name"])))
     return PreparedData(
         path=path,
         fingerprint=about["fingerprint"],
@@ -261,23 +239,6 @@ def _assemble(
         splits=MappingProxyType(splits),
         about=about,
     )
-
-
-def _check_described(about: Mapping[str, Any]) -> None:
-    """Check the fields that only describe the set; a forged manifest raises an error."""
-    source, overlap, tokenizer = about["plan"]["source"], about["overlap"], about["tokenizer"]
-    numbers = [
-        *overlap["repeated_documents"].values(),
-        *overlap["shared_documents"].values(),
-        *(one["max_tokens"] or 0 for one in source["streams"] if one["split"] != ""),
-        tokenizer["vocabulary"],
-    ]
-    rule, files = source["held_out"], source["files"]
-    if rule is not None:
-        numbers += [rule["share"], len(rule["rule"])]
-    if isinstance(files, dict) and "cut" in files:
-        numbers.append(files["cut"])
-    math.fsum((*numbers, len(tokenizer["name"])))
 
 
 def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:

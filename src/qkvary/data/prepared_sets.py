@@ -44,11 +44,7 @@ _HELD_OUT = ("validation", "test")
 
 
 def default_folder(name: str, tokenizer: str) -> Path:
-    """Return the default folder of a set: ``data/<name>-<tokenizer>`` of the cache.
-
-    Raises:
-        UsageError: if the user has no cache directory.
-    """
+    """Return the default folder of a set: ``data/<name>-<tokenizer>`` of the cache."""
     cache = cache_directory()
     if cache is None:
         raise UsageError(
@@ -59,46 +55,30 @@ def default_folder(name: str, tokenizer: str) -> Path:
 
 
 def find_prepared(reference: str) -> Path:
-    """Return the folder of a prepared set without opening it.
-
-    Args:
-        reference: Its path, or ``name/tokenizer`` of a set in the cache; ``name`` alone means
-            ``name/gpt2``.
-
-    Raises:
-        UsageError: if it does not exist; the message says how to prepare it.
-    """
+    """Return the folder of a set by its path, ``name/tokenizer``, or ``name`` alone for GPT-2's."""
     path = Path(reference).expanduser()
     if is_prepared(path):
         return path
     reference = canonical_reference(reference)
     name, _, tokenizer = reference.partition("/")
     tokenizer = tokenizer or DEFAULT_TOKENIZER
-    if name and "/" not in tokenizer and not path.exists():
-        folder = default_folder(name, plain_name(tokenizer))
-        if is_prepared(folder):
-            return folder
-        known = name in CORPORA
+    if not name or "/" in tokenizer or path.exists():
+        raise UsageError(
+            f"expected a prepared set, got {reference}: run `qkvary data prepare {reference}` and "
+            "give its folder"
+        )
+    folder = default_folder(name, plain_name(tokenizer))
+    if not is_prepared(folder):
+        advice = f": run `qkvary data prepare {name} --tokenizer {tokenizer}`"
         raise UsageError(
             f"expected a prepared set, got {reference}, which is neither a folder nor in the cache"
-            + (f": run `qkvary data prepare {name} --tokenizer {tokenizer}`" if known else "")
+            f"{advice if name in CORPORA else ''}"
         )
-    raise UsageError(
-        f"expected a prepared set, got {reference}: run `qkvary data prepare {reference}` and "
-        "give its folder"
-    )
+    return folder
 
 
 def ensure_prepared(reference: str) -> Path:
-    """Return the folder of a prepared set; prepare it first if it belongs to a named corpus.
-
-    Args:
-        reference: As for :func:`find_prepared`.
-
-    Raises:
-        UsageError: if neither the set nor the corpus exists.
-        QkvaryError: as :func:`prepare_corpus`.
-    """
+    """Return the folder of a prepared set; prepare it first if it belongs to a named corpus."""
     try:
         return find_prepared(reference)
     except UsageError:
@@ -119,24 +99,10 @@ def prepare_corpus(
     workers: int | None = None,
     on_progress: OnProgress = lambda _bytes, _total, _note: None,
 ) -> PreparedData:
-    """Prepare a corpus, or open the existing set.
+    """Prepare a corpus, a file, a folder or ``hf:owner/name``, or open the existing set.
 
-    Args:
-        name: As for :func:`open_source`: a corpus, a file, a folder, or ``hf:owner/name``.
-        tokenizer: As for :func:`load_tokenizer`.
-        choices: Options of the source.
-        out: The folder of the set; by default ``default_folder``.
-        separator: The token after every document, if the tokenizer's file does not name it.
-        by_content: Whether the folder's name always depends on the documents too; that of a file
-            or folder does if another one has the name.
-        workers: As for :func:`prepare`.
-        on_progress: As for :func:`prepare`.
-
-    Raises:
-        ValueError: for less than one worker.
-        UsageError: if the corpus or tokenizer does not exist.
-        BusyError: if another process prepares the same set.
-        QkvaryError: as :func:`prepare`.
+    The default folder is named after the documents too if ``by_content``, and for a file or folder
+    if another one has the name.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")
@@ -184,17 +150,7 @@ def _parts_of(files: JsonValue) -> dict[str, Any]:
 
 
 def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -> None:
-    """Check that a prepared set is the expected one; prepare it if its text is on this machine.
-
-    Args:
-        reference: As for :func:`find_prepared`.
-        sha256: The expected fingerprint.
-        report: Called with a message before the set is prepared.
-
-    Raises:
-        UsageError: if it is another set, or cannot be prepared.
-        QkvaryError: as :func:`ensure_prepared`.
-    """
+    """Check that a prepared set is the expected one; prepare it if its text is on this machine."""
     corpus = CORPORA.get(canonical_reference(reference).partition("/")[0])
     if corpus is not None and (corpus.local is None or Path(reference).expanduser().exists()):
         # The text on the hub may be longer, and would give another set.
@@ -224,100 +180,67 @@ def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -
     )
 
 
-def find_or_prepare(
-    reference: str,
-    tokenizer: str | None,
-    *,
-    default: str,
-    warn: Callable[[str], None],
-    on_progress: OnProgress = lambda _bytes, _total, _note: None,
-) -> PreparedData:
-    """Return the existing set of a text, or prepare it.
-
-    Args:
-        reference: As for :func:`open_source`; the folder of a set, or ``name`` or
-            ``name/tokenizer`` of one in the cache.
-        tokenizer: As for :func:`load_tokenizer`, if the user named one.
-        default: The tokenizer otherwise.
-        warn: Called with a message if the reused set has a token limit.
-        on_progress: As for :func:`prepare`.
-
-    Raises:
-        UsageError: if the text, set or tokenizer does not exist, or a tokenizer is named with a
-            set.
-        QkvaryError: as :func:`prepare_corpus`.
-    """
-    found, reference, tokenizer = _find(reference, tokenizer, default, warn)
-    if found is not None:
-        return found
-    by_content = reference not in CORPORA
-    return prepare_corpus(reference, tokenizer, by_content=by_content, on_progress=on_progress)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSet:
     """The set of a text, whether or not it is prepared yet."""
 
     name: str
-    """The name of the set."""
     vocabulary: int
-    """The size of its vocabulary."""
     folder: str = ""
     """The folder of the set, if it is prepared."""
     fingerprint: str = ""
-    """sha256 of the set, if it is prepared."""
     has_test: bool = True
     """Whether the set has a test split; without one, the validation split is scored at the end."""
     data: PreparedData | None = None
     """The set, if it is prepared."""
     text_bytes: int | None = None
     """The bytes of the text, if they are known and the set is not prepared."""
-
-    @property
-    def problem(self) -> str | None:
-        """A problem of the set, or None."""
-        return None if self.data is None else find_share_error(self.data)
+    problem: str | None = None
 
     @classmethod
     def of(cls, data: PreparedData) -> Self:
         """Return the plan of a set that is already prepared."""
         return cls(
             name=data.name,
-            vocabulary=data.tokenizer.vocabulary,
+            vocabulary=data.vocabulary,
             folder=str(data.path.resolve()),
             fingerprint=data.fingerprint,
             has_test="test" in data.splits,
             data=data,
+            problem=find_share_error(data),
         )
 
 
-def plan_set(
-    reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
+def find_set(
+    reference: str,
+    tokenizer: str | None,
+    *,
+    default: str,
+    warn: Callable[[str], None],
+    on_progress: OnProgress | None = None,
 ) -> PlannedSet:
-    """Return the set that :func:`find_or_prepare` would return, without writing or downloading.
+    """Return the existing set of a text; otherwise prepare it, or only plan it without progress.
 
-    The arguments are those of that function.
-
-    Raises:
-        UsageError: if the text, set or tokenizer does not exist, or the vocabulary depends on
-            documents that are not on this machine.
+    The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
+    cache. A plan writes and downloads nothing.
     """
     found, reference, tokenizer = _find(reference, tokenizer, default, warn)
-    if found is None:
-        source = open_source(reference)
-        folder = _choose_folder(source, tokenizer, by_content=reference not in CORPORA)
-        if not is_prepared(folder):
-            if tokenizer == "characters" and source.pin is not None:
-                raise UsageError(
-                    "expected a text on this machine for the alphabet of a plan, got "
-                    f"{reference}: prepare it first"
-                )
-            vocabulary = count_tokens(tokenizer, documents=source.documents())
-            return PlannedSet(
-                name=source.name, vocabulary=vocabulary, data=None, text_bytes=source.total_bytes
-            )
-        found = open_prepared(folder)
-    return PlannedSet.of(found)
+    by_content = reference not in CORPORA
+    if found is None and on_progress is not None:
+        found = prepare_corpus(reference, tokenizer, by_content=by_content, on_progress=on_progress)
+    if found is not None:
+        return PlannedSet.of(found)
+    source = open_source(reference)
+    folder = _choose_folder(source, tokenizer, by_content=by_content)
+    if is_prepared(folder):
+        return PlannedSet.of(open_prepared(folder))
+    if tokenizer == "characters" and source.pin is not None:
+        raise UsageError(
+            f"expected a text on this machine for the alphabet of a plan, got {reference}: prepare "
+            "it first"
+        )
+    vocabulary = count_tokens(tokenizer, documents=source.documents())
+    return PlannedSet(name=source.name, vocabulary=vocabulary, text_bytes=source.total_bytes)
 
 
 def _find(
@@ -344,7 +267,11 @@ def _find(
     tokenizer = tokenizer or default
     found = _find_reusable(reference, tokenizer)
     if found is not None:
-        _warn_of_limit(found, reference, warn)
+        streams, corpus = found.about["plan"]["source"]["streams"], CORPORA.get(reference)
+        limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
+        limit = next(limits, None)
+        if limit is not None and (corpus is None or limit != corpus.max_tokens):
+            warn(f"reusing {found.path}, prepared with --max-tokens {limit:,}")
     return found, reference, tokenizer
 
 
@@ -415,14 +342,6 @@ def _is_same_tokenizer(data: PreparedData, reference: str) -> bool:
         return load_tokenizer(reference, separator=separator).describe() == stored
     except UsageError:
         return False
-
-
-def _warn_of_limit(data: PreparedData, reference: str, warn: Callable[[str], None]) -> None:
-    streams, corpus = data.about["plan"]["source"]["streams"], CORPORA.get(reference)
-    limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
-    limit = next(limits, None)
-    if limit is not None and (corpus is None or limit != corpus.max_tokens):
-        warn(f"reusing {data.path}, prepared with --max-tokens {limit:,}")
 
 
 def find_share_error(data: PreparedData) -> str | None:

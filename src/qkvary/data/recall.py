@@ -46,18 +46,7 @@ def draw_recall(
     the pairs each key is queried once, at an even distance ``2 g`` from their end. The distances
     of the pairs are drawn in the order of the pairs, without replacement, with probabilities
     proportional to ``(g + 1) ** (power - 1)``. A larger ``count`` begins with the sequences of a
-    smaller one.
-
-    Args:
-        seed: The seed.
-        length: Tokens per sequence.
-        pairs: Key-value pairs per sequence.
-        vocabulary: Distinct tokens.
-        power: Exponent of the distances; 1 for uniform ones.
-        split: The split.
-        count: The number of sequences.
-
-    The sizes are those that ``tasks.config.RecallTaskConfig`` allows.
+    smaller one. The sizes are those that ``tasks.config.RecallTaskConfig`` allows.
     """
     purpose = ("recall", seed, length, pairs, vocabulary, str(power), split)
     drawn = [
@@ -124,11 +113,6 @@ def score_positions(length: int, pairs: int, power: float) -> float:
     ring with the probability ``integral of r_g exp(-r_g t) P(n of the other clocks rang before t)
     dt``. Every pair is queried once, so that the accuracy is the mean over pairs of the largest of
     these at each distance.
-
-    Args:
-        length: Tokens per sequence.
-        pairs: Key-value pairs per sequence.
-        power: Exponent of the distances.
     """
     rates = np.arange(1, (length - 2 * pairs) // 2 + 1) ** (power - 1.0)
     # With t = exp(s), the integrand is smooth and vanishes at both ends: equal steps suffice.

@@ -17,42 +17,24 @@ from qkvary.data.prepared import TokenSplit
 
 Words = NDArray[np.uint64]
 ROUNDS = 10
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31)
 LARGEST_COUNT = 2**62
 Rows = NDArray[np.int64]
 
 
 def random_words(count: int, *purpose: str | int) -> Words:
-    """Draw uniform 64-bit words.
-
-    Args:
-        count: The number of words.
-        purpose: A name and any numbers; every purpose has its own stream.
-    """
+    """Return uniform 64-bit words; every purpose, a name and any numbers, has its own stream."""
     digest = hashlib.sha256("\n".join(map(str, purpose)).encode()).digest()
     seed = np.random.SeedSequence(int.from_bytes(digest, "big"))
     return np.random.PCG64(seed).random_raw(count)
 
 
 def random_indices(count: int, below: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Draw ``count`` independent indices, uniform in ``[0, below)`` up to ``below / 2**64``.
-
-    Args:
-        count: The number of indices.
-        below: The exclusive upper bound.
-        purpose: As in ``random_words``.
-    """
+    """Draw ``count`` independent indices, uniform in ``[0, below)`` up to ``below / 2**64``."""
     return (random_words(count, *purpose) % np.uint64(below)).astype(np.int64)
 
 
 def permutation(count: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Return a uniformly random permutation of ``range(count)``.
-
-    Args:
-        count: The number of indices.
-        purpose: As in ``random_words``.
-    """
+    """Return a uniformly random permutation of ``range(count)``."""
     return np.argsort(random_words(count, *purpose), kind="stable").astype(np.int64)
 
 
@@ -61,15 +43,8 @@ def epoch_batch(
 ) -> NDArray[np.int64]:
     """Return the indices of the examples of one step; an epoch drops its last partial batch.
 
-    Args:
-        count: Number of examples.
-        batch_size: Examples per batch.
-        step: Counted from 0 over all epochs.
-        seed: Seed of the order; every epoch has another one.
-        what: Name of the examples; each has its own orders.
-
-    Raises:
-        ValueError: if a batch is larger than an epoch.
+    Steps count from 0 over all epochs; every seed, epoch and ``what`` (a name of the examples) has
+    its own order.
     """
     per_epoch = count // batch_size
     if per_epoch < 1:
@@ -86,20 +61,12 @@ def _order(count: int, what: str, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Return where a permutation of ``range(count)`` maps indices.
+    """Return where a permutation of ``range(count)`` maps indices; every purpose has its own.
 
     No order is stored: a Feistel network permutes the next power of two, and results outside of the
     range are permuted again. The cost of an index does not depend on ``count``.
 
     Source: Luby and Rackoff 1988 (the network); Black and Rogaway 2002 (cycle walking).
-
-    Args:
-        indices: Indices in ``range(count)``, of any shape.
-        count: The size of the range.
-        purpose: A name and any numbers; every purpose has its own order.
-
-    Raises:
-        ValueError: if an index is out of range.
     """
     given = np.asarray(indices, dtype=np.int64)
     if not 1 <= count <= LARGEST_COUNT:
@@ -111,18 +78,17 @@ def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDA
         return given.copy()
     keys = random_words(ROUNDS, *purpose)
     words = given.astype(np.uint64).ravel()
-    limit = np.uint64(count)
     outside = np.arange(words.size)
     while outside.size:
         words[outside] = _permute(words[outside], bits, keys)
-        outside = outside[words[outside] >= limit]
+        outside = outside[words[outside] >= count]
     return words.astype(np.int64).reshape(given.shape)
 
 
 def _permute(words: Words, bits: int, keys: Words) -> Words:
-    low_bits = np.uint64(bits // 2)
-    low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
-    high_mask = (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1)
+    half = bits // 2
+    low_bits, low_mask = np.uint64(half), np.uint64(2**half - 1)
+    high_mask = np.uint64(2 ** (bits - half) - 1)
     low, high = words & low_mask, words >> low_bits
     for number, key in enumerate(keys):
         if number % 2:
@@ -135,9 +101,9 @@ def _permute(words: Words, bits: int, keys: Words) -> Words:
 def _mixed(words: Words, key: np.uint64) -> Words:
     """Mix all bits: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
     mixed = words + key
-    mixed = (mixed ^ (mixed >> _THIRTY)) * _FIRST
-    mixed = (mixed ^ (mixed >> _TWENTY_SEVEN)) * _SECOND
-    return mixed ^ (mixed >> _THIRTY_ONE)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +116,6 @@ class PackedRows:
     """
 
     split: TokenSplit
-    """The split that provides the tokens."""
     context: int
     """Tokens per row that the network sees."""
 
@@ -184,7 +149,6 @@ class PaddedRows:
     """One document per row, truncated to ``context + 1`` tokens and padded with the separator."""
 
     split: TokenSplit
-    """The split that provides the documents."""
     context: int
     """Tokens per row that the network sees."""
     separator: int
@@ -216,15 +180,7 @@ class PaddedRows:
 def rows_of_step(
     step: int, batch_size: int, *, rows: int, seed: int, chosen: slice = slice(None)
 ) -> Rows:
-    """Return the row numbers of the batch of a step.
-
-    Args:
-        step: The step, from 0.
-        batch_size: Rows of the global batch.
-        rows: Rows per epoch.
-        seed: The seed of the order.
-        chosen: The part of the batch to return, for a process that shares it.
-    """
+    """Return the row numbers of the batch of a step, or the ``chosen`` part of it."""
     numbers = step * batch_size + np.arange(batch_size, dtype=np.int64)[chosen]
     epochs, places = np.divmod(numbers, rows)
     found = np.empty_like(places)

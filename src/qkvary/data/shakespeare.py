@@ -34,11 +34,7 @@ class EncodedText:
 
 
 def read_text(packed: bytes) -> str:
-    """Decompress the packaged file and verify its checksum.
-
-    Raises:
-        DamagedError: if it cannot be decompressed or is another text.
-    """
+    """Decompress the packaged file and verify its checksum."""
     advice = "reinstall qkvary"
     try:
         raw = lzma.decompress(packed)

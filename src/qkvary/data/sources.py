@@ -63,7 +63,6 @@ class Source:
 
     name: str
     streams: Sequence[Stream]
-    """The streams, in order."""
     rule: HeldOut | None = None
     """The rule that assigns documents of streams without a split."""
     total_bytes: int | None = None
@@ -113,11 +112,7 @@ class SourceOptions:
         return read_count(self.max_tokens, "max_tokens")
 
     def share(self, default: float) -> float:
-        """Return the share to hold out.
-
-        Raises:
-            UsageError: if no documents would remain on a side.
-        """
+        """Return the share to hold out."""
         share = default if self.held_out is None else self.held_out
         if not 0.0 < share < 1.0:
             raise UsageError(f"expected a share between 0 and 1 to hold out, got {share}")
@@ -125,15 +120,11 @@ class SourceOptions:
 
 
 def find_source(path: Path, choices: SourceOptions | None = None) -> Source:
-    """Return the documents of a file or folder.
-
-    Raises:
-        UsageError: if there are none, or the options do not fit.
-    """
+    """Return the documents of a file or folder."""
     chosen = choices or SourceOptions()
     name = chosen.name or default_name(path)
-    parts = _find_parts(path, chosen)
-    listed = _list_parts(path, parts)
+    parts = find_parts(path, chosen)
+    listed = describe_parts(path, parts)
     files = [file for some in parts.values() for file in some]
     packed = any(file.suffix.lower() == ".gz" or kind_of(file) == "parquet" for file in files)
     total = None if packed else sum(file.stat().st_size for file in files)
@@ -167,18 +158,25 @@ def default_name(path: Path) -> str:
     return path.resolve().name if path.is_dir() else path.name.partition(".")[0]
 
 
-def list_source_files(path: Path) -> JsonValue:
-    """Return the files that ``find_source`` uses, as in the manifest, without reading documents.
+def describe_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> dict[str, JsonValue]:
+    """Return name, size, and a checksum or modification time of each file of a source.
 
-    Raises:
-        UsageError: if there are none.
+    A file outside of the folder is listed by its own name. The checksum detects edits, but not
+    tampering.
     """
-    return _list_parts(path, _find_parts(path, SourceOptions()))
-
-
-def _list_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> dict[str, JsonValue]:
     folder = path if path.is_dir() else path.parent
-    return {split or "documents": _describe_files(files, folder) for split, files in parts.items()}
+    described: dict[str, JsonValue] = {}
+    for split, files in parts.items():
+        is_exact = sum(file.stat().st_size for file in files) <= EXACT_BYTES
+        described[split or "documents"] = [
+            [
+                file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.name,
+                file.stat().st_size,
+                f"{zlib.crc32(file.read_bytes()):08x}" if is_exact else file.stat().st_mtime_ns,
+            ]
+            for file in files
+        ]
+    return described
 
 
 def _find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
@@ -242,7 +240,7 @@ def cut_source(
     return Source(name=name, streams=streams, files={"cut": 1.0 - share, "files": files})
 
 
-def _find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path]]:
+def find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path]]:
     """Return the files of each split; ``None`` for those that a rule splits."""
     split = _split_parts(path) if path.is_dir() else {}
     comes_split = "train" in split and (len(split) > 1 or choices.validation is not None)
@@ -293,11 +291,7 @@ def _split_parts(folder: Path) -> dict[str, list[Path]]:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return a file, or all document files of a folder, sorted.
-
-    Raises:
-        UsageError: if there are none.
-    """
+    """Return a file, or all document files of a folder, sorted."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -315,27 +309,6 @@ def list_files(path: Path) -> list[Path]:
 
 
 def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
-    """Yield the documents of files and folders: JSONL, Parquet, or text split at ``<|endoftext|>``.
-
-    Raises:
-        UsageError: if there are none, or one cannot be read.
-    """
+    """Yield the documents of files and folders."""
     files = [file for path in paths for file in list_files(path)]
     return FileDocuments(files=files).read()
-
-
-def _describe_files(files: Sequence[Path], folder: Path) -> JsonValue:
-    """Return names, sizes, and a checksum or modification time of each file.
-
-    A file outside of the folder is listed by its own name. The checksum detects edits, but not
-    tampering.
-    """
-    is_exact = sum(file.stat().st_size for file in files) <= EXACT_BYTES
-    return [
-        [
-            file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.name,
-            file.stat().st_size,
-            f"{zlib.crc32(file.read_bytes()):08x}" if is_exact else file.stat().st_mtime_ns,
-        ]
-        for file in files
-    ]

@@ -12,7 +12,6 @@ from typing import Literal
 from qkvary.storage.jsonvalues import JsonValue
 
 DataSplit = Literal["train", "validation", "test"]
-"""The names of the splits of a data set."""
 
 MAX_SHARE_ERROR = 2.0
 """The largest accepted ratio between the actual and the requested share of bytes."""
@@ -25,7 +24,6 @@ class HeldOut:
     """A share of the documents for validation."""
 
     share: float
-    """The share of the documents, between 0 and 1."""
     highest: int | None = None
     """The largest digest that is held out; derived from the share if None."""
 
@@ -42,15 +40,7 @@ class HeldOut:
 
 
 def make_held_out(share: float, digests: Collection[int]) -> HeldOut | None:
-    """Return the rule for documents, exact for few documents.
-
-    Args:
-        share: The share of the documents.
-        digests: The digests of all documents, or of more than ``MAX_EXACT_DOCUMENTS``.
-
-    Returns:
-        ``None`` if there is only one distinct document.
-    """
+    """Return the rule for documents, exact for few documents; ``None`` if only one is distinct."""
     if len(digests) > MAX_EXACT_DOCUMENTS:
         return HeldOut(share=share)
     found = {*digests}
@@ -61,13 +51,7 @@ def make_held_out(share: float, digests: Collection[int]) -> HeldOut | None:
 
 
 def share_error(share: float, held_out: int, rest: int) -> float:
-    """Return the factor by which the held-out share of the bytes is too large or too small.
-
-    Args:
-        share: The requested share.
-        held_out: Bytes for validation.
-        rest: Bytes that are not.
-    """
+    """Return the factor by which the held-out share of the bytes is too large or too small."""
     if not held_out:
         return math.inf
     found = held_out / (held_out + rest)

@@ -39,12 +39,7 @@ _CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 
 
 def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
-    """Return the folder or archive of the data set, in ``folder`` or its parent.
-
-    Args:
-        folder: The data set's folder below a data root.
-        stem: The name of the archive without its ending, which is also the folder inside.
-    """
+    """Return the folder ``stem`` or the archive of it, in ``folder`` or its parent."""
     roots = (folder, folder / stem, folder.parent / stem)
     archives = (base / f"{stem}{end}" for base in (folder, folder.parent) for end in ARCHIVES)
     folders = (root for root in roots if (root / _CLASSES).is_file())
@@ -55,23 +50,24 @@ def read_tiny_imagenet(place: Path, *, classes: int, size: int, digest: str) -> 
     """Return the training and the validation images; the test images have no labels.
 
     A label is the index of its class in ``wnids.txt``. Grey images become three equal channels.
-
-    Args:
-        place: The folder or archive.
-        classes: Classes that it must have.
-        size: Rows and columns that each image must have.
-        digest: The expected :func:`digest_classes` of the first 20 classes.
-
-    Raises:
-        UsageError: if Pillow is not installed, or the archive is not a regular file.
-        DamagedError: if a file is missing, not a JPEG of that size, or of another data set.
     """
     require("PIL")
-    files = dict(_walk_folder(place) if place.is_dir() else _read_archive(place))
-    labels = _read_classes(files, classes, place)
+    if place.is_dir():
+        named = {path.relative_to(place).as_posix(): path for path in place.rglob("*")}
+        files = {
+            name: read_file(path, limit=LARGEST_MEMBER)
+            for name, path in named.items()
+            if _is_wanted(name)
+        }
+    else:
+        files = dict(_read_archive(place))
+    wnids = _read_text(files, _CLASSES, place).split()
+    if len(wnids) != classes or len(set(wnids)) != classes:
+        raise DamagedError(f"expected {classes} classes in wnids.txt of {place}, got {len(wnids)}")
+    labels = {wnid: label for label, wnid in enumerate(wnids)}
     train = sorted(name for name in files if name.startswith("train/"))
     validation = _read_annotations(files, place)
-    found = digest_classes(files, list(labels)[:DIGESTED_CLASSES], validation)
+    found = digest_classes(files, wnids[:DIGESTED_CLASSES], validation)
     if found != digest:
         raise DamagedError(
             f"expected the first {DIGESTED_CLASSES} classes of Tiny ImageNet with sha256 "
@@ -87,13 +83,7 @@ def read_tiny_imagenet(place: Path, *, classes: int, size: int, digest: str) -> 
 def digest_classes(
     files: Mapping[str, bytes], classes: Sequence[str], validation: Mapping[str, str]
 ) -> str:
-    """Return one sha256 of all images of some classes, by name.
-
-    Args:
-        files: Contents by path.
-        classes: The classes.
-        validation: The class of each validation image.
-    """
+    """Return one sha256 of all images of some classes, by name."""
     chosen = set(classes)
     names = [name for name in files if name.startswith("train/") and name.split("/")[1] in chosen]
     names += [name for name, wnid in validation.items() if wnid in chosen]
@@ -108,13 +98,6 @@ def _is_wanted(name: str) -> bool:
     is_train = len(parts) == 4 and (parts[0], parts[2]) == ("train", "images")
     is_image = is_train or (len(parts) == 3 and parts[:2] == ["val", "images"])
     return is_image and name.endswith(".JPEG")
-
-
-def _walk_folder(root: Path) -> Iterator[tuple[str, bytes]]:
-    for path in root.rglob("*"):
-        name = path.relative_to(root).as_posix()
-        if _is_wanted(name):
-            yield name, read_file(path, limit=LARGEST_MEMBER)
 
 
 class _BoundedReader(io.BufferedReader):
@@ -174,13 +157,6 @@ def _members(path: Path) -> Iterator[tuple[str, int, Callable[[int], bytes]]]:
             # The archive would keep the headers of all members; its type stub lacks this attribute.
             cast("Any", archive).members.clear()
             reader.left = _BoundedReader.left
-
-
-def _read_classes(files: Mapping[str, bytes], count: int, place: Path) -> dict[str, int]:
-    found = _read_text(files, _CLASSES, place).split()
-    if len(found) != count or len(set(found)) != count:
-        raise DamagedError(f"expected {count} classes in wnids.txt of {place}, got {len(found)}")
-    return {wnid: label for label, wnid in enumerate(found)}
 
 
 def _read_annotations(files: Mapping[str, bytes], place: Path) -> dict[str, str]:

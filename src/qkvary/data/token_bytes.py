@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from qkvary.data.tokenizers import Tokenizer
 
 NONE = -1
-"""The index of a missing token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +27,12 @@ class TokenBytes:
     ``NONE``."""
 
     def of(self, tokens: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the bytes of each token.
-
-        Args:
-            tokens: The tokens.
-            before: The token before each of them.
-        """
+        """Return the bytes of each token."""
         return np.where(before == self.opening, self.first[tokens], self.inside[tokens])
 
 
 def count_token_bytes(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> TokenBytes:
-    """Count the bytes of every token of a vocabulary.
-
-    Args:
-        tokenizer: The tokenizer.
-        marks: The result of ``find_boundary_tokens``.
-    """
+    """Count the bytes of every token of a vocabulary."""
     begin, separator = tokenizer.beginning, tokenizer.separator
     opening = separator if begin is None else begin
     return TokenBytes(
@@ -63,12 +52,7 @@ def find_boundary_tokens(tokenizer: Tokenizer, separator: int | None) -> NDArray
 
 
 def list_token_bytes(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> list[bytes]:
-    """Return the bytes that each token adds inside a document; empty for boundary tokens.
-
-    Args:
-        tokenizer: The tokenizer.
-        marks: The result of ``find_boundary_tokens``.
-    """
+    """Return the bytes that each token adds inside a document; empty for boundary tokens."""
     # After an ordinary token, no token loses its leading space.
     ordinary = (token for token in np.flatnonzero(~marks).tolist() if tokenizer.piece(token))
     return _token_bytes_after(tokenizer, marks, next(ordinary, None))

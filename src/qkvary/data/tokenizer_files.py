@@ -46,10 +46,6 @@ def load_tokenizer(
             indices.
         documents: The documents that define the alphabet of ``characters``.
         separator: The token after every document, if a file does not name it.
-
-    Raises:
-        UsageError: if the tokenizer does not exist.
-        DownloadError: if GPT-2's cannot be downloaded.
     """
     shortened = _SHORTENED.fullmatch(reference)
     if separator and (shortened or reference in NAMES):
@@ -85,12 +81,7 @@ def load_tokenizer(
 
 
 def count_tokens(reference: str, *, documents: Iterable[Document] = ()) -> int:
-    """Return the size of a tokenizer's vocabulary, without downloading GPT-2's.
-
-    Args:
-        reference: As for :func:`load_tokenizer`, which refuses the same.
-        documents: The documents that define the alphabet of ``characters``.
-    """
+    """Return the size of a tokenizer's vocabulary, without downloading GPT-2's."""
     shortened = _SHORTENED.fullmatch(reference)
     if reference == "gpt2" or shortened:
         return min(int(shortened[1]), GPT2_TOKENS) if shortened else GPT2_TOKENS
@@ -98,11 +89,7 @@ def count_tokens(reference: str, *, documents: Iterable[Document] = ()) -> int:
 
 
 def name_tokenizer(reference: str) -> str:
-    """Return the name of a tokenizer for folder names.
-
-    Raises:
-        UsageError: if its name has no usable character.
-    """
+    """Return the name of a tokenizer for folder names."""
     if reference in NAMES or _SHORTENED.fullmatch(reference):
         return reference
     path = Path(reference).expanduser().resolve()
@@ -112,11 +99,7 @@ def name_tokenizer(reference: str) -> str:
 
 
 def plain_name(text: str) -> str:
-    """Return a name that is safe in a path: letters and digits of any script, dots and dashes.
-
-    Raises:
-        UsageError: if no character is left.
-    """
+    """Return a name that is safe in a path: letters and digits of any script, dots and dashes."""
     # An accented letter is one character or two, and some scripts write vowels as marks.
     letters = unicodedata.normalize("NFC", text)
     kept = (one if one == "." or unicodedata.category(one)[0] in "LMN" else "-" for one in letters)
@@ -129,13 +112,7 @@ def plain_name(text: str) -> str:
 
 
 def load_gpt2() -> BytePairTokenizer:
-    """Load GPT-2's tokenizer.
-
-    Raises:
-        UsageError: if it is not on this machine, and downloads are switched off.
-        DamagedError: if a local file differs from the published one.
-        DownloadError: if it cannot be downloaded.
-    """
+    """Load GPT-2's tokenizer."""
     data, _ = load_published(
         "gpt2_bpe",
         _MERGES,

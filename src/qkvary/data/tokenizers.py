@@ -50,20 +50,11 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, including the beginning.
-
-        Raises:
-            ValueError: if the text cannot be encoded.
-        """
+        """Return the tokens of a text, including the beginning; ``ValueError`` if it has none."""
         ...
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
-        """Return the bytes that a token adds to a text.
-
-        Args:
-            token: A token of the vocabulary.
-            after: The token before it, which can remove a leading space.
-        """
+        """Return the bytes that a token adds; the token before it can remove a leading space."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -75,9 +66,6 @@ def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a document, with its beginning token or else its separator.
 
     A document with a beginning token has no separator: networks of llama2.c have never seen one.
-
-    Raises:
-        ValueError: if it cannot be encoded.
     """
     separator = tokenizer.separator if tokenizer.beginning is None else None
     return tokenizer.encode(text) + ([] if separator is None else [separator])
@@ -211,7 +199,7 @@ class PieceTokenizer:
             )
         if not all(map(math.isfinite, scores)):
             raise ValueError("expected finite scores, got one that is not")
-        self.pieces, self.scores = tuple(pieces), tuple(scores)
+        self.pieces, self.scores, self.vocabulary = tuple(pieces), tuple(scores), len(pieces)
         self.joins_spaces, self.adds_space = joins_spaces, adds_space
         self.beginning: int | None = 1 if adds_beginning else None
         self._starts = (1,) if adds_beginning else (None, 1, 2)
@@ -228,11 +216,6 @@ class PieceTokenizer:
             raise ValueError(
                 f"expected a token for each of 256 bytes, or for none, got {len(self._byte_tokens)}"
             )
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of pieces, including control tokens."""
-        return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
         """Return the beginning, if it is added, and the pieces of the text.
@@ -318,18 +301,13 @@ class PieceTokenizer:
 
 
 def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
-    """Build a tokenizer from its description.
-
-    Raises:
-        ValueError: if the description is invalid.
-    """
-    kind = description.get("kind")
+    """Build a tokenizer from its description; ``ValueError`` if it is invalid."""
+    kind, has_separator = description.get("kind"), description.get("has_separator") is True
     try:
         if kind == "bytes":
-            return ByteTokenizer(has_separator=_flag(description))
+            return ByteTokenizer(has_separator=has_separator)
         if kind == "characters":
-            alphabet = _text(description["alphabet"])
-            return CharacterTokenizer(alphabet, has_separator=_flag(description))
+            return CharacterTokenizer(_text(description["alphabet"]), has_separator=has_separator)
         if kind == "byte-pairs":
             return BytePairTokenizer(_text(description["merges"]))
         if kind == "library":
@@ -351,10 +329,6 @@ def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
         f"expected a tokenizer of a known kind, got {kind!r}; choices: characters, bytes, pieces, "
         "byte-pairs, library"
     )
-
-
-def _flag(description: Mapping[str, Any]) -> bool:
-    return description.get("has_separator") is True
 
 
 def _text(value: object) -> str:

@@ -17,7 +17,6 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 
 Language = Literal["de", "en"]
-"""The languages of Multi30k."""
 
 MULTI30K = "multi30k"
 URL = (
@@ -47,7 +46,6 @@ class Translations:
     """A corpus of sentences in two languages."""
 
     splits: Mapping[DataSplit, Sentences]
-    """The sentences of each split."""
     fingerprint: str
     """sha256 of the checksums of the files."""
 
@@ -65,11 +63,6 @@ def load_translations(
         data: ``multi30k``, a folder with files of the same names, or the common path of two files,
             each with the name of a language at the end: ``mine`` for ``mine.fr`` and ``mine.en``.
         languages: The two languages.
-
-    Raises:
-        UsageError: if a file does not exist, or is not on this machine and downloads are off.
-        DamagedError: if a file is not the published one, or not lines of UTF-8 that fit each other.
-        DownloadError: if a download fails.
     """
     if data != MULTI30K and not Path(data).is_dir():
         return _load_pair(data, languages)
@@ -81,29 +74,25 @@ def load_translations(
     splits: dict[DataSplit, Sentences] = {}
     sums: dict[str, str] = {}
     for split, stem in _STEMS.items():
-        lines: dict[str, tuple[str, ...]] = {}
-        places: dict[str, str] = {}
-        for language in _LANGUAGES:
-            name = f"{stem}.{language}.gz"
-            content, places[language] = _read(data, name)
-            lines[language] = _read_lines(content, places[language], limit=LARGEST_FILE)
-            sums[name] = hashlib.sha256(content).hexdigest()
-        _check_counts(lines, places)
-        splits[split] = lines
+        found = {language: _read(data, f"{stem}.{language}.gz") for language in _LANGUAGES}
+        splits[split] = _decode_pair(found, limit=LARGEST_FILE)
+        for language, (content, _) in found.items():
+            sums[f"{stem}.{language}.gz"] = hashlib.sha256(content).hexdigest()
     return Translations(splits=splits, fingerprint=fingerprint(sums))
 
 
-def _check_counts(lines: Sentences, places: Mapping[str, str]) -> None:
+def _decode_pair(found: Mapping[str, tuple[bytes, str]], *, limit: int) -> Sentences:
+    """Return the lines of files with their places, by language."""
+    lines = {name: _read_lines(*one, limit=limit) for name, one in found.items()}
     if len({len(some) for some in lines.values()}) > 1:
-        found = " and ".join(f"{len(lines[name]):,} in {where}" for name, where in places.items())
-        raise DamagedError(f"expected equally many lines in each language, got {found}")
+        counts = " and ".join(f"{len(lines[name]):,} in {at}" for name, (_, at) in found.items())
+        raise DamagedError(f"expected equally many lines in each language, got {counts}")
+    return lines
 
 
 def _load_pair(data: str, languages: tuple[str, ...]) -> Translations:
     """Return two files, whose last lines are held out."""
-    lines: dict[str, tuple[str, ...]] = {}
-    places: dict[str, str] = {}
-    sums: dict[str, str] = {}
+    found: dict[str, tuple[bytes, str]] = {}
     for language in languages:
         paths = [Path(f"{data}.{language}{end}") for end in ("", ".gz", ".xz")]
         path = next((one for one in paths if one.is_file()), None)
@@ -112,14 +101,16 @@ def _load_pair(data: str, languages: tuple[str, ...]) -> Translations:
                 f"expected the file {paths[0]} (or .gz, .xz), or a folder with the names of "
                 f"Multi30k at {data}, got neither"
             )
-        content, places[language] = read_file(path, limit=_LARGEST_OWN_FILE), str(path)
-        lines[language] = _read_lines(content, str(path), limit=_LARGEST_OWN_FILE)
-        sums[language] = hashlib.sha256("\n".join(lines[language]).encode()).hexdigest()
-    _check_counts(lines, places)
+        found[language] = read_file(path, limit=_LARGEST_OWN_FILE), str(path)
+    lines = _decode_pair(found, limit=_LARGEST_OWN_FILE)
     (total,) = {len(some) for some in lines.values()}
     held_out = total // HELD_OUT
     if not held_out:
         raise UsageError(f"expected at least {HELD_OUT} lines in {data}, got {total}")
+    sums = {
+        language: hashlib.sha256("\n".join(some).encode()).hexdigest()
+        for language, some in lines.items()
+    }
     ends = (0, total - 2 * held_out, total - held_out, total)
     bounds = zip(("train", "validation", "test"), ends[:-1], ends[1:], strict=True)
     return Translations(

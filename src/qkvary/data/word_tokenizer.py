@@ -22,22 +22,13 @@ class WordTokenizer:
     """The special tokens, then words by frequency, most frequent first."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        """Number the words.
-
-        Args:
-            words: Distinct words with the space before them, as of :func:`split_words`.
-        """
+        """Number distinct words, each with the space before it, as of :func:`split_words`."""
         self.words = (*SPECIALS, *words)
         self._numbers = {word: number for number, word in enumerate(self.words)}
 
     @classmethod
     def learn(cls, sentences: Iterable[str], *, min_count: int = 1) -> "WordTokenizer":
-        """Return the tokenizer of all words that occur often enough.
-
-        Args:
-            sentences: The text to learn from.
-            min_count: Occurrences from which a word gets a token; rarer ones are unknown.
-        """
+        """Return the tokenizer of all words that occur at least ``min_count`` times."""
         counts = Counter(word for sentence in sentences for word in split_words(sentence))
         # Words with equal counts are sorted, so that the order of the sentences does not matter.
         order = sorted(counts, key=lambda word: (-counts[word], word))

@@ -27,7 +27,7 @@ from torch.nn.modules import module
 from torch.nn.utils.parametrize import type_before_parametrizations
 from torch.utils.flop_counter import register_flop_formula
 
-from qkvary.storage.environment import cpu_vendor
+from qkvary.storage.environment import cpu_field
 
 LARGE = 2**23
 """Products with at least this many multiply-adds go to oneDNN; smaller ones save less than the call
@@ -36,7 +36,7 @@ costs."""
 # torch's compiler calls this operation; builds without oneDNN lack it.
 _PRODUCT: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _IS_ONEDNN_FASTER = (
-    torch.backends.cpu.get_cpu_capability() == "AVX512" and cpu_vendor() != "GenuineIntel"
+    torch.backends.cpu.get_cpu_capability() == "AVX512" and cpu_field("vendor_id") != "GenuineIntel"
 )
 _PLAIN = {Tensor, nn.Parameter}
 """The exact types that are multiplied by oneDNN; other subclasses of tensors, such as sharded ones,

@@ -26,7 +26,6 @@ DEFAULT_KEEP = 2
 """Default number of checkpoints to keep: the newest, and one more in case it is damaged."""
 
 Found = TypeVar("Found")
-"""Type of the value that a checkpoint is read as."""
 
 _STEP = re.compile(r"step-(\d{12})")
 
@@ -36,7 +35,6 @@ class FileContents:
     """The contents of a file to write."""
 
     size: int
-    """Number of bytes."""
     blocks: Iterable[bytes | memoryview]
     """The bytes in order, generated on demand."""
 
@@ -61,15 +59,7 @@ def checkpoint_directory(directory: Path, step: int, size: int) -> AbstractConte
     """Yield a temporary folder that becomes the checkpoint of a step when the block ends.
 
     Call ``write_checked`` for the files, ``write_manifest`` last, and ``keep_newest`` after the
-    block.
-
-    Args:
-        directory: The folder of the checkpoints, created if missing.
-        step: Step of the checkpoint.
-        size: Bytes that it needs.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable; older checkpoints remain.
+    block. If it fails, older checkpoints remain.
     """
     make_directory(directory)
     clean_leftovers(directory)
@@ -77,15 +67,7 @@ def checkpoint_directory(directory: Path, step: int, size: int) -> AbstractConte
 
 
 def write_checked(folder: Path, files: Mapping[str, FileContents]) -> dict[str, FileEntry]:
-    """Write files into a folder of ``checkpoint_directory``, and verify them by reading.
-
-    Returns:
-        Their entries for the manifest.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
-        DamagedError: if verification fails.
-    """
+    """Write files for ``checkpoint_directory``, verify them by reading, return their entries."""
     entries: dict[str, FileEntry] = {}
     for name, contents in files.items():
         digest = hashlib.sha256()
@@ -107,22 +89,14 @@ def _watched(
 def write_manifest(
     folder: Path, step: int, files: Mapping[str, FileEntry], about: Mapping[str, JsonValue]
 ) -> None:
-    """Write the manifest of a checkpoint.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
-    """
+    """Write the manifest of a checkpoint."""
     data = Manifest(files=files, about={**about, "step": step}).to_json()
     write_new_file(folder / MANIFEST_NAME, [data], len(data))
 
 
 def keep_newest(directory: Path, keep: int = DEFAULT_KEEP) -> None:
     """Remove all checkpoints but the newest ``keep``, at least 1."""
-    _remove(directory, stored_steps(directory)[keep:])
-
-
-def _remove(directory: Path, steps: Iterable[int]) -> None:
-    for step in steps:
+    for step in stored_steps(directory)[keep:]:
         remove_dir(step_folder(directory, step))
 
 
@@ -130,12 +104,7 @@ def _remove(directory: Path, steps: Iterable[int]) -> None:
 
 
 def step_manifest(directory: Path, step: int) -> Manifest:
-    """Return the manifest of a checkpoint.
-
-    Raises:
-        DamagedError: if there is none, or it belongs to another step.
-        UnsafeError: if it names a file outside the checkpoint.
-    """
+    """Return the manifest of a checkpoint."""
     path = step_folder(directory, step)
     manifest = read_manifest(path)
     if manifest.about.get("step") != step:
@@ -150,13 +119,9 @@ def find_newest(
     read: Callable[[int], Found],
     report: Callable[[str], None],
 ) -> Found | None:
-    """Return the newest valid checkpoint, or None if there are none.
+    """Return the newest valid checkpoint, or None if there are none; ``steps`` are newest first.
 
-    Args:
-        directory: The folder of the checkpoints.
-        steps: Steps of the checkpoints, newest first.
-        read: Reads a checkpoint; raises ``DamagedError`` if it is damaged.
-        report: Called with a message for each damaged checkpoint.
+    ``read`` raises ``DamagedError`` for a damaged checkpoint; ``report`` gets a message for each.
 
     Raises:
         NoValidCheckpointError: if all of them are damaged.
@@ -183,4 +148,5 @@ def keep_up_to(directory: Path, step: int, keep: int = DEFAULT_KEEP) -> None:
     position = steps.index(step)
     if position:
         quarantine(directory, [step_folder(directory, newer).name for newer in steps[:position]])
-    _remove(directory, steps[position + keep :])
+    for older in steps[position + keep :]:
+        remove_dir(step_folder(directory, older))

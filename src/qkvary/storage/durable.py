@@ -19,12 +19,12 @@ from qkvary.storage.errors import ResourceError, TargetError, UnsafeError
 from qkvary.storage.posix import fcntl, pwd
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Prefix of unfinished files and folders."""
 
 QUARANTINE_PREFIX = "damaged-"
 """Prefix of the folders to which damaged files are moved."""
 
 _counter = itertools.count()
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 _ADVICE = {
     errno.ENOSPC: "free some space and start again",
@@ -48,16 +48,7 @@ def free_bytes(path: Path) -> int | None:
 
 @contextmanager
 def explain_os_errors(path: Path, size: int = 0) -> Generator[None]:
-    """Translate ``OSError`` into an error with advice.
-
-    Args:
-        path: The file or folder being written, for the message.
-        size: Bytes that it needs.
-
-    Raises:
-        TargetError: if a file is in the way, or permissions are missing.
-        ResourceError: if the block raises another ``OSError``.
-    """
+    """Translate ``OSError`` into an error with advice and the ``size`` in bytes that was needed."""
     try:
         yield
     except OSError as error:
@@ -101,23 +92,14 @@ def _owner(number: int) -> str:
 
 
 def refuse_files(folder: Path) -> None:
-    """Check that no file is where a folder or one of its parents is expected.
-
-    Raises:
-        TargetError: if one is.
-    """
+    """Check that no file is where a folder or one of its parents is expected."""
     nearest = _nearest(folder)
     if not nearest.is_dir():
         raise TargetError(f"expected a folder at {nearest}, got a file")
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder can be written, or created, before long work.
-
-    Raises:
-        TargetError: if a file is in the way, or permissions are missing.
-        ResourceError: if the disk is full or broken.
-    """
+    """Check that a folder can be written, or created, before long work."""
     refuse_files(folder)
     with explain_os_errors(folder), suppress(FileNotFoundError):
         # The name is too long.
@@ -128,34 +110,32 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Check that a file can be written before long work; its folders may be created.
-
-    Raises:
-        TargetError: if ``path`` is a folder, a file is in the way, or permissions are missing.
-        ResourceError: if the disk is full or broken.
-    """
+    """Check that a file can be written before long work; its folders may be created."""
     if path.is_dir():
         raise TargetError(f"expected a file at {path}, got a folder")
     if path.is_file() or not path.exists():
         check_folder(path.absolute().parent)
 
 
-def sync_directory(directory: Path) -> None:
-    """Flush the names in ``directory`` to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+@contextmanager
+def _opened(path: Path, flags: int, *, locked: bool = False) -> Generator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
-        os.fsync(descriptor)
+        if locked:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def make_directory(directory: Path) -> None:
-    """Create ``directory`` and its parents so that they survive a power failure.
+def sync_directory(directory: Path) -> None:
+    """Flush the names in ``directory`` to the disk."""
+    with _opened(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        os.fsync(descriptor)
 
-    Raises:
-        TargetError: if a file is in the way, or permissions are missing.
-        ResourceError: if it cannot be created.
-    """
+
+def make_directory(directory: Path) -> None:
+    """Create ``directory`` and its parents so that they survive a power failure."""
     refuse_files(directory)
     if directory.is_dir():
         return
@@ -167,16 +147,6 @@ def make_directory(directory: Path) -> None:
 
 def _temporary(directory: Path, name: str) -> Path:
     return directory / f"{TEMPORARY_PREFIX}{os.getpid()}-{next(_counter)}-{name[:100]}"
-
-
-def _locked(path: Path, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> None:
@@ -197,24 +167,12 @@ def _fill(descriptor: int, blocks: Iterable[bytes | memoryview]) -> None:
 
 
 def _write_new(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
+    with _opened(path, _NEW) as descriptor:
         _fill(descriptor, blocks)
-    finally:
-        os.close(descriptor)
 
 
 def write_new_file(path: Path, blocks: Iterable[bytes | memoryview], size: int) -> None:
-    """Create a file durably in a folder from ``atomic_directory``.
-
-    Args:
-        path: The file; it must not exist.
-        blocks: Its bytes, in order.
-        size: Number of bytes.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
-    """
+    """Create a file durably in a folder from ``atomic_directory``."""
     with explain_os_errors(path, size):
         _write_new(path, blocks)
 
@@ -229,20 +187,18 @@ def atomic_write_file(path: Path, data: bytes) -> None:
     with explain_os_errors(path, len(data)):
         while True:
             temporary = _temporary(path.parent, path.name)
-            descriptor = _locked(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            try:
-                # Another process may have removed the folder as a leftover before it was locked.
-                if os.fstat(descriptor).st_nlink == 0:
-                    continue
-                _fill(descriptor, [data])
-                temporary.rename(path)
-                break
-            except BaseException:
-                with suppress(OSError):
-                    temporary.unlink()
-                raise
-            finally:
-                os.close(descriptor)
+            with _opened(temporary, _NEW, locked=True) as descriptor:
+                try:
+                    # Another process may have removed the file as a leftover before it was locked.
+                    if os.fstat(descriptor).st_nlink == 0:
+                        continue
+                    _fill(descriptor, [data])
+                    temporary.rename(path)
+                    break
+                except BaseException:
+                    with suppress(OSError):
+                        temporary.unlink()
+                    raise
         sync_directory(path.parent)
 
 
@@ -250,10 +206,6 @@ def write_output(path: Path, data: bytes) -> None:
     """Write a file that the user named: atomically, or in place if it is not a regular file.
 
     The rename of an atomic write would replace a device, a pipe or a link.
-
-    Raises:
-        TargetError: if the path is a folder, or permissions are missing.
-        ResourceError: as ``atomic_write_file``.
     """
     if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
         with explain_os_errors(path, len(data)), path.open("wb", buffering=0) as file:
@@ -268,29 +220,20 @@ def atomic_directory(path: Path, size: int = 0) -> Generator[Path]:
 
     Any process may fill it, with ``write_new_file``. An existing folder at ``path`` is removed once
     the new one is durable. If the block raises, or this process dies in it, nothing is written.
-
-    Args:
-        path: The final path.
-        size: Bytes that it needs, for error messages.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
     """
     with explain_os_errors(path, size):
         temporary = _temporary(path.parent, path.name)
         temporary.mkdir()
-        descriptor = _locked(temporary, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            yield temporary
-            os.fsync(descriptor)
-            if path.exists():
-                remove_dir(path)
-            temporary.rename(path)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        finally:
-            os.close(descriptor)
+        with _opened(temporary, os.O_RDONLY | os.O_DIRECTORY, locked=True) as descriptor:
+            try:
+                yield temporary
+                os.fsync(descriptor)
+                if path.exists():
+                    remove_dir(path)
+                temporary.rename(path)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
         sync_directory(path.parent)
 
 
@@ -298,10 +241,6 @@ def atomic_write_dir(path: Path, files: Mapping[str, bytes]) -> None:
     """Write a folder that holds exactly ``files`` atomically and durably.
 
     An existing folder is removed after the new one is durable.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
-        UnsafeError: if a file name is not inside the folder.
     """
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
@@ -312,18 +251,7 @@ def atomic_write_dir(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def quarantine(directory: Path, names: Iterable[str]) -> Path:
-    """Move damaged files into a new folder, so that nothing is lost.
-
-    Args:
-        directory: The folder of the files.
-        names: Files and folders, moved in this order; missing ones are skipped.
-
-    Returns:
-        The new folder: ``damaged-1``, or the next free number.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable.
-    """
+    """Move files, in this order, into a new folder ``damaged-N``, and return the folder."""
     places = (directory / f"{QUARANTINE_PREFIX}{number}" for number in itertools.count(1))
     place = next(path for path in places if not path.exists())
     make_directory(place)
@@ -337,11 +265,7 @@ def quarantine(directory: Path, names: Iterable[str]) -> Path:
 
 
 def remove_dir(path: Path) -> None:
-    """Remove a folder atomically: it is renamed first.
-
-    Raises:
-        ResourceError: if it cannot be removed.
-    """
+    """Remove a folder atomically: it is renamed first."""
     with explain_os_errors(path):
         removed = _temporary(path.parent, path.name)
         path.rename(removed)
@@ -350,22 +274,14 @@ def remove_dir(path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file durably, if it exists.
-
-    Raises:
-        ResourceError: if it cannot be removed.
-    """
+    """Remove a file durably, if it exists."""
     with explain_os_errors(path):
         path.unlink(missing_ok=True)
         sync_directory(path.parent)
 
 
 def clean_leftovers(directory: Path) -> tuple[str, ...]:
-    """Remove the leftovers of killed writers in ``directory``.
-
-    Returns:
-        The names removed.
-    """
+    """Remove the leftovers of killed writers in ``directory``; return their names."""
     if not directory.is_dir():
         return ()
     found = sorted(path for path in directory.iterdir() if path.name.startswith(TEMPORARY_PREFIX))
@@ -374,21 +290,15 @@ def clean_leftovers(directory: Path) -> tuple[str, ...]:
 
 def _remove_leftover(path: Path) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with _opened(path, os.O_RDONLY) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
     except OSError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    except OSError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(descriptor)
+    return True
 
 
 class AppendFile:
@@ -401,20 +311,12 @@ class AppendFile:
             self._descriptor = os.open(path, flags, 0o666)
 
     def append(self, data: bytes) -> None:
-        """Add ``data`` at the end.
-
-        Raises:
-            ResourceError: if the disk is full, broken or not writable.
-        """
+        """Add ``data`` at the end."""
         with explain_os_errors(self.path, len(data)):
             _write_all(self._descriptor, data)
 
     def sync(self) -> None:
-        """Flush to the disk.
-
-        Raises:
-            ResourceError: if the disk refuses.
-        """
+        """Flush to the disk."""
         with explain_os_errors(self.path):
             os.fsync(self._descriptor)
 

@@ -24,11 +24,7 @@ _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def check_device(device: str) -> None:
-    """Refuse an invalid name of a device; whether this machine has it is checked where it is used.
-
-    Raises:
-        UsageError: for an invalid name.
-    """
+    """Refuse an invalid name of a device; whether this machine has one is checked at its use."""
     if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", device):
         raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
 
@@ -60,16 +56,8 @@ def package_version(package: str) -> str | None:
         return None
 
 
-def cpu_vendor() -> str:
-    """Return the processor's maker, such as ``GenuineIntel``; empty where the system hides it."""
-    return _cpu_field("vendor_id")
-
-
-def _cpu() -> str:
-    return _cpu_field("model name") or platform.processor() or platform.machine()
-
-
-def _cpu_field(name: str) -> str:
+def cpu_field(name: str) -> str:
+    """Return a field of the processor, such as ``vendor_id``; empty where the system hides it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith(name):
@@ -103,28 +91,30 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": package_version("torch"),
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": cpu_field("model name") or platform.processor() or platform.machine(),
         "cpu_count": os.cpu_count(),
     }
 
 
 def free_memory_bytes() -> int | None:
     """Return the bytes that a new allocation can use, or None if unknown."""
-    found = [size for size in (_system_bytes(), _container_bytes()) if size is not None]
+    found: list[int] = []
+    with suppress(OSError):
+        lines = dict(re.findall(r"^(\w+): +(\d+) kB$", _MEMORY.read_text("utf-8"), re.MULTILINE))
+        if "MemAvailable" in lines:
+            found.append(1024 * (int(lines["MemAvailable"]) + int(lines.get("SwapFree", 0))))
+    if not found:
+        with suppress(OSError, ValueError):
+            # The whole memory of the machine, as a bound, if free memory is not known.
+            pages = os.sysconf("SC_PHYS_PAGES")
+            found += [pages * os.sysconf("SC_PAGE_SIZE")] * (pages > 0)
+    with suppress(OSError, ValueError):
+        found.append(int(_CONTAINER_LIMIT.read_text("utf-8")))
     return min(found, default=None)
 
 
 def require_memory(needed: int, purpose: str, advice: str) -> None:
-    """Check that this machine has the memory for something on the CPU.
-
-    Args:
-        needed: The least number of bytes.
-        purpose: The beginning of the message, such as ``the weights take``.
-        advice: The end of the message: what to do.
-
-    Raises:
-        ResourceError: if there is less.
-    """
+    """Refuse what needs more than the free memory; ``purpose`` and ``advice`` frame the message."""
     free = free_memory_bytes()
     if free is not None and needed > free:
         raise ResourceError(
@@ -141,24 +131,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def _system_bytes() -> int | None:
-    with suppress(OSError):
-        lines = dict(re.findall(r"^(\w+): +(\d+) kB$", _MEMORY.read_text("utf-8"), re.MULTILINE))
-        if "MemAvailable" in lines:
-            return 1024 * (int(lines["MemAvailable"]) + int(lines.get("SwapFree", 0)))
-    with suppress(OSError, ValueError):
-        # The whole memory of the machine, as a bound, if free memory is not known.
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return total if os.sysconf("SC_PHYS_PAGES") > 0 else None
-    return None
-
-
-def _container_bytes() -> int | None:
-    with suppress(OSError, ValueError):
-        return int(_CONTAINER_LIMIT.read_text("utf-8"))
-    return None
-
-
 def data_root() -> Path | None:
     """Return the folder of local data sets, ``$QKVARY_DATA``."""
     named = os.environ.get("QKVARY_DATA")
@@ -166,11 +138,7 @@ def data_root() -> Path | None:
 
 
 def cache_directory() -> Path | None:
-    """Return the cache directory: ``$QKVARY_CACHE``, or ``qkvary`` in the user's cache directory.
-
-    Returns:
-        ``None`` if the user has no home directory.
-    """
+    """Return ``$QKVARY_CACHE``, or ``qkvary`` in the user's cache directory; None without one."""
     for name, below in (("QKVARY_CACHE", "."), ("XDG_CACHE_HOME", "qkvary")):
         if os.environ.get(name):
             return Path(os.environ[name]) / below

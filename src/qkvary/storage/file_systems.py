@@ -37,9 +37,7 @@ class FileSystem:
     kind: str
     """The type of the file system, such as ``ext4`` or ``nfs4``."""
     mount: str
-    """The folder where it is mounted."""
     options: frozenset[str]
-    """The options of the mount."""
 
     @property
     def lock_reach(self) -> LockReach:

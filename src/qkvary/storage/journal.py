@@ -30,11 +30,7 @@ def to_line(event: Mapping[str, JsonValue]) -> bytes:
 
 
 def from_line(line: bytes) -> dict[str, Any]:
-    """Return the event of one line (without its line feed).
-
-    Raises:
-        ValueError: if the line is torn, was changed or holds zeroed bytes.
-    """
+    """Return the event of one line (without its line feed)."""
     head, _, tail = line.rpartition(_CHECK)
     body = head + b"}"
     if tail != hashlib.sha256(body).hexdigest()[:_DIGITS].encode() + b'"}':
@@ -51,18 +47,12 @@ class JournalContents:
     events: tuple[dict[str, Any], ...]
     """The events of all valid lines, in order."""
     problems: tuple[str, ...]
-    """A description of each invalid line."""
     gaps: tuple[int, ...]
     """For each invalid line, the number of valid events before it."""
 
 
 def parse_journal(data: bytes, *, where: str) -> JournalContents:
-    """Parse a journal; never fails.
-
-    Args:
-        data: The bytes of the file.
-        where: Name of the file in messages.
-    """
+    """Parse a journal; never fails."""
     events: list[dict[str, Any]] = []
     problems: list[str] = []
     gaps: list[int] = []
@@ -84,11 +74,7 @@ class Journal:
     """A journal opened for appending."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the journal at ``path``; remove a torn last line.
-
-        Raises:
-            ResourceError: if the file cannot be written.
-        """
+        """Open or create the journal at ``path``; remove a torn last line."""
         self.path = path
         data = path.read_bytes() if path.exists() else b""
         whole = data[: data.rfind(b"\n") + 1]
@@ -104,11 +90,7 @@ class Journal:
         self._file = AppendFile(self.path)
 
     def append(self, event: Mapping[str, JsonValue]) -> None:
-        """Append an event.
-
-        Raises:
-            ResourceError: if the disk is full, broken or not writable.
-        """
+        """Append an event."""
         line = to_line(event)
         self._file.append(line)
         self._digest.update(line)
@@ -125,11 +107,7 @@ class Journal:
         return FileEntry.of(data) == mark
 
     def rewind(self, mark: FileEntry) -> None:
-        """Truncate the journal to ``mark``, durably.
-
-        Raises:
-            ResourceError: if the file cannot be written.
-        """
+        """Truncate the journal to ``mark``, durably."""
         data = self.path.read_bytes()
         self._file.close()
         if len(data) != mark.size:
@@ -141,22 +119,14 @@ class Journal:
         return parse_journal(self.path.read_bytes() + self.torn_tail, where=str(self.path))
 
     def replace(self, events: Iterable[Mapping[str, JsonValue]]) -> None:
-        """Replace all events, durably.
-
-        Raises:
-            ResourceError: if the file cannot be written.
-        """
+        """Replace all events, durably."""
         data = b"".join(map(to_line, events))
         self._file.close()
         atomic_write_file(self.path, data)
         self._start(data)
 
     def back_up(self) -> Path:
-        """Copy the journal, as it was when opened, into a new folder; return the folder.
-
-        Raises:
-            ResourceError: if it cannot be written.
-        """
+        """Copy the journal, as it was when opened, into a new folder; return the folder."""
         folder = quarantine(self.path.parent, ())
         atomic_write_file(folder / self.path.name, self.path.read_bytes() + self.torn_tail)
         return folder

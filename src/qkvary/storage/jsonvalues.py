@@ -20,7 +20,6 @@ JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[st
 _TAG = "$float"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 Read = TypeVar("Read")
-"""Type of the value that a document is read as."""
 _LONGEST_REASON = 200
 
 
@@ -67,11 +66,7 @@ def encode(value: object, *, indent: int | None = None) -> str:
 
 
 def decode(text: str | bytes) -> object:
-    """Return the value that ``encode`` wrote.
-
-    Raises:
-        ValueError: if the text is not JSON, or not as ``encode`` writes it.
-    """
+    """Return the value that ``encode`` wrote."""
     return parse_json(text, object_pairs_hook=_untagged, parse_constant=_refuse_constant)
 
 
@@ -86,7 +81,6 @@ class DocumentFormat:
     key: str = "schema_version"
     """The field of the document that holds the version."""
     remedy: str = ""
-    """What to do about a damaged document."""
 
     @property
     def version_field(self) -> dict[str, int]:
@@ -98,16 +92,10 @@ class DocumentFormat:
         return (encode({**fields, **self.version_field}, indent=1) + "\n").encode()
 
     def read(self, data: bytes, where: object, build: Callable[[dict[str, Any]], Read]) -> Read:
-        """Return the value that a document holds.
-
-        Args:
-            data: The bytes of the document.
-            where: Name of the document in messages.
-            build: Builds the value from the fields without the version; raises ``ValueError``,
-                ``TypeError`` or ``KeyError`` for invalid fields.
+        """Return the value that ``build`` makes of a document's fields without the version.
 
         Raises:
-            DamagedError: if the document is damaged.
+            DamagedError: if the document is damaged, or ``build`` refuses its fields.
             NewerFormatError: if a newer qkvary wrote it.
         """
         try:
@@ -125,12 +113,7 @@ class DocumentFormat:
         raise self._damaged(where, reason)
 
     def check(self, fields: Mapping[str, object], where: object) -> None:
-        """Check the version of a document's fields.
-
-        Raises:
-            DamagedError: if they have another version, or none.
-            NewerFormatError: if a newer qkvary wrote them.
-        """
+        """Check the version of a document's fields."""
         version = fields.get(self.key)
         if version == self.version and version is not True:
             return

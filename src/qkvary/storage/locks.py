@@ -23,9 +23,7 @@ class Owner:
     """The owner of a lock."""
 
     pid: int
-    """Process ID."""
     host: str
-    """Host name."""
     since: str
     """When it acquired the lock: ISO 8601, UTC."""
 
@@ -45,11 +43,7 @@ class Note:
     """The progress of the work when the lock was acquired."""
 
     def count_deaths(self, progress: str) -> int:
-        """Return the number of owners that died without progress, if the lock is not held.
-
-        Args:
-            progress: The progress of the work now; the count begins again when it changes.
-        """
+        """Return how many owners died since there was progress, if the lock is not held."""
         before = self.deaths if self.progress == progress else 0
         return before + (self.owner is not None)
 
@@ -58,15 +52,10 @@ class OwnerLock:
     """An exclusive lock, held from construction until ``release`` or the end of the process."""
 
     def __init__(self, path: Path, *, progress: Callable[[], str] = lambda: "") -> None:
-        """Acquire the lock at ``path``.
-
-        Args:
-            path: The lock file.
-            progress: Returns the progress of the work, such as its newest checkpoint.
+        """Acquire the lock; ``progress`` returns that of the work, such as its newest checkpoint.
 
         Raises:
             BusyError: if another process holds it; the message names the owner.
-            ResourceError: if the file cannot be written.
         """
         self.path = path
         self.deaths = 0
@@ -76,30 +65,23 @@ class OwnerLock:
         with explain_os_errors(path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            self._take(progress)
+            with explain_os_errors(path):
+                self._lock()
+            before, self._progress = read_note(path), progress()
+            self.deaths, self.last_owner = before.count_deaths(self._progress), before.owner
+            self._write(Owner(pid=os.getpid(), host=socket.gethostname(), since=now()))
         except BaseException:
             os.close(self._descriptor)
             raise
 
-    def _take(self, progress: Callable[[], str]) -> None:
-        with explain_os_errors(self.path):
-            is_mine = self._try()
-        if not is_mine:
-            owner = read_owner(self.path)
-            raise BusyError(
-                f"{self.path.parent} is in use by {owner or 'a starting process'}; wait for it or "
-                "stop it"
-            )
-        before, self._progress = read_note(self.path), progress()
-        self.deaths, self.last_owner = before.count_deaths(self._progress), before.owner
-        self._write(Owner(pid=os.getpid(), host=socket.gethostname(), since=now()))
-
-    def _try(self) -> bool:
+    def _lock(self) -> None:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
-        return True
+            owner = read_owner(self.path) or "a starting process"
+            raise BusyError(
+                f"{self.path.parent} is in use by {owner}; wait for it or stop it"
+            ) from None
 
     def _write(self, owner: Owner | None) -> None:
         fields = {} if owner is None else asdict(owner)
@@ -109,11 +91,7 @@ class OwnerLock:
             os.pwrite(self._descriptor, encode(fields).encode(), 0)
 
     def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the lock.
-
-        Args:
-            keep_deaths: Whether the next owner should still know of the deaths.
-        """
+        """Release the lock; ``keep_deaths`` if the next owner should still know of the deaths."""
         try:
             if keep_deaths:
                 self._write(None)

@@ -27,9 +27,7 @@ class FileEntry:
     """Size and digest of a file."""
 
     size: int
-    """Number of bytes."""
     sha256: str
-    """Hexadecimal digest of the bytes."""
 
     @classmethod
     def of(cls, data: bytes) -> "FileEntry":
@@ -42,7 +40,6 @@ class Manifest:
     """A folder's files and metadata."""
 
     files: Mapping[str, FileEntry]
-    """Size and digest by file name."""
     about: Mapping[str, JsonValue]
     """Further facts about the folder, such as the step of a checkpoint."""
 
@@ -54,12 +51,10 @@ class Manifest:
             ResourceError: if this machine has no memory for it.
             UnsafeError: if the file is a link out of the folder.
         """
+        found = self.check_size(directory, name)
         path, entry = self._find(directory, name)
+        require_memory(found.st_size, f"reading {path} takes", "use a machine with more")
         try:
-            found = path.stat().st_size
-            if found != entry.size:
-                raise _resized(path, found, entry)
-            require_memory(found, f"reading {path} takes", "use a machine with more")
             data = path.read_bytes()
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
@@ -70,12 +65,7 @@ class Manifest:
         return data
 
     def check_size(self, directory: Path, name: str) -> os.stat_result:
-        """Return the status of a file after checking its size alone.
-
-        Raises:
-            DamagedError: as ``read``.
-            UnsafeError: as ``read``.
-        """
+        """Return the status of a file after checking its size alone."""
         path, entry = self._find(directory, name)
         try:
             found = path.stat()
@@ -86,12 +76,7 @@ class Manifest:
         return found
 
     def check_file(self, directory: Path, name: str) -> Path:
-        """Return the path of a file after checking it, without holding it in memory.
-
-        Raises:
-            DamagedError: as ``read``.
-            UnsafeError: as ``read``.
-        """
+        """Return the path of a file after checking it, without holding it in memory."""
         self.check_size(directory, name)
         path, entry = self._find(directory, name)
         try:
@@ -104,11 +89,7 @@ class Manifest:
         return path
 
     def check(self, directory: Path) -> None:
-        """Check all files without holding them in memory.
-
-        Raises:
-            DamagedError: as ``read``.
-        """
+        """Check all files without holding them in memory."""
         for name in self.files:
             self.check_file(directory, name)
 
@@ -120,11 +101,7 @@ class Manifest:
         return directory / name, entry
 
     def read_all(self, directory: Path) -> dict[str, bytes]:
-        """Return the checked bytes of every file.
-
-        Raises:
-            DamagedError: as ``read``.
-        """
+        """Return the checked bytes of every file."""
         return {name: self.read(directory, name) for name in self.files}
 
     def to_json(self) -> bytes:
@@ -163,11 +140,7 @@ def _check_inside(directory: Path, name: str) -> None:
 def describe(
     files: Mapping[str, bytes], *, about: Mapping[str, JsonValue] | None = None
 ) -> Manifest:
-    """Return the manifest of ``files``.
-
-    Raises:
-        UnsafeError: if a name holds anything but letters, digits, dot, dash and underscore.
-    """
+    """Return the manifest of ``files``."""
     for name in files:
         _check_inside(Path(), name)
     entries = {name: FileEntry.of(data) for name, data in files.items()}

@@ -38,11 +38,7 @@ def is_installed(package: str) -> bool:
 
 
 def require(package: str) -> None:
-    """Check that a package is installed.
-
-    Raises:
-        UsageError: if it is not; the message names the extra that provides it.
-    """
+    """Check that a package is installed."""
     if not is_installed(package):
         raise UsageError(describe_missing(package))
 

@@ -16,35 +16,30 @@ from threading import Lock
 from typing import IO, Any, cast
 
 from qkvary.storage.posix import resource
-from qkvary.storage.untrusted_files import (
-    PARSER_BYTES,
-    PARSER_BYTES_PER_CHARACTER,
-    PARSER_CHARACTERS_PER_SECOND,
-    PARSER_SECONDS,
-    short_reason,
-)
+from qkvary.storage.untrusted_files import short_reason
+
+PARSER_SECONDS = 5.0
+"""Maximum processor seconds of a native parser for a file or a short text."""
+PARSER_BYTES = 2**31
+"""Maximum address space of a native parser's process, in bytes."""
+PARSER_CHARACTERS_PER_SECOND = 20_000
+"""For long texts, one second is added per this many characters; tokenizers need a tenth of it or
+less."""
+PARSER_BYTES_PER_CHARACTER = 1024
+"""For long texts, this much address space is added per character."""
 
 
 class ParserProcess:
     """A program that answers requests; it is started again if a request ended it."""
 
     def __init__(self, module: str, content: str) -> None:
-        """Start the program.
-
-        Args:
-            module: The program, which calls ``serve``.
-            content: The content of the file, the first request to every process.
-        """
+        """Start a module that calls ``serve``; its first request is the content of the file."""
         self._module, self._content = module, content
         self._lock = Lock()
         self._owner, self._process = 0, None
 
     def ask(self, request: object, *, characters: int = 0) -> Any:
-        """Return the answer to a request.
-
-        Args:
-            request: JSON-ready data.
-            characters: The length of a text, for which the limits are higher.
+        """Return the answer to a request; a text of many ``characters`` has higher limits.
 
         Raises:
             ValueError: if the parser refuses the file or the request, or exceeds a limit.
@@ -119,11 +114,7 @@ def _explain_end(code: int, seconds: float) -> str:
 
 
 def serve(load: Callable[[Any], Callable[[Any], Any]]) -> None:
-    """Answer the requests of a ``ParserProcess`` from stdin until it ends.
-
-    Args:
-        load: Loads the content of the file and returns the function that answers requests.
-    """
+    """Answer requests; ``load`` makes the function that does so from the content of the file."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     handle: Callable[[Any], Any] | None = None
     while line := sys.stdin.buffer.readline():

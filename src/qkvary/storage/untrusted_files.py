@@ -1,7 +1,7 @@
 """Reads untrusted files: with limits on size, depth and time, and never through pickle. Torch-free.
 
-This file has the limits of every parser of other formats. Parsers in Python check the number
-of entries; native ones run in separate processes (``parser_processes``).
+This file has the limits of parsers of other formats. Those in Python check the number of entries;
+native ones run in separate processes (``parser_processes``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 StrPath = str | os.PathLike[str]
 """A path, or a name where names are accepted."""
 MAX_WEIGHT_BYTES = 2**40
-"""Maximum bytes of weights."""
 MAX_SIDE_FILE_BYTES = 2**26
 """Maximum bytes of a configuration or tokenizer."""
 MAX_JSON_DEPTH = 100
@@ -35,15 +34,6 @@ LARGEST_SIZE = 2**24
 """Maximum size (width, layers, vocabulary) in a configuration of another format."""
 MAX_REASON = 300
 """Maximum number of characters shown of a parser's message."""
-PARSER_SECONDS = 5.0
-"""Maximum processor seconds of a native parser for a file or a short text."""
-PARSER_BYTES = 2**31
-"""Maximum address space of a native parser's process, in bytes."""
-PARSER_CHARACTERS_PER_SECOND = 20_000
-"""For long texts, one second is added per this many characters; tokenizers need a tenth of it or
-less."""
-PARSER_BYTES_PER_CHARACTER = 1024
-"""For long texts, this much address space is added per character."""
 _JSON_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NO_BRACKETS = re.compile(r"[^][{}]+")
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -53,15 +43,7 @@ _LOOK_BYTES = 4096
 
 
 def read_name(given: object, expected: str) -> str:
-    """Return a name or path as text.
-
-    Args:
-        given: The argument of a caller.
-        expected: What it should be, for the message.
-
-    Raises:
-        UsageError: for anything but text and paths.
-    """
+    """Return a name or path as text."""
     name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(name, str):
         found = " ".join(repr(given).split())
@@ -70,15 +52,7 @@ def read_name(given: object, expected: str) -> str:
 
 
 def read_path(given: object, expected: str = "a path") -> Path:
-    """Return a path, with ``~`` replaced by the home folder.
-
-    Args:
-        given: The argument of a caller.
-        expected: What it should be, for the message.
-
-    Raises:
-        UsageError: as :func:`read_name`, and if there is no home folder.
-    """
+    """Return a path, with ``~`` replaced by the home folder."""
     path = Path(read_name(given, expected))
     try:
         return path.expanduser()
@@ -87,18 +61,7 @@ def read_path(given: object, expected: str = "a path") -> Path:
 
 
 def read_file(path: Path, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
-    """Return the bytes of a file.
-
-    Args:
-        path: The file.
-        limit: Maximum size in bytes.
-
-    Raises:
-        UsageError: if it is not a regular file, or cannot be read.
-        DamagedError: if it is too large.
-        ResourceError: if this machine has no memory for it.
-        UnsafeError: if it is a pickle or an archive of pickles.
-    """
+    """Return the bytes of a file."""
     try:
         size = check_regular_file(path)
         if size > limit:
@@ -120,11 +83,6 @@ def parse_json(
     parse_constant: Callable[[str], object] | None = None,
 ) -> Any:
     """Return the value of a JSON document, as ``json.loads`` does, with a limit on its depth.
-
-    Args:
-        data: The document.
-        object_pairs_hook: As in ``json.loads``.
-        parse_constant: As in ``json.loads``.
 
     Raises:
         ValueError: if it is not JSON, or is too deep.
@@ -160,11 +118,7 @@ def short_reason(error: BaseException) -> str:
 
 
 def check_regular_file(path: Path) -> int:
-    """Return the size of a regular file; reading a pipe or a device might never end.
-
-    Raises:
-        UsageError: if it is another file, or cannot be read.
-    """
+    """Return the size of a regular file; reading a pipe or a device might never end."""
     try:
         found = path.stat()
     except OSError as error:
@@ -175,11 +129,7 @@ def check_regular_file(path: Path) -> int:
 
 
 def only_file(folder: Path, found: Sequence[Path]) -> Path:
-    """Return the only file of a format in a folder.
-
-    Raises:
-        UsageError: if there are several.
-    """
+    """Return the only file of a format in a folder."""
     if len(found) > 1:
         names = ", ".join(one.name for one in found[:5])
         raise UsageError(
@@ -189,11 +139,7 @@ def only_file(folder: Path, found: Sequence[Path]) -> Path:
 
 
 def read_start(path: Path, size: int) -> bytes:
-    """Return the first bytes of a file, fewer if it is shorter.
-
-    Raises:
-        UsageError: if it cannot be read.
-    """
+    """Return the first bytes of a file, fewer if it is shorter."""
     try:
         with path.open("rb") as file:
             return file.read(size)
@@ -205,9 +151,6 @@ def refuse_pickles(path: Path) -> None:
     """Reject a file that is a pickle, or a folder that holds one, by names and first bytes.
 
     For files that no reader has recognized: the error is then more specific than a list of formats.
-
-    Raises:
-        UnsafeError: if there is a pickle.
     """
     candidates = sorted(path.iterdir()) if path.is_dir() else [path]
     for candidate in candidates:

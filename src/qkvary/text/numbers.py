@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MISSING = "–"
-"""The text for a missing figure."""
 MINUS = "−"
 LARGEST_SEED = 2**63 - 1
 """The largest seed that every random number generator accepts."""
@@ -93,14 +92,7 @@ def compact(value: float | None, digits: int = 3) -> str:
 
 
 def scaled(value: float | None, step: int, units: Sequence[str], digits: int) -> str:
-    """Format a number in the largest unit in which it is at least 1.
-
-    Args:
-        value: The value in the first unit.
-        step: Ratio between two units.
-        units: Suffixes of the units, the smallest first.
-        digits: Significant digits; trailing zeros are removed.
-    """
+    """Format a number in the largest unit in which it is at least 1; units differ by ``step``."""
     if value is None or not math.isfinite(value):
         return real(value)
     index, decimals = 0, max(digits - len(str(step - 1)), 0)
@@ -130,11 +122,7 @@ def trim(written: str) -> str:
 
 
 def check_number(name: str, value: object, *, low: float, high: float) -> None:
-    """Refuse anything but a finite number in a range.
-
-    Raises:
-        ValueError: with the name and the range.
-    """
+    """Refuse anything but a finite number in a range."""
     number = value if isinstance(value, int | float) else math.nan
     # Written so that NaN is refused.
     if isinstance(value, bool) or not low <= number <= high or number == math.inf:
@@ -143,11 +131,7 @@ def check_number(name: str, value: object, *, low: float, high: float) -> None:
 
 
 def check_whole(name: str, value: object, *, low: int, high: int) -> None:
-    """Refuse anything but a whole number in a range.
-
-    Raises:
-        ValueError: with the name and the bound.
-    """
+    """Refuse anything but a whole number in a range."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         raise ValueError(f"expected a whole number of at least {low} for {name}, got {value!r}")
     if value > high:
@@ -155,9 +139,5 @@ def check_whole(name: str, value: object, *, low: int, high: int) -> None:
 
 
 def check_seed(value: object) -> None:
-    """Refuse anything but a seed.
-
-    Raises:
-        ValueError: as :func:`check_whole`.
-    """
+    """Refuse anything but a seed."""
     check_whole("seed", value, low=0, high=LARGEST_SEED)

@@ -44,11 +44,7 @@ def printed_step(figure: PrintedFigure) -> float:
 
 
 def printed_interval(figure: PrintedFigure) -> tuple[float, float]:
-    """Return the interval of numbers that round to this figure.
-
-    Raises:
-        ValueError: for a figure without a number.
-    """
+    """Return the interval of numbers that round to this figure."""
     if figure.value is None:
         raise ValueError(f"expected a figure with a number, got {figure.printed!r}")
     half = printed_step(figure) / 2
@@ -81,13 +77,7 @@ def useful_decimals(low: float, high: float) -> int:
 
 
 def rounds_to(number: float, printed: float, step: float) -> bool:
-    """Return whether a number is printed as this figure; ties may round either way.
-
-    Args:
-        number: The exact number.
-        printed: The printed one.
-        step: The unit of the last printed digit.
-    """
+    """Return whether a number is printed as this figure; ties may round either way."""
     return abs(number - printed) <= step * (0.5 + _SLACK)
 
 

@@ -64,38 +64,22 @@ def duration(seconds: float | None, digits: int = 3) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Parse an amount of memory such as ``24GiB``, ``40GB`` or ``512MiB``.
-
-    Raises:
-        ValueError: if it is invalid or has no unit; a bare G is ambiguous.
-    """
+    """Parse an amount of memory such as ``24GiB``, ``40GB`` or ``512MiB``."""
     return round(_parse(text, _BYTES, "memory such as 24GiB (2^30) or 40GB (10^9)"))
 
 
 def parse_bandwidth(text: str) -> float:
-    """Parse a memory bandwidth such as ``900GB/s``; the ``/s`` is optional.
-
-    Raises:
-        ValueError: if it is invalid or has no unit.
-    """
+    """Parse a memory bandwidth such as ``900GB/s``; the ``/s`` is optional."""
     return _parse(re.sub(r"/s$", "", text.strip()), _BYTES, "a bandwidth such as 900GB/s")
 
 
 def parse_flops(text: str) -> float:
-    """Parse a rate such as ``121TFLOPS``.
-
-    Raises:
-        ValueError: if it is invalid.
-    """
+    """Parse a rate such as ``121TFLOPS``."""
     return _parse(re.sub(r"/s$", "", text.strip()), _FLOPS, "a matrix rate such as 121TFLOPS")
 
 
 def parse_share(text: str) -> float:
-    """Parse a share such as ``10%`` or ``0.1``.
-
-    Raises:
-        ValueError: if it is invalid.
-    """
+    """Parse a share such as ``10%`` or ``0.1``."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", text.strip())
     value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
     if not 0 <= value <= 1:
@@ -104,11 +88,7 @@ def parse_share(text: str) -> float:
 
 
 def parse_count(text: str) -> int:
-    """Parse a number of tokens: ``1024``, ``32k`` (32,768) or ``1M`` (1,048,576).
-
-    Raises:
-        ValueError: if it is invalid.
-    """
+    """Parse a number of tokens: ``1024``, ``32k`` (32,768) or ``1M`` (1,048,576)."""
     match = re.fullmatch(r"([0-9]{1,15})([kKmM]?)", _ungroup(text))
     factor = 0 if match is None else {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
     if match is None or int(match[1]) * factor > LARGEST_COUNT:
@@ -125,16 +105,7 @@ def read_count(given: int | str, name: str, *, low: int = 1) -> int: ...
 @overload
 def read_count(given: int | str | None, name: str, *, low: int = 1) -> int | None: ...
 def read_count(given: object, name: str, *, low: int = 1) -> int | None:
-    """Return a number of tokens or users, also from text such as ``32k``; ``None`` for ``None``.
-
-    Args:
-        given: What a caller gives.
-        name: The name of the parameter, for messages.
-        low: The least number.
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """Return a number of tokens or users, also from text such as ``32k``; ``None`` for ``None``."""
     if given is None:
         return None
     try:
