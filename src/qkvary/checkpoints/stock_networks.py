@@ -8,7 +8,7 @@ other families take the weights of a network as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 
 import torch
@@ -28,8 +28,6 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import sinusoid
 from qkvary.nn.role_maps import LinearMap, make_role_maps
 
-Rule = Callable[[LanguageModelConfig], Iterator[str]]
-"""Yields the features of a network that an architecture cannot express."""
 _KNOWN_TERMS: Mapping[StockArchitecture, tuple[str, ...]] = {
     "gpt2": ("rotary", "temperature"),
     "llama": ("rotary", "temperature"),
@@ -50,17 +48,15 @@ _TERMS = {
 }
 
 
-def find_obstacle(config: LanguageModelConfig, to: StockArchitecture, *more: Rule) -> str | None:
+def find_obstacle(
+    config: LanguageModelConfig, to: StockArchitecture, more: Iterable[str] = ()
+) -> str | None:
     """Return the first reason why an architecture cannot express a network, or ``None``.
 
-    Args:
-        config: The network.
-        to: The architecture.
-        *more: What the program that runs it does not support either.
+    ``more`` are reasons why the program that runs it cannot.
     """
-    rules = (_obstacles, *more, _RULES[to])
-    found = chain.from_iterable(rule(config) for rule in rules)
-    return next(chain(_unknown_terms(config, to), found), None)
+    found = (_unknown_terms(config, to), _obstacles(config), more, _RULES[to](config))
+    return next(chain.from_iterable(found), None)
 
 
 def plain_weights(
@@ -128,25 +124,18 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
             yield f"the core {variant.core_name}; choices: softmax"
     if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers with heads of different number or width"
-    yield from _outside_obstacles(config)
-
-
-def _outside_obstacles(config: LanguageModelConfig) -> Iterator[str]:
-    """Yield the features outside attention that no stock architecture supports."""
     if config.block.norm_placement != "pre":
         yield f"the norm placement {config.block.norm_placement}; choices: pre"
     if config.block.skips != "both":
         yield f"skips around {config.block.skips}; choices: both"
-    if config.block.parallel:
-        yield "parallel sublayers"
-    if config.shared_blocks:
-        yield "blocks that share their weights"
-    if config.scale_embedding:
-        yield "scaled embeddings"
-    if config.head_bias:
-        yield "a bias on the logits"
-    if config.logit_cap is not None:
-        yield "a soft cap of logits"
+    outside = {
+        "parallel sublayers": config.block.parallel,
+        "blocks that share their weights": config.shared_blocks,
+        "scaled embeddings": config.scale_embedding,
+        "a bias on the logits": config.head_bias,
+        "a soft cap of logits": config.logit_cap is not None,
+    }
+    yield from (name for name, is_there in outside.items() if is_there)
 
 
 def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
@@ -243,7 +232,7 @@ def _tabulate_positions(network: LanguageModel) -> Tensor:
     return sinusoid(index, config.d_model, torch.float64, config.positions)[0]
 
 
-_RULES: Mapping[StockArchitecture, Rule] = {
+_RULES: Mapping[StockArchitecture, Callable[[LanguageModelConfig], Iterator[str]]] = {
     "gpt2": _obstacles_to_gpt2,
     "llama": _obstacles_to_llama,
     "deepseek": find_latent_obstacles,

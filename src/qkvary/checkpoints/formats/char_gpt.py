@@ -11,8 +11,13 @@ from torch import Tensor
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import char_config
-from qkvary.checkpoints.contradictions import collect
-from qkvary.checkpoints.formats.transformers_folder import CONFIG, WEIGHTS, holds, read_folder
+from qkvary.checkpoints.formats.transformers_folder import (
+    CONFIG,
+    WEIGHTS,
+    collect,
+    holds,
+    read_folder,
+)
 from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.data.tokenizers import CharacterTokenizer

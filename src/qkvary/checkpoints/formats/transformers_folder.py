@@ -6,10 +6,12 @@ verification.
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
+from torch import Tensor
+
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.contradictions import collect
 from qkvary.checkpoints.models import (
     MOST_LAYERS,
     LoadedModel,
@@ -109,6 +111,16 @@ def read_part(folder: Path, name: str, *, limit: int = MAX_WEIGHT_BYTES) -> byte
     if (folder / MANIFEST_NAME).is_file():
         return read_manifest(folder).read(folder, name)
     return read_file(folder / name, limit=limit)
+
+
+def collect(tensors: Iterable[tuple[str, Tensor]], where: str) -> dict[str, Tensor]:
+    """Return tensors by name; two of one name are refused, because one would replace the other."""
+    found = dict[str, Tensor]()
+    for name, tensor in tensors:
+        if name in found:
+            raise DamagedError(f"{where} has two tensors for {name[:80]}")
+        found[name] = tensor
+    return found
 
 
 def read_own_tokenizer(folder: Path) -> Tokenizer | None:
