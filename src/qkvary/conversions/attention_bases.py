@@ -173,8 +173,15 @@ def _move_sources(
         for role, source in sharing.roles.items()
     }
     changed = share(names["query"], names["key"], names["value"])
-    parts = {_NEW: _undoing(read, has_bias=config.bias)}
-    parts |= {source: _below(weights, source) for source in config.variant.projections}
+    # Undoes the change of basis, for a role that reads the input.
+    undoing = {"weight": torch.linalg.inv(read).mT.contiguous()}
+    if config.bias:
+        undoing["bias"] = torch.zeros(len(read), dtype=read.dtype)
+    parts = {_NEW: undoing}
+    for source in config.variant.projections:
+        start = f"{source}_proj."
+        own_names = (name for name in weights if name.startswith(start))
+        parts[source] = {name.removeprefix(start): weights[name] for name in own_names}
     kept = {name: one for name, one in weights.items() if name.split(".")[0][1:] != "_proj"}
     kept |= {name: one for name, one in weights.items() if name.startswith("o_proj.")}
     for role in ROLES:
@@ -188,17 +195,6 @@ def _move_sources(
 def _replace(config: AttentionConfig, **fields: Any) -> AttentionConfig:
     variant = dataclasses.replace(config.variant, **fields)
     return dataclasses.replace(config, variant=variant)
-
-
-def _below(weights: dict[str, Tensor], source: Source) -> dict[str, Tensor]:
-    start = f"{source}_proj."
-    return {name[len(start) :]: one for name, one in weights.items() if name.startswith(start)}
-
-
-def _undoing(basis: Float[Tensor, "d_model d_model"], *, has_bias: bool) -> dict[str, Tensor]:
-    """Return a projection that undoes a change of basis, for a role that reads the input."""
-    inverse = {"weight": torch.linalg.inv(basis).mT.contiguous()}
-    return inverse | ({"bias": torch.zeros(len(basis), dtype=basis.dtype)} if has_bias else {})
 
 
 def _own_correction(layer: LayerDraft, source: Source) -> float | None:

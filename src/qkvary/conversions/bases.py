@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
@@ -122,14 +121,8 @@ def _last_basis(config: LanguageModelConfig, bases: Sequence[Basis]) -> tuple[Ba
     if not is_uniform(config):
         # Logits become y B_last (E B_1)^T = y E^T, unchanged.
         return torch.linalg.inv(first).mT.contiguous(), True
-    return first, _is_orthogonal(first)
-
-
-def _is_orthogonal(basis: Tensor) -> bool:
-    product = basis.mT @ basis
-    return float((product - torch.eye(len(basis), dtype=basis.dtype)).abs().max()) < (
-        _NEARLY_ORTHOGONAL
-    )
+    distance = (first.mT @ first - torch.eye(len(first), dtype=first.dtype)).abs().max()
+    return first, float(distance) < _NEARLY_ORTHOGONAL
 
 
 def _move_block(

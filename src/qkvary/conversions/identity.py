@@ -4,7 +4,6 @@ Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorems 
 its later version claims that any one of the three projections may go.
 """
 
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.conversions.attention_bases import Basis, find_basis, make_plain
 from qkvary.conversions.bases import attention_draft, check_norms, is_uniform, move_network
@@ -84,11 +83,9 @@ def _choose_layers(draft: Draft, options: RewriteOptions, role: Role) -> tuple[l
         for index, layer in enumerate(config.layers)
         if layer.variant.sharing.roles[role] != IDENTITY
     ]
-    return layers or [0], _name_theorem(config)
-
-
-def _name_theorem(config: LanguageModelConfig) -> str:
-    if config.block.skips == "both":
-        return "Theorem 4.1 (one layer)"
-    exact = config.block.skips == "attention"
-    return "Theorem 4.2 (every layer)" if exact else "Theorem 4.2 (every layer), for other skips"
+    theorems = {
+        "both": "Theorem 4.1 (one layer)",
+        "attention": "Theorem 4.2 (every layer)",
+    }
+    statement = theorems.get(config.block.skips, "Theorem 4.2 (every layer), for other skips")
+    return layers or [0], statement

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.arch.networks import LanguageModelConfig
@@ -99,7 +99,9 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
     exact = build_model(found.config, found.weights, None, "the rewritten network").network
     double = LanguageModel(network.config).double().eval()
     double.load_state_dict(network.state_dict())
-    tokens = _draw_tokens(network)
+    shape = (_ROWS, min(_TOKENS, network.config.max_tokens))
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(network.config.vocabulary, shape, generator=generator)
     expected = _read(double, tokens)
     difference = measure_difference(expected, _read(exact, tokens), torch.float64)
     # Written so that NaN is refused.
@@ -139,12 +141,6 @@ def measure_difference(
         relative=largest / size if size else (math.inf if largest else 0.0),
         changed=float(changed.double().mean()),
     )
-
-
-def _draw_tokens(network: LanguageModel) -> Int[Tensor, "rows tokens"]:
-    config = network.config
-    shape = (_ROWS, min(_TOKENS, config.max_tokens))
-    return torch.randint(config.vocabulary, shape, generator=torch.Generator().manual_seed(0))
 
 
 def _read(network: LanguageModel, tokens: Tensor) -> Tensor:

@@ -16,14 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.conversions.caches.conversion import (
-    embed_windows,
-    load_attention,
-    observe,
-)
+from qkvary.conversions.caches.conversion import embed_windows, load_attention, observe
 from qkvary.conversions.caches.divergence import divergence_sum
-from qkvary.conversions.caches.layer_maps import read_layer
-from qkvary.conversions.caches.method import Converted, Method
+from qkvary.conversions.caches.layer_maps import Converted, read_layer
+from qkvary.conversions.catalog import Method
 from qkvary.nn.attention import make_attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout

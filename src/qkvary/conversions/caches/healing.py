@@ -143,7 +143,7 @@ class Distillation:
         """Return the mean divergence over tokens."""
         with torch.no_grad():
             wanted = self.original.features(batch.inputs)
-        network = _as_language_model(model)
+        network = cast("LanguageModel", model)
         return batch.mean(
             divergence_sum(self.original, network, wanted, network.features(batch.inputs))
         )
@@ -154,7 +154,7 @@ class Distillation:
         """Score the held-out text."""
         del split, context
         compared = Comparison(self.original, self.held_out)
-        loss, divergence = compared.measure(_as_language_model(model))
+        loss, divergence = compared.measure(cast("LanguageModel", model))
         return {"divergence": divergence, "loss": loss}
 
     def attention_example(self, model: nn.Module) -> None:
@@ -236,11 +236,7 @@ def heal(
         )
     if outcome.status == "stopped":
         raise StoppedError(signal.SIGINT)
-    return _as_language_model(outcome.network)
-
-
-def _as_language_model(model: nn.Module) -> LanguageModel:
-    return cast("LanguageModel", model)
+    return cast("LanguageModel", outcome.network)
 
 
 def _digest(network: LanguageModel) -> str:

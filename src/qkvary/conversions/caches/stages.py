@@ -191,7 +191,16 @@ def run_stages(
     last = made.refitted
     if plan.heal_tokens and healing is not None:
         begun = time.process_time()
-        last = _heal(network, last, plan, texts, healing, stop, callbacks)
+        last = heal(
+            Distillation(network, last, texts.trained, texts.held_out),
+            healing,
+            tokens=plan.heal_tokens,
+            seed=plan.seed,
+            precision=plan.precision,
+            stop=stop,
+            callbacks=callbacks,
+            learning_rate=plan.learning_rate,
+        )
         measure("healed", last, time.process_time() - begun)
     return SmallerCache(
         plan=plan,
@@ -204,27 +213,6 @@ def run_stages(
         layers=made.layers,
         fitted_tokens=texts.fitted.numel(),
         held_out_tokens=texts.held_out.numel(),
-    )
-
-
-def _heal(
-    network: LanguageModel,
-    converted: LanguageModel,
-    plan: Plan,
-    texts: Texts,
-    folder: Path,
-    stop: Callable[[], bool],
-    callbacks: Callbacks,
-) -> LanguageModel:
-    return heal(
-        Distillation(network, converted, texts.trained, texts.held_out),
-        folder,
-        tokens=plan.heal_tokens,
-        seed=plan.seed,
-        precision=plan.precision,
-        stop=stop,
-        callbacks=callbacks,
-        learning_rate=plan.learning_rate,
     )
 
 

@@ -5,8 +5,7 @@ import dataclasses
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import share
 from qkvary.conversions.caches.forms import count_numbers, merge, refuse_budget, resize
-from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_output
-from qkvary.conversions.caches.method import Converted
+from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 
 STATEMENT = "the unrotated key replaces the value"
 
@@ -24,6 +23,4 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
     """Return the weights of the form."""
-    factor = maps.config.score_scale / config.score_scale
-    weights = write_layer(config, q_proj=maps.query * factor, k_proj=maps.key)
-    return Converted(weights | write_output(maps, config, maps.output))
+    return Converted(write_layer(maps, config, maps.output, q_proj=maps.query, k_proj=maps.key))
