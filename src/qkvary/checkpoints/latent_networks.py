@@ -49,12 +49,7 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterator[str]:
-    """Yield the features besides attention that Llama and DeepSeek do not have.
-
-    Args:
-        config: The network.
-        positions: The kind of positions that they have.
-    """
+    """Yield the features besides attention that Llama and DeepSeek do not have."""
     block = config.block
     if config.positions != "none":
         yield f"{config.positions} positions besides {positions} ones; choices: none"
@@ -70,11 +65,7 @@ def latent_width(layer: AttentionConfig) -> int:
 
 
 def make_latent_weights(network: LanguageModel) -> Weights:
-    """Return the matrices of query, key and value under the names of the table.
-
-    Args:
-        network: A network without obstacles.
-    """
+    """Return the matrices of query, key and value under the names of the table."""
     weights: Weights = {}
     for index, part in enumerate(network.stack.blocks):
         at, attention = f"stack.blocks.{index}.attention", part.attention
@@ -95,11 +86,8 @@ def make_latent_weights(network: LanguageModel) -> Weights:
 def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> float:
     """Return the largest power-of-two scale at which a norm leaves a tensor unchanged.
 
-    Args:
-        shared: The rows of the tensor.
-        norm: The gain of the norm before the tensor; without the gain, its output has a mean square
-            of 1.
-        epsilon: Epsilon of the norm after the tensor.
+    ``norm`` is the gain of the norm before the tensor; without it, that norm's output has a
+    mean square of 1.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
@@ -146,15 +134,6 @@ def _up_projections(attention: Attention) -> tuple[Tensor, Tensor]:
 
 
 def make_selectors(heads: int, kv_heads: int, head_dim: int) -> Tensor:
-    """Return a matrix per head that selects the block of its KV head.
-
-    Args:
-        heads: Query heads.
-        kv_heads: KV heads.
-        head_dim: Channels of a block.
-
-    Returns:
-        Zeros and ones: [heads, head_dim, kv_heads * head_dim].
-    """
+    """Return a matrix for each head that selects its KV block: [heads, head_dim, width]."""
     blocks = torch.eye(kv_heads * head_dim, dtype=torch.float64).unflatten(0, (kv_heads, head_dim))
     return blocks.repeat_interleave(heads // kv_heads, dim=0)

@@ -34,18 +34,7 @@ class _Form(NamedTuple):
 def read_latent_network(
     sizes: LatentSizes, tensors: Mapping[str, Tensor], side: Side, where: str
 ) -> tuple[LanguageModelConfig, Weights]:
-    """Return the configuration and the weights of a network.
-
-    Args:
-        sizes: Its sizes.
-        tensors: All weights; a tied head is left out.
-        side: The program whose names they have.
-        where: The name of the file in messages.
-
-    Raises:
-        UsageError: for a weight that this program does not compute.
-        DamagedError: for one that is missing or does not have these sizes.
-    """
+    """Return the configuration and the weights of a network; ``tensors`` lack a tied head."""
     names = {getattr(row, side): row.ours for row in list_tensors("deepseek", sizes.num_layers)}
     unknown = min(tensors.keys() - names.keys(), default=None)
     if unknown is not None:

@@ -19,18 +19,7 @@ from qkvary.storage.untrusted_files import StrPath, only_file, read_name
 
 
 def find_reference(reference: StrPath) -> Model:
-    """Return the model that a reference names.
-
-    Args:
-        reference: A named size, a configuration or its folder, a checkpoint as for
-            :func:`~qkvary.checkpoints.catalog.load_checkpoint`, or a hub id. Named sizes come
-            first, then files here.
-
-    Raises:
-        ValueError: if there is none, or it cannot be read.
-        DamagedError: if a header is damaged.
-        DownloadError: if the hub cannot be reached.
-    """
+    """Return the model that a reference names: a named size, else a file here, else a hub id."""
     name = read_name(reference, "the name or path of a model")
     path = None if has_size(name) else _find(name)
     if path is None:

@@ -25,15 +25,7 @@ _LONGEST_VARINT = 10
 
 
 def joins_spaces(data: bytes, where: str) -> bool:
-    """Return whether the model's normaliser strips and collapses spaces.
-
-    Args:
-        data: The bytes of a ``.model`` file.
-        where: Its name in messages.
-
-    Raises:
-        DamagedError: if the bytes are not a protocol buffer.
-    """
+    """Return whether the model's normaliser strips and collapses spaces."""
     try:
         normalizer = _merge_messages(_fields(data), _NORMALIZER)
     except (IndexError, ValueError):
@@ -47,16 +39,7 @@ def _joins_spaces(normalizer: Mapping[int, int | bytes]) -> bool:
 
 
 def read_pieces(data: bytes, where: str) -> PieceTokenizer:
-    """Return the tokenizer of a model.
-
-    Args:
-        data: The bytes of a ``.model`` file.
-        where: Its name in messages.
-
-    Raises:
-        UsageError: if the model cuts or changes texts in another way than ours.
-        DamagedError: if the bytes are not a model.
-    """
+    """Return the tokenizer of a model."""
     try:
         fields = list(_fields(data))
         pieces = [_read_piece(value) for value in _messages(fields, _PIECE)]

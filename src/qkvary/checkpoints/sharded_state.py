@@ -51,13 +51,7 @@ def _file(kind: Kind, number: int = 0, count: int = 0) -> str:
 
 
 def file_contents(tensors: Tensors, *, number: int = 0, count: int = 0) -> dict[str, FileContents]:
-    """Return the files of unsharded tensors, or of one process.
-
-    Args:
-        tensors: The tensors; of a process, its rows of every sharded tensor.
-        number: Its rank; shards are ordered by rank.
-        count: The number of processes; 0 for unsharded tensors.
-    """
+    """Return the files of unsharded tensors (``count`` 0), or of the rows of one process."""
     return {_file(kind, number, count): contents_of(tensors[kind]) for kind in KINDS}
 
 
@@ -89,10 +83,8 @@ class Reader:
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
         """Return the requested rows of every tensor on the CPU; no rows give an empty tensor.
 
-        Files without requested rows are distributed over the readers, which only verify them.
-
-        Raises:
-            DamagedError: if a file does not match the manifest.
+        Files without requested rows are distributed over the readers, which only verify
+        them.
         """
         return {
             kind: {

@@ -64,11 +64,8 @@ def plain_weights(
 ) -> Weights:
     """Return the weights of the network without sharing, by our names and in its dtype.
 
-    Args:
-        network: A network that the architecture can express.
-        to: The architecture. All matrices and norms of GPT-2 have a bias.
-        bias: Whether queries, keys and values of Llama have a bias.
-        out_bias: Whether the outputs of its attention have one.
+    ``bias`` and ``out_bias`` say whether attention of Llama has them; GPT-2 has a bias
+    everywhere.
     """
     if to == "deepseek":
         made, fills = make_latent_weights(network), ()

@@ -14,11 +14,7 @@ _LISTED = 3
 
 
 def check_structure(network: LanguageModel) -> None:
-    """Refuse a network whose layers were replaced: loading would rebuild the configured ones.
-
-    Raises:
-        UsageError: if a module is of another kind, additional, or missing.
-    """
+    """Refuse a network whose layers were replaced: loading would rebuild the configured ones."""
     with torch.device("meta"):
         built = make_language_model(network.config)
     expected, found = _modules(built), _modules(network)

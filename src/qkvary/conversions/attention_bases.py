@@ -59,11 +59,7 @@ def apply(matrix: Tensor, basis: Basis) -> Tensor:
 
 
 def make_plain(layer: LayerDraft) -> LayerDraft:
-    """Return a layer whose residual query is one matrix: ``x + x W = x (1 + W)``.
-
-    Raises:
-        UsageError: for a nonlinear query, which is no linear map of the layer input.
-    """
+    """Return a layer whose residual query is one matrix: ``x + x W = x (1 + W)``."""
     config = layer.config
     if config.variant.query_form == "residual-gelu":
         raise UsageError(
@@ -90,11 +86,7 @@ def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor:
 
 
 def check_terms(layer: LayerDraft) -> None:
-    """Check that nothing stands between key or value and its projection, so heads have a gauge.
-
-    Raises:
-        UsageError: with the name of the term.
-    """
+    """Check that nothing stands between key or value and its projection, so heads have a gauge."""
     for term in layer.config.variant.terms:
         if term.name in _BETWEEN:
             raise UsageError(
@@ -107,10 +99,6 @@ def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"
     """Return the basis in which a role becomes the layer input: the role's own matrix.
 
     It includes the correction of the score scale for identity roles, if the layer has one.
-
-    Raises:
-        UsageError: if the role's matrix is not a learned, full and square one, or its bias has a
-            part in the output that nothing else can take over.
     """
     config, sharing = layer.config, layer.config.variant.sharing
     source = sharing.roles[role]
@@ -139,14 +127,8 @@ def move_attention(
 ) -> LayerDraft:
     """Return a layer that reads and writes the residual stream in other bases.
 
-    Args:
-        layer: The layer, with a plain query or a map where ``read`` is a basis.
-        read: The basis of its input.
-        written: The basis of its output.
-        identity: The source that becomes the layer input; ``read`` is then from :func:`find_basis`.
-
-    Raises:
-        UsageError: if the score scale cannot be kept.
+    ``identity`` is the source that becomes the layer input; ``read`` is then from
+    :func:`find_basis`.
     """
     weights = dict(layer.weights)
     config = layer.config
@@ -204,11 +186,7 @@ def _own_correction(layer: LayerDraft, source: Source) -> float | None:
 
 
 def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
-    """Multiply the scores by a factor, in the configuration if possible, else in the weights.
-
-    Raises:
-        UsageError: if the configuration has another one, and no projection is read by scores alone.
-    """
+    """Multiply the scores by a factor, in the configuration if possible, else in the weights."""
     if layer.config.identity_correction == factor:
         return layer
     scale = dataclasses.replace(layer.config.scale, identity="none")

@@ -31,11 +31,7 @@ _NEARLY_ORTHOGONAL = 1e-12
 
 
 def check_norms(config: LanguageModelConfig) -> str:
-    """Check that a network has no norms, and return that condition.
-
-    Raises:
-        UsageError: if it has.
-    """
+    """Check that a network has no norms, and return that condition."""
     if config.block.norm != "none":
         raise UsageError(
             f"expected a network without norms, got {config.block.norm}: a change of basis does "
@@ -59,15 +55,9 @@ def attention_draft(draft: Draft, layer: int) -> LayerDraft:
 def change_layers(
     draft: Draft, layer: int | None, change: Callable[[LayerDraft], LayerDraft | None]
 ) -> list[LayerDraft]:
-    """Change one attention layer of a network, or all, in place, and return the new layers.
+    """Change one attention layer (the first is 1) or all in place, and return the new layers.
 
-    Args:
-        draft: The network.
-        layer: The layer to change, the first being 1; ``None`` for every layer.
-        change: Returns the new layer; ``None`` leaves the old one.
-
-    Raises:
-        UsageError: for a layer that does not exist, or one alone of shared blocks.
+    ``change`` returns the new layer; ``None`` leaves the old one.
     """
     changed: dict[int, LayerDraft] = {}
     for index in choose_blocks(draft, layer):
@@ -86,11 +76,8 @@ def move_network(
 ) -> tuple[Draft, list[str]]:
     """Return a network with its residual stream in other bases, and the side effects.
 
-    Args:
-        draft: The network, without norms.
-        bases: The basis of the input of each layer; the same object for all where the network is
-            uniform.
-        identities: For layers, the source that becomes the layer input.
+    ``bases`` holds the basis of each layer's input, the same object for all where the network
+    is uniform; ``identities`` the source that becomes the input of some layers.
     """
     config, notes = draft.config, list[str]()
     first = bases[0]

@@ -67,11 +67,7 @@ def rewrite_names() -> tuple[str, ...]:
 
 
 def load_rewrite(name: str) -> Rewrite:
-    """Return the module of a rewrite.
-
-    Raises:
-        UsageError: for an unknown name.
-    """
+    """Return the module of a rewrite."""
     return cast("Rewrite", _load("rewrite", name, REWRITES))
 
 
@@ -81,11 +77,7 @@ def method_names() -> tuple[str, ...]:
 
 
 def load_method(name: str) -> Method:
-    """Return the module of a method that makes the cache smaller.
-
-    Raises:
-        UsageError: for an unknown name.
-    """
+    """Return the module of a method that makes the cache smaller."""
     return cast("Method", _load("method", name, METHODS))
 
 

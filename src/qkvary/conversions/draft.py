@@ -106,22 +106,14 @@ def block_prefix(index: int) -> str:
 
 
 def choose_layer(draft: Draft, layer: int) -> int:
-    """Return the index of a layer that the user counts from 1.
-
-    Raises:
-        UsageError: if there is no such layer.
-    """
+    """Return the index of a layer that the user counts from 1."""
     if not 1 <= layer <= draft.config.num_layers:
         raise UsageError(f"expected a layer from 1 to {draft.config.num_layers}, got {layer}")
     return layer - 1
 
 
 def choose_blocks(draft: Draft, layer: int | None) -> range:
-    """Return the indices of the blocks that a local rewrite changes: one block, or all.
-
-    Raises:
-        UsageError: for a layer that does not exist, or one alone of shared blocks.
-    """
+    """Return the indices of the blocks that a local rewrite changes: one block, or all."""
     if layer is None:
         return range(draft.blocks)
     if draft.config.shared_blocks:
@@ -142,11 +134,7 @@ def replace_layers(
 
 
 def measure_condition(matrix: Float[Tensor, "rows columns"], name: str) -> Conditioning:
-    """Return the condition number of a matrix that must be inverted.
-
-    Raises:
-        UsageError: if it is singular, or worse conditioned than what leaves logits equal to 1e-9.
-    """
+    """Return the condition number of a matrix that must be inverted."""
     number = float(torch.linalg.cond(matrix))
     # Written so that NaN is refused.
     if not number <= MOST_CONDITION:

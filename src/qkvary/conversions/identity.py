@@ -33,13 +33,7 @@ BIASES: dict[Role, str] = {
 
 
 def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewritten:
-    """Return a network in which a role is the layer input, in every layer or in one.
-
-    Raises:
-        UsageError: if the network has norms, a matrix is not square or too badly conditioned, a
-            bias has a part that no other weight can express, or both skips keep one basis through
-            layers of different weights.
-    """
+    """Return a network in which a role is the layer input, in every layer or in one."""
     config = draft.config
     conditions = [check_norms(config)]
     layers, statement = _choose_layers(draft, options, role)

@@ -29,11 +29,8 @@ from qkvary.storage.errors import UsageError
 def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]]:
     """Return a layer whose key is ``x W_K W_Q^T`` and whose query is the layer input.
 
-    If the value reads the key's projection, W_Q^T is inverted and the output projection undoes it.
-
-    Raises:
-        UsageError: if the layer has several heads, narrow ones or rotary positions, or a query that
-            shares its projection or has a bias.
+    If the value reads the key's projection, W_Q^T is inverted and the output projection undoes
+    it.
     """
     layer = make_plain(layer)
     config, sharing = layer.config, layer.config.variant.sharing
@@ -71,12 +68,7 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
 
 
 def merge_value(layer: LayerDraft) -> LayerDraft:
-    """Return a layer whose value is the layer input and whose output projection is ``W_V W_O``.
-
-    Raises:
-        UsageError: if the layer has several heads or narrow ones, or a value that shares its
-            projection or is rotated.
-    """
+    """Return a layer whose value is the layer input and whose output projection is ``W_V W_O``."""
     config, sharing = layer.config, layer.config.variant.sharing
     _check_head(layer, "value")
     if config.value_rope != "none":

@@ -62,16 +62,7 @@ class Rewriting:
 
 
 def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOptions) -> None:
-    """Check the conditions of a rewrite that follow from the configuration alone.
-
-    Args:
-        name: A rewrite out of ``rewrite_names()``.
-        config: The network.
-        options: The options of the user.
-
-    Raises:
-        UsageError: for an unknown rewrite, or one whose conditions do not hold.
-    """
+    """Check the conditions of a rewrite that follow from the configuration alone."""
     rewrite = load_rewrite(name).rewrite
     with torch.device("meta"):
         shapes = LanguageModel(config).state_dict()

@@ -56,14 +56,6 @@ def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weig
     """Return the configuration and the weights of a file.
 
     The weights are in float32, which holds every stored type exactly.
-
-    Args:
-        file: Its contents.
-        where: Its name in messages.
-
-    Raises:
-        UsageError: for a network that this program does not support.
-        DamagedError: for sizes that are missing, implausible, or do not match the tensors.
     """
     sizes = read_sizes(file, where)
     config, family = make_config(sizes), sizes.family

@@ -65,17 +65,7 @@ def read_config(path: Path) -> LanguageModelConfig:
 def read_tokenizer(
     data: bytes, vocabulary: int, where: str, *, one_space: bool = False
 ) -> PieceTokenizer:
-    """Read the pieces and scores of a tokenizer file.
-
-    Args:
-        data: The bytes of the file.
-        vocabulary: The required number of pieces.
-        where: The name of the file in messages.
-        one_space: Whether runs of spaces are collapsed, which the file does not store.
-
-    Raises:
-        DamagedError: if it does not hold exactly ``vocabulary`` pieces.
-    """
+    """Read the pieces and scores of a tokenizer file."""
     pieces: list[bytes] = []
     scores: list[float] = []
     place = 4

@@ -50,15 +50,7 @@ _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetun
 
 
 def read_sizes(file: GgufFile, where: str) -> Sizes:
-    """Return the values of a file of a known architecture.
-
-    Args:
-        file: Its header.
-        where: Its name in messages.
-
-    Raises:
-        UsageError: for a network that this program does not compute.
-    """
+    """Return the values of a file of a known architecture."""
     named = file.metadata.get("general.architecture")
     known = {*FAMILIES, *GGUF_NAMES.values()}
     if not isinstance(named, str) or named not in known:
@@ -75,7 +67,6 @@ class Sizes(Fields):
     """The values of an architecture of llama.cpp, and the file that they are in."""
 
     def __init__(self, file: GgufFile, architecture: str, where: str) -> None:
-        """Read the values of an architecture."""
         start = f"{architecture}."
         found = file.metadata.items()
         own = {key.removeprefix(start): value for key, value in found if key.startswith(start)}
@@ -264,12 +255,7 @@ def _make_gpt2(sizes: Sizes) -> LanguageModelConfig:
 
 
 def make_config(sizes: Sizes) -> LanguageModelConfig | None:
-    """Return the configuration of the network; ``None`` for DeepSeek, whose heads need weights.
-
-    Raises:
-        UsageError: for a network that this program does not compute.
-        DamagedError: for sizes that are missing or implausible.
-    """
+    """Return the configuration of the network; ``None`` for DeepSeek, whose heads need weights."""
     if sizes.family == GGUF_NAMES["deepseek"]:
         return None
     with explain(sizes.where):
@@ -280,9 +266,6 @@ def describe_latent(sizes: Sizes) -> dict[str, object]:
     """Return the configuration of a DeepSeek as transformers has it.
 
     Which keys heads share is not in the header.
-
-    Raises:
-        DamagedError: for sizes that are missing or implausible.
     """
     with explain(sizes.where):
         layers, heads = sizes.num_layers, sizes.size("attention.head_count")

@@ -78,19 +78,7 @@ class GgufNetwork(NamedTuple):
 def export_gguf(
     loaded: LoadedModel, path: Path, kind: TensorType = "f32", *, chat_template: str | None = None
 ) -> ExportResult:
-    """Write a model for llama.cpp; an existing file of this format is replaced.
-
-    Args:
-        loaded: The network and its tokenizer, if it has one.
-        path: The file.
-        kind: The type of the matrices.
-        chat_template: The Jinja text with which llama.cpp writes messages as a prompt.
-
-    Raises:
-        UsageError: if llama.cpp cannot compute the network or make its tokens, a layer of it was
-            replaced, or ``path`` holds something else.
-        ResourceError: if the disk is full, broken or not writable.
-    """
+    """Write a model for llama.cpp; an existing file of this format is replaced."""
     if path.is_file() and read_start(path, len(MAGIC)) != MAGIC:
         raise UsageError(f"{path} is not a GGUF file; it is not overwritten")
     check_structure(loaded.network)
@@ -109,12 +97,7 @@ def export_gguf(
 def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     """Express a network as the architecture of llama.cpp that fits.
 
-    Args:
-        network: A language model.
-        kind: The type of its matrices. Rows that are not whole blocks of q8_0 are stored in f16.
-
-    Raises:
-        UsageError: if llama.cpp cannot compute it, with the reason; or if a weight is too large.
+    Rows that are not whole blocks of q8_0 are stored in f16.
     """
     config = network.config
     to = choose_architecture(config)

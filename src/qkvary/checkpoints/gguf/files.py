@@ -53,12 +53,7 @@ def pack_tensor(values: Array, kind: str) -> bytes:
 
 
 def pack_file(metadata: Metadata, tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the bytes of a file.
-
-    Args:
-        metadata: Values by key, in order. Whole numbers are stored in 32 bits.
-        tensors: Tensors by name, in order; the rows of each are whole blocks of its type.
-    """
+    """Return the bytes of a file; whole numbers of its metadata are stored in 32 bits."""
     head = [struct.pack("<4sIQQ", MAGIC, VERSION, len(tensors), len(metadata))]
     for key, value in metadata.items():
         number = _kind_of(value)

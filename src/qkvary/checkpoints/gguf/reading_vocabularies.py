@@ -70,16 +70,7 @@ class _Vocabulary:
 
 
 def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
-    """Return the tokenizer of a file, None if it has none.
-
-    Args:
-        metadata: The values of the file.
-        where: Its name in messages.
-
-    Raises:
-        UsageError: for a kind that this program has no counterpart for.
-        DamagedError: for lists that do not fit each other.
-    """
+    """Return the tokenizer of a file, None if it has none."""
     model = metadata.get(f"{_KEY}model", "none")
     if model in ("none", "no_vocab"):
         return None

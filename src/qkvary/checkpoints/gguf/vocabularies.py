@@ -53,12 +53,7 @@ class Vocabulary(NamedTuple):
 def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
     """Return the vocabulary of a tokenizer; without a tokenizer, tokens are plain numbers.
 
-    Args:
-        tokenizer: The tokenizer.
-        size: Vocabulary of the network. Tokens beyond the tokenizer's are marked as unused.
-
-    Raises:
-        UsageError: if llama.cpp cannot make the same tokens.
+    Tokens of the network beyond the tokenizer's are marked as unused.
     """
     if tokenizer is None:
         note = "it has no tokenizer: llama.cpp reads and writes numbers of tokens"

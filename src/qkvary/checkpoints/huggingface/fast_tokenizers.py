@@ -39,11 +39,7 @@ class FastTokenizer(NamedTuple):
 
 
 def convert_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
-    """Convert a tokenizer for transformers.
-
-    Raises:
-        UsageError: if the library cannot express it.
-    """
+    """Convert a tokenizer for transformers."""
     match tokenizer:
         case CharacterTokenizer():
             return _convert_characters(tokenizer)

@@ -39,17 +39,7 @@ OnProgress = Callable[[int, int], None]
 def describe_cifar100(
     weights: Path, parts: Path, *, on_progress: OnProgress = lambda _done, _all: None
 ) -> ImageFeatures:
-    """Return the features of all images; parts that exist already are not computed again.
-
-    Args:
-        weights: A folder of ResNet-34 with ``config.json`` and ``model.safetensors``.
-        parts: The folder of finished parts; other weights have other parts.
-        on_progress: Called after each part.
-
-    Raises:
-        UsageError: if the folder has no ResNet-34.
-        DamagedError: if its weights are damaged.
-    """
+    """Return the features of all images; parts that exist already are not computed again."""
     network = _load_network(weights)
     digest = hashlib.sha256((weights / WEIGHTS).read_bytes()).hexdigest()
     parts = parts / digest[:16]

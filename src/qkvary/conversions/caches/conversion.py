@@ -59,16 +59,7 @@ class Conversion:
 def choose_network(
     config: LanguageModelConfig, method: Method, numbers: Sequence[int | None]
 ) -> LanguageModelConfig:
-    """Return the configuration of the network that a method makes.
-
-    Args:
-        config: The network before.
-        method: The method.
-        numbers: Numbers of a token in the cache of each layer; ``None`` keeps a layer unchanged.
-
-    Raises:
-        UsageError: if a layer cannot be converted, or not to this size.
-    """
+    """Return the configuration of the network that a method makes."""
     check_layers(config)
     chosen = {
         index: method.choose(layer, size)
@@ -87,15 +78,7 @@ def convert_network(
     *,
     on_progress: Progress = lambda _done, _total: None,
 ) -> Conversion:
-    """Convert a network.
-
-    Args:
-        network: The network, in evaluation mode; it is not changed.
-        config: The network to make, from ``choose_network``.
-        method: The method.
-        tokens: The text that it is fitted to.
-        on_progress: Called after each layer.
-    """
+    """Convert a network."""
     check_structure(network)
     one_shot, refitted = (_copy_parts(network, config) for _ in range(2))
     wanted, found = (embed_windows(network, tokens) for _ in range(2))

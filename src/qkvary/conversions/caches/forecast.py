@@ -51,11 +51,7 @@ class Forecast:
         return sum(self.layers)
 
     def costs(self, layer: int) -> Float[Tensor, " numbers"]:
-        """Return the divergence of a layer for each size of its tensor.
-
-        Raises:
-            ValueError: for a method without a spectrum.
-        """
+        """Return the divergence of a layer for each size of its tensor."""
         spectrum, lost = self.spectra[layer], self.lost[layer]
         if spectrum is None or lost is None:
             raise ValueError("expected a method with a spectrum, got one without")
@@ -72,16 +68,7 @@ def forecast(
     probed: int = PROBED,
     on_progress: Progress = lambda _done, _total: None,
 ) -> Forecast:
-    """Forecast a conversion.
-
-    Args:
-        network: The network, in evaluation mode.
-        config: The network to make, from ``choose_network``.
-        method: The method.
-        tokens: A text.
-        probed: Layers that are converted alone; all for a measurement of each.
-        on_progress: Called after each layer.
-    """
+    """Forecast a conversion."""
     begun = time.process_time()
     states = embed_windows(network, tokens)
     layout = Layout(new_tokens=tokens.shape[1], device=states[0].device)

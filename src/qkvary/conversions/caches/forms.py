@@ -24,11 +24,7 @@ BY_FREQUENCY = ("linear", "llama3")
 
 
 def check_layers(config: LanguageModelConfig) -> None:
-    """Refuse a network whose keys and values are not linear maps of the layer input.
-
-    Raises:
-        UsageError: with the first reason.
-    """
+    """Refuse a network whose keys and values are not linear maps of the layer input."""
     if config.shared_blocks:
         raise UsageError(
             "expected separate weights for each block, got one block for all layers, whose inputs "
@@ -69,13 +65,7 @@ def merge(layer: AttentionConfig, **variant: Any) -> Variant:
 
 
 def share_tensor(layer: AttentionConfig, *, rotary: int, **variant: Any) -> Variant:
-    """Return a variant whose keys and values read one tensor, with decoupled positions.
-
-    Args:
-        layer: The layer before.
-        rotary: Channels of the rotated key; 0 for a layer that rotates nothing.
-        **variant: Further fields.
-    """
+    """Return a variant whose keys and values read one tensor, with decoupled positions."""
     if rotary:
         variant |= {"positions": "none", "decoupled": rotary}
     return merge(layer, sharing=share("q", "k", "k"), **variant)
@@ -89,12 +79,7 @@ def resize(layer: AttentionConfig, variant: Variant, head_dim: int) -> Attention
 
 
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
-    """Return the channels of the rotated key: all, or at most three quarters of the values.
-
-    Args:
-        layer: The layer before.
-        numbers: Values to cache per token.
-    """
+    """Return the channels of the rotated key: all, or at most three quarters of the values."""
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:
         return rotated

@@ -51,16 +51,7 @@ def join(
     queries: Float[Tensor, "kv_heads head_dim head_dim"],
     outputs: Float[Tensor, "kv_heads head_dim head_dim"],
 ) -> JointTensor:
-    """Return the best tensor for the keys and values of some KV heads.
-
-    Args:
-        key: Keys as maps of the layer's input.
-        value: Values as maps of the layer's input.
-        rank: Channels of the tensor.
-        moment: The second moment of the input.
-        queries: The second moment of the queries of each KV head.
-        outputs: W_O W_O^T of each KV head.
-    """
+    """Return the best tensor for the keys and values of some KV heads."""
     root, inverse = take_root(moment)
     parts: list[Tensor] = []
     backs: list[Tensor] = []

@@ -63,12 +63,7 @@ class LayerMaps:
 
 
 def read_layer(attention: Attention, moment: Float[Tensor, "inputs inputs"]) -> LayerMaps:
-    """Return the matrices of a layer.
-
-    Args:
-        attention: The layer; its query is linear in the input.
-        moment: The second moment of its input with a one appended.
-    """
+    """Return the matrices of a layer."""
     query, key, value = (
         torch.cat((role.weight, role.bias[..., None]), dim=2).permute(2, 0, 1)
         for role in make_role_maps(attention)

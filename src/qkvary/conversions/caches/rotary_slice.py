@@ -43,11 +43,8 @@ def cut_slice(
 ) -> RotarySlice:
     """Return the slice of some KV heads.
 
-    Args:
-        maps: The layer, whose keys are rotated.
-        heads: The KV heads.
-        channels: Rotary channels of the slice, which divide those of a head; as many by default. In
-            fewer channels neighbouring frequencies are one: the highest of them.
+    In fewer ``channels`` than a head rotates, neighbouring frequencies are one: the highest of
+    them.
     """
     rotated = maps.config.rotated_channels
     if not rotated:

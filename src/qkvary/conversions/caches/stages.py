@@ -107,11 +107,7 @@ class SmallerCache:
 
 
 def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return the network that a plan makes, with equal sizes in all layers; reads no weights.
-
-    Raises:
-        UsageError: if the network cannot be converted, or not to this size.
-    """
+    """Return the network that a plan makes, with equal sizes in all layers; reads no weights."""
     check_layers(config)
     method = load_method(plan.method)
     return choose_network(config, method, spend_evenly(config, plan.budget, method.choose))
@@ -223,15 +219,7 @@ def forecast_sizes(
     texts: Texts,
     show_progress: ShowProgress = show_nothing,
 ) -> tuple[Forecast, LanguageModelConfig]:
-    """Return a forecast, and the network with the sizes that the plan derives from it.
-
-    Args:
-        network: The network.
-        plan: What is made.
-        even: The network with one size for all layers, from ``check_plan``.
-        texts: The texts, of which a forecast reads the first 4,096 tokens.
-        show_progress: Opens a display of the progress.
-    """
+    """Return a forecast, and the network with the sizes that the plan derives from it."""
     method = load_method(plan.method)
     rows = max(1, FORECAST_TOKENS // texts.fitted.shape[1])
     probed = {"probed": network.config.num_layers} if plan.by_layer else {}

@@ -70,11 +70,7 @@ class Gauge:
 
 
 def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
-    """Draw a random gauge of a layer that does not change the output.
-
-    Raises:
-        UsageError: if there is none but the identity.
-    """
+    """Draw a random gauge of a layer that does not change the output."""
     config, sharing = layer.config, layer.config.variant.sharing
     variant = config.variant
     if variant.core_name != "softmax":
