@@ -77,7 +77,13 @@ def make_latent_weights(network: LanguageModel) -> Weights:
             shared = shared * scale
             gain = torch.full((len(shared),), KV_NORM_EPS**0.5 / scale, dtype=torch.float64)
             weights[f"{at}.kv_norm.weight"] = gain
-        weights[f"{at}.latent_query.weight"] = _make_query(attention)
+        config = attention.config
+        content = make_role_maps(attention).query.copy_heads(config.num_heads).weight
+        # In each head, content rows come before rotary rows. The architecture divides scores by
+        # the root of the number of both; the rest of the scale is folded into the rows.
+        query = torch.cat((content, _interleave(_rope(attention, "q_rope"))), dim=1)
+        rest = config.content_scale * config.compared_channels**0.5
+        weights[f"{at}.latent_query.weight"] = (query * rest).flatten(0, 1)
         weights[f"{at}.latent_down.weight"] = torch.cat((shared, rope))
         weights[f"{at}.latent_up.weight"] = up.flatten(0, 1)
     return weights
@@ -93,19 +99,6 @@ def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> f
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
     # Limited to exponents of single precision.
     return 2.0 ** max(-60, math.floor(math.log2((STILL * epsilon / max(largest, 1e-30)) ** 0.5)))
-
-
-def _make_query(attention: Attention) -> Tensor:
-    """Return the rows of the query: in each head, content rows before rotary rows.
-
-    The architecture divides scores by the root of the number of both; the rest of the scale is
-    folded into the rows.
-    """
-    config = attention.config
-    content = make_role_maps(attention).query.copy_heads(config.num_heads).weight
-    rope = _interleave(_rope(attention, "q_rope"))
-    rest = config.content_scale * config.compared_channels**0.5
-    return (torch.cat((content, rope), dim=1) * rest).flatten(0, 1)
 
 
 def _rope(attention: Attention, source: Source) -> Tensor:

@@ -50,7 +50,10 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
     obstacles = {
         "a model that is neither BPE nor of characters": kind not in (_BPE, _CHARACTERS),
         "a model of characters with pieces of several": kind == _CHARACTERS
-        and any(_is_longer(text) for text, _, _ in pieces[3:]),
+        and any(
+            len(text.decode("utf-8", "replace")) > 1 and not text.startswith(b"<0x")
+            for text, _, _ in pieces[3:]
+        ),
         "a map of characters": bool(normalizer.get(_CHARACTER_MAP)),
         "user-defined pieces": any(kind == _USER_DEFINED for _, _, kind in pieces),
         "other first pieces than <unk>, <s>, </s>": tuple(one[0] for one in pieces[:3])
@@ -66,10 +69,6 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
             joins_spaces=_joins_spaces(normalizer),
             adds_space=bool(normalizer.get(_ADD_PREFIX, 1)),
         )
-
-
-def _is_longer(text: bytes) -> bool:
-    return len(text.decode("utf-8", "replace")) > 1 and not text.startswith(b"<0x")
 
 
 def _messages(fields: Iterable[tuple[int, int | bytes]], number: int) -> Iterator[bytes]:

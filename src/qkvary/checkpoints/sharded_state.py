@@ -29,7 +29,6 @@ Kind = Literal["weights", "optimizer"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Tensors = Mapping[Kind, Mapping[str, Tensor]]
-"""Tensors by kind and name."""
 
 RowCounts = Mapping[str, Mapping[str, int]]
 """The number of rows that a process holds of each sharded tensor, by kind and name."""
@@ -38,11 +37,6 @@ Wanted = Callable[[Kind, str, int], range]
 """Returns the range of rows to read, given the kind, name and number of rows of a tensor."""
 
 _SHARDS = "shards"
-
-
-def all_rows(_kind: Kind, _name: str, rows: int) -> range:
-    """Request all rows."""
-    return range(rows)
 
 
 def _file(kind: Kind, number: int = 0, count: int = 0) -> str:
@@ -77,8 +71,7 @@ class Reader:
     """The rank of the process."""
     count: int = 1
     """The number of processes."""
-    wanted: Wanted = all_rows
-    """Returns the rows to read."""
+    wanted: Wanted = lambda _kind, _name, rows: range(rows)
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
         """Return the requested rows of every tensor on the CPU; no rows give an empty tensor.
@@ -88,15 +81,13 @@ class Reader:
         """
         return {
             kind: {
-                **self._read_whole(folder, manifest, kind),
+                **read_tensors(
+                    manifest.check_file(folder, _file(kind)), partial(self.wanted, kind)
+                ),
                 **self._read_shards(folder, manifest, kind),
             }
             for kind in KINDS
         }
-
-    def _read_whole(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
-        file = manifest.check_file(folder, _file(kind))
-        return read_tensors(file, partial(self.wanted, kind))
 
     def _read_shards(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
         table = cast("dict[str, Any] | None", manifest.about.get(_SHARDS))

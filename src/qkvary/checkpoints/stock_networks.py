@@ -23,7 +23,6 @@ from qkvary.checkpoints.latent_networks import (
 )
 from qkvary.checkpoints.stock_names import StockArchitecture, list_tensors
 from qkvary.checkpoints.stock_parts import Weights
-from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import sinusoid
 from qkvary.nn.role_maps import LinearMap, make_role_maps
@@ -55,7 +54,7 @@ def find_obstacle(
 
     ``more`` are reasons why the program that runs it cannot.
     """
-    found = (_unknown_terms(config, to), _obstacles(config), more, _RULES[to](config))
+    found = (_obstacles(config, to), more, _RULES[to](config))
     return next(chain.from_iterable(found), None)
 
 
@@ -99,16 +98,11 @@ def rotates(config: LanguageModelConfig) -> bool:
     return any(layer.variant.positions == "rotary" for layer in config.layers)
 
 
-def _unknown_terms(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[str]:
-    known = _KNOWN_TERMS[to]
+def _obstacles(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[str]:
     choices = f"decoupled; {TRAIN}" if to == "deepseek" else "none, rotary"
-    for layer in config.layers:
-        for term in layer.variant.terms:
-            if term.name not in known:
-                yield _TERMS.get(term.name, f"{term.name} positions; choices: {choices}")
-
-
-def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
+    for term in chain.from_iterable(layer.variant.terms for layer in config.layers):
+        if term.name not in _KNOWN_TERMS[to]:
+            yield _TERMS.get(term.name, f"{term.name} positions; choices: {choices}")
     for layer in config.layers:
         variant = layer.variant
         if variant.query_form == "residual-gelu":
@@ -198,25 +192,19 @@ def find_parameter(network: LanguageModel, name: str) -> Tensor | None:
 def _list_roles(
     network: LanguageModel, kv_heads: int, *, bias: bool
 ) -> Iterator[tuple[str, Tensor]]:
+    """Yield query, key and value as linear maps of the layer input, with separate weights."""
     for index, part in enumerate(network.stack.blocks):
-        for name, role in zip("qkv", _make_roles(part.attention, kv_heads), strict=True):
+        config = part.attention.config
+        query, key, value = make_role_maps(part.attention)
+        # The stock architecture scales scores by 1/sqrt(head_dim).
+        rest = config.content_scale * math.sqrt(config.size_per_head)
+        query = LinearMap(query.weight * rest, query.bias * rest)
+        roles = {"q": query, "k": key.copy_heads(kv_heads), "v": value.copy_heads(kv_heads)}
+        for name, role in roles.items():
             at = f"stack.blocks.{index}.attention.{name}_proj"
             yield f"{at}.weight", role.weight.flatten(0, 1)
             if bias:
                 yield f"{at}.bias", role.bias.flatten()
-
-
-def _make_roles(attention: Attention, kv_heads: int) -> list[LinearMap]:
-    """Return query, key and value as linear maps of the layer input, with separate weights.
-
-    The stock architecture scales scores by 1/sqrt(head_dim); the rest of the layer's scale is
-    folded into the query.
-    """
-    config = attention.config
-    query, key, value = make_role_maps(attention)
-    rest = config.content_scale * math.sqrt(config.size_per_head)
-    query = LinearMap(query.weight * rest, query.bias * rest)
-    return [query, *(one.copy_heads(kv_heads) for one in (key, value))]
 
 
 def _tabulate_positions(network: LanguageModel) -> Tensor:

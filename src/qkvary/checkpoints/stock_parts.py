@@ -6,6 +6,7 @@ Llama.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 
 import torch
@@ -38,7 +39,10 @@ def read_weights(
     where: str,
 ) -> Weights:
     """Return stored tensors as parameters; wrong shapes are refused later."""
-    left, found, needed = dict(tensors), Weights(), _needed_names(config)
+    left, found, needed = dict(tensors), Weights(), set[str]()
+    # Sizes that no file has are refused with the weights.
+    with suppress(RuntimeError), torch.device("meta"):
+        needed = {*make_language_model(config).state_dict()}
     layer, size = config.layers[0], config.layers[0].size_per_head
     widths = [layer.width(source) for source in layer.variant.sharing.projections]
     for row in list_tensors(family, config.num_layers):
@@ -65,15 +69,6 @@ def restore_order(name: str, part: Tensor, layer: AttentionConfig, order: Order)
     if not _is_turned(name) or len(part) < size or len(part) % size:
         return part
     return _order_channels(part, size, sorted(range(size), key=order(layer).__getitem__))
-
-
-def _needed_names(config: LanguageModelConfig) -> set[str]:
-    try:
-        with torch.device("meta"):
-            return {*make_language_model(config).state_dict()}
-    except RuntimeError:
-        # Of sizes that no file has, which are refused with the weights.
-        return set()
 
 
 def name_weights(

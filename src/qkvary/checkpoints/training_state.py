@@ -39,7 +39,6 @@ class TrainingState:
     weights: Mapping[str, Tensor]
     """Parameters and buffers, by name."""
     optimizer: Mapping[str, Tensor]
-    """Tensors of the optimizer's state, by name."""
     about: Mapping[str, JsonValue]
     """All other state."""
 

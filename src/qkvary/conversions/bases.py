@@ -79,22 +79,27 @@ def move_network(
     ``bases`` holds the basis of each layer's input, the same object for all where the network
     is uniform; ``identities`` the source that becomes the input of some layers.
     """
-    config, notes = draft.config, list[str]()
-    first = bases[0]
-    last, is_tied = _last_basis(config, bases)
-    ends = [*bases[1:], last]
+    last, is_tied = _last_basis(draft.config, bases)
     weights = {
         name: one for name, one in draft.weights.items() if not name.startswith("stack.blocks.")
     }
-    moved = Draft(config, weights)
+    moved = Draft(draft.config, weights)
     layers = {
         index: _move_block(draft, moved, index, pair, identities.get(index))
-        for index, pair in enumerate(zip(bases, ends, strict=True))
+        for index, pair in enumerate(zip(bases, [*bases[1:], last], strict=True))
     }
-    moved.config = replace_layers(config, layers)
-    notes += _move_embedding(moved, first)
-    if not is_tied:
-        notes += _move_head(moved, draft, last)
+    moved.config = replace_layers(draft.config, layers)
+    notes = _move_embedding(moved, bases[0])
+    if last is None or is_tied:
+        return moved, notes
+    was_tied = draft.config.tied_head
+    head = draft.weights["embedding" if was_tied else "head_weight"]
+    moved.weights["head_weight"] = undo(last, head)
+    if was_tied:
+        moved.config = dataclasses.replace(moved.config, tied_head=False)
+        notes.append(
+            "the tied head is now a separate matrix: the basis is not orthogonal (Remark 4)"
+        )
     return moved, notes
 
 
@@ -153,15 +158,3 @@ def _move_embedding(moved: Draft, basis: Basis) -> list[str]:
     moved.config = dataclasses.replace(config, positions="learned")
     size = f"{config.max_tokens:,} x {config.d_model:,}"
     return [f"{config.positions} positions became a table of {size} numbers, in another basis"]
-
-
-def _move_head(moved: Draft, draft: Draft, basis: Basis) -> list[str]:
-    if basis is None:
-        return []
-    was_tied = draft.config.tied_head
-    head = draft.weights["embedding" if was_tied else "head_weight"]
-    moved.weights["head_weight"] = undo(basis, head)
-    if not was_tied:
-        return []
-    moved.config = dataclasses.replace(moved.config, tied_head=False)
-    return ["the tied head is now a separate matrix: the basis is not orthogonal (Remark 4)"]

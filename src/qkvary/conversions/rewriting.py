@@ -38,27 +38,21 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """The result of a rewrite."""
+    """The result of a rewrite, with the statements and notes of :class:`Rewritten`."""
 
     name: str
     original: LanguageModel
-    """The network that was given."""
     network: LanguageModel
     """The rewritten network, in the same number format and on the same device."""
     statement: str
-    """The theorem or proposition that the rewrite applies."""
     conditions: tuple[str, ...]
-    """The conditions of the theorem, all checked."""
     conditioning: tuple[Conditioning, ...]
-    """The matrices that were inverted."""
     exact: Difference
     """The difference in float64."""
     stored: Difference
     """The difference in the number format of the networks."""
     tokens: int
-    """The number of tokens on which logits were compared."""
     notes: tuple[str, ...]
-    """Further changes, one sentence each."""
 
 
 def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOptions) -> None:

@@ -117,26 +117,24 @@ class Sizes(Fields):
 
 def _make_network(sizes: Sizes) -> LanguageModelConfig:
     """Return the network of a family, from fields named as in transformers."""
-    family = FAMILIES[sizes.family]
+    family, shapes = FAMILIES[sizes.family], sizes.shapes
     config = read_language_model(family, Fields(dict(_describe(sizes, family)), family))
-    attention = tuple(_fit_layer(sizes, layer) for layer in config.layers)
+    # Only the file says which biases there are.
+    attention = tuple(
+        dataclasses.replace(
+            layer,
+            bias=any(f"blk.0.attn_{name}.bias" in shapes for name in ("q", "qkv")),
+            out_bias="blk.0.attn_output.bias" in shapes,
+            scale=dataclasses.replace(layer.scale, norm_adds_one=False),
+        )
+        for layer in config.layers
+    )
     block = config.block
     if sizes.family in _GEMMAS:
         # One was added to the gains when the file was made.
         block = dataclasses.replace(block, norm="rmsnorm")
     one = isinstance(config.attention, AttentionConfig)
     return dataclasses.replace(config, attention=attention[0] if one else attention, block=block)
-
-
-def _fit_layer(sizes: Sizes, layer: AttentionConfig) -> AttentionConfig:
-    """Return a layer with the biases that the file contains."""
-    shapes = sizes.shapes
-    return dataclasses.replace(
-        layer,
-        bias=any(f"blk.0.attn_{name}.bias" in shapes for name in ("q", "qkv")),
-        out_bias="blk.0.attn_output.bias" in shapes,
-        scale=dataclasses.replace(layer.scale, norm_adds_one=False),
-    )
 
 
 def _describe(sizes: Sizes, family: str) -> Iterator[tuple[str, object]]:

@@ -69,10 +69,8 @@ class GgufNetwork(NamedTuple):
     """A network for llama.cpp."""
 
     metadata: dict[str, Any]
-    """Architecture and sizes by key."""
     tensors: dict[str, StoredTensor]
     notes: tuple[str, ...]
-    """What the export loses or changes, one sentence each."""
 
 
 def export_gguf(

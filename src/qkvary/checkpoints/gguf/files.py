@@ -36,7 +36,6 @@ class Tensor(NamedTuple):
     values: Array
     """The values in float32; the shape is in numpy's order, rows first."""
     type: str
-    """The type in the file."""
 
 
 def _quants(kind: str) -> tuple[Any, Any]:

@@ -104,9 +104,7 @@ class Stored(NamedTuple):
     shape: tuple[int, ...]
     """The shape in numpy's order, rows first."""
     type: str
-    """The type of the file."""
     data: memoryview
-    """Its bytes."""
 
 
 class GgufFile(NamedTuple):
@@ -128,7 +126,6 @@ class GgufFile(NamedTuple):
 
 
 _LENGTH = struct.Struct("<Q")
-"""The length before a string."""
 
 
 class _Reader:
@@ -171,9 +168,7 @@ class _Reader:
 
     def value(self) -> Any:
         """Return the next value with its type; text that is not UTF-8 stays as bytes."""
-        return self._plain(self.number("I"))
-
-    def _plain(self, kind: int) -> Any:
+        kind = self.number("I")
         if kind == STRING:
             return _text_or_bytes(self.take(self.number("Q")))
         if kind in SCALARS:

@@ -85,19 +85,15 @@ def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
 
 
 def _read_matches(vocabulary: _Vocabulary) -> Tokenizer:
-    texts = [_unescape(token) for token in vocabulary.plain()]
-    if texts == [bytes((byte,)) for byte in range(256)]:
-        return ByteTokenizer(has_separator=vocabulary.has_separator)
-    return _make_alphabet(texts, vocabulary)
-
-
-def _unescape(token: bytes) -> bytes:
-    def replace(match: re.Match[bytes]) -> bytes:
+    def unescape(match: re.Match[bytes]) -> bytes:
         if match[1] is not None:
             return bytes((int(match[1], 16),))
         return _WHITESPACE.get(match[2], match[2])
 
-    return _ESCAPED.sub(replace, token)
+    texts = [_ESCAPED.sub(unescape, token) for token in vocabulary.plain()]
+    if texts == [bytes((byte,)) for byte in range(256)]:
+        return ByteTokenizer(has_separator=vocabulary.has_separator)
+    return _make_alphabet(texts, vocabulary)
 
 
 def _make_alphabet(texts: list[bytes], vocabulary: _Vocabulary) -> Tokenizer:

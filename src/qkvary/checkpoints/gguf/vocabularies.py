@@ -45,7 +45,6 @@ class Vocabulary(NamedTuple):
     """A vocabulary for llama.cpp."""
 
     metadata: dict[str, Any]
-    """The metadata of the vocabulary, by key."""
     notes: tuple[str, ...]
     """Differences from our tokenizer, one sentence each."""
 

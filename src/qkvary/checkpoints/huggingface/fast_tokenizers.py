@@ -29,7 +29,6 @@ class FastTokenizer(NamedTuple):
     """A tokenizer for transformers."""
 
     library: LibraryModel
-    """The tokenizer of the ``tokenizers`` library."""
     beginning: str | None
     """The name of the token that begins a text."""
     end: str | None
@@ -93,7 +92,10 @@ def _add_end(library: LibraryModel, tokenizer: Tokenizer) -> FastTokenizer:
 
 def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
     numbers, has_bytes = _number_pieces(tokenizer), b"<0x00>" in tokenizer.pieces
-    found = _find_pieces(tokenizer)
+    found: dict[bytes, int] = {}
+    for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
+        if not (len(piece) == 6 and piece.startswith(b"<0x")):
+            found.setdefault(piece, token)
     library = LibraryModel(
         models.BPE(
             vocab=numbers,
@@ -157,14 +159,6 @@ def _list_merges(tokenizer: PieceTokenizer, found: dict[bytes, int]) -> list[tup
         for first, second in _splits(piece, found)
     ]
     return [(first.decode(), second.decode()) for *_, first, second in sorted(merges)]
-
-
-def _find_pieces(tokenizer: PieceTokenizer) -> dict[bytes, int]:
-    found: dict[bytes, int] = {}
-    for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
-        if not (len(piece) == 6 and piece.startswith(b"<0x")):
-            found.setdefault(piece, token)
-    return found
 
 
 def _splits(piece: bytes, found: dict[bytes, int]) -> list[tuple[bytes, bytes]]:

@@ -30,7 +30,6 @@ DEPTHS = (3, 4, 6, 3)
 """Number of blocks in each stage of ResNet-34."""
 WEIGHTS = "model.safetensors"
 IMAGES_PER_PART = 500
-"""Number of images whose features are written at once."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of completed images and their total."""
@@ -56,7 +55,12 @@ def describe_cifar100(
             if not path.is_file():
                 some = images.pixels[start : start + IMAGES_PER_PART]
                 atomic_write_file(path, save({"features": describe_pixels(network, some)}))
-            found.append(_read_part(path))
+            try:
+                found.append(load(path.read_bytes())["features"])
+            except (SafetensorError, KeyError) as error:
+                raise DamagedError(
+                    f"{path} is not a file of features, remove it: {error}"
+                ) from None
             done += len(found[-1])
             on_progress(done, total)
         return np.concatenate(found)
@@ -65,13 +69,6 @@ def describe_cifar100(
         group_by_class(describe("train", loaded.train), loaded.train.labels),
         group_by_class(describe("test", loaded.test), loaded.test.labels),
     )
-
-
-def _read_part(path: Path) -> NDArray[np.float32]:
-    try:
-        return load(path.read_bytes())["features"]
-    except (SafetensorError, KeyError) as error:
-        raise DamagedError(f"{path} is not a file of features, remove it: {error}") from None
 
 
 def _load_network(weights: Path) -> ResNetModel:

@@ -27,7 +27,6 @@ class Budget:
     bytes_per_token: float | None = None
     """The size in bytes per token over all layers. Either this or ``share`` is given."""
     stored_as: Format
-    """The number format of the cache."""
 
     def __post_init__(self) -> None:
         if (self.share is None) == (self.bytes_per_token is None):

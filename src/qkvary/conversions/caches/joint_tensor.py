@@ -31,7 +31,6 @@ class JointTensor(NamedTuple):
     value: Float[Tensor, "kv_heads rank head_dim"]
     """The matrices that turn the joint tensor into values."""
     rank: int
-    """The number of channels of the joint tensor."""
     spectrum: Float[Tensor, " ranks"]
     """The share of the squared singular values that a joint tensor drops, by its number of
     channels: 1 for no channel, 0 for all."""

@@ -57,7 +57,6 @@ class Plan:
     precision: Precision = "full"
     """Precision of the matrix products in the distillation."""
     seed: int = 0
-    """Seed for the order of windows in the distillation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +79,10 @@ class SmallerCache:
 
     plan: Plan
     original: LanguageModel
-    """The network that was given."""
     network: LanguageModel
     """The network of the last stage; the original where nothing was converted."""
     config: LanguageModelConfig
-    """The configuration of the converted network."""
     statement: str
-    """The new form, as a clause of a sentence."""
     forecast: Forecast | None
     stages: tuple[Stage, ...]
     """The stages; the first is the unchanged network."""
