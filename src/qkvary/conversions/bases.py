@@ -24,20 +24,9 @@ from qkvary.conversions.attention_bases import (
 )
 from qkvary.conversions.draft import Draft, block_prefix, choose_blocks, replace_layers
 from qkvary.nn.layout import sinusoid
-from qkvary.storage.errors import UsageError
 
 _NEARLY_ORTHOGONAL = 1e-12
 """B counts as orthogonal if B^T B differs from the identity by at most this."""
-
-
-def check_norms(config: LanguageModelConfig) -> str:
-    """Check that a network has no norms, and return that condition."""
-    if config.block.norm != "none":
-        raise UsageError(
-            f"expected a network without norms, got {config.block.norm}: a change of basis does "
-            "not pass a norm (Theorem 8.2); train with norm none"
-        )
-    return "no norms"
 
 
 def is_uniform(config: LanguageModelConfig) -> bool:

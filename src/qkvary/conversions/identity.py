@@ -6,7 +6,7 @@ its later version claims that any one of the three projections may go.
 
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.conversions.attention_bases import Basis, find_basis, make_plain
-from qkvary.conversions.bases import attention_draft, check_norms, is_uniform, move_network
+from qkvary.conversions.bases import attention_draft, is_uniform, move_network
 from qkvary.conversions.draft import (
     Conditioning,
     Draft,
@@ -35,9 +35,14 @@ BIASES: dict[Role, str] = {
 def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewritten:
     """Return a network in which a role is the layer input, in every layer or in one."""
     config = draft.config
-    conditions = [check_norms(config)]
+    if config.block.norm != "none":
+        raise UsageError(
+            f"expected a network without norms, got {config.block.norm}: a change of basis does "
+            "not pass a norm (Theorem 8.2); train with norm none"
+        )
     layers, statement = _choose_layers(draft, options, role)
-    conditions += [SKIPS[config.block.skips], *(["shared blocks"] * config.shared_blocks)]
+    skips = SKIPS[config.block.skips]
+    conditions = ["no norms", skips, *(["shared blocks"] * config.shared_blocks)]
     bases: list[Basis] = [None] * draft.blocks
     identities: dict[int, Source] = {}
     measured: list[Conditioning] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import struct
 from collections.abc import Iterator, Mapping
 
 from qkvary.arch.attention import AttentionConfig
@@ -224,13 +225,17 @@ def _describe_scaling(sizes: Sizes) -> dict[str, object]:
 
 _LISTS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 """Tensors that hold divisors of the rotary frequencies."""
+LARGEST_LIST = 2**16
+"""Maximum number of bytes of such a tensor."""
 
 
 def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
     """Return the frequency divisors stored in a tensor, or ``None`` if there are none."""
     if f"{stem}.weight" not in sizes.shapes:
         return None
-    found = sizes.file.numbers_of(f"{stem}.weight")
+    _, kind, data = sizes.file.tensors[f"{stem}.weight"]
+    is_small = kind == "f32" and data.nbytes <= LARGEST_LIST
+    found = [number for (number,) in struct.iter_unpack("<f", data)] if is_small else []
     if len(found) != rotated // 2:
         raise DamagedError(f"{sizes.where} has {len(found)} {stem} for {rotated} channels")
     return found

@@ -187,24 +187,17 @@ def _list_divisors(config: LanguageModelConfig) -> Iterator[tuple[str, Tensor]]:
 
 
 def _store(name: str, values: Tensor, kind: TensorType) -> StoredTensor:
-    stored = _choose_type(name, values, kind)
+    stored, shape, rows = kind, values.shape, values.abs().amax(dim=-1)
+    has_small = kind in LARGEST and bool(((rows > 0) & (rows < SMALLEST)).any())
+    if len(shape) < 2 or name in FLOATS or has_small:
+        stored = "f32"
+    elif (len(shape) > 2 and kind != "f32") or shape[-1] % BLOCKS[kind].size:
+        # Selectors (zeros and ones) and products of small heads need more bits.
+        stored = "f16"
     limit = LARGEST.get(stored, math.inf)
     if float(values.abs().max()) > limit:
         raise UsageError(f"{name} has weights above {limit:,}, the end of {stored}")
     return StoredTensor(values.contiguous().numpy(), stored)
-
-
-def _choose_type(name: str, values: Tensor, kind: TensorType) -> TensorType:
-    shape = values.shape
-    if len(shape) < 2 or name in FLOATS:
-        return "f32"
-    rows = values.abs().amax(dim=-1)
-    if kind in LARGEST and bool(((rows > 0) & (rows < SMALLEST)).any()):
-        return "f32"
-    # Selectors (zeros and ones), or products of small heads, which need more bits.
-    if len(shape) > 2 and kind != "f32":
-        return "f16"
-    return "f16" if shape[-1] % BLOCKS[kind].size else kind
 
 
 def _describe_sizes(config: LanguageModelConfig, to: StockArchitecture) -> dict[str, Any]:

@@ -118,12 +118,6 @@ class GgufFile(NamedTuple):
         """The shapes of the tensors by name."""
         return {name: one.shape for name, one in self.tensors.items()}
 
-    def numbers_of(self, name: str) -> list[float]:
-        """Return the numbers of a small tensor of float32; none for another type."""
-        _, kind, data = self.tensors[name]
-        is_small = kind == "f32" and data.nbytes <= LARGEST_ALIGNMENT
-        return [number for (number,) in struct.iter_unpack("<f", data)] if is_small else []
-
 
 _LENGTH = struct.Struct("<Q")
 

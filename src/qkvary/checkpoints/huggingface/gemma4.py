@@ -271,7 +271,8 @@ def _before_forward(
     given = dict(zip(names, args, strict=False)) | kwargs
     cache = given.get("past_key_values")
     if layout is not None:
-        if cache is None and _wants_cache(text, given):
+        wanted = given.get("use_cache")
+        if cache is None and (cast("Any", text).config.use_cache if wanted is None else wanted):
             cache = given["past_key_values"] = exact_cache(text, layout=layout)
         elif isinstance(cache, Cache):
             _swap_layers(cache, _find_makers(text, layout), layout)
@@ -279,11 +280,6 @@ def _before_forward(
         for kept in _positions_of(cache):
             kept.set_next(given.get("position_ids"))
     return (), given
-
-
-def _wants_cache(text: nn.Module, given: Mapping[str, Any]) -> bool:
-    wanted = given.get("use_cache")
-    return bool(cast("Any", text).config.use_cache if wanted is None else wanted)
 
 
 def _positions_of(cache: Cache) -> list[StoredPositions]:
