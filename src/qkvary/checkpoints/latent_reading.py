@@ -6,7 +6,6 @@ tensor is a latent.
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,14 +20,8 @@ from qkvary.checkpoints.stock_names import list_tensors
 from qkvary.checkpoints.stock_parts import Side, Weights
 from qkvary.storage.errors import DamagedError, UsageError
 
-
-class _Form(NamedTuple):
-    """The map from the shared tensor to the keys and values of heads."""
-
-    kv_heads: int
-    picks_blocks: bool
-    """Whether keys and values are blocks of the shared tensor; otherwise they are products of
-    it."""
+_Form = tuple[int, bool]
+"""KV heads, and whether keys and values are blocks of the shared tensor or products of it."""
 
 
 def read_latent_network(
@@ -118,17 +111,18 @@ def _read_form(sizes: LatentSizes, up: list[Tensor]) -> _Form:
         wanted = make_selectors(heads, kv_heads, size).to(up[0].dtype)
         wanted = torch.cat((wanted, wanted), dim=1).flatten(0, 1)
         if all(torch.equal(one, wanted) for one in up):
-            return _Form(kv_heads, picks_blocks=True)
+            return kv_heads, True
     for count in (count for count in range(1, heads + 1) if heads % count == 0):
         # [groups, heads of a group, rows of a head, width]
         parts = [one.unflatten(0, (count, heads // count, -1)) for one in up]
         if all(torch.equal(one, one[:, :1].expand_as(one)) for one in parts):
-            return _Form(count, picks_blocks=False)
-    return _Form(heads, picks_blocks=False)
+            return count, False
+    return heads, False
 
 
 def _restore_attention(sizes: LatentSizes, form: _Form, layer: int, weights: Weights) -> Weights:
     """Return the attention weights of a layer, which are taken out of ``weights``."""
+    kv_heads, picks_blocks = form
     query, down, up = (
         weights.pop(f"{_at(layer)}.latent_{part}.weight") for part in ("query", "down", "up")
     )
@@ -142,8 +136,8 @@ def _restore_attention(sizes: LatentSizes, form: _Form, layer: int, weights: Wei
         "k_proj": shared,
         "k_rope_proj": _split_halves(rope[None])[0],
     }
-    if not form.picks_blocks:
-        own = up.unflatten(0, (sizes.heads, 2, sizes.head_dim))[:: sizes.heads // form.kv_heads]
+    if not picks_blocks:
+        own = up.unflatten(0, (sizes.heads, 2, sizes.head_dim))[:: sizes.heads // kv_heads]
         found |= {"latent.key": own[:, 0].flatten(0, 1), "latent.value": own[:, 1].flatten(0, 1)}
     return {f"{_at(layer)}.{name}.weight": value.contiguous() for name, value in found.items()}
 
@@ -156,11 +150,12 @@ def _split_halves(heads: Tensor) -> Tensor:
 def _make_config(
     sizes: LatentSizes, form: _Form, vocabulary: int, *, kv_norm: bool
 ) -> LanguageModelConfig:
+    kv_heads, picks_blocks = form
     variant = Variant(
         sharing=share("q", "k", "k"),
-        num_kv_heads=None if form.kv_heads == sizes.heads else form.kv_heads,
+        num_kv_heads=None if kv_heads == sizes.heads else kv_heads,
         decoupled=sizes.rope,
-        latent=None if form.picks_blocks else sizes.width,
+        latent=None if picks_blocks else sizes.width,
         kv_norm=kv_norm,
     )
     attention = AttentionConfig(

@@ -5,7 +5,7 @@ of a text are read. Models other than BPE of whole pieces or characters are refu
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from qkvary.checkpoints.latent_sizes import explain
 from qkvary.data.tokenizers import PieceTokenizer
@@ -30,10 +30,6 @@ def joins_spaces(data: bytes, where: str) -> bool:
         normalizer = _merge_messages(_fields(data), _NORMALIZER)
     except (IndexError, ValueError):
         raise DamagedError(f"{where} is not a SentencePiece model") from None
-    return _joins_spaces(normalizer)
-
-
-def _joins_spaces(normalizer: Mapping[int, int | bytes]) -> bool:
     # Collapsing is the default, which files omit.
     return bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1))
 
@@ -66,7 +62,7 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         return PieceTokenizer(
             [text.replace(SPACE, b" ") for text, _, _ in pieces],
             [score for _, score, _ in pieces],
-            joins_spaces=_joins_spaces(normalizer),
+            joins_spaces=bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1)),
             adds_space=bool(normalizer.get(_ADD_PREFIX, 1)),
         )
 

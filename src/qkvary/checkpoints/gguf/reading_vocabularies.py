@@ -166,29 +166,12 @@ def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> To
 
 
 def _read_pieces(vocabulary: _Vocabulary) -> Tokenizer:
+    where, metadata = vocabulary.where, vocabulary.metadata
     if tuple(vocabulary.tokens[:3]) != PIECE_NAMES:
         raise UsageError(
-            f"{vocabulary.where} does not begin with the pieces "
+            f"{where} does not begin with the pieces "
             f"{', '.join(name.decode() for name in PIECE_NAMES)}"
         )
-    adds_space, adds_beginning, joins_spaces = _check_pieces(vocabulary)
-    pieces = [
-        b"" if kind == TokenType.UNUSED else token.replace(SPACE, b" ")
-        for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
-    ]
-    scores = [float(score) for score in vocabulary.list("scores", int | float)]
-    return PieceTokenizer(
-        pieces,
-        scores[: len(pieces)],
-        joins_spaces=joins_spaces,
-        adds_space=adds_space,
-        adds_beginning=adds_beginning,
-    )
-
-
-def _check_pieces(vocabulary: _Vocabulary) -> list[bool]:
-    """Refuse pieces that our tokenizer cannot express; return the values of ``_PIECE_FLAGS``."""
-    where, metadata = vocabulary.where, vocabulary.metadata
     for name, expected in _PIECE_VALUES.items():
         found = metadata.get(_KEY + name, expected)
         if found != expected:
@@ -203,7 +186,18 @@ def _check_pieces(vocabulary: _Vocabulary) -> list[bool]:
     for name, found in flags.items():
         if not isinstance(found, bool):
             raise DamagedError(f"{where} has {_KEY}{name} {found!r:.40}, expected true or false")
-    return list(flags.values())
+    pieces = [
+        b"" if kind == TokenType.UNUSED else token.replace(SPACE, b" ")
+        for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
+    ]
+    scores = [float(score) for score in vocabulary.list("scores", int | float)]
+    return PieceTokenizer(
+        pieces,
+        scores[: len(pieces)],
+        joins_spaces=flags["remove_extra_whitespaces"],
+        adds_space=flags["add_space_prefix"],
+        adds_beginning=flags["add_bos_token"],
+    )
 
 
 _READERS: Mapping[str, Callable[[_Vocabulary], Tokenizer]] = {

@@ -88,19 +88,18 @@ class KeyFromValue:
         """Return ``gamma * V`` with the model's rounding: multiplied in float32."""
         return (values.float() * self.gain.float()).to(computed_in)
 
+    def rotated(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rotated channels of both halves of keys."""
+        half = keys.shape[-1] // 2
+        return keys[..., : self.angles], keys[..., half : half + self.angles]
+
     def rotate(self, keys: Tensor, positions: Tensor) -> Tensor:
         """Apply ``RoPE_p`` to the rotated channels, with the model's order of operations."""
-        half = keys.shape[-1] // 2
         cos, sin = self.rotary(keys, positions, GLOBAL)
         cos, sin = (part[..., : self.angles].unsqueeze(1) for part in (cos, sin))
-        first, second = keys[..., : self.angles], keys[..., half : half + self.angles]
+        first, second = self.rotated(keys)
         turned = (first * cos + -second * sin, second * cos + first * sin)
         return self.join(keys, torch.cat(turned, dim=-1))
-
-    def slice_of(self, keys: Tensor) -> Tensor:
-        """Return the rotated channels of keys."""
-        half = keys.shape[-1] // 2
-        return torch.cat((keys[..., : self.angles], keys[..., half : half + self.angles]), dim=-1)
 
     def join(self, still: Tensor, turned: Tensor) -> Tensor:
         """Return keys: the unrotated channels come from ``still``, the others are rotated."""
@@ -123,9 +122,8 @@ class ValueAndSliceLayer(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Store the new tokens and return all keys and values."""
-        turned, values = super().update(
-            self.make_key.slice_of(key_states), value_states, *args, **kwargs
-        )
+        part = torch.cat(self.make_key.rotated(key_states), dim=-1)
+        turned, values = super().update(part, value_states, *args, **kwargs)
         still = self.make_key.apply_gain(values, value_states.dtype).to(key_states.dtype)
         return self.make_key.join(still, turned), values
 

@@ -7,7 +7,6 @@ from typing import Any
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.sharing import share
-from qkvary.arch.variants import Variant
 from qkvary.storage.errors import UsageError
 
 KEPT_TERMS = ("rotary", "soft_cap", "plus", "key_bias", "relative", "alibi", "temperature")
@@ -58,24 +57,27 @@ def count_numbers(layer: AttentionConfig) -> int:
     return sum(layer.width(source) for source in layer.variant.cached)
 
 
-def merge(layer: AttentionConfig, **variant: Any) -> Variant:
-    """Return a variant with the window and terms of a layer's, but without its roles and ranks."""
+def reshape(layer: AttentionConfig, head_dim: int, **variant: Any) -> AttentionConfig:
+    """Return a layer of another form with the window and terms of a layer.
+
+    It has neither its ranks, nor its form of the query, nor a score scale of its own.
+    """
     plain: dict[str, Any] = {"query_form": "plain", "k_rank": None, "v_rank": None}
-    return dataclasses.replace(layer.variant, **plain, **variant)
+    return dataclasses.replace(
+        layer,
+        variant=dataclasses.replace(layer.variant, **plain, **variant),
+        head_dim=None if head_dim * layer.num_heads == layer.d_model else head_dim,
+        scale=dataclasses.replace(layer.scale, identity="none"),
+    )
 
 
-def share_tensor(layer: AttentionConfig, *, rotary: int, **variant: Any) -> Variant:
-    """Return a variant whose keys and values read one tensor, with decoupled positions."""
+def share_tensor(
+    layer: AttentionConfig, head_dim: int, *, rotary: int, **variant: Any
+) -> AttentionConfig:
+    """Return a layer whose keys and values read one tensor, with ``rotary`` decoupled channels."""
     if rotary:
         variant |= {"positions": "none", "decoupled": rotary}
-    return merge(layer, sharing=share("q", "k", "k"), **variant)
-
-
-def resize(layer: AttentionConfig, variant: Variant, head_dim: int) -> AttentionConfig:
-    """Return a layer of another form, without a score scale of its own."""
-    own = None if head_dim * layer.num_heads == layer.d_model else head_dim
-    scale = dataclasses.replace(layer.scale, identity="none")
-    return dataclasses.replace(layer, variant=variant, head_dim=own, scale=scale)
+    return reshape(layer, head_dim, sharing=share("q", "k", "k"), **variant)
 
 
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:

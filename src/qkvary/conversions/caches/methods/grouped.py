@@ -3,7 +3,7 @@
 import torch
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.conversions.caches.forms import count_numbers, merge, refuse_budget, resize
+from qkvary.conversions.caches.forms import count_numbers, refuse_budget, reshape
 from qkvary.conversions.caches.joint_tensor import join
 from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.rotary_slice import cut_slice
@@ -22,7 +22,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
     fitting = [count for count in fewer if count * each <= numbers]
     if not fitting or numbers >= kept or layer.variant.sharing.key == layer.variant.sharing.value:
         raise refuse_budget("grouped", numbers, [count * each for count in fewer], layer)
-    return resize(layer, merge(layer, num_kv_heads=fitting[-1]), layer.size_per_head)
+    return reshape(layer, layer.size_per_head, num_kv_heads=fitting[-1])
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:

@@ -4,7 +4,7 @@ import dataclasses
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import share
-from qkvary.conversions.caches.forms import count_numbers, merge, refuse_budget, resize
+from qkvary.conversions.caches.forms import count_numbers, refuse_budget, reshape
 from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 
 STATEMENT = "the unrotated key replaces the value"
@@ -16,8 +16,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
     if not size <= numbers < count_numbers(layer):
         raise refuse_budget("keys alone", numbers, (size,), layer)
     position = dataclasses.replace(layer.position, value_rope="none")
-    variant = merge(layer, sharing=share("q", "k", "k"))
-    made = resize(layer, variant, layer.size_per_head)
+    made = reshape(layer, layer.size_per_head, sharing=share("q", "k", "k"))
     return dataclasses.replace(made, position=position)
 
 

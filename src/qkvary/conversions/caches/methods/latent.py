@@ -5,7 +5,6 @@ from qkvary.conversions.caches.forms import (
     choose_rotary,
     count_numbers,
     refuse_budget,
-    resize,
     share_tensor,
 )
 from qkvary.conversions.caches.joint_tensor import join
@@ -21,8 +20,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
     latent = numbers - rotary
     if latent < 1 or numbers >= count_numbers(layer):
         raise refuse_budget("latent", numbers, (rotary + 1, count_numbers(layer) - 1), layer)
-    variant = share_tensor(layer, rotary=rotary, latent=latent)
-    return resize(layer, variant, layer.size_per_head)
+    return share_tensor(layer, layer.size_per_head, rotary=rotary, latent=latent)
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:

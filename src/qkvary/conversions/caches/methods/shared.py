@@ -7,7 +7,6 @@ from qkvary.conversions.caches.forms import (
     choose_rotary,
     count_numbers,
     refuse_budget,
-    resize,
     share_tensor,
 )
 from qkvary.conversions.caches.joint_tensor import join
@@ -23,8 +22,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
     head_dim = (numbers - rotary) // heads
     if head_dim < 1 or numbers >= count_numbers(layer):
         raise refuse_budget("shared", numbers, (rotary + heads, count_numbers(layer) - 1), layer)
-    variant = share_tensor(layer, rotary=rotary)
-    return resize(layer, variant, head_dim)
+    return share_tensor(layer, head_dim, rotary=rotary)
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
