@@ -145,10 +145,6 @@ def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
 def check_output(reference: StrPath, out: StrPath) -> None:
     """Check that an output does not replace the checkpoint from which it is made.
 
-    Args:
-        reference: The checkpoint, as for :func:`load_checkpoint`.
-        out: The folder to write.
-
     Raises:
         UsageError: if the folder is the checkpoint or holds it, or there is no such checkpoint.
     """

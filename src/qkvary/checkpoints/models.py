@@ -188,12 +188,6 @@ def build_model(
 ) -> LoadedModel:
     """Build a network with these weights; nothing is allocated before the sizes agree.
 
-    Args:
-        config: The configuration.
-        weights: All parameters by name.
-        tokenizer: The tokenizer.
-        where: The name of the weights in messages.
-
     Raises:
         DamagedError: if names, shapes or dtypes do not match the network, or a weight is not
             finite.
@@ -261,12 +255,7 @@ def holds(path: Path, kind: str) -> bool:
 
 
 def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
-    """Parse the bytes of ``config.json``.
-
-    Args:
-        data: The bytes.
-        path: Their location, for messages.
-        tensors: The number of tensors, which bounds the number of layers.
+    """Parse the bytes of ``config.json``; ``tensors`` bounds the number of layers.
 
     Raises:
         DamagedError: if the configuration is invalid.

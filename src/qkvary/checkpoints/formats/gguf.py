@@ -23,7 +23,7 @@ from qkvary.checkpoints.gguf.files import unpack_tensor
 from qkvary.checkpoints.gguf.headers import GgufFile, list_files, read_file
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
 from qkvary.checkpoints.gguf.rotation import paired_first
-from qkvary.checkpoints.latent_reading import read_latent_network
+from qkvary.checkpoints.latent_networks import read_latent_network
 from qkvary.checkpoints.latent_sizes import LATENT, read_latent_sizes
 from qkvary.checkpoints.models import LoadedModel, build_model
 from qkvary.checkpoints.stock_parts import Weights, read_weights, rotated_first

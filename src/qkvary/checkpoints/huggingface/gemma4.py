@@ -38,39 +38,30 @@ class StoredPositions:
 
     def __init__(self) -> None:
         self.stored: Tensor | None = None
-        self._announced: Tensor | None = None
-        self._is_announced = False
-
-    def set_next(self, positions: Tensor | None) -> None:
-        """Set the positions of the next call; ``None`` continues after the stored ones."""
-        self._announced, self._is_announced = positions, True
+        self.announced: tuple[Tensor | None] | None = None
+        """Those of the next call, where None continues after the stored ones."""
 
     def append(self, rows: int, tokens: int, device: torch.device) -> None:
-        """Store the positions set before.
+        """Store the announced positions.
 
         Raises:
-            ValueError: if none were set, or their number differs from the tokens.
+            ValueError: if none were announced, or their number differs from the tokens.
         """
         seen = 0 if self.stored is None else self.stored.shape[1]
-        if not self._is_announced:
+        if self.announced is None:
             raise ValueError(
                 "expected a call of the model that this cache was made for, got another one, which "
                 "does not pass its positions"
             )
-        new = self._announced
+        (new,) = self.announced
         if new is None:
             new = torch.arange(seen, seen + tokens, device=device)[None]
         if new.shape[-1] != tokens:
             raise ValueError(f"expected positions of {tokens} new tokens, got {new.shape[-1]}")
-        self._is_announced = False
+        self.announced = None
         new = new.to(device=device, dtype=torch.int32).expand(rows, -1)
         parts = (new,) if self.stored is None else (self.stored, new)
         self.stored = torch.cat(parts, dim=1)
-
-    def change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Apply an operation of the cache, if there are positions."""
-        if self.stored is not None:
-            self.stored = change(self.stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +171,9 @@ class RotateWhenReadLayer(DynamicLayer):
             self.positions.stored = None
 
     def _change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Change the positions once for all layers."""
-        if self.first:
-            self.positions.change(change)
+        """Change the positions once for all layers, if there are any."""
+        if self.first and self.positions.stored is not None:
+            self.positions.stored = change(self.positions.stored)
 
 
 _EXACT_LAYERS = (ValueAndSliceLayer, RotateWhenReadLayer)
@@ -276,7 +267,7 @@ def _before_forward(
             _swap_layers(cache, _find_makers(text, layout), layout)
     if isinstance(cache, Cache):
         for kept in _positions_of(cache):
-            kept.set_next(given.get("position_ids"))
+            kept.announced = (given.get("position_ids"),)
     return (), given
 
 
@@ -291,11 +282,7 @@ def _positions_of(cache: Cache) -> list[StoredPositions]:
 
 
 def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layout) -> None:
-    """Replace the layers of an empty dynamic cache; a used cache is unchanged.
-
-    Raises:
-        ValueError: if the cache is of fixed size, or stores fewer bits.
-    """
+    """Replace the layers of an empty dynamic cache; a used cache is unchanged."""
     if cache.layer_class_to_replicate is not None:
         # A cache made without a configuration adds layers on first use.
         while len(cache.layers) <= max(makers):
@@ -346,11 +333,7 @@ def _attentions(text: nn.Module) -> dict[int, nn.Module]:
 
 
 def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
-    """Return how each such layer computes its keys.
-
-    Raises:
-        ValueError: if keys cannot be computed from values, or the layout saves nothing.
-    """
+    """Return how each such layer computes its keys."""
     if layout not in get_args(Layout):
         raise ValueError(
             f"expected a layout, got {layout!r}; choices: {', '.join(get_args(Layout))}"
