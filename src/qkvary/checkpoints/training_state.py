@@ -47,21 +47,11 @@ RunOnAll = Callable[[Callable[[], JsonValue]], list[Any]]
 """Runs a function in every process and returns all results, or raises the first error."""
 
 
-def alone(work: Callable[[], JsonValue]) -> list[Any]:
-    """Run a function in the only process there is."""
-    return [work()]
-
-
-def identity(tensor: Tensor) -> Tensor:
-    """Return the tensor unchanged."""
-    return tensor
-
-
 def state_sha256(
     weights: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     *,
-    whole: Callable[[Tensor], Tensor] = identity,
+    whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> str:
     """Return one digest of all weights and the optimizer state."""
     digest = hashlib.sha256()
@@ -91,7 +81,7 @@ def load_training_state(
     report: Callable[[str], None],
     keep: int = DEFAULT_KEEP,
     reader: Reader | None = None,
-    run_on_all: RunOnAll = alone,
+    run_on_all: RunOnAll = lambda work: [work()],
 ) -> TrainingState | None:
     """Return the newest state that is valid in every process, or ``None`` if no state exists.
 
@@ -100,10 +90,9 @@ def load_training_state(
     """
     reader = reader or Reader()
 
-    def run_on_first(work: Callable[[], JsonValue]) -> Any:
-        return run_on_all(lambda: work() if reader.number == 0 else None)[0]
-
     def begin() -> JsonValue:
+        if reader.number:
+            return None
         clean_leftovers(directory)
         return stored_steps(directory)
 
@@ -121,9 +110,9 @@ def load_training_state(
             )
         return found[0]
 
-    state = find_newest(directory, run_on_first(begin), read=read, report=report)
+    state = find_newest(directory, run_on_all(begin)[0], read=read, report=report)
     if state is not None:
-        run_on_first(lambda: keep_up_to(directory, state.step, keep))
+        run_on_all(lambda: None if reader.number else keep_up_to(directory, state.step, keep))
     return state
 
 
