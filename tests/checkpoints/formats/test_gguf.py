@@ -8,8 +8,8 @@ import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.formats.gguf import load, read_config
-from qkvary.checkpoints.gguf.files import Tensor, pack_file
 from qkvary.checkpoints.gguf.export import GgufNetwork, convert_network
+from qkvary.checkpoints.gguf.files import Tensor, pack_file
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
 from qkvary.checkpoints.reference_models import find_reference
 from qkvary.data.tokenizers import CharacterTokenizer
