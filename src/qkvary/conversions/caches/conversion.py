@@ -199,7 +199,12 @@ def _refit(
     out = attention.o_proj
     regression = Regression(out.weight.cpu().T)
     for state, target in zip(states, targets, strict=True):
-        mixed = mix(attention, block.attention_input(state), layout)
+        heads = attention.read(block.attention_input(state), layout)
+        scores = attention.score(heads, layout)
+        mixed = attention.core(
+            scores, heads.value, training=False, decode_kernel="layer", state=None
+        )
+        mixed = attention.restore(mixed, heads).transpose(1, 2).flatten(2)
         bias = cast("Tensor | None", out.bias)
         wanted = target if bias is None else target - bias
         regression.add(_widen(mixed), _widen(wanted))
@@ -207,13 +212,3 @@ def _refit(
     before, after = (regression.error(one) for one in (regression.prior, fitted))
     out.weight.copy_(fitted.T)
     return max(before, 0.0) ** 0.5, max(after, 0.0) ** 0.5
-
-
-def mix(
-    attention: Attention, read: Float[Tensor, "rows tokens d_model"], layout: Layout
-) -> Float[Tensor, "rows tokens channels"]:
-    """Return the input of a layer's output projection."""
-    heads = attention.read(read, layout)
-    scores = attention.score(heads, layout)
-    mixed = attention.core(scores, heads.value, training=False, decode_kernel="layer", state=None)
-    return attention.restore(mixed, heads).transpose(1, 2).flatten(2)
