@@ -132,14 +132,7 @@ def pickles(canary: Path) -> dict[str, bytes]:
     }
 
 
-KINDS = (
-    *(f"protocol {number}" for number in range(6)),
-    "zip",
-    "tar",
-    "numpy",
-    "torch",
-    "old torch",
-)
+KINDS = tuple(pickles(Path("canary")))
 NAMES = (
     "model.pt",
     "model.pth",
@@ -178,10 +171,14 @@ def test_a_pickle_in_our_folder_is_rejected(kind: str, name: str, tmp_path: Path
 
 def put(folder: Path, name: str, data: bytes) -> None:
     """Replace a file and let the manifest agree."""
-    manifest = json.loads((folder / MANIFEST_NAME).read_text())
-    files = {key: FileEntry(**entry) for key, entry in manifest["files"].items()}
     (folder / name).write_bytes(data)
-    files[name] = FileEntry.of(data)
+    forge(folder, lambda files: {**files, name: FileEntry.of(data)})
+
+
+def forge(folder: Path, change: Callable[[dict[str, FileEntry]], dict[str, FileEntry]]) -> None:
+    """Let the manifest list other files."""
+    manifest = json.loads((folder / MANIFEST_NAME).read_text())
+    files = change({key: FileEntry(**entry) for key, entry in manifest["files"].items()})
     (folder / MANIFEST_NAME).write_bytes(Manifest(files=files, about=manifest["about"]).to_json())
 
 
@@ -207,10 +204,7 @@ ESCAPES = (
 
 def listed(folder: Path, name: str, old: str) -> None:
     """Let the manifest call a file otherwise."""
-    manifest = json.loads((folder / MANIFEST_NAME).read_text())
-    files = {key: FileEntry(**entry) for key, entry in manifest["files"].items()}
-    files[name] = files.pop(old)
-    (folder / MANIFEST_NAME).write_bytes(Manifest(files=files, about=manifest["about"]).to_json())
+    forge(folder, lambda files: {name if key == old else key: one for key, one in files.items()})
 
 
 def opened_outside(events: list[tuple[str, Any]], folder: Path) -> list[str]:

@@ -104,7 +104,10 @@ def require_tokenizer(
     if reference is None:
         if loaded.tokenizer is not None:
             return loaded, loaded.tokenizer
-        files = " or ".join(_tokenizer_files(find_checkpoint(name), vocabulary))
+        path = find_checkpoint(name)
+        known = None if (path / MANIFEST_NAME).is_file() else _find_format(path)
+        names = known.TOKENIZER_FILES if known else ()
+        files = " or ".join(one.format(vocabulary) for one in names)
         place = f"put {files} next to the weights, or " if files else ""
         raise UsageError(
             f"{name} has no tokenizer: {place}give one with --tokenizer (gpt2, bytes, a "
@@ -139,19 +142,8 @@ def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
         raise UsageError(str(error)) from None
 
 
-def _tokenizer_files(path: Path, vocabulary: int) -> tuple[str, ...]:
-    if (path / MANIFEST_NAME).is_file():
-        return ()
-    known = _find_format(path)
-    return tuple(name.format(vocabulary) for name in known.TOKENIZER_FILES) if known else ()
-
-
 def check_output(reference: StrPath, out: StrPath) -> None:
     """Check that an output does not replace the checkpoint from which it is made.
-
-    Args:
-        reference: The checkpoint, as for :func:`load_checkpoint`.
-        out: The folder to write.
 
     Raises:
         UsageError: if the folder is the checkpoint or holds it, or there is no such checkpoint.

@@ -20,17 +20,7 @@ _EXPECTED: dict[str, object] = {
 def read_config(
     config: dict[str, object], where: str, *, most_layers: int = 1000
 ) -> LanguageModelConfig:
-    """Return the configuration of the network.
-
-    Args:
-        config: The contents of the file.
-        where: The name of the file in messages.
-        most_layers: The maximum number of layers.
-
-    Raises:
-        UsageError: for a network of an unsupported kind.
-        DamagedError: for implausible sizes.
-    """
+    """Return the configuration of the network."""
     for name, expected in _EXPECTED.items():
         if config.get(name, expected) != expected:
             raise UsageError(f"{where} has {name} {config[name]!r}, expected {expected!r}")

@@ -22,15 +22,8 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 def read_chat_template(reference: object) -> str | None:
     """Return the chat template of a checkpoint, or ``None``.
 
-    A folder has it in a separate file or in the tokenizer's configuration; of several templates the
-    one named ``default`` counts.
-
-    Args:
-        reference: As for :func:`~qkvary.checkpoints.catalog.load_checkpoint`; what is loaded has
-            none.
-
-    Raises:
-        DamagedError: if it is not a text, or differs from the folder's manifest.
+    A folder has it in a separate file or in the tokenizer's configuration; of several templates
+    the one named ``default`` counts.
     """
     if not isinstance(reference, str | os.PathLike):
         return None

@@ -1,7 +1,8 @@
-"""Networks whose key and value are made from one normalised tensor, as DeepSeek V3 attention.
+"""Networks whose key and value are made from one normalised tensor, as DeepSeek V3, and back.
 
-The key and the value of every head are each the tensor times a matrix. If the tensor holds the KV
-heads, these matrices select the block of a head. All heads share one rotary key.
+The key and the value of every head are each the tensor times a matrix. If these matrices select
+blocks of the tensor, the blocks are KV heads; otherwise the tensor is a latent. All heads share one
+rotary key.
 
 The architecture always normalises the tensor. A tensor that must not be normalised is scaled down
 until the norm divides it by the epsilon alone; the gain of the norm scales it up again: ``c s /
@@ -9,24 +10,30 @@ sqrt(mean (c s)^2 + eps) * sqrt(eps) / s`` is c, to a relative error of STILL / 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
-from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.sharing import Source
-from qkvary.checkpoints.stock_parts import Weights
+from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig, PositionConfig
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.arch.sharing import Source, share
+from qkvary.arch.variants import Variant
+from qkvary.checkpoints.latent_sizes import LatentSizes, explain
+from qkvary.checkpoints.stock_names import list_tensors
+from qkvary.checkpoints.stock_parts import Side, Weights
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.projections import read_matrix
 from qkvary.nn.role_maps import make_role_maps
+from qkvary.storage.errors import DamagedError, UsageError
 
 TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
 """Advice for networks that latent attention cannot express."""
 STILL = 2.0**-26
 """The largest mean square of a tensor that is scaled down, relative to the epsilon of its norm."""
+_Form = tuple[int, bool]
+"""KV heads, and whether keys and values are blocks of the shared tensor or products of it."""
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
@@ -49,12 +56,7 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterator[str]:
-    """Yield the features besides attention that Llama and DeepSeek do not have.
-
-    Args:
-        config: The network.
-        positions: The kind of positions that they have.
-    """
+    """Yield the features besides attention that Llama and DeepSeek do not have."""
     block = config.block
     if config.positions != "none":
         yield f"{config.positions} positions besides {positions} ones; choices: none"
@@ -70,11 +72,7 @@ def latent_width(layer: AttentionConfig) -> int:
 
 
 def make_latent_weights(network: LanguageModel) -> Weights:
-    """Return the matrices of query, key and value under the names of the table.
-
-    Args:
-        network: A network without obstacles.
-    """
+    """Return the matrices of query, key and value under the names of the table."""
     weights: Weights = {}
     for index, part in enumerate(network.stack.blocks):
         at, attention = f"stack.blocks.{index}.attention", part.attention
@@ -86,7 +84,13 @@ def make_latent_weights(network: LanguageModel) -> Weights:
             shared = shared * scale
             gain = torch.full((len(shared),), KV_NORM_EPS**0.5 / scale, dtype=torch.float64)
             weights[f"{at}.kv_norm.weight"] = gain
-        weights[f"{at}.latent_query.weight"] = _make_query(attention)
+        config = attention.config
+        content = make_role_maps(attention).query.copy_heads(config.num_heads).weight
+        # In each head, content rows come before rotary rows. The architecture divides scores by
+        # the root of the number of both; the rest of the scale is folded into the rows.
+        query = torch.cat((content, _interleave(_rope(attention, "q_rope"))), dim=1)
+        rest = config.content_scale * config.compared_channels**0.5
+        weights[f"{at}.latent_query.weight"] = (query * rest).flatten(0, 1)
         weights[f"{at}.latent_down.weight"] = torch.cat((shared, rope))
         weights[f"{at}.latent_up.weight"] = up.flatten(0, 1)
     return weights
@@ -95,29 +99,13 @@ def make_latent_weights(network: LanguageModel) -> Weights:
 def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> float:
     """Return the largest power-of-two scale at which a norm leaves a tensor unchanged.
 
-    Args:
-        shared: The rows of the tensor.
-        norm: The gain of the norm before the tensor; without the gain, its output has a mean square
-            of 1.
-        epsilon: Epsilon of the norm after the tensor.
+    ``norm`` is the gain of the norm before the tensor; without it, that norm's output has a
+    mean square of 1.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
     # Limited to exponents of single precision.
     return 2.0 ** max(-60, math.floor(math.log2((STILL * epsilon / max(largest, 1e-30)) ** 0.5)))
-
-
-def _make_query(attention: Attention) -> Tensor:
-    """Return the rows of the query: in each head, content rows before rotary rows.
-
-    The architecture divides scores by the root of the number of both; the rest of the scale is
-    folded into the rows.
-    """
-    config = attention.config
-    content = make_role_maps(attention).query.copy_heads(config.num_heads).weight
-    rope = _interleave(_rope(attention, "q_rope"))
-    rest = config.content_scale * config.compared_channels**0.5
-    return (torch.cat((content, rope), dim=1) * rest).flatten(0, 1)
 
 
 def _rope(attention: Attention, source: Source) -> Tensor:
@@ -135,7 +123,7 @@ def _up_projections(attention: Attention) -> tuple[Tensor, Tensor]:
     config = attention.config
     latent = attention.latent
     if latent is None:
-        both = make_selectors(config.num_heads, config.num_kv_heads, config.size_per_head)
+        both = _make_selectors(config.num_heads, config.num_kv_heads, config.size_per_head)
         return both, both
     copies = config.num_heads // config.num_kv_heads
     key, value = (
@@ -145,16 +133,168 @@ def _up_projections(attention: Attention) -> tuple[Tensor, Tensor]:
     return key.repeat_interleave(copies, dim=0), value.repeat_interleave(copies, dim=0)
 
 
-def make_selectors(heads: int, kv_heads: int, head_dim: int) -> Tensor:
-    """Return a matrix per head that selects the block of its KV head.
-
-    Args:
-        heads: Query heads.
-        kv_heads: KV heads.
-        head_dim: Channels of a block.
-
-    Returns:
-        Zeros and ones: [heads, head_dim, kv_heads * head_dim].
-    """
+def _make_selectors(heads: int, kv_heads: int, head_dim: int) -> Tensor:
+    """Return a matrix for each head that selects its KV block: [heads, head_dim, width]."""
     blocks = torch.eye(kv_heads * head_dim, dtype=torch.float64).unflatten(0, (kv_heads, head_dim))
     return blocks.repeat_interleave(heads // kv_heads, dim=0)
+
+
+def read_latent_network(
+    sizes: LatentSizes, tensors: Mapping[str, Tensor], side: Side, where: str
+) -> tuple[LanguageModelConfig, Weights]:
+    """Return the configuration and the weights of a network; ``tensors`` lack a tied head."""
+    names = {getattr(row, side): row.ours for row in list_tensors("deepseek", sizes.num_layers)}
+    unknown = min(tensors.keys() - names.keys(), default=None)
+    if unknown is not None:
+        raise UsageError(f"{where} has {unknown[:80]}, which this program does not compute")
+    found = {names[name]: tensor for name, tensor in tensors.items()}
+    _check_shapes(sizes, found, {ours: name for name, ours in names.items()}, where)
+    layers = range(sizes.num_layers)
+    form = _read_form(sizes, [found[f"{_at(layer)}.latent_up.weight"] for layer in layers])
+    still = [_find_still_scale(sizes, layer, found) for layer in layers]
+    if None in still and sizes.kv_norm_eps != KV_NORM_EPS:
+        raise UsageError(
+            f"{where} has a norm of keys and values with the epsilon {sizes.kv_norm_eps}, expected "
+            f"{KV_NORM_EPS}"
+        )
+    is_still = None not in still
+    for layer, scale in enumerate(still):
+        found |= _restore_attention(sizes, form, layer, found)
+        if is_still and scale is not None:
+            key = f"{_at(layer)}.k_proj.weight"
+            found[key] = found[key] / scale
+            del found[f"{_at(layer)}.kv_norm.weight"]
+    with explain(where):
+        return _make_config(sizes, form, len(found["embedding"]), kv_norm=not is_still), found
+
+
+def _find_still_scale(
+    sizes: LatentSizes, layer: int, weights: Mapping[str, Tensor]
+) -> float | None:
+    """Return the scale of a tensor that its norm leaves unchanged, None if the norm changes it."""
+    gain = weights.get(f"{_at(layer)}.kv_norm.weight")
+    norm = weights.get(f"{_at(layer)}_norm.weight")
+    shared = weights[f"{_at(layer)}.latent_down.weight"][: sizes.width]
+    if gain is None or norm is None or norm.shape != shared.shape[1:]:
+        return None
+    first = float(gain.flatten()[0])
+    if (
+        first <= 0
+        or not torch.isfinite(shared).all()
+        or not torch.equal(gain, gain[:1].expand_as(gain))
+    ):
+        return None
+    if still_scale(shared, norm, sizes.kv_norm_eps) < 1:
+        return None
+    exponent = math.log2(sizes.kv_norm_eps**0.5 / first)
+    return 2.0 ** round(exponent) if abs(exponent - round(exponent)) < STILL**0.5 else None
+
+
+def _at(layer: int) -> str:
+    return f"stack.blocks.{layer}.attention"
+
+
+def _check_shapes(
+    sizes: LatentSizes, weights: Weights, stored: Mapping[str, str], where: str
+) -> None:
+    """Check the shapes of what is split here; the rest is checked against the built network."""
+    size, heads = sizes.head_dim, sizes.heads
+    expected = {
+        "latent_query": (heads * (size + sizes.rope), sizes.d_model),
+        "latent_down": (sizes.width + sizes.rope, sizes.d_model),
+        "latent_up": (2 * heads * size, sizes.width),
+    }
+    if sizes.rope % 2:
+        raise DamagedError(f"{where} has {sizes.rope} rotary channels, expected an even number")
+    split = {
+        f"{_at(layer)}.{part}.weight": list(shape)
+        for layer in range(sizes.num_layers)
+        for part, shape in expected.items()
+    }
+    for name in ("embedding", *split):
+        if name not in weights:
+            raise DamagedError(f"{where} lacks the tensor {stored[name]}")
+        found = list(weights[name].shape)
+        if found != split.get(name, found):
+            raise DamagedError(f"{where} has {stored[name]} of {found}, expected {split[name]}")
+
+
+def _read_form(sizes: LatentSizes, up: list[Tensor]) -> _Form:
+    heads, size = sizes.heads, sizes.head_dim
+    kv_heads = sizes.width // size
+    if kv_heads and sizes.width % size == 0 and heads % kv_heads == 0:
+        wanted = _make_selectors(heads, kv_heads, size).to(up[0].dtype)
+        wanted = torch.cat((wanted, wanted), dim=1).flatten(0, 1)
+        if all(torch.equal(one, wanted) for one in up):
+            return kv_heads, True
+    for count in (count for count in range(1, heads + 1) if heads % count == 0):
+        # [groups, heads of a group, rows of a head, width]
+        parts = [one.unflatten(0, (count, heads // count, -1)) for one in up]
+        if all(torch.equal(one, one[:, :1].expand_as(one)) for one in parts):
+            return count, False
+    return heads, False
+
+
+def _restore_attention(sizes: LatentSizes, form: _Form, layer: int, weights: Weights) -> Weights:
+    """Return the attention weights of a layer, which are taken out of ``weights``."""
+    kv_heads, picks_blocks = form
+    query, down, up = (
+        weights.pop(f"{_at(layer)}.latent_{part}.weight") for part in ("query", "down", "up")
+    )
+    content, query_rope = query.unflatten(0, (sizes.heads, -1)).split(
+        (sizes.head_dim, sizes.rope), dim=1
+    )
+    shared, rope = down.split((sizes.width, sizes.rope))
+    found = {
+        "q_proj": content.flatten(0, 1),
+        "q_rope_proj": _split_halves(query_rope).flatten(0, 1),
+        "k_proj": shared,
+        "k_rope_proj": _split_halves(rope[None])[0],
+    }
+    if not picks_blocks:
+        own = up.unflatten(0, (sizes.heads, 2, sizes.head_dim))[:: sizes.heads // kv_heads]
+        found |= {"latent.key": own[:, 0].flatten(0, 1), "latent.value": own[:, 1].flatten(0, 1)}
+    return {f"{_at(layer)}.{name}.weight": value.contiguous() for name, value in found.items()}
+
+
+def _split_halves(heads: Tensor) -> Tensor:
+    """Reorder the rows of each head from neighbouring pairs to two halves."""
+    return heads.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
+
+
+def _make_config(
+    sizes: LatentSizes, form: _Form, vocabulary: int, *, kv_norm: bool
+) -> LanguageModelConfig:
+    kv_heads, picks_blocks = form
+    variant = Variant(
+        sharing=share("q", "k", "k"),
+        num_kv_heads=None if kv_heads == sizes.heads else kv_heads,
+        decoupled=sizes.rope,
+        latent=None if picks_blocks else sizes.width,
+        kv_norm=kv_norm,
+    )
+    attention = AttentionConfig(
+        d_model=sizes.d_model,
+        num_heads=sizes.heads,
+        head_dim=None if sizes.heads * sizes.head_dim == sizes.d_model else sizes.head_dim,
+        variant=variant,
+        causal=True,
+        bias=False,
+        out_bias=False,
+        position=PositionConfig(rotary_base=sizes.rotary_base),
+    )
+    return LanguageModelConfig(
+        attention=attention,
+        block=BlockConfig(
+            d_ff=sizes.d_ff,
+            activation="swiglu",
+            norm="rmsnorm",
+            bias=False,
+            norm_eps=sizes.norm_eps,
+        ),
+        num_layers=sizes.num_layers,
+        vocabulary=vocabulary,
+        max_tokens=sizes.max_tokens,
+        positions="none",
+        tied_head=sizes.tied_head,
+    )

@@ -46,11 +46,7 @@ class LatentSizes(NamedTuple):
 
 
 def read_latent_sizes(fields: Fields) -> LatentSizes:
-    """Return the sizes of a configuration.
-
-    Raises:
-        ValueError: for a network that this program does not compute.
-    """
+    """Return the sizes of a configuration."""
     for name, expected in _EXPECTED.items():
         if fields.content.get(name, expected) != expected:
             raise fields.refuse(name, json.dumps(expected))

@@ -92,17 +92,7 @@ def list_files(path: Path) -> list[Path]:
 
 
 def read_header(data: bytes, file_bytes: int, where: str) -> Header:
-    """Read and check the header.
-
-    Args:
-        data: The first bytes of the file, or all.
-        file_bytes: The bytes of the file.
-        where: Its name in messages.
-
-    Raises:
-        UsageError: if it is of a later version of the format.
-        DamagedError: if it is too short, has implausible sizes, or the file has another length.
-    """
+    """Read and check the header."""
     if data.startswith(_LATER_VERSIONS):
         raise UsageError(
             f"{where} is of a later version of the llama2.c format; export it as version 0"
@@ -127,13 +117,7 @@ def read_header(data: bytes, file_bytes: int, where: str) -> Header:
 
 
 def read_file_header(file: Path) -> Header:
-    """Read the header of a file.
-
-    Raises:
-        UsageError: if the file cannot be read, or is of a later version of the format.
-        DamagedError: if it does not match its header.
-        UnsafeError: if it is a pickle.
-    """
+    """Read the header of a file."""
     refuse_pickles(file)
     return read_header(read_start(file, HEADER.size), check_regular_file(file), str(file))
 

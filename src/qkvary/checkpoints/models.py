@@ -126,7 +126,7 @@ def save_model(
         _check_vocabulary(model.config, tokenizer, "the model")
     except DamagedError as error:
         raise UsageError(str(error)) from None
-    if path.exists() and not _holds_model(path):
+    if path.exists() and not holds(path, KIND):
         raise UsageError(f"{path} is not a model of this format; it is not overwritten")
     files = {
         _WEIGHTS: to_safetensors(weights),
@@ -162,16 +162,11 @@ def load_model(path: Path) -> LoadedModel:
     tokenizer = None
     if _TOKENIZER in manifest.files:
         tokenizer = parse_tokenizer(manifest.read(path, _TOKENIZER), path / _TOKENIZER)
-    _check_code(config, about, path)
-    return build_model(config, weights, tokenizer, str(path))
-
-
-def _check_code(config: LanguageModelConfig, about: Mapping[str, Any], path: Path) -> None:
-    """Warn if a user's classes differ from those with which a network was saved."""
     versions = {kind.__name__: version_of(kind) for kind in own_classes(config)}
-    saved = about.get("needs", {})
+    saved = cast("Mapping[str, str]", about.get("needs", {}))
     if changed := [name for name, one in versions.items() if saved.get(name) != one]:
-        warnings.warn(f"{path} was saved with other code of {', '.join(changed)}", stacklevel=4)
+        warnings.warn(f"{path} was saved with other code of {', '.join(changed)}", stacklevel=3)
+    return build_model(config, weights, tokenizer, str(path))
 
 
 def read_config(path: Path) -> LanguageModelConfig:
@@ -192,12 +187,6 @@ def build_model(
     where: str,
 ) -> LoadedModel:
     """Build a network with these weights; nothing is allocated before the sizes agree.
-
-    Args:
-        config: The configuration.
-        weights: All parameters by name.
-        tokenizer: The tokenizer.
-        where: The name of the weights in messages.
 
     Raises:
         DamagedError: if names, shapes or dtypes do not match the network, or a weight is not
@@ -258,19 +247,15 @@ def _check_vocabulary(config: LanguageModelConfig, tokenizer: Tokenizer | None, 
         )
 
 
-def _holds_model(path: Path) -> bool:
+def holds(path: Path, kind: str) -> bool:
+    """Return whether a folder has an undamaged manifest of this kind."""
     with contextlib.suppress(DamagedError):
-        return read_manifest(path).about.get("kind") == KIND
+        return read_manifest(path).about.get("kind") == kind
     return False
 
 
 def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
-    """Parse the bytes of ``config.json``.
-
-    Args:
-        data: The bytes.
-        path: Their location, for messages.
-        tensors: The number of tensors, which bounds the number of layers.
+    """Parse the bytes of ``config.json``; ``tensors`` bounds the number of layers.
 
     Raises:
         DamagedError: if the configuration is invalid.

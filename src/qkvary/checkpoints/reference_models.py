@@ -3,7 +3,7 @@
 Torch-free. Everything that ``load_checkpoint`` loads is found here under the same name.
 """
 
-from pathlib import Path
+from contextlib import suppress
 
 from qkvary.arch.families.sizes import has_size
 from qkvary.arch.families.table import read_model
@@ -19,57 +19,31 @@ from qkvary.storage.untrusted_files import StrPath, only_file, read_name
 
 
 def find_reference(reference: StrPath) -> Model:
-    """Return the model that a reference names.
-
-    Args:
-        reference: A named size, a configuration or its folder, a checkpoint as for
-            :func:`~qkvary.checkpoints.catalog.load_checkpoint`, or a hub id. Named sizes come
-            first, then files here.
-
-    Raises:
-        ValueError: if there is none, or it cannot be read.
-        DamagedError: if a header is damaged.
-        DownloadError: if the hub cannot be reached.
-    """
+    """Return the model that a reference names: a named size, else a file here, else a hub id."""
     name = read_name(reference, "the name or path of a model")
-    path = None if has_size(name) else _find(name)
+    path = None
+    if not has_size(name):
+        # If it is no checkpoint, the error about the configuration names all choices.
+        with suppress(UsageError, OSError):
+            path = find_checkpoint(name)
     if path is None:
         return resolve_model(name)
-    described = _read_own_config(path)
-    if described is not None:
-        return described
+    if (path / CONFIG_NAME).is_file():
+        title, content = load_config(path)
+        if isinstance(content.get("chars"), str):
+            return as_model(read_config(content, str(path / CONFIG_NAME)), title)
+        # llama2.c files have no configuration, and a file with this suffix may hold anything.
+        if content.keys() & {"model_type", "kind", "text_config"}:
+            return resolve_model(path)
     if found := headers.list_files(path):
-        return _read_gguf(only_file(path, found))
+        file = only_file(path, found)
+        sizes = read_sizes(headers.read_file(file), str(file))
+        config = make_config(sizes)
+        if config is None:
+            return read_model(describe_latent(sizes), file.stem)
+        return as_model(config, file.stem)
     if found := llama2c_header.list_files(path):
         file = only_file(path, found)
-        return as_model(
-            llama2c_header.make_config(llama2c_header.read_file_header(file)), file.stem
-        )
+        header = llama2c_header.read_file_header(file)
+        return as_model(llama2c_header.make_config(header), file.stem)
     return resolve_model(path)
-
-
-def _find(name: str) -> Path | None:
-    try:
-        return find_checkpoint(name)
-    except (UsageError, OSError):
-        # The error about the configuration names all choices.
-        return None
-
-
-def _read_own_config(path: Path) -> Model | None:
-    """Return the model of a folder whose ``config.json`` describes it."""
-    if not (path / CONFIG_NAME).is_file():
-        return None
-    name, content = load_config(path)
-    if isinstance(content.get("chars"), str):
-        return as_model(read_config(content, str(path / CONFIG_NAME)), name)
-    # llama2.c files have no configuration, and a file with this suffix may hold anything.
-    return resolve_model(path) if content.keys() & {"model_type", "kind", "text_config"} else None
-
-
-def _read_gguf(file: Path) -> Model:
-    sizes = read_sizes(headers.read_file(file), str(file))
-    config = make_config(sizes)
-    if config is not None:
-        return as_model(config, file.stem)
-    return read_model(describe_latent(sizes), file.stem)

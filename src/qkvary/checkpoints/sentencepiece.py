@@ -5,7 +5,7 @@ of a text are read. Models other than BPE of whole pieces or characters are refu
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from qkvary.checkpoints.latent_sizes import explain
 from qkvary.data.tokenizers import PieceTokenizer
@@ -25,38 +25,17 @@ _LONGEST_VARINT = 10
 
 
 def joins_spaces(data: bytes, where: str) -> bool:
-    """Return whether the model's normaliser strips and collapses spaces.
-
-    Args:
-        data: The bytes of a ``.model`` file.
-        where: Its name in messages.
-
-    Raises:
-        DamagedError: if the bytes are not a protocol buffer.
-    """
+    """Return whether the model's normaliser strips and collapses spaces."""
     try:
         normalizer = _merge_messages(_fields(data), _NORMALIZER)
     except (IndexError, ValueError):
         raise DamagedError(f"{where} is not a SentencePiece model") from None
-    return _joins_spaces(normalizer)
-
-
-def _joins_spaces(normalizer: Mapping[int, int | bytes]) -> bool:
     # Collapsing is the default, which files omit.
     return bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1))
 
 
 def read_pieces(data: bytes, where: str) -> PieceTokenizer:
-    """Return the tokenizer of a model.
-
-    Args:
-        data: The bytes of a ``.model`` file.
-        where: Its name in messages.
-
-    Raises:
-        UsageError: if the model cuts or changes texts in another way than ours.
-        DamagedError: if the bytes are not a model.
-    """
+    """Return the tokenizer of a model."""
     try:
         fields = list(_fields(data))
         pieces = [_read_piece(value) for value in _messages(fields, _PIECE)]
@@ -67,7 +46,10 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
     obstacles = {
         "a model that is neither BPE nor of characters": kind not in (_BPE, _CHARACTERS),
         "a model of characters with pieces of several": kind == _CHARACTERS
-        and any(_is_longer(text) for text, _, _ in pieces[3:]),
+        and any(
+            len(text.decode("utf-8", "replace")) > 1 and not text.startswith(b"<0x")
+            for text, _, _ in pieces[3:]
+        ),
         "a map of characters": bool(normalizer.get(_CHARACTER_MAP)),
         "user-defined pieces": any(kind == _USER_DEFINED for _, _, kind in pieces),
         "other first pieces than <unk>, <s>, </s>": tuple(one[0] for one in pieces[:3])
@@ -80,13 +62,9 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         return PieceTokenizer(
             [text.replace(SPACE, b" ") for text, _, _ in pieces],
             [score for _, score, _ in pieces],
-            joins_spaces=_joins_spaces(normalizer),
+            joins_spaces=bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1)),
             adds_space=bool(normalizer.get(_ADD_PREFIX, 1)),
         )
-
-
-def _is_longer(text: bytes) -> bool:
-    return len(text.decode("utf-8", "replace")) > 1 and not text.startswith(b"<0x")
 
 
 def _messages(fields: Iterable[tuple[int, int | bytes]], number: int) -> Iterator[bytes]:

@@ -29,7 +29,6 @@ Kind = Literal["weights", "optimizer"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Tensors = Mapping[Kind, Mapping[str, Tensor]]
-"""Tensors by kind and name."""
 
 RowCounts = Mapping[str, Mapping[str, int]]
 """The number of rows that a process holds of each sharded tensor, by kind and name."""
@@ -40,24 +39,13 @@ Wanted = Callable[[Kind, str, int], range]
 _SHARDS = "shards"
 
 
-def all_rows(_kind: Kind, _name: str, rows: int) -> range:
-    """Request all rows."""
-    return range(rows)
-
-
 def _file(kind: Kind, number: int = 0, count: int = 0) -> str:
     """Return the name of the file of a process, or of unsharded tensors."""
     return f"{kind}-{number + 1:05d}-of-{count:05d}.safetensors" if count else f"{kind}.safetensors"
 
 
 def file_contents(tensors: Tensors, *, number: int = 0, count: int = 0) -> dict[str, FileContents]:
-    """Return the files of unsharded tensors, or of one process.
-
-    Args:
-        tensors: The tensors; of a process, its rows of every sharded tensor.
-        number: Its rank; shards are ordered by rank.
-        count: The number of processes; 0 for unsharded tensors.
-    """
+    """Return the files of unsharded tensors (``count`` 0), or of the rows of one process."""
     return {_file(kind, number, count): contents_of(tensors[kind]) for kind in KINDS}
 
 
@@ -83,28 +71,23 @@ class Reader:
     """The rank of the process."""
     count: int = 1
     """The number of processes."""
-    wanted: Wanted = all_rows
-    """Returns the rows to read."""
+    wanted: Wanted = lambda _kind, _name, rows: range(rows)
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
         """Return the requested rows of every tensor on the CPU; no rows give an empty tensor.
 
-        Files without requested rows are distributed over the readers, which only verify them.
-
-        Raises:
-            DamagedError: if a file does not match the manifest.
+        Files without requested rows are distributed over the readers, which only verify
+        them.
         """
         return {
             kind: {
-                **self._read_whole(folder, manifest, kind),
+                **read_tensors(
+                    manifest.check_file(folder, _file(kind)), partial(self.wanted, kind)
+                ),
                 **self._read_shards(folder, manifest, kind),
             }
             for kind in KINDS
         }
-
-    def _read_whole(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
-        file = manifest.check_file(folder, _file(kind))
-        return read_tensors(file, partial(self.wanted, kind))
 
     def _read_shards(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
         table = cast("dict[str, Any] | None", manifest.about.get(_SHARDS))

@@ -8,7 +8,7 @@ other families take the weights of a network as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 
 import torch
@@ -23,13 +23,10 @@ from qkvary.checkpoints.latent_networks import (
 )
 from qkvary.checkpoints.stock_names import StockArchitecture, list_tensors
 from qkvary.checkpoints.stock_parts import Weights
-from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import sinusoid
 from qkvary.nn.role_maps import LinearMap, make_role_maps
 
-Rule = Callable[[LanguageModelConfig], Iterator[str]]
-"""Yields the features of a network that an architecture cannot express."""
 _KNOWN_TERMS: Mapping[StockArchitecture, tuple[str, ...]] = {
     "gpt2": ("rotary", "temperature"),
     "llama": ("rotary", "temperature"),
@@ -50,17 +47,15 @@ _TERMS = {
 }
 
 
-def find_obstacle(config: LanguageModelConfig, to: StockArchitecture, *more: Rule) -> str | None:
+def find_obstacle(
+    config: LanguageModelConfig, to: StockArchitecture, more: Iterable[str] = ()
+) -> str | None:
     """Return the first reason why an architecture cannot express a network, or ``None``.
 
-    Args:
-        config: The network.
-        to: The architecture.
-        *more: What the program that runs it does not support either.
+    ``more`` are reasons why the program that runs it cannot.
     """
-    rules = (_obstacles, *more, _RULES[to])
-    found = chain.from_iterable(rule(config) for rule in rules)
-    return next(chain(_unknown_terms(config, to), found), None)
+    found = (_obstacles(config, to), more, _RULES[to](config))
+    return next(chain.from_iterable(found), None)
 
 
 def plain_weights(
@@ -68,11 +63,8 @@ def plain_weights(
 ) -> Weights:
     """Return the weights of the network without sharing, by our names and in its dtype.
 
-    Args:
-        network: A network that the architecture can express.
-        to: The architecture. All matrices and norms of GPT-2 have a bias.
-        bias: Whether queries, keys and values of Llama have a bias.
-        out_bias: Whether the outputs of its attention have one.
+    ``bias`` and ``out_bias`` say whether attention of Llama has them; GPT-2 has a bias
+    everywhere.
     """
     if to == "deepseek":
         made, fills = make_latent_weights(network), ()
@@ -106,16 +98,11 @@ def rotates(config: LanguageModelConfig) -> bool:
     return any(layer.variant.positions == "rotary" for layer in config.layers)
 
 
-def _unknown_terms(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[str]:
-    known = _KNOWN_TERMS[to]
+def _obstacles(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[str]:
     choices = f"decoupled; {TRAIN}" if to == "deepseek" else "none, rotary"
-    for layer in config.layers:
-        for term in layer.variant.terms:
-            if term.name not in known:
-                yield _TERMS.get(term.name, f"{term.name} positions; choices: {choices}")
-
-
-def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
+    for term in chain.from_iterable(layer.variant.terms for layer in config.layers):
+        if term.name not in _KNOWN_TERMS[to]:
+            yield _TERMS.get(term.name, f"{term.name} positions; choices: {choices}")
     for layer in config.layers:
         variant = layer.variant
         if variant.query_form == "residual-gelu":
@@ -128,25 +115,18 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
             yield f"the core {variant.core_name}; choices: softmax"
     if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers with heads of different number or width"
-    yield from _outside_obstacles(config)
-
-
-def _outside_obstacles(config: LanguageModelConfig) -> Iterator[str]:
-    """Yield the features outside attention that no stock architecture supports."""
     if config.block.norm_placement != "pre":
         yield f"the norm placement {config.block.norm_placement}; choices: pre"
     if config.block.skips != "both":
         yield f"skips around {config.block.skips}; choices: both"
-    if config.block.parallel:
-        yield "parallel sublayers"
-    if config.shared_blocks:
-        yield "blocks that share their weights"
-    if config.scale_embedding:
-        yield "scaled embeddings"
-    if config.head_bias:
-        yield "a bias on the logits"
-    if config.logit_cap is not None:
-        yield "a soft cap of logits"
+    outside = {
+        "parallel sublayers": config.block.parallel,
+        "blocks that share their weights": config.shared_blocks,
+        "scaled embeddings": config.scale_embedding,
+        "a bias on the logits": config.head_bias,
+        "a soft cap of logits": config.logit_cap is not None,
+    }
+    yield from (name for name, is_there in outside.items() if is_there)
 
 
 def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
@@ -212,25 +192,19 @@ def find_parameter(network: LanguageModel, name: str) -> Tensor | None:
 def _list_roles(
     network: LanguageModel, kv_heads: int, *, bias: bool
 ) -> Iterator[tuple[str, Tensor]]:
+    """Yield query, key and value as linear maps of the layer input, with separate weights."""
     for index, part in enumerate(network.stack.blocks):
-        for name, role in zip("qkv", _make_roles(part.attention, kv_heads), strict=True):
+        config = part.attention.config
+        query, key, value = make_role_maps(part.attention)
+        # The stock architecture scales scores by 1/sqrt(head_dim).
+        rest = config.content_scale * math.sqrt(config.size_per_head)
+        query = LinearMap(query.weight * rest, query.bias * rest)
+        roles = {"q": query, "k": key.copy_heads(kv_heads), "v": value.copy_heads(kv_heads)}
+        for name, role in roles.items():
             at = f"stack.blocks.{index}.attention.{name}_proj"
             yield f"{at}.weight", role.weight.flatten(0, 1)
             if bias:
                 yield f"{at}.bias", role.bias.flatten()
-
-
-def _make_roles(attention: Attention, kv_heads: int) -> list[LinearMap]:
-    """Return query, key and value as linear maps of the layer input, with separate weights.
-
-    The stock architecture scales scores by 1/sqrt(head_dim); the rest of the layer's scale is
-    folded into the query.
-    """
-    config = attention.config
-    query, key, value = make_role_maps(attention)
-    rest = config.content_scale * math.sqrt(config.size_per_head)
-    query = LinearMap(query.weight * rest, query.bias * rest)
-    return [query, *(one.copy_heads(kv_heads) for one in (key, value))]
 
 
 def _tabulate_positions(network: LanguageModel) -> Tensor:
@@ -243,7 +217,7 @@ def _tabulate_positions(network: LanguageModel) -> Tensor:
     return sinusoid(index, config.d_model, torch.float64, config.positions)[0]
 
 
-_RULES: Mapping[StockArchitecture, Rule] = {
+_RULES: Mapping[StockArchitecture, Callable[[LanguageModelConfig], Iterator[str]]] = {
     "gpt2": _obstacles_to_gpt2,
     "llama": _obstacles_to_llama,
     "deepseek": find_latent_obstacles,

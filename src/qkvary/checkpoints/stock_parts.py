@@ -6,6 +6,7 @@ Llama.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 
 import torch
@@ -37,21 +38,11 @@ def read_weights(
     order: Order,
     where: str,
 ) -> Weights:
-    """Return stored tensors as parameters; wrong shapes are refused later.
-
-    Args:
-        tensors: The tensors by their names.
-        family: The ``model_type`` of transformers.
-        config: The network.
-        side: The program that stored them.
-        order: That of the program.
-        where: The name of the checkpoint in messages.
-
-    Raises:
-        DamagedError: if a tensor is missing.
-        UsageError: if there is one too many.
-    """
-    left, found, needed = dict(tensors), Weights(), _needed_names(config)
+    """Return stored tensors as parameters; wrong shapes are refused later."""
+    left, found, needed = dict(tensors), Weights(), set[str]()
+    # Sizes that no file has are refused with the weights.
+    with suppress(RuntimeError), torch.device("meta"):
+        needed = {*make_language_model(config).state_dict()}
     layer, size = config.layers[0], config.layers[0].size_per_head
     widths = [layer.width(source) for source in layer.variant.sharing.projections]
     for row in list_tensors(family, config.num_layers):
@@ -73,27 +64,11 @@ def read_weights(
 
 
 def restore_order(name: str, part: Tensor, layer: AttentionConfig, order: Order) -> Tensor:
-    """Return a stored parameter with the channels of heads in our order.
-
-    Args:
-        name: Our name. Only queries and keys have another order.
-        part: The parameter.
-        layer: The attention layer.
-        order: That of the program which stored it.
-    """
+    """Return a stored parameter in our order of channels; only queries and keys have another."""
     size = layer.size_per_head
     if not _is_turned(name) or len(part) < size or len(part) % size:
         return part
     return _order_channels(part, size, sorted(range(size), key=order(layer).__getitem__))
-
-
-def _needed_names(config: LanguageModelConfig) -> set[str]:
-    try:
-        with torch.device("meta"):
-            return {*make_language_model(config).state_dict()}
-    except RuntimeError:
-        # Of sizes that no file has, which are refused with the weights.
-        return set()
 
 
 def name_weights(
@@ -103,15 +78,7 @@ def name_weights(
     side: Side,
     order: Order,
 ) -> Iterator[tuple[Row, Tensor]]:
-    """Yield the tensors that another program stores, in the order of a file.
-
-    Args:
-        find: Returns the parameter of a name, ``None`` if the network has none.
-        family: The ``model_type`` of transformers.
-        config: The network.
-        side: The program.
-        order: That of the program.
-    """
+    """Yield the tensors that another program stores, in the order of a file."""
     layer, size = config.layers[0], config.layers[0].size_per_head
     for row in list_tensors(family, config.num_layers):
         names = row.ours.split(",")

@@ -14,18 +14,15 @@ _LISTED = 3
 
 
 def check_structure(network: LanguageModel) -> None:
-    """Refuse a network whose layers were replaced: loading would rebuild the configured ones.
-
-    Raises:
-        UsageError: if a module is of another kind, additional, or missing.
-    """
+    """Refuse a network whose layers were replaced: loading would rebuild the configured ones."""
     with torch.device("meta"):
         built = make_language_model(network.config)
     expected, found = _modules(built), _modules(network)
     for name, module in found.items():
-        wanted = expected.get(name)
-        if wanted is None or not _computes_as(module, type(wanted)):
-            own, kind = type(module), "nothing" if wanted is None else type(wanted).__name__
+        own, wanted = type(module), type(expected[name]) if name in expected else None
+        # FSDP makes subclasses with the same ``forward``.
+        if wanted is None or not issubclass(own, wanted) or own.forward is not wanted.forward:
+            kind = "nothing" if wanted is None else wanted.__name__
             given = own.__name__ if own.__name__ != kind else f"{own.__module__}.{kind}"
             _refuse(f"{given} at {name} instead of {kind}")
     for name in expected.keys() - found.keys():
@@ -59,11 +56,6 @@ def name_some(differences: list[str]) -> str:
     """Return the first few clauses, and the number of the others."""
     left = len(differences) - _LISTED
     return ", ".join(differences[:_LISTED]) + (f" and {left} more" if left > 0 else "")
-
-
-def _computes_as(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether a module has this class, or a subclass with the same ``forward`` (FSDP)."""
-    return isinstance(module, kind) and type(module).forward is kind.forward
 
 
 def _modules(network: nn.Module) -> dict[str, nn.Module]:

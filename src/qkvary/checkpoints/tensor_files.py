@@ -66,11 +66,7 @@ def contents_of(tensors: Mapping[str, Tensor]) -> FileContents:
 
 
 def read_tensors(path: Path, chosen: RowSelector) -> dict[str, Tensor]:
-    """Return the selected rows of every tensor of a file; other rows use no memory.
-
-    Raises:
-        DamagedError: if it is not a safetensors file, or has fewer rows.
-    """
+    """Return the selected rows of every tensor of a file; other rows use no memory."""
     tensors = dict[str, Tensor]()
     try:
         with safe_open(path, framework="pt") as file:

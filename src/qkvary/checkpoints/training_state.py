@@ -39,7 +39,6 @@ class TrainingState:
     weights: Mapping[str, Tensor]
     """Parameters and buffers, by name."""
     optimizer: Mapping[str, Tensor]
-    """Tensors of the optimizer's state, by name."""
     about: Mapping[str, JsonValue]
     """All other state."""
 
@@ -48,29 +47,13 @@ RunOnAll = Callable[[Callable[[], JsonValue]], list[Any]]
 """Runs a function in every process and returns all results, or raises the first error."""
 
 
-def alone(work: Callable[[], JsonValue]) -> list[Any]:
-    """Run a function in the only process there is."""
-    return [work()]
-
-
-def identity(tensor: Tensor) -> Tensor:
-    """Return the tensor unchanged."""
-    return tensor
-
-
 def state_sha256(
     weights: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     *,
-    whole: Callable[[Tensor], Tensor] = identity,
+    whole: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> str:
-    """Return one digest of all weights and the optimizer state.
-
-    Args:
-        weights: Tensors by name.
-        optimizer: Tensors by name.
-        whole: Gathers a sharded tensor; called in the same order in every process.
-    """
+    """Return one digest of all weights and the optimizer state."""
     digest = hashlib.sha256()
     for kind, tensors in (("weights", weights), ("optimizer", optimizer)):
         for name in sorted(tensors):
@@ -82,17 +65,7 @@ def state_sha256(
 
 
 def save_training_state(directory: Path, state: TrainingState, *, keep: int = DEFAULT_KEEP) -> None:
-    """Write ``state`` durably, then remove all but the newest states.
-
-    Args:
-        directory: The folder of the states.
-        state: The new state.
-        keep: The number of states to keep, including the new one.
-
-    Raises:
-        ResourceError: if the disk is full, broken or not writable; earlier states stay.
-        DamagedError: if the written state cannot be read back.
-    """
+    """Write ``state`` durably, then remove all but the newest states."""
     files = file_contents({"weights": state.weights, "optimizer": state.optimizer})
     size = sum(contents.size for contents in files.values())
     with checkpoint_directory(directory, state.step, size) as folder:
@@ -108,27 +81,18 @@ def load_training_state(
     report: Callable[[str], None],
     keep: int = DEFAULT_KEEP,
     reader: Reader | None = None,
-    run_on_all: RunOnAll = alone,
+    run_on_all: RunOnAll = lambda work: [work()],
 ) -> TrainingState | None:
     """Return the newest state that is valid in every process, or ``None`` if no state exists.
 
-    Args:
-        directory: The folder of the states.
-        accept: Called with the non-tensor state; raises ``DamagedError`` to reject it.
-        report: Called with a sentence for each damaged state that was skipped.
-        keep: The number of states to keep, including the loaded one.
-        reader: The reading process; by default one that reads everything.
-        run_on_all: Runs a function in every process that reads.
-
-    Raises:
-        DamagedError: if all states are damaged, or the processes read different ones.
+    ``accept`` gets what is not a tensor and rejects it with ``DamagedError``; ``report`` gets a
+    sentence for each damaged state that was skipped.
     """
     reader = reader or Reader()
 
-    def run_on_first(work: Callable[[], JsonValue]) -> Any:
-        return run_on_all(lambda: work() if reader.number == 0 else None)[0]
-
     def begin() -> JsonValue:
+        if reader.number:
+            return None
         clean_leftovers(directory)
         return stored_steps(directory)
 
@@ -146,9 +110,9 @@ def load_training_state(
             )
         return found[0]
 
-    state = find_newest(directory, run_on_first(begin), read=read, report=report)
+    state = find_newest(directory, run_on_all(begin)[0], read=read, report=report)
     if state is not None:
-        run_on_first(lambda: keep_up_to(directory, state.step, keep))
+        run_on_all(lambda: None if reader.number else keep_up_to(directory, state.step, keep))
     return state
 
 
@@ -159,18 +123,7 @@ def read_state(
     accept: Callable[[Mapping[str, JsonValue]], None],
     reader: Reader | None = None,
 ) -> TrainingState:
-    """Return the state of one step, or the part that a reader requests.
-
-    Args:
-        directory: The folder of the states.
-        step: The step.
-        accept: As for ``load_training_state``.
-        reader: The reading process; by default one that reads everything.
-
-    Raises:
-        DamagedError: if the state was changed, or is rejected.
-        UnsafeError: if its manifest names a file outside of it.
-    """
+    """Return the state of one step, or the part that a reader requests."""
     manifest = step_manifest(directory, step)
     accept(manifest.about)
     tensors = (reader or Reader()).read(step_folder(directory, step), manifest)

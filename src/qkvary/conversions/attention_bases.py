@@ -59,11 +59,7 @@ def apply(matrix: Tensor, basis: Basis) -> Tensor:
 
 
 def make_plain(layer: LayerDraft) -> LayerDraft:
-    """Return a layer whose residual query is one matrix: ``x + x W = x (1 + W)``.
-
-    Raises:
-        UsageError: for a nonlinear query, which is no linear map of the layer input.
-    """
+    """Return a layer whose residual query is one matrix: ``x + x W = x (1 + W)``."""
     config = layer.config
     if config.variant.query_form == "residual-gelu":
         raise UsageError(
@@ -90,11 +86,7 @@ def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor:
 
 
 def check_terms(layer: LayerDraft) -> None:
-    """Check that nothing stands between key or value and its projection, so heads have a gauge.
-
-    Raises:
-        UsageError: with the name of the term.
-    """
+    """Check that nothing stands between key or value and its projection, so heads have a gauge."""
     for term in layer.config.variant.terms:
         if term.name in _BETWEEN:
             raise UsageError(
@@ -108,10 +100,6 @@ def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"
     """Return the basis in which a role becomes the layer input: the role's own matrix.
 
     It includes the correction of the score scale for identity roles, if the layer has one.
-
-    Raises:
-        UsageError: if the role's matrix is not a learned, full and square one, or its bias has a
-            part in the output that nothing else can take over.
     """
     config, sharing = layer.config, layer.config.variant.sharing
     source = sharing.roles[role]
@@ -140,14 +128,8 @@ def move_attention(
 ) -> LayerDraft:
     """Return a layer that reads and writes the residual stream in other bases.
 
-    Args:
-        layer: The layer, with a plain query or a map where ``read`` is a basis.
-        read: The basis of its input.
-        written: The basis of its output.
-        identity: The source that becomes the layer input; ``read`` is then from :func:`find_basis`.
-
-    Raises:
-        UsageError: if the score scale cannot be kept.
+    ``identity`` is the source that becomes the layer input; ``read`` is then from
+    :func:`find_basis`.
     """
     weights = dict(layer.weights)
     config = layer.config
@@ -174,8 +156,15 @@ def _move_sources(
         for role, source in sharing.roles.items()
     }
     changed = share(names["query"], names["key"], names["value"])
-    parts = {_NEW: _undoing(read, has_bias=config.bias)}
-    parts |= {source: _below(weights, source) for source in config.variant.projections}
+    # Undoes the change of basis, for a role that reads the input.
+    undoing = {"weight": torch.linalg.inv(read).mT.contiguous()}
+    if config.bias:
+        undoing["bias"] = torch.zeros(len(read), dtype=read.dtype)
+    parts = {_NEW: undoing}
+    for source in config.variant.projections:
+        start = f"{source}_proj."
+        own_names = (name for name in weights if name.startswith(start))
+        parts[source] = {name.removeprefix(start): weights[name] for name in own_names}
     kept = {name: one for name, one in weights.items() if name.split(".")[0][1:] != "_proj"}
     kept |= {name: one for name, one in weights.items() if name.startswith("o_proj.")}
     for role in ROLES:
@@ -191,17 +180,6 @@ def _replace(config: AttentionConfig, **fields: Any) -> AttentionConfig:
     return dataclasses.replace(config, variant=variant)
 
 
-def _below(weights: dict[str, Tensor], source: Source) -> dict[str, Tensor]:
-    start = f"{source}_proj."
-    return {name[len(start) :]: one for name, one in weights.items() if name.startswith(start)}
-
-
-def _undoing(basis: Float[Tensor, "d_model d_model"], *, has_bias: bool) -> dict[str, Tensor]:
-    """Return a projection that undoes a change of basis, for a role that reads the input."""
-    inverse = {"weight": torch.linalg.inv(basis).mT.contiguous()}
-    return inverse | ({"bias": torch.zeros(len(basis), dtype=basis.dtype)} if has_bias else {})
-
-
 def _own_correction(layer: LayerDraft, source: Source) -> float | None:
     """Return the score correction that is merged into a source read by query or key alone."""
     readers = layer.config.variant.sharing.readers(source)
@@ -209,11 +187,7 @@ def _own_correction(layer: LayerDraft, source: Source) -> float | None:
 
 
 def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
-    """Multiply the scores by a factor, in the configuration if possible, else in the weights.
-
-    Raises:
-        UsageError: if the configuration has another one, and no projection is read by scores alone.
-    """
+    """Multiply the scores by a factor, in the configuration if possible, else in the weights."""
     if layer.config.identity_correction == factor:
         return layer
     scale = dataclasses.replace(layer.config.scale, identity="none")

@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
@@ -25,24 +24,9 @@ from qkvary.conversions.attention_bases import (
 )
 from qkvary.conversions.draft import Draft, block_prefix, choose_blocks, replace_layers
 from qkvary.nn.layout import sinusoid
-from qkvary.storage.errors import UsageError
 
 _NEARLY_ORTHOGONAL = 1e-12
 """B counts as orthogonal if B^T B differs from the identity by at most this."""
-
-
-def check_norms(config: LanguageModelConfig) -> str:
-    """Check that a network has no norms, and return that condition.
-
-    Raises:
-        UsageError: if it has.
-    """
-    if config.block.norm != "none":
-        raise UsageError(
-            f"expected a network without norms, got {config.block.norm}: a change of basis does "
-            "not pass a norm (Theorem 8.2); train with norm none"
-        )
-    return "no norms"
 
 
 def is_uniform(config: LanguageModelConfig) -> bool:
@@ -60,15 +44,9 @@ def attention_draft(draft: Draft, layer: int) -> LayerDraft:
 def change_layers(
     draft: Draft, layer: int | None, change: Callable[[LayerDraft], LayerDraft | None]
 ) -> list[LayerDraft]:
-    """Change one attention layer of a network, or all, in place, and return the new layers.
+    """Change one attention layer (the first is 1) or all in place, and return the new layers.
 
-    Args:
-        draft: The network.
-        layer: The layer to change, the first being 1; ``None`` for every layer.
-        change: Returns the new layer; ``None`` leaves the old one.
-
-    Raises:
-        UsageError: for a layer that does not exist, or one alone of shared blocks.
+    ``change`` returns the new layer; ``None`` leaves the old one.
     """
     changed: dict[int, LayerDraft] = {}
     for index in choose_blocks(draft, layer):
@@ -87,28 +65,30 @@ def move_network(
 ) -> tuple[Draft, list[str]]:
     """Return a network with its residual stream in other bases, and the side effects.
 
-    Args:
-        draft: The network, without norms.
-        bases: The basis of the input of each layer; the same object for all where the network is
-            uniform.
-        identities: For layers, the source that becomes the layer input.
+    ``bases`` holds the basis of each layer's input, the same object for all where the network
+    is uniform; ``identities`` the source that becomes the input of some layers.
     """
-    config, notes = draft.config, list[str]()
-    first = bases[0]
-    last, is_tied = _last_basis(config, bases)
-    ends = [*bases[1:], last]
+    last, is_tied = _last_basis(draft.config, bases)
     weights = {
         name: one for name, one in draft.weights.items() if not name.startswith("stack.blocks.")
     }
-    moved = Draft(config, weights)
+    moved = Draft(draft.config, weights)
     layers = {
         index: _move_block(draft, moved, index, pair, identities.get(index))
-        for index, pair in enumerate(zip(bases, ends, strict=True))
+        for index, pair in enumerate(zip(bases, [*bases[1:], last], strict=True))
     }
-    moved.config = replace_layers(config, layers)
-    notes += _move_embedding(moved, first)
-    if not is_tied:
-        notes += _move_head(moved, draft, last)
+    moved.config = replace_layers(draft.config, layers)
+    notes = _move_embedding(moved, bases[0])
+    if last is None or is_tied:
+        return moved, notes
+    was_tied = draft.config.tied_head
+    head = draft.weights["embedding" if was_tied else "head_weight"]
+    moved.weights["head_weight"] = undo(last, head)
+    if was_tied:
+        moved.config = dataclasses.replace(moved.config, tied_head=False)
+        notes.append(
+            "the tied head is now a separate matrix: the basis is not orthogonal (Remark 4)"
+        )
     return moved, notes
 
 
@@ -122,14 +102,8 @@ def _last_basis(config: LanguageModelConfig, bases: Sequence[Basis]) -> tuple[Ba
     if not is_uniform(config):
         # Logits become y B_last (E B_1)^T = y E^T, unchanged.
         return torch.linalg.inv(first).mT.contiguous(), True
-    return first, _is_orthogonal(first)
-
-
-def _is_orthogonal(basis: Tensor) -> bool:
-    product = basis.mT @ basis
-    return float((product - torch.eye(len(basis), dtype=basis.dtype)).abs().max()) < (
-        _NEARLY_ORTHOGONAL
-    )
+    distance = (first.mT @ first - torch.eye(len(first), dtype=first.dtype)).abs().max()
+    return first, float(distance) < _NEARLY_ORTHOGONAL
 
 
 def _move_block(
@@ -173,15 +147,3 @@ def _move_embedding(moved: Draft, basis: Basis) -> list[str]:
     moved.config = dataclasses.replace(config, positions="learned")
     size = f"{config.max_tokens:,} x {config.d_model:,}"
     return [f"{config.positions} positions became a table of {size} numbers, in another basis"]
-
-
-def _move_head(moved: Draft, draft: Draft, basis: Basis) -> list[str]:
-    if basis is None:
-        return []
-    was_tied = draft.config.tied_head
-    head = draft.weights["embedding" if was_tied else "head_weight"]
-    moved.weights["head_weight"] = undo(basis, head)
-    if not was_tied:
-        return []
-    moved.config = dataclasses.replace(moved.config, tied_head=False)
-    return ["the tied head is now a separate matrix: the basis is not orthogonal (Remark 4)"]

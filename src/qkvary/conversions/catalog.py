@@ -13,7 +13,8 @@ from qkvary.storage.untrusted_files import read_name
 from qkvary.text.names import suggest
 
 if TYPE_CHECKING:
-    from qkvary.conversions.caches.method import Method
+    from qkvary.arch.attention import AttentionConfig
+    from qkvary.conversions.caches.layer_maps import Converted, LayerMaps
     from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten
 
 _HERE = Path(__file__).parent
@@ -41,17 +42,32 @@ class Rewrite(Protocol):
         ...
 
 
+class Method(Protocol):
+    """The interface of every module in ``caches.methods``."""
+
+    STATEMENT: str
+    """The new form, as a clause of a sentence."""
+
+    def choose(self, layer: "AttentionConfig", numbers: int, /) -> "AttentionConfig":
+        """Return the form of the layer with at most this many values per token in its cache.
+
+        Raises:
+            UsageError: if there is no such form; the message lists the choices.
+        """
+        ...
+
+    def convert(self, maps: "LayerMaps", config: "AttentionConfig", /) -> "Converted":
+        """Return the weights for the form that ``choose`` returned."""
+        ...
+
+
 def rewrite_names() -> tuple[str, ...]:
     """Return the names of all rewrites, sorted."""
     return _names(REWRITES)
 
 
 def load_rewrite(name: str) -> Rewrite:
-    """Return the module of a rewrite.
-
-    Raises:
-        UsageError: for an unknown name.
-    """
+    """Return the module of a rewrite."""
     return cast("Rewrite", _load("rewrite", name, REWRITES))
 
 
@@ -60,12 +76,8 @@ def method_names() -> tuple[str, ...]:
     return _names(METHODS)
 
 
-def load_method(name: str) -> "Method":
-    """Return the module of a method that makes the cache smaller.
-
-    Raises:
-        UsageError: for an unknown name.
-    """
+def load_method(name: str) -> Method:
+    """Return the module of a method that makes the cache smaller."""
     return cast("Method", _load("method", name, METHODS))
 
 

@@ -31,7 +31,6 @@ class RewriteOptions:
     layer: int | None = None
     """The layer to change, counted from 1; ``None`` for every layer."""
     seed: int = 0
-    """Seed of random choices."""
 
     def __post_init__(self) -> None:
         if self.layer is not None:
@@ -79,7 +78,6 @@ class Rewritten:
     """A rewritten network."""
 
     config: LanguageModelConfig
-    """The new network."""
     weights: dict[str, Tensor]
     """Its parameters in float64."""
     statement: str
@@ -105,29 +103,15 @@ def block_prefix(index: int) -> str:
     return f"stack.blocks.{index}."
 
 
-def choose_layer(draft: Draft, layer: int) -> int:
-    """Return the index of a layer that the user counts from 1.
-
-    Raises:
-        UsageError: if there is no such layer.
-    """
-    if not 1 <= layer <= draft.config.num_layers:
-        raise UsageError(f"expected a layer from 1 to {draft.config.num_layers}, got {layer}")
-    return layer - 1
-
-
 def choose_blocks(draft: Draft, layer: int | None) -> range:
-    """Return the indices of the blocks that a local rewrite changes: one block, or all.
-
-    Raises:
-        UsageError: for a layer that does not exist, or one alone of shared blocks.
-    """
+    """Return the indices of the blocks that a local rewrite changes: one block, or all."""
     if layer is None:
         return range(draft.blocks)
     if draft.config.shared_blocks:
         raise UsageError("expected no layer with shared blocks, which change together")
-    index = choose_layer(draft, layer)
-    return range(index, index + 1)
+    if not 1 <= layer <= draft.config.num_layers:
+        raise UsageError(f"expected a layer from 1 to {draft.config.num_layers}, got {layer}")
+    return range(layer - 1, layer)
 
 
 def replace_layers(
@@ -142,11 +126,7 @@ def replace_layers(
 
 
 def measure_condition(matrix: Float[Tensor, "rows columns"], name: str) -> Conditioning:
-    """Return the condition number of a matrix that must be inverted.
-
-    Raises:
-        UsageError: if it is singular, or worse conditioned than what leaves logits equal to 1e-9.
-    """
+    """Return the condition number of a matrix that must be inverted."""
     number = float(torch.linalg.cond(matrix))
     # Written so that NaN is refused.
     if not number <= MOST_CONDITION:

@@ -4,10 +4,9 @@ Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorems 
 its later version claims that any one of the three projections may go.
 """
 
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.conversions.attention_bases import Basis, find_basis, make_plain
-from qkvary.conversions.bases import attention_draft, check_norms, is_uniform, move_network
+from qkvary.conversions.bases import attention_draft, is_uniform, move_network
 from qkvary.conversions.draft import (
     Conditioning,
     Draft,
@@ -34,17 +33,16 @@ BIASES: dict[Role, str] = {
 
 
 def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewritten:
-    """Return a network in which a role is the layer input, in every layer or in one.
-
-    Raises:
-        UsageError: if the network has norms, a matrix is not square or too badly conditioned, a
-            bias has a part that no other weight can express, or both skips keep one basis through
-            layers of different weights.
-    """
+    """Return a network in which a role is the layer input, in every layer or in one."""
     config = draft.config
-    conditions = [check_norms(config)]
+    if config.block.norm != "none":
+        raise UsageError(
+            f"expected a network without norms, got {config.block.norm}: a change of basis does "
+            "not pass a norm (Theorem 8.2); train with norm none"
+        )
     layers, statement = _choose_layers(draft, options, role)
-    conditions += [SKIPS[config.block.skips], *(["shared blocks"] * config.shared_blocks)]
+    skips = SKIPS[config.block.skips]
+    conditions = ["no norms", skips, *(["shared blocks"] * config.shared_blocks)]
     bases: list[Basis] = [None] * draft.blocks
     identities: dict[int, Source] = {}
     measured: list[Conditioning] = []
@@ -84,11 +82,9 @@ def _choose_layers(draft: Draft, options: RewriteOptions, role: Role) -> tuple[l
         for index, layer in enumerate(config.layers)
         if layer.variant.sharing.roles[role] != IDENTITY
     ]
-    return layers or [0], _name_theorem(config)
-
-
-def _name_theorem(config: LanguageModelConfig) -> str:
-    if config.block.skips == "both":
-        return "Theorem 4.1 (one layer)"
-    exact = config.block.skips == "attention"
-    return "Theorem 4.2 (every layer)" if exact else "Theorem 4.2 (every layer), for other skips"
+    theorems = {
+        "both": "Theorem 4.1 (one layer)",
+        "attention": "Theorem 4.2 (every layer)",
+    }
+    statement = theorems.get(config.block.skips, "Theorem 4.2 (every layer), for other skips")
+    return layers or [0], statement

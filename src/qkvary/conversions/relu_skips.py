@@ -67,12 +67,7 @@ def decide_skip(
 
 
 def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> dict[str, Tensor]:
-    """Return a feed-forward network without the skip.
-
-    Args:
-        weights: Its parameters, under the names of the state dict.
-        channels: The result of :func:`decide_skip`.
-    """
+    """Return a feed-forward network without the skip."""
     found, sign = dict(weights), 1.0 - 2.0 * channels.double()
     found["up.weight"] = sign[:, None] * weights["up.weight"]
     if "up.bias" in weights:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.arch.networks import LanguageModelConfig
@@ -38,40 +38,25 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """The result of a rewrite."""
+    """The result of a rewrite, with the statements and notes of :class:`Rewritten`."""
 
     name: str
     original: LanguageModel
-    """The network that was given."""
     network: LanguageModel
     """The rewritten network, in the same number format and on the same device."""
     statement: str
-    """The theorem or proposition that the rewrite applies."""
     conditions: tuple[str, ...]
-    """The conditions of the theorem, all checked."""
     conditioning: tuple[Conditioning, ...]
-    """The matrices that were inverted."""
     exact: Difference
     """The difference in float64."""
     stored: Difference
     """The difference in the number format of the networks."""
     tokens: int
-    """The number of tokens on which logits were compared."""
     notes: tuple[str, ...]
-    """Further changes, one sentence each."""
 
 
 def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOptions) -> None:
-    """Check the conditions of a rewrite that follow from the configuration alone.
-
-    Args:
-        name: A rewrite out of ``rewrite_names()``.
-        config: The network.
-        options: The options of the user.
-
-    Raises:
-        UsageError: for an unknown rewrite, or one whose conditions do not hold.
-    """
+    """Check the conditions of a rewrite that follow from the configuration alone."""
     rewrite = load_rewrite(name).rewrite
     with torch.device("meta"):
         shapes = LanguageModel(config).state_dict()
@@ -99,7 +84,9 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
     exact = build_model(found.config, found.weights, None, "the rewritten network").network
     double = LanguageModel(network.config).double().eval()
     double.load_state_dict(network.state_dict())
-    tokens = _draw_tokens(network)
+    shape = (_ROWS, min(_TOKENS, network.config.max_tokens))
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(network.config.vocabulary, shape, generator=generator)
     expected = _read(double, tokens)
     difference = measure_difference(expected, _read(exact, tokens), torch.float64)
     # Written so that NaN is refused.
@@ -139,12 +126,6 @@ def measure_difference(
         relative=largest / size if size else (math.inf if largest else 0.0),
         changed=float(changed.double().mean()),
     )
-
-
-def _draw_tokens(network: LanguageModel) -> Int[Tensor, "rows tokens"]:
-    config = network.config
-    shape = (_ROWS, min(_TOKENS, config.max_tokens))
-    return torch.randint(config.vocabulary, shape, generator=torch.Generator().manual_seed(0))
 
 
 def _read(network: LanguageModel, tokens: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.formats.gguf import load, read_config
+from qkvary.checkpoints.gguf.export import GgufNetwork, convert_network
 from qkvary.checkpoints.gguf.files import Tensor, pack_file
-from qkvary.checkpoints.gguf.networks import GgufNetwork, convert_network
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
 from qkvary.checkpoints.reference_models import find_reference
 from qkvary.data.tokenizers import CharacterTokenizer
@@ -84,7 +84,7 @@ def refusal(folder: Path, metadata: dict[str, Any], tensors: dict[str, Tensor]) 
 def test_what_changes_the_computation_is_refused(
     written: GgufNetwork, key: str, value: Any, tmp_path: Path
 ) -> None:
-    metadata = {**written.metadata, f"{written.architecture}.{key}": value}
+    metadata = {**written.metadata, f"{written.metadata['general.architecture']}.{key}": value}
     error = refusal(tmp_path, metadata, written.tensors)
     assert type(error) is UsageError
     assert str(error) == f"{tmp_path} has {key}, which this program does not compute"

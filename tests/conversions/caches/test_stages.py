@@ -14,10 +14,10 @@ from qkvary.conversions.caches.budget import (
     spend_evenly,
 )
 from qkvary.conversions.caches.calibration import Texts, read_texts
+from qkvary.conversions.caches.conversion import RIDGE, Regression
 from qkvary.conversions.caches.divergence import Comparison
 from qkvary.conversions.caches.forecast import forecast
 from qkvary.conversions.caches.forms import count_numbers
-from qkvary.conversions.caches.refit import RIDGE, Regression
 from qkvary.conversions.caches.stages import Plan, check_plan, forecast_stages, run_stages
 from qkvary.conversions.catalog import BY_LAYER, load_method
 from qkvary.costs.formats import parse_format

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from qkvary.arch.attention import ValueRope
 from qkvary.arch.networks import BlockConfig
 from qkvary.conversions.attention_bases import LayerDraft
-from qkvary.conversions.gauges import apply_gauge, draw_gauge
+from qkvary.conversions.rewrites.gauge import apply_gauge, draw_gauge
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from tests.contracts.variant_cases import LABELS, variant_values

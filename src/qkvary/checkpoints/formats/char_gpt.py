@@ -6,13 +6,16 @@ feed-forward network is ReLU, the output has its own matrix and bias.
 
 from pathlib import Path
 
-from torch import Tensor
-
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import char_config
-from qkvary.checkpoints.contradictions import collect
-from qkvary.checkpoints.formats.transformers_folder import CONFIG, WEIGHTS, holds, read_folder
+from qkvary.checkpoints.formats.transformers_folder import (
+    CONFIG,
+    WEIGHTS,
+    collect,
+    holds,
+    read_folder,
+)
 from qkvary.checkpoints.latent_sizes import explain
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.data.tokenizers import CharacterTokenizer
@@ -60,21 +63,18 @@ def load(path: Path) -> LoadedModel:
             f"{where} has a vocabulary of {network.vocabulary}, but its tokenizer one of "
             f"{tokenizer.vocabulary}"
         )
-    return build_model(network, _rename(tensors, network.num_layers, weights), tokenizer, weights)
+    names = dict(_NAMES)
+    for layer in range(network.num_layers):
+        for theirs, ours in _LAYER_NAMES.items():
+            for kind in ("weight", "bias"):
+                name = f"stack.blocks.{layer}.{ours}.{kind}"
+                names[f"blocks.{layer}.{theirs}.{kind}"] = name
+    # Unknown names stay and are refused with the network.
+    renamed = collect(((names.get(name, name), one) for name, one in tensors.items()), weights)
+    return build_model(network, renamed, tokenizer, weights)
 
 
 def read_config(path: Path) -> LanguageModelConfig:
     """Return the configuration of the network, without its weights."""
     folder, config = read_folder(path)
     return char_config.read_config(config, str(folder / CONFIG))
-
-
-def _rename(tensors: dict[str, Tensor], layers: int, where: str) -> dict[str, Tensor]:
-    """Return the tensors under our names; unknown names stay and are rejected later."""
-    names = dict(_NAMES)
-    for layer in range(layers):
-        for theirs, ours in _LAYER_NAMES.items():
-            for kind in ("weight", "bias"):
-                name = f"stack.blocks.{layer}.{ours}.{kind}"
-                names[f"blocks.{layer}.{theirs}.{kind}"] = name
-    return collect(((names.get(name, name), tensor) for name, tensor in tensors.items()), where)

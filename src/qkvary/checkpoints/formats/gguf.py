@@ -1,13 +1,33 @@
-"""GGUF, the file of llama.cpp, whole or in parts."""
+"""GGUF, the file of llama.cpp, whole or in parts, as one of our networks.
+
+Only the architectures and forms that this program computes are read. Everything else is refused
+with the reason.
+"""
 
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.gguf.configs import make_config, read_sizes
-from qkvary.checkpoints.gguf.headers import list_files, read_file
-from qkvary.checkpoints.gguf.reading import read_network
+from qkvary.checkpoints.gguf.configs import (
+    FAMILIES,
+    PAIRED,
+    Sizes,
+    describe_latent,
+    make_config,
+    read_sizes,
+)
+from qkvary.checkpoints.gguf.files import unpack_tensor
+from qkvary.checkpoints.gguf.headers import GgufFile, list_files, read_file
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
+from qkvary.checkpoints.gguf.rotation import paired_first
+from qkvary.checkpoints.latent_networks import read_latent_network
+from qkvary.checkpoints.latent_sizes import LATENT, read_latent_sizes
 from qkvary.checkpoints.models import LoadedModel, build_model
+from qkvary.checkpoints.stock_parts import Weights, read_weights, rotated_first
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import only_file
 
 FORMAT = "GGUF (a .gguf file of llama.cpp)"
@@ -22,7 +42,7 @@ def recognises(path: Path) -> bool:
 def load(path: Path) -> LoadedModel:
     """Load a network, and its tokenizer if it has one."""
     file = read_file(only_file(path, list_files(path)), is_whole=True)
-    config, weights = read_network(file, str(path))
+    config, weights = _read_network(file, str(path))
     return build_model(config, weights, read_tokenizer(file.metadata, str(path)), str(path))
 
 
@@ -30,3 +50,45 @@ def read_config(path: Path) -> LanguageModelConfig | None:
     """Return the configuration of the network from the header; ``None`` for DeepSeek."""
     file = only_file(path, list_files(path))
     return make_config(read_sizes(read_file(file), str(file)))
+
+
+def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weights]:
+    """Return the configuration and the weights of a file.
+
+    The weights are in float32, which holds every stored type exactly.
+    """
+    sizes = read_sizes(file, where)
+    config, family = make_config(sizes), sizes.family
+    tensors = {
+        name: torch.tensor(unpack_tensor(one))
+        for name, one in file.tensors.items()
+        # Divisors of rotary frequencies are part of the configuration.
+        if not name.startswith(("rope_freqs", "rope_factors"))
+    }
+    if config is not None:
+        order = paired_first if family in PAIRED else rotated_first
+        family = FAMILIES.get(family, family)
+        return config, read_weights(tensors, family, config, "gguf", order, where)
+    try:
+        latent = read_latent_sizes(Fields(describe_latent(sizes), LATENT))
+    except ValueError as error:
+        raise UsageError(f"{where} cannot be used: {error}") from None
+    # llama.cpp has one epsilon for all norms.
+    latent = latent._replace(kv_norm_eps=latent.norm_eps)
+    return read_latent_network(latent, _join_latent(tensors, sizes), "gguf", where)
+
+
+def _join_latent(tensors: dict[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
+    """Return the tensors with one for key and value in each layer."""
+    for layer in range(sizes.num_layers):
+        key, value = (f"blk.{layer}.attn_{kind}_b.weight" for kind in "kv")
+        for name in (key, value):
+            if name not in tensors:
+                raise DamagedError(f"{sizes.where} has no {name}")
+            if tensors[name].dim() != 3:
+                raise DamagedError(f"{sizes.where} has {name} that is not one matrix a head")
+        if tensors[key].mT.shape != tensors[value].shape:
+            raise DamagedError(f"{sizes.where} has {key} and {value} whose heads differ")
+        both = torch.cat((tensors.pop(key).mT, tensors.pop(value)), dim=1)
+        tensors[f"blk.{layer}.attn_kv_b.weight"] = both.flatten(0, 1)
+    return tensors

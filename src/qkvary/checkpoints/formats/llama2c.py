@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.rotation import paired_first
 from qkvary.checkpoints.latent_sizes import explain
@@ -50,11 +49,22 @@ def load(path: Path) -> LoadedModel:
     file = only_file(path, list_files(path))
     data = read_file(file)
     sizes = read_header(data, len(data), str(file))
-    parts = _read_parts(data, sizes)
+    place, parts = HEADER.size, dict[str, NDArray[np.float32]]()
+    for name, shape in sizes.parts().items():
+        values = np.frombuffer(data, "<f4", math.prod(shape), place).reshape(shape)
+        parts[name] = values.astype(np.float32)
+        place += values.nbytes
     _check_rotation(parts, sizes, str(file))
     tokenizer = _find_tokenizer(file, sizes.vocabulary)
     config = make_config(sizes)
-    return build_model(config, _make_weights(parts, config.layers[0]), tokenizer, str(file))
+    weights = dict[str, Tensor]()
+    for name, values in parts.items():
+        if name not in ("cosines", "sines"):
+            each = torch.from_numpy(values if "{}" in name else values[None])
+            for number, part in enumerate(each):
+                own = restore_order(name, part, config.layers[0], paired_first)
+                weights[name.format(number)] = own
+    return build_model(config, weights, tokenizer, str(file))
 
 
 def read_config(path: Path) -> LanguageModelConfig:
@@ -65,17 +75,7 @@ def read_config(path: Path) -> LanguageModelConfig:
 def read_tokenizer(
     data: bytes, vocabulary: int, where: str, *, one_space: bool = False
 ) -> PieceTokenizer:
-    """Read the pieces and scores of a tokenizer file.
-
-    Args:
-        data: The bytes of the file.
-        vocabulary: The required number of pieces.
-        where: The name of the file in messages.
-        one_space: Whether runs of spaces are collapsed, which the file does not store.
-
-    Raises:
-        DamagedError: if it does not hold exactly ``vocabulary`` pieces.
-    """
+    """Read the pieces and scores of a tokenizer file."""
     pieces: list[bytes] = []
     scores: list[float] = []
     place = 4
@@ -100,28 +100,16 @@ def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
         path = file.parent / name.format(vocabulary)
         if path.exists() and path != file:
             data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
-            joins = _joins_spaces(path.with_suffix(".model"))
+            original, joins = path.with_suffix(".model"), False
+            if original.exists():
+                # llama2.c itself does not join spaces.
+                model = read_file(original, limit=MAX_SIDE_FILE_BYTES)
+                joins = joins_spaces(model, str(original))
             return read_tokenizer(data, vocabulary, str(path), one_space=joins)
     for path in (file.parent / name for name in (f"tok{vocabulary}.model", "tokenizer.model")):
         if path.exists():
             return read_pieces(read_file(path, limit=MAX_SIDE_FILE_BYTES), str(path))
     return None
-
-
-def _joins_spaces(path: Path) -> bool:
-    """Return whether the original tokenizer collapses spaces; llama2.c itself does not."""
-    if not path.exists():
-        return False
-    return joins_spaces(read_file(path, limit=MAX_SIDE_FILE_BYTES), str(path))
-
-
-def _read_parts(data: bytes, sizes: Header) -> dict[str, NDArray[np.float32]]:
-    place, parts = HEADER.size, dict[str, NDArray[np.float32]]()
-    for name, shape in sizes.parts().items():
-        values = np.frombuffer(data, "<f4", math.prod(shape), place).reshape(shape)
-        parts[name] = values.astype(np.float32)
-        place += values.nbytes
-    return parts
 
 
 def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where: str) -> None:
@@ -133,15 +121,3 @@ def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where:
         # Written so that NaN is refused.
         if not (np.abs(parts[name][:count] - expected) < 1e-3).all():
             raise DamagedError(f"{where} has {name} of a rotary base other than 10,000")
-
-
-def _make_weights(
-    parts: dict[str, NDArray[np.float32]], layer: AttentionConfig
-) -> dict[str, Tensor]:
-    weights = dict[str, Tensor]()
-    for name, values in parts.items():
-        if name not in ("cosines", "sines"):
-            each = torch.from_numpy(values if "{}" in name else values[None])
-            for number, part in enumerate(each):
-                weights[name.format(number)] = restore_order(name, part, layer, paired_first)
-    return weights

@@ -5,6 +5,7 @@ A ``config.json`` and safetensors, in one file or in shards with an index. The f
 multimodal model, only the language model is read.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +17,17 @@ from torch import Tensor
 from qkvary.arch.families.language_models import BLOCKS, read_gpt2, read_language_model
 from qkvary.arch.families.table import find_text
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.contradictions import collect, is_head_tied, warn_of_ignored
 from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
     OWN,
     OWN_TOKENIZER,
     WEIGHTS,
+    collect,
     read_folder,
     read_own_tokenizer,
     read_part,
 )
-from qkvary.checkpoints.latent_reading import read_latent_network
+from qkvary.checkpoints.latent_networks import read_latent_network
 from qkvary.checkpoints.latent_sizes import LATENT, LatentSizes, read_latent_sizes
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.checkpoints.sentencepiece import read_pieces
@@ -69,13 +70,15 @@ def load(path: Path) -> LoadedModel:
         raise DamagedError(f"{folder / CONFIG} has {sizes.num_layers} layers, more than tensors")
     ends = {row.ours: row.theirs for row in list_tensors(family, 1)}
     embedding, head = (tensors.get(ends[name]) for name in ("embedding", "head_weight"))
-    if is_head_tied(embedding, head, where, declared=sizes.tied_head):
+    if _is_head_tied(embedding, head, where, declared=sizes.tied_head):
         # A copy of the embedding, which files may lack.
         tensors.pop(ends["head_weight"], None)
     elif head is None:
         raise DamagedError(f"{where} lacks the tensor {ends['head_weight']}")
+    elif isinstance(sizes, LatentSizes):
+        sizes = sizes._replace(tied_head=False)
     else:
-        sizes = _untied(sizes)
+        sizes = replace(sizes, tied_head=False)
     if isinstance(sizes, LatentSizes):
         config, weights = read_latent_network(sizes, tensors, "theirs", where)
     else:
@@ -85,10 +88,23 @@ def load(path: Path) -> LoadedModel:
     return build_model(config, weights, _read_tokenizer(folder), where)
 
 
-def _untied(sizes: LanguageModelConfig | LatentSizes) -> LanguageModelConfig | LatentSizes:
-    if isinstance(sizes, LatentSizes):
-        return sizes._replace(tied_head=False)
-    return replace(sizes, tied_head=False)
+def _is_head_tied(
+    embedding: Tensor | None, head: Tensor | None, where: str, *, declared: bool
+) -> bool:
+    """Return whether the head is the embedding. A stored head that differs is used, with a warning.
+
+    The rule is that of transformers 5.23.
+    """
+    if not declared or embedding is None or head is None:
+        return declared
+    if embedding.dtype == head.dtype and torch.equal(embedding, head):
+        return True
+    warnings.warn(
+        f"{where} has tie_word_embeddings true and an lm_head.weight that differs from the "
+        "embedding: the stored head is used, as in transformers",
+        stacklevel=2,
+    )
+    return False
 
 
 def read_config(path: Path) -> LanguageModelConfig | None:
@@ -147,7 +163,13 @@ def _remove_buffers(tensors: Weights, config: LanguageModelConfig, where: str) -
         is_as_expected = next(test for end, test in _BUFFERS.items() if name.endswith(end))
         if not is_as_expected(tensor, config):
             other.append(name)
-    warn_of_ignored(other, where)
+    if other:
+        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+        warnings.warn(
+            f"{where} has {other[0][:80]}{more}, which its configuration contradicts: the "
+            "configuration is used, as in transformers",
+            stacklevel=2,
+        )
 
 
 def _is_causal(mask: Tensor, _config: LanguageModelConfig) -> bool:

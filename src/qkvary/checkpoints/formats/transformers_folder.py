@@ -6,10 +6,12 @@ verification.
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
+from torch import Tensor
+
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.contradictions import collect
 from qkvary.checkpoints.models import (
     MOST_LAYERS,
     LoadedModel,
@@ -52,16 +54,7 @@ def load(path: Path) -> LoadedModel:
 
 
 def read_config(path: Path, *, tensors: int = MOST_LAYERS) -> LanguageModelConfig:
-    """Return the configuration of the network, without its weights.
-
-    Args:
-        path: The folder, or the weights in it.
-        tensors: The tensors of its weights, which are at least as many as its layers.
-
-    Raises:
-        DamagedError: if the configuration cannot be read or is damaged.
-        NewerFormatError: if a newer qkvary wrote it.
-    """
+    """Return the configuration of the network, whose layers are no more than its ``tensors``."""
     folder, fields = read_folder(path)
     # transformers omits default values.
     CONFIG_FORMAT.check({**CONFIG_FORMAT.version_field, **fields}, folder / CONFIG)
@@ -69,12 +62,7 @@ def read_config(path: Path, *, tensors: int = MOST_LAYERS) -> LanguageModelConfi
 
 
 def holds(path: Path, text: bytes) -> bool:
-    """Return whether the ``config.json`` of a folder contains a text.
-
-    Args:
-        path: The folder, or ``model.safetensors`` in it.
-        text: A text that only configurations of one format have.
-    """
+    """Return whether the ``config.json`` of a folder contains a text."""
     folder = path.parent if path.name == WEIGHTS else path
     if not ((folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()):
         return False
@@ -82,11 +70,7 @@ def holds(path: Path, text: bytes) -> bool:
 
 
 def read_folder(path: Path) -> tuple[Path, dict[str, object]]:
-    """Return the folder of a path, which may be the weights in it, and its ``config.json``.
-
-    Raises:
-        DamagedError: if the configuration cannot be read or is not a JSON object.
-    """
+    """Return the folder of a path, which may be the weights in it, and its ``config.json``."""
     folder = path.parent if path.name == WEIGHTS else path
     where = folder / CONFIG
     try:
@@ -100,23 +84,24 @@ def read_folder(path: Path) -> tuple[Path, dict[str, object]]:
 
 
 def read_part(folder: Path, name: str, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
-    """Return the bytes of a file, verified if there is a manifest.
-
-    Raises:
-        UsageError: if it cannot be read.
-        DamagedError: if it differs from the manifest.
-    """
+    """Return the bytes of a file, verified if there is a manifest."""
     if (folder / MANIFEST_NAME).is_file():
         return read_manifest(folder).read(folder, name)
     return read_file(folder / name, limit=limit)
 
 
-def read_own_tokenizer(folder: Path) -> Tokenizer | None:
-    """Return the tokenizer that an export describes, or ``None``.
+def collect(tensors: Iterable[tuple[str, Tensor]], where: str) -> dict[str, Tensor]:
+    """Return tensors by name; two of one name are refused, because one would replace the other."""
+    found = dict[str, Tensor]()
+    for name, tensor in tensors:
+        if name in found:
+            raise DamagedError(f"{where} has two tensors for {name[:80]}")
+        found[name] = tensor
+    return found
 
-    Raises:
-        DamagedError: if the description is invalid.
-    """
+
+def read_own_tokenizer(folder: Path) -> Tokenizer | None:
+    """Return the tokenizer that an export describes, or ``None``."""
     path = folder / OWN_TOKENIZER
     if not path.is_file():
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import struct
 from collections.abc import Iterator, Mapping
 
 from qkvary.arch.attention import AttentionConfig
@@ -50,15 +51,7 @@ _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetun
 
 
 def read_sizes(file: GgufFile, where: str) -> Sizes:
-    """Return the values of a file of a known architecture.
-
-    Args:
-        file: Its header.
-        where: Its name in messages.
-
-    Raises:
-        UsageError: for a network that this program does not compute.
-    """
+    """Return the values of a file of a known architecture."""
     named = file.metadata.get("general.architecture")
     known = {*FAMILIES, *GGUF_NAMES.values()}
     if not isinstance(named, str) or named not in known:
@@ -75,7 +68,6 @@ class Sizes(Fields):
     """The values of an architecture of llama.cpp, and the file that they are in."""
 
     def __init__(self, file: GgufFile, architecture: str, where: str) -> None:
-        """Read the values of an architecture."""
         start = f"{architecture}."
         found = file.metadata.items()
         own = {key.removeprefix(start): value for key, value in found if key.startswith(start)}
@@ -126,26 +118,24 @@ class Sizes(Fields):
 
 def _make_network(sizes: Sizes) -> LanguageModelConfig:
     """Return the network of a family, from fields named as in transformers."""
-    family = FAMILIES[sizes.family]
+    family, shapes = FAMILIES[sizes.family], sizes.shapes
     config = read_language_model(family, Fields(dict(_describe(sizes, family)), family))
-    attention = tuple(_fit_layer(sizes, layer) for layer in config.layers)
+    # Only the file says which biases there are.
+    attention = tuple(
+        dataclasses.replace(
+            layer,
+            bias=any(f"blk.0.attn_{name}.bias" in shapes for name in ("q", "qkv")),
+            out_bias="blk.0.attn_output.bias" in shapes,
+            scale=dataclasses.replace(layer.scale, norm_adds_one=False),
+        )
+        for layer in config.layers
+    )
     block = config.block
     if sizes.family in _GEMMAS:
         # One was added to the gains when the file was made.
         block = dataclasses.replace(block, norm="rmsnorm")
     one = isinstance(config.attention, AttentionConfig)
     return dataclasses.replace(config, attention=attention[0] if one else attention, block=block)
-
-
-def _fit_layer(sizes: Sizes, layer: AttentionConfig) -> AttentionConfig:
-    """Return a layer with the biases that the file contains."""
-    shapes = sizes.shapes
-    return dataclasses.replace(
-        layer,
-        bias=any(f"blk.0.attn_{name}.bias" in shapes for name in ("q", "qkv")),
-        out_bias="blk.0.attn_output.bias" in shapes,
-        scale=dataclasses.replace(layer.scale, norm_adds_one=False),
-    )
 
 
 def _describe(sizes: Sizes, family: str) -> Iterator[tuple[str, object]]:
@@ -235,13 +225,17 @@ def _describe_scaling(sizes: Sizes) -> dict[str, object]:
 
 _LISTS = ("rope_freqs", "rope_factors_short", "rope_factors_long")
 """Tensors that hold divisors of the rotary frequencies."""
+LARGEST_LIST = 2**16
+"""Maximum number of bytes of such a tensor."""
 
 
 def _numbers(sizes: Sizes, stem: str, rotated: int) -> list[float] | None:
     """Return the frequency divisors stored in a tensor, or ``None`` if there are none."""
     if f"{stem}.weight" not in sizes.shapes:
         return None
-    found = sizes.file.numbers_of(f"{stem}.weight")
+    _, kind, data = sizes.file.tensors[f"{stem}.weight"]
+    is_small = kind == "f32" and data.nbytes <= LARGEST_LIST
+    found = [number for (number,) in struct.iter_unpack("<f", data)] if is_small else []
     if len(found) != rotated // 2:
         raise DamagedError(f"{sizes.where} has {len(found)} {stem} for {rotated} channels")
     return found
@@ -264,12 +258,7 @@ def _make_gpt2(sizes: Sizes) -> LanguageModelConfig:
 
 
 def make_config(sizes: Sizes) -> LanguageModelConfig | None:
-    """Return the configuration of the network; ``None`` for DeepSeek, whose heads need weights.
-
-    Raises:
-        UsageError: for a network that this program does not compute.
-        DamagedError: for sizes that are missing or implausible.
-    """
+    """Return the configuration of the network; ``None`` for DeepSeek, whose heads need weights."""
     if sizes.family == GGUF_NAMES["deepseek"]:
         return None
     with explain(sizes.where):
@@ -280,9 +269,6 @@ def describe_latent(sizes: Sizes) -> dict[str, object]:
     """Return the configuration of a DeepSeek as transformers has it.
 
     Which keys heads share is not in the header.
-
-    Raises:
-        DamagedError: for sizes that are missing or implausible.
     """
     with explain(sizes.where):
         layers, heads = sizes.num_layers, sizes.size("attention.head_count")

@@ -36,7 +36,6 @@ class Tensor(NamedTuple):
     values: Array
     """The values in float32; the shape is in numpy's order, rows first."""
     type: str
-    """The type in the file."""
 
 
 def _quants(kind: str) -> tuple[Any, Any]:
@@ -46,19 +45,8 @@ def _quants(kind: str) -> tuple[Any, Any]:
     return library.quants, library.GGMLQuantizationType[kind.upper()]
 
 
-def pack_tensor(values: Array, kind: str) -> bytes:
-    """Return the bytes of a tensor in a type."""
-    quants, number = _quants(kind)
-    return quants.quantize(values.astype("<f4"), number).tobytes()
-
-
 def pack_file(metadata: Metadata, tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the bytes of a file.
-
-    Args:
-        metadata: Values by key, in order. Whole numbers are stored in 32 bits.
-        tensors: Tensors by name, in order; the rows of each are whole blocks of its type.
-    """
+    """Return the bytes of a file; whole numbers of its metadata are stored in 32 bits."""
     head = [struct.pack("<4sIQQ", MAGIC, VERSION, len(tensors), len(metadata))]
     for key, value in metadata.items():
         number = _kind_of(value)
@@ -66,7 +54,8 @@ def pack_file(metadata: Metadata, tensors: Mapping[str, Tensor]) -> bytes:
     data: list[bytes] = []
     place = 0
     for name, (values, kind) in tensors.items():
-        packed = pack_tensor(values, kind)
+        quants, number = _quants(kind)
+        packed = quants.quantize(values.astype("<f4"), number).tobytes()
         sizes = values.shape[::-1]
         head.append(_pack_text(name) + struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes))
         head.append(struct.pack("<IQ", BLOCKS[kind].number, place))

@@ -104,9 +104,7 @@ class Stored(NamedTuple):
     shape: tuple[int, ...]
     """The shape in numpy's order, rows first."""
     type: str
-    """The type of the file."""
     data: memoryview
-    """Its bytes."""
 
 
 class GgufFile(NamedTuple):
@@ -120,15 +118,8 @@ class GgufFile(NamedTuple):
         """The shapes of the tensors by name."""
         return {name: one.shape for name, one in self.tensors.items()}
 
-    def numbers_of(self, name: str) -> list[float]:
-        """Return the numbers of a small tensor of float32; none for another type."""
-        _, kind, data = self.tensors[name]
-        is_small = kind == "f32" and data.nbytes <= LARGEST_ALIGNMENT
-        return [number for (number,) in struct.iter_unpack("<f", data)] if is_small else []
-
 
 _LENGTH = struct.Struct("<Q")
-"""The length before a string."""
 
 
 class _Reader:
@@ -171,9 +162,7 @@ class _Reader:
 
     def value(self) -> Any:
         """Return the next value with its type; text that is not UTF-8 stays as bytes."""
-        return self._plain(self.number("I"))
-
-    def _plain(self, kind: int) -> Any:
+        kind = self.number("I")
         if kind == STRING:
             return _text_or_bytes(self.take(self.number("Q")))
         if kind in SCALARS:
@@ -237,15 +226,8 @@ def list_parts(path: Path) -> list[Path]:
 def read_file(path: Path, *, is_whole: bool = False) -> GgufFile:
     """Return a file with all of its parts; metadata is in the first.
 
-    Args:
-        path: The file, or any of its parts.
-        is_whole: Whether everything is read at once. If not, only the pages that are used are
-            read, however large the file is, and lists of texts are ``None``.
-
-    Raises:
-        UsageError: for a version or a type of tensors that is not supported, or if the file cannot
-            be read.
-        DamagedError: if the header does not fit the bytes, or a part is missing.
+    Unless ``is_whole``, only the pages that are used are read, however large the file is, and
+    lists of texts are ``None``.
     """
     paths = list_parts(path)
     for part in paths if len(paths) > 1 else ():
@@ -272,18 +254,7 @@ def _map(path: Path) -> "bytes | mmap.mmap":
 
 
 def parse_file(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = False) -> GgufFile:
-    """Return the contents of a file that is not split.
-
-    Args:
-        data: Its bytes.
-        where: Its name in messages.
-        skips_texts: Whether lists of texts, such as a vocabulary, are left out: then they are
-            ``None``.
-
-    Raises:
-        DamagedError: if the header does not fit the bytes.
-        UsageError: for a version or a type of tensors that is not supported.
-    """
+    """Return the contents of a file that is not split; lists of texts are ``None`` if skipped."""
     reader = _Reader(data, where, skips_texts=skips_texts)
     if reader.take(4) != MAGIC:
         raise DamagedError(f"{where} does not begin with {MAGIC.decode()}")

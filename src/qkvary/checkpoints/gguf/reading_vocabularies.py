@@ -70,16 +70,7 @@ class _Vocabulary:
 
 
 def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
-    """Return the tokenizer of a file, None if it has none.
-
-    Args:
-        metadata: The values of the file.
-        where: Its name in messages.
-
-    Raises:
-        UsageError: for a kind that this program has no counterpart for.
-        DamagedError: for lists that do not fit each other.
-    """
+    """Return the tokenizer of a file, None if it has none."""
     model = metadata.get(f"{_KEY}model", "none")
     if model in ("none", "no_vocab"):
         return None
@@ -94,19 +85,15 @@ def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
 
 
 def _read_matches(vocabulary: _Vocabulary) -> Tokenizer:
-    texts = [_unescape(token) for token in vocabulary.plain()]
-    if texts == [bytes((byte,)) for byte in range(256)]:
-        return ByteTokenizer(has_separator=vocabulary.has_separator)
-    return _make_alphabet(texts, vocabulary)
-
-
-def _unescape(token: bytes) -> bytes:
-    def replace(match: re.Match[bytes]) -> bytes:
+    def unescape(match: re.Match[bytes]) -> bytes:
         if match[1] is not None:
             return bytes((int(match[1], 16),))
         return _WHITESPACE.get(match[2], match[2])
 
-    return _ESCAPED.sub(replace, token)
+    texts = [_ESCAPED.sub(unescape, token) for token in vocabulary.plain()]
+    if texts == [bytes((byte,)) for byte in range(256)]:
+        return ByteTokenizer(has_separator=vocabulary.has_separator)
+    return _make_alphabet(texts, vocabulary)
 
 
 def _make_alphabet(texts: list[bytes], vocabulary: _Vocabulary) -> Tokenizer:
@@ -179,29 +166,12 @@ def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> To
 
 
 def _read_pieces(vocabulary: _Vocabulary) -> Tokenizer:
+    where, metadata = vocabulary.where, vocabulary.metadata
     if tuple(vocabulary.tokens[:3]) != PIECE_NAMES:
         raise UsageError(
-            f"{vocabulary.where} does not begin with the pieces "
+            f"{where} does not begin with the pieces "
             f"{', '.join(name.decode() for name in PIECE_NAMES)}"
         )
-    adds_space, adds_beginning, joins_spaces = _check_pieces(vocabulary)
-    pieces = [
-        b"" if kind == TokenType.UNUSED else token.replace(SPACE, b" ")
-        for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
-    ]
-    scores = [float(score) for score in vocabulary.list("scores", int | float)]
-    return PieceTokenizer(
-        pieces,
-        scores[: len(pieces)],
-        joins_spaces=joins_spaces,
-        adds_space=adds_space,
-        adds_beginning=adds_beginning,
-    )
-
-
-def _check_pieces(vocabulary: _Vocabulary) -> list[bool]:
-    """Refuse pieces that our tokenizer cannot express; return the values of ``_PIECE_FLAGS``."""
-    where, metadata = vocabulary.where, vocabulary.metadata
     for name, expected in _PIECE_VALUES.items():
         found = metadata.get(_KEY + name, expected)
         if found != expected:
@@ -216,7 +186,18 @@ def _check_pieces(vocabulary: _Vocabulary) -> list[bool]:
     for name, found in flags.items():
         if not isinstance(found, bool):
             raise DamagedError(f"{where} has {_KEY}{name} {found!r:.40}, expected true or false")
-    return list(flags.values())
+    pieces = [
+        b"" if kind == TokenType.UNUSED else token.replace(SPACE, b" ")
+        for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
+    ]
+    scores = [float(score) for score in vocabulary.list("scores", int | float)]
+    return PieceTokenizer(
+        pieces,
+        scores[: len(pieces)],
+        joins_spaces=flags["remove_extra_whitespaces"],
+        adds_space=flags["add_space_prefix"],
+        adds_beginning=flags["add_bos_token"],
+    )
 
 
 _READERS: Mapping[str, Callable[[_Vocabulary], Tokenizer]] = {

@@ -30,12 +30,7 @@ def rotary_divisors(head_dim: int, rotated: int, base: float) -> list[float]:
 
 
 def count_rotated(divisors: Sequence[float], base: float) -> int | None:
-    """Return the rotated channels per head, or None if no partial rotation has these divisors.
-
-    Args:
-        divisors: One for each pair, as :func:`rotary_divisors` gives them.
-        base: The base of the frequencies.
-    """
+    """Return the rotated channels per head, or None if no partial rotation has these divisors."""
     rotated = 2 * sum(divisor < STILL / 2 for divisor in divisors)
     if rotated == 0:
         return None

@@ -43,11 +43,7 @@ WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "pixtral", "lfm2", "falcon3")
 
 
 def find_splitting(fields: Mapping[str, Any]) -> str:
-    """Return llama.cpp's name for the pre-tokenizer of a ``tokenizer.json``.
-
-    Raises:
-        UsageError: if llama.cpp has no counterpart.
-    """
+    """Return llama.cpp's name for the pre-tokenizer of a ``tokenizer.json``."""
     whole = fields["model"].get("ignore_merges") is True
     wanted = _plain(fields.get("pre_tokenizer"))
     for name, known in SPLITTINGS.items():

@@ -45,7 +45,6 @@ class Vocabulary(NamedTuple):
     """A vocabulary for llama.cpp."""
 
     metadata: dict[str, Any]
-    """The metadata of the vocabulary, by key."""
     notes: tuple[str, ...]
     """Differences from our tokenizer, one sentence each."""
 
@@ -53,12 +52,7 @@ class Vocabulary(NamedTuple):
 def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
     """Return the vocabulary of a tokenizer; without a tokenizer, tokens are plain numbers.
 
-    Args:
-        tokenizer: The tokenizer.
-        size: Vocabulary of the network. Tokens beyond the tokenizer's are marked as unused.
-
-    Raises:
-        UsageError: if llama.cpp cannot make the same tokens.
+    Tokens of the network beyond the tokenizer's are marked as unused.
     """
     if tokenizer is None:
         note = "it has no tokenizer: llama.cpp reads and writes numbers of tokens"
@@ -121,7 +115,21 @@ def _escape(text: bytes) -> bytes:
 def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
     ends, types, notes = _end_of(tokenizer)
     if ends:
-        return _convert_letters(tokenizer, ends, types, notes)
+        # Merges of the bytes of each character.
+        letters = {byte: letter for letter, byte in byte_letters().items()}
+        names = ["".join(letters[byte] for byte in one.encode()) for one in tokenizer.alphabet]
+        merges = dict.fromkeys(
+            f"{name[:place]} {name[place]}" for name in names for place in range(1, len(name))
+        )
+        return _make(
+            "gpt2",
+            [*(name.encode() for name in names), *ends],
+            types,
+            tokenizer.separator,
+            [*notes, "characters out of the alphabet are left out; ours refuses them"],
+            pre="gpt-2",
+            merges=list(merges) or NO_MERGES,
+        )
     if not tokenizer.alphabet.isascii():
         raise UsageError(
             "expected an alphabet of ASCII, or one with a token that ends documents, got one with "
@@ -131,30 +139,6 @@ def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
     tokens = [_escape(letter.encode()) for letter in tokenizer.alphabet]
     note = "characters out of the alphabet are token -1, which it refuses to read"
     return _make("rwkv", tokens, types, None, [note])
-
-
-def _convert_letters(
-    tokenizer: CharacterTokenizer,
-    ends: Sequence[bytes],
-    types: Mapping[int, TokenType],
-    notes: Sequence[str],
-) -> Vocabulary:
-    """Return an alphabet as merges of the bytes of each character."""
-    letters = {byte: letter for letter, byte in byte_letters().items()}
-    names = ["".join(letters[byte] for byte in one.encode()) for one in tokenizer.alphabet]
-    merges = dict.fromkeys(
-        f"{name[:place]} {name[place]}" for name in names for place in range(1, len(name))
-    )
-    more = "characters out of the alphabet are left out; ours refuses them"
-    return _make(
-        "gpt2",
-        [*(name.encode() for name in names), *ends],
-        types,
-        tokenizer.separator,
-        [*notes, more],
-        pre="gpt-2",
-        merges=list(merges) or NO_MERGES,
-    )
 
 
 def _convert_byte_pairs(tokenizer: BytePairTokenizer) -> Vocabulary:

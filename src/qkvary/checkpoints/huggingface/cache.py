@@ -22,12 +22,6 @@ class NetworkCacheLayer(CacheLayerMixin):
     supports_early_init = False
 
     def __init__(self, cache: KVCache, index: int) -> None:
-        """Adapt a layer.
-
-        Args:
-            cache: The cache.
-            index: The index of the layer.
-        """
         super().__init__()
         self.cache = cache
         self.index = index
@@ -45,11 +39,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         """Do nothing: the network allocates memory."""
 
     def update(self, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Refuse the keys and values of another model.
-
-        Raises:
-            ValueError: always; our networks fill the cache themselves.
-        """
+        """Refuse the keys and values of another model."""
         raise ValueError(
             "expected the network that this cache was made for, got keys and values of another"
         )
@@ -67,11 +57,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         return -1 if self.stored.max_tokens is None else self.stored.max_tokens
 
     def offload(self) -> None:
-        """Refuse to offload.
-
-        Raises:
-            ValueError: always.
-        """
+        """Refuse to offload."""
         raise ValueError("expected a cache on the device of its network, got an offloaded one")
 
     def prefetch(self) -> None:
@@ -81,9 +67,6 @@ class NetworkCacheLayer(CacheLayerMixin):
         """Keep all tokens of an empty layer with a window, so that tokens can be removed.
 
         The network still attends only within its window.
-
-        Raises:
-            ValueError: for a layer that keeps a state: no token can be removed from it.
         """
         stored = self.stored
         if stored.state is not None:
@@ -116,11 +99,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         self.reorder_cache(torch.arange(self.rows).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens, given as a negative number.
-
-        Raises:
-            ValueError: for a positive number, or if a window has dropped the tokens before.
-        """
+        """Remove the last tokens, given as a negative number."""
         if tokens_to_remove > 0:
             raise ValueError(
                 f"expected a negative number of tokens to crop by, got {tokens_to_remove}"
@@ -139,13 +118,6 @@ class NetworkCache(Cache):
         max_tokens: int | None = None,
         options: CacheOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """Make an empty cache.
-
-        Args:
-            network: The configuration of the network.
-            max_tokens: The maximum number of tokens.
-            options: The options of the cache.
-        """
         self.kv = KVCache(network.layers, max_tokens=max_tokens, options=options)
         super().__init__(
             layers=[NetworkCacheLayer(self.kv, index) for index in range(network.num_layers)]

@@ -29,7 +29,6 @@ class FastTokenizer(NamedTuple):
     """A tokenizer for transformers."""
 
     library: LibraryModel
-    """The tokenizer of the ``tokenizers`` library."""
     beginning: str | None
     """The name of the token that begins a text."""
     end: str | None
@@ -39,11 +38,7 @@ class FastTokenizer(NamedTuple):
 
 
 def convert_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
-    """Convert a tokenizer for transformers.
-
-    Raises:
-        UsageError: if the library cannot express it.
-    """
+    """Convert a tokenizer for transformers."""
     match tokenizer:
         case CharacterTokenizer():
             return _convert_characters(tokenizer)
@@ -97,11 +92,20 @@ def _add_end(library: LibraryModel, tokenizer: Tokenizer) -> FastTokenizer:
 
 def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
     numbers, has_bytes = _number_pieces(tokenizer), b"<0x00>" in tokenizer.pieces
-    found = _find_pieces(tokenizer)
+    found: dict[bytes, int] = {}
+    for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
+        if not (len(piece) == 6 and piece.startswith(b"<0x")):
+            found.setdefault(piece, token)
+    # All merges of two pieces to a third, the highest score first.
+    merges = [
+        (-tokenizer.scores[token], token, len(first), first, second)
+        for piece, token in found.items()
+        for first, second in _splits(piece, found)
+    ]
     library = LibraryModel(
         models.BPE(
             vocab=numbers,
-            merges=_list_merges(tokenizer, found),
+            merges=[(first.decode(), second.decode()) for *_, first, second in sorted(merges)],
             unk_token=_UNKNOWN,
             # Without byte pieces, a run of characters that have no piece is one unknown token.
             fuse_unk=not has_bytes,
@@ -151,24 +155,6 @@ def _number_pieces(tokenizer: PieceTokenizer) -> dict[str, int]:
             ) from None
         names.setdefault(name if name not in names else f"<{token}>", token)
     return names
-
-
-def _list_merges(tokenizer: PieceTokenizer, found: dict[bytes, int]) -> list[tuple[str, str]]:
-    """Return all merges of two pieces to a third, the highest score first."""
-    merges = [
-        (-tokenizer.scores[token], token, len(first), first, second)
-        for piece, token in found.items()
-        for first, second in _splits(piece, found)
-    ]
-    return [(first.decode(), second.decode()) for *_, first, second in sorted(merges)]
-
-
-def _find_pieces(tokenizer: PieceTokenizer) -> dict[bytes, int]:
-    found: dict[bytes, int] = {}
-    for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
-        if not (len(piece) == 6 and piece.startswith(b"<0x")):
-            found.setdefault(piece, token)
-    return found
 
 
 def _splits(piece: bytes, found: dict[bytes, int]) -> list[tuple[bytes, bytes]]:

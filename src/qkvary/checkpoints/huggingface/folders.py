@@ -4,7 +4,6 @@ The folder is written atomically, with a manifest, which transformers ignores an
 """
 
 import json
-from pathlib import Path
 from typing import Any, Literal
 
 from safetensors.torch import save as to_safetensors
@@ -12,19 +11,19 @@ from transformers import GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from qkvary.arch.families.written import write_language_model
-from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
+from qkvary.checkpoints.catalog import EXPORT_KIND
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
 from qkvary.checkpoints.huggingface.stock import StockExport, export_stock, find_obstacle
 from qkvary.checkpoints.latent_sizes import LATENT
-from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel
+from qkvary.checkpoints.models import TEMPLATE, ExportResult, LoadedModel, holds
 from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
 from qkvary.checkpoints.structure import check_structure
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.durable import atomic_write_dir, make_directory
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path
@@ -58,7 +57,7 @@ def export_folder(
         ResourceError: if the disk is full, broken or not writable.
     """
     path = read_path(path, "the path of a folder")
-    if path.exists() and not _holds_export(path):
+    if path.exists() and not holds(path, EXPORT_KIND):
         raise UsageError(f"{path} is not an export of this program; it is not overwritten")
     check_structure(loaded.network)
     made = _wrap(loaded.network) if to == "transformers" else _translate(loaded.network, to)
@@ -143,10 +142,3 @@ def _describe_tokenizer(
         "tokenizer_config.json": json.dumps(known, indent=2).encode(),
         OWN_TOKENIZER: encode(tokenizer.describe()).encode() + b"\n",
     }
-
-
-def _holds_export(path: Path) -> bool:
-    try:
-        return is_export(path)
-    except DamagedError:
-        return False

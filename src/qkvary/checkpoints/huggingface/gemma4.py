@@ -38,39 +38,30 @@ class StoredPositions:
 
     def __init__(self) -> None:
         self.stored: Tensor | None = None
-        self._announced: Tensor | None = None
-        self._is_announced = False
-
-    def set_next(self, positions: Tensor | None) -> None:
-        """Set the positions of the next call; ``None`` continues after the stored ones."""
-        self._announced, self._is_announced = positions, True
+        self.announced: tuple[Tensor | None] | None = None
+        """Those of the next call, where None continues after the stored ones."""
 
     def append(self, rows: int, tokens: int, device: torch.device) -> None:
-        """Store the positions set before.
+        """Store the announced positions.
 
         Raises:
-            ValueError: if none were set, or their number differs from the tokens.
+            ValueError: if none were announced, or their number differs from the tokens.
         """
         seen = 0 if self.stored is None else self.stored.shape[1]
-        if not self._is_announced:
+        if self.announced is None:
             raise ValueError(
                 "expected a call of the model that this cache was made for, got another one, which "
                 "does not pass its positions"
             )
-        new = self._announced
+        (new,) = self.announced
         if new is None:
             new = torch.arange(seen, seen + tokens, device=device)[None]
         if new.shape[-1] != tokens:
             raise ValueError(f"expected positions of {tokens} new tokens, got {new.shape[-1]}")
-        self._is_announced = False
+        self.announced = None
         new = new.to(device=device, dtype=torch.int32).expand(rows, -1)
         parts = (new,) if self.stored is None else (self.stored, new)
         self.stored = torch.cat(parts, dim=1)
-
-    def change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Apply an operation of the cache, if there are positions."""
-        if self.stored is not None:
-            self.stored = change(self.stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +79,18 @@ class KeyFromValue:
         """Return ``gamma * V`` with the model's rounding: multiplied in float32."""
         return (values.float() * self.gain.float()).to(computed_in)
 
+    def rotated(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rotated channels of both halves of keys."""
+        half = keys.shape[-1] // 2
+        return keys[..., : self.angles], keys[..., half : half + self.angles]
+
     def rotate(self, keys: Tensor, positions: Tensor) -> Tensor:
         """Apply ``RoPE_p`` to the rotated channels, with the model's order of operations."""
-        half = keys.shape[-1] // 2
         cos, sin = self.rotary(keys, positions, GLOBAL)
         cos, sin = (part[..., : self.angles].unsqueeze(1) for part in (cos, sin))
-        first, second = keys[..., : self.angles], keys[..., half : half + self.angles]
+        first, second = self.rotated(keys)
         turned = (first * cos + -second * sin, second * cos + first * sin)
         return self.join(keys, torch.cat(turned, dim=-1))
-
-    def slice_of(self, keys: Tensor) -> Tensor:
-        """Return the rotated channels of keys."""
-        half = keys.shape[-1] // 2
-        return torch.cat((keys[..., : self.angles], keys[..., half : half + self.angles]), dim=-1)
 
     def join(self, still: Tensor, turned: Tensor) -> Tensor:
         """Return keys: the unrotated channels come from ``still``, the others are rotated."""
@@ -123,9 +113,8 @@ class ValueAndSliceLayer(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Store the new tokens and return all keys and values."""
-        turned, values = super().update(
-            self.make_key.slice_of(key_states), value_states, *args, **kwargs
-        )
+        part = torch.cat(self.make_key.rotated(key_states), dim=-1)
+        turned, values = super().update(part, value_states, *args, **kwargs)
         still = self.make_key.apply_gain(values, value_states.dtype).to(key_states.dtype)
         return self.make_key.join(still, turned), values
 
@@ -182,9 +171,9 @@ class RotateWhenReadLayer(DynamicLayer):
             self.positions.stored = None
 
     def _change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Change the positions once for all layers."""
-        if self.first:
-            self.positions.change(change)
+        """Change the positions once for all layers, if there are any."""
+        if self.first and self.positions.stored is not None:
+            self.positions.stored = change(self.positions.stored)
 
 
 _EXACT_LAYERS = (ValueAndSliceLayer, RotateWhenReadLayer)
@@ -271,19 +260,15 @@ def _before_forward(
     given = dict(zip(names, args, strict=False)) | kwargs
     cache = given.get("past_key_values")
     if layout is not None:
-        if cache is None and _wants_cache(text, given):
+        wanted = given.get("use_cache")
+        if cache is None and (cast("Any", text).config.use_cache if wanted is None else wanted):
             cache = given["past_key_values"] = exact_cache(text, layout=layout)
         elif isinstance(cache, Cache):
             _swap_layers(cache, _find_makers(text, layout), layout)
     if isinstance(cache, Cache):
         for kept in _positions_of(cache):
-            kept.set_next(given.get("position_ids"))
+            kept.announced = (given.get("position_ids"),)
     return (), given
-
-
-def _wants_cache(text: nn.Module, given: Mapping[str, Any]) -> bool:
-    wanted = given.get("use_cache")
-    return bool(cast("Any", text).config.use_cache if wanted is None else wanted)
 
 
 def _positions_of(cache: Cache) -> list[StoredPositions]:
@@ -297,11 +282,7 @@ def _positions_of(cache: Cache) -> list[StoredPositions]:
 
 
 def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layout) -> None:
-    """Replace the layers of an empty dynamic cache; a used cache is unchanged.
-
-    Raises:
-        ValueError: if the cache is of fixed size, or stores fewer bits.
-    """
+    """Replace the layers of an empty dynamic cache; a used cache is unchanged."""
     if cache.layer_class_to_replicate is not None:
         # A cache made without a configuration adds layers on first use.
         while len(cache.layers) <= max(makers):
@@ -352,11 +333,7 @@ def _attentions(text: nn.Module) -> dict[int, nn.Module]:
 
 
 def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
-    """Return how each such layer computes its keys.
-
-    Raises:
-        ValueError: if keys cannot be computed from values, or the layout saves nothing.
-    """
+    """Return how each such layer computes its keys."""
     if layout not in get_args(Layout):
         raise ValueError(
             f"expected a layout, got {layout!r}; choices: {', '.join(get_args(Layout))}"

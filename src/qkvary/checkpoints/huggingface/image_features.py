@@ -30,7 +30,6 @@ DEPTHS = (3, 4, 6, 3)
 """Number of blocks in each stage of ResNet-34."""
 WEIGHTS = "model.safetensors"
 IMAGES_PER_PART = 500
-"""Number of images whose features are written at once."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of completed images and their total."""
@@ -39,17 +38,7 @@ OnProgress = Callable[[int, int], None]
 def describe_cifar100(
     weights: Path, parts: Path, *, on_progress: OnProgress = lambda _done, _all: None
 ) -> ImageFeatures:
-    """Return the features of all images; parts that exist already are not computed again.
-
-    Args:
-        weights: A folder of ResNet-34 with ``config.json`` and ``model.safetensors``.
-        parts: The folder of finished parts; other weights have other parts.
-        on_progress: Called after each part.
-
-    Raises:
-        UsageError: if the folder has no ResNet-34.
-        DamagedError: if its weights are damaged.
-    """
+    """Return the features of all images; parts that exist already are not computed again."""
     network = _load_network(weights)
     digest = hashlib.sha256((weights / WEIGHTS).read_bytes()).hexdigest()
     parts = parts / digest[:16]
@@ -66,7 +55,12 @@ def describe_cifar100(
             if not path.is_file():
                 some = images.pixels[start : start + IMAGES_PER_PART]
                 atomic_write_file(path, save({"features": describe_pixels(network, some)}))
-            found.append(_read_part(path))
+            try:
+                found.append(load(path.read_bytes())["features"])
+            except (SafetensorError, KeyError) as error:
+                raise DamagedError(
+                    f"{path} is not a file of features, remove it: {error}"
+                ) from None
             done += len(found[-1])
             on_progress(done, total)
         return np.concatenate(found)
@@ -75,13 +69,6 @@ def describe_cifar100(
         group_by_class(describe("train", loaded.train), loaded.train.labels),
         group_by_class(describe("test", loaded.test), loaded.test.labels),
     )
-
-
-def _read_part(path: Path) -> NDArray[np.float32]:
-    try:
-        return load(path.read_bytes())["features"]
-    except (SafetensorError, KeyError) as error:
-        raise DamagedError(f"{path} is not a file of features, remove it: {error}") from None
 
 
 def _load_network(weights: Path) -> ResNetModel:

@@ -6,7 +6,7 @@ same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -85,10 +85,13 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
         raise ValueError(f"expected a network that {TITLES[chosen]} can express, got {obstacle}")
     if written is not None:
         family, fields = written.family, {**written.fields, "pad_token_id": None}
-        weights = _name_family(network, family)
+        weights = _name(partial(find_parameter, network), family, config)
+        if BLOCKS[family].norm == PLUS_ONE != config.block.norm:
+            weights |= {name: weights[name] - 1 for name in weights if "norm" in name}
     else:
-        (family, describe), bias = _FIELDS[chosen], has_bias(config)
-        plain, fields = plain_weights(network, chosen, bias=bias, out_bias=bias), describe(config)
+        family = LATENT if chosen == "deepseek" else chosen
+        fields, bias = _describe(config, chosen), has_bias(config)
+        plain = plain_weights(network, chosen, bias=bias, out_bias=bias)
         if chosen == "deepseek":
             _change_epsilon(plain, config)
         weights = _name(plain.get, family, config)
@@ -96,14 +99,6 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
     made = _import_transformers().AutoConfig.for_model(family, **{**fields, **ends})
     notes = () if written is not None else tuple(_find_losses(config, chosen, weights))
     return StockExport(made, weights, notes)
-
-
-def _name_family(network: LanguageModel, family: str) -> Weights:
-    config = network.config
-    weights = _name(partial(find_parameter, network), family, config)
-    if BLOCKS[family].norm == PLUS_ONE != config.block.norm:
-        weights |= {name: weights[name] - 1 for name in weights if "norm" in name}
-    return weights
 
 
 def _name(
@@ -133,8 +128,8 @@ def _change_epsilon(weights: Weights, config: LanguageModelConfig) -> None:
 
 def find_obstacle(config: LanguageModelConfig, to: StockArchitecture) -> str | None:
     """Return the first reason why transformers cannot express a network, or ``None``."""
-    more = (_obstacles_to_llama,) if to == "llama" else ()
-    return stock_networks.find_obstacle(config, to, *more)
+    more = _obstacles_to_llama(config) if to == "llama" else ()
+    return stock_networks.find_obstacle(config, to, more)
 
 
 def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
@@ -149,61 +144,50 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
         yield f"a width of {config.d_model}, which {heads} heads do not divide"
 
 
-def _gpt2_fields(config: LanguageModelConfig) -> dict[str, Any]:
+def _describe(config: LanguageModelConfig, to: StockArchitecture) -> dict[str, Any]:
+    """Return the fields that transformers gives a network in a stock architecture."""
     block, layer = config.block, config.layers[0]
-    return {
-        "vocab_size": config.vocabulary,
-        "n_positions": config.max_tokens,
-        "n_embd": config.d_model,
-        "n_layer": config.num_layers,
-        "n_head": layer.num_heads,
-        "n_inner": block.d_ff,
-        "activation_function": _ACTIVATIONS.get(block.activation, block.activation),
-        "layer_norm_epsilon": block.norm_eps,
-        "resid_pdrop": block.dropout,
-        "embd_pdrop": config.embedding_dropout,
-        "attn_pdrop": layer.dropout,
-    }
-
-
-def _common_fields(config: LanguageModelConfig) -> dict[str, Any]:
-    """Return the fields of Llama and of DeepSeek."""
-    block, layer = config.block, config.layers[0]
-    return {
+    if to == "gpt2":
+        return {
+            "vocab_size": config.vocabulary,
+            "n_positions": config.max_tokens,
+            "n_embd": config.d_model,
+            "n_layer": config.num_layers,
+            "n_head": layer.num_heads,
+            "n_inner": block.d_ff,
+            "activation_function": _ACTIVATIONS.get(block.activation, block.activation),
+            "layer_norm_epsilon": block.norm_eps,
+            "resid_pdrop": block.dropout,
+            "embd_pdrop": config.embedding_dropout,
+            "attn_pdrop": layer.dropout,
+        }
+    scaling = layer.position.scaling
+    grows = scaling is not None and scaling.form == "dynamic"
+    common = {
         "vocab_size": config.vocabulary,
         "hidden_size": config.d_model,
         "intermediate_size": block.d_ff,
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": layer.num_heads,
-        "max_position_embeddings": _longest(config),
+        # transformers states the longest text without the extension by scaling.
+        "max_position_embeddings": scaling.original_tokens
+        if scaling is not None and grows
+        else config.max_tokens,
         "rms_norm_eps": block.norm_eps,
         "rope_parameters": write_rotation(layer.position),
         "attention_dropout": layer.dropout,
     }
-
-
-def _longest(config: LanguageModelConfig) -> int:
-    """Return the longest text, as transformers states it: without the extension by scaling."""
-    scaling = config.layers[0].position.scaling
-    grows = scaling is not None and scaling.form == "dynamic"
-    return scaling.original_tokens if scaling is not None and grows else config.max_tokens
-
-
-def _llama_fields(config: LanguageModelConfig) -> dict[str, Any]:
+    if to == "llama":
+        return {
+            **common,
+            "num_key_value_heads": count_kv_heads(config),
+            "head_dim": layer.size_per_head,
+            "attention_bias": has_bias(config),
+        }
     return {
-        **_common_fields(config),
-        "num_key_value_heads": count_kv_heads(config),
-        "head_dim": config.layers[0].size_per_head,
-        "attention_bias": has_bias(config),
-    }
-
-
-def _deepseek_fields(config: LanguageModelConfig) -> dict[str, Any]:
-    layer = config.layers[0]
-    return {
-        **_common_fields(config),
+        **common,
         "rms_norm_eps": KV_NORM_EPS,
-        "moe_intermediate_size": config.block.d_ff,
+        "moe_intermediate_size": block.d_ff,
         # All layers are dense, and there is no layer that predicts further tokens.
         "first_k_dense_replace": config.num_layers,
         "num_mtp_layers": 0,
@@ -214,14 +198,6 @@ def _deepseek_fields(config: LanguageModelConfig) -> dict[str, Any]:
         "qk_nope_head_dim": layer.size_per_head,
         "v_head_dim": layer.size_per_head,
     }
-
-
-_FIELDS: Mapping[StockArchitecture, tuple[str, Callable[[LanguageModelConfig], dict[str, Any]]]] = {
-    "gpt2": ("gpt2", _gpt2_fields),
-    "llama": ("llama", _llama_fields),
-    "deepseek": (LATENT, _deepseek_fields),
-}
-"""The ``model_type`` of transformers and its fields."""
 
 
 def _import_transformers() -> Any:

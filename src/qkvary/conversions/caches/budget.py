@@ -27,7 +27,6 @@ class Budget:
     bytes_per_token: float | None = None
     """The size in bytes per token over all layers. Either this or ``share`` is given."""
     stored_as: Format
-    """The number format of the cache."""
 
     def __post_init__(self) -> None:
         if (self.share is None) == (self.bytes_per_token is None):
@@ -42,11 +41,7 @@ class Budget:
                 )
 
     def share_of(self, config: LanguageModelConfig) -> float:
-        """Return the share of a network's cache that a budget leaves.
-
-        Raises:
-            UsageError: if the bytes are not fewer than what the cache takes.
-        """
+        """Return the share of a network's cache that a budget leaves."""
         if self.share is not None:
             return self.share
         now, wanted = network_bytes(config, self.stored_as), self.bytes_per_token or 0.0
@@ -74,16 +69,7 @@ def spend_evenly(
     budget: Budget,
     choose: Callable[[AttentionConfig, int], AttentionConfig],
 ) -> tuple[int, ...]:
-    """Return the size of each layer: the largest that fits its share.
-
-    Args:
-        config: The network before.
-        budget: The budget.
-        choose: Returns the new form of a layer for a number of values per token.
-
-    Raises:
-        UsageError: if the method has no form that fits.
-    """
+    """Return the size of each layer: the largest that fits its share."""
     share, stored_as = budget.share_of(config), budget.stored_as
     found: dict[AttentionConfig, int] = {}
     for layer in config.layers:
@@ -103,12 +89,6 @@ def spend_by_cost(
     """Return sizes of the layers, in cached values per token, that make the sum of costs small.
 
     Each step enlarges the layer whose cost this reduces most.
-
-    Args:
-        costs: The cost of each layer, by its size from 0 on.
-        total: The size of all layers together.
-        least: The minimum size of a layer.
-        step: How much a layer grows in one step.
     """
     sizes = [least] * len(costs)
 

@@ -18,14 +18,15 @@ from qkvary.checkpoints.structure import check_structure, make_language_model
 from qkvary.conversions.caches.divergence import ROWS
 from qkvary.conversions.caches.forms import check_layers
 from qkvary.conversions.caches.layer_maps import read_layer
-from qkvary.conversions.caches.method import Method
-from qkvary.conversions.caches.refit import Regression, widen
+from qkvary.conversions.catalog import Method
 from qkvary.conversions.draft import replace_layers
 from qkvary.nn.attention import Attention
 from qkvary.nn.blocks import Block
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 
+RIDGE = 0.02
+"""Weight of the prior, as a share of the mean square of an input."""
 Progress = Callable[[int, int], None]
 """Called with the number of converted layers and the number of all layers."""
 
@@ -58,16 +59,7 @@ class Conversion:
 def choose_network(
     config: LanguageModelConfig, method: Method, numbers: Sequence[int | None]
 ) -> LanguageModelConfig:
-    """Return the configuration of the network that a method makes.
-
-    Args:
-        config: The network before.
-        method: The method.
-        numbers: Numbers of a token in the cache of each layer; ``None`` keeps a layer unchanged.
-
-    Raises:
-        UsageError: if a layer cannot be converted, or not to this size.
-    """
+    """Return the configuration of the network that a method makes."""
     check_layers(config)
     chosen = {
         index: method.choose(layer, size)
@@ -86,15 +78,7 @@ def convert_network(
     *,
     on_progress: Progress = lambda _done, _total: None,
 ) -> Conversion:
-    """Convert a network.
-
-    Args:
-        network: The network, in evaluation mode; it is not changed.
-        config: The network to make, from ``choose_network``.
-        method: The method.
-        tokens: The text that it is fitted to.
-        on_progress: Called after each layer.
-    """
+    """Convert a network."""
     check_structure(network)
     one_shot, refitted = (_copy_parts(network, config) for _ in range(2))
     wanted, found = (embed_windows(network, tokens) for _ in range(2))
@@ -156,7 +140,8 @@ def observe(
 
     def keep(_module: object, inputs: tuple[Tensor, ...], output: Any) -> None:
         nonlocal moment
-        moment = moment + _square(inputs[0])
+        rows = torch.nn.functional.pad(_widen(inputs[0]), (0, 1), value=1.0)
+        moment = moment + (rows.T @ rows).cpu()
         outputs.append(cast("Tensor", output))
 
     watched = block.attention.register_forward_hook(keep)
@@ -168,9 +153,42 @@ def observe(
     return moment / sum(one.shape[0] * one.shape[1] for one in outputs), outputs
 
 
-def _square(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs inputs"]:
-    rows = torch.nn.functional.pad(widen(read), (0, 1), value=1.0)
-    return (rows.T @ rows).cpu()
+def _widen(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs channels"]:
+    """Return all tokens in float64, on their device if it supports float64."""
+    rows = read.flatten(0, 1)
+    return (rows.cpu() if rows.device.type == "mps" else rows).double()
+
+
+class Regression:
+    """Sums over tokens of ``y ~ z W``, from which W is found: a ridge regression around a prior."""
+
+    def __init__(self, prior: Float[Tensor, "inputs outputs"]) -> None:
+        self.prior = prior.double().clone()
+        size = len(prior)
+        self._square = torch.zeros(size, size, dtype=torch.float64)
+        self._product = torch.zeros(prior.shape, dtype=torch.float64)
+        self._energy = 0.0
+
+    def add(
+        self, inputs: Float[Tensor, "tokens inputs"], wanted: Float[Tensor, "tokens outputs"]
+    ) -> None:
+        """Add tokens in float64, from any device."""
+        self._square += (inputs.T @ inputs).cpu()
+        self._product += (inputs.T @ wanted).cpu()
+        self._energy += float(wanted.square().sum())
+
+    def solve(self) -> Float[Tensor, "inputs outputs"]:
+        """Return W."""
+        damped = self._square.clone()
+        damped.diagonal().add_(RIDGE * damped.diagonal().mean())
+        # Inputs that are always zero determine no weight.
+        damped.diagonal().clamp_(min=torch.finfo(damped.dtype).tiny)
+        return self.prior + torch.linalg.solve(damped, self._product - self._square @ self.prior)
+
+    def error(self, weight: Float[Tensor, "inputs outputs"]) -> float:
+        """Return the squared error of W relative to the squares of the targets."""
+        explained = (weight * (2 * self._product - self._square @ weight)).sum()
+        return (self._energy - float(explained)) / max(self._energy, 1e-300)
 
 
 def _refit(
@@ -181,21 +199,16 @@ def _refit(
     out = attention.o_proj
     regression = Regression(out.weight.cpu().T)
     for state, target in zip(states, targets, strict=True):
-        mixed = mix(attention, block.attention_input(state), layout)
+        heads = attention.read(block.attention_input(state), layout)
+        scores = attention.score(heads, layout)
+        mixed = attention.core(
+            scores, heads.value, training=False, decode_kernel="layer", state=None
+        )
+        mixed = attention.restore(mixed, heads).transpose(1, 2).flatten(2)
         bias = cast("Tensor | None", out.bias)
         wanted = target if bias is None else target - bias
-        regression.add(widen(mixed), widen(wanted))
+        regression.add(_widen(mixed), _widen(wanted))
     fitted = regression.solve()
     before, after = (regression.error(one) for one in (regression.prior, fitted))
     out.weight.copy_(fitted.T)
     return max(before, 0.0) ** 0.5, max(after, 0.0) ** 0.5
-
-
-def mix(
-    attention: Attention, read: Float[Tensor, "rows tokens d_model"], layout: Layout
-) -> Float[Tensor, "rows tokens channels"]:
-    """Return the input of a layer's output projection."""
-    heads = attention.read(read, layout)
-    scores = attention.score(heads, layout)
-    mixed = attention.core(scores, heads.value, training=False, decode_kernel="layer", state=None)
-    return attention.restore(mixed, heads).transpose(1, 2).flatten(2)

@@ -19,14 +19,7 @@ def divergence_sum(
     wanted: Float[Tensor, "rows tokens d_model"],
     found: Float[Tensor, "rows tokens d_model"],
 ) -> Float[Tensor, ""]:
-    """Return the sum over tokens of KL(original || network), from hidden states.
-
-    Args:
-        original: The network whose distribution is the reference.
-        network: The other network.
-        wanted: The last hidden states of ``original``.
-        found: The last hidden states of ``network``; they may need gradients.
-    """
+    """Return the sum over tokens of KL(original || network), from hidden states."""
     total = found.new_zeros(())
     pairs = zip(wanted.flatten(0, 1).split(CHUNK), found.flatten(0, 1).split(CHUNK), strict=True)
     for reference, states in pairs:
@@ -41,12 +34,6 @@ class Comparison:
     """Networks scored on a text and compared with the original, whose states are kept."""
 
     def __init__(self, original: LanguageModel, tokens: Int[Tensor, "windows tokens"]) -> None:
-        """Read the text with the original network.
-
-        Args:
-            original: The network whose predictions are the reference.
-            tokens: The text.
-        """
         self.original = original
         self.tokens = tokens.to(original.embedding.device)
         self._wanted = self._read(original)

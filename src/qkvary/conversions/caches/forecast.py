@@ -16,14 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.conversions.caches.conversion import (
-    embed_windows,
-    load_attention,
-    observe,
-)
+from qkvary.conversions.caches.conversion import embed_windows, load_attention, observe
 from qkvary.conversions.caches.divergence import divergence_sum
-from qkvary.conversions.caches.layer_maps import read_layer
-from qkvary.conversions.caches.method import Converted, Method
+from qkvary.conversions.caches.layer_maps import Converted, read_layer
+from qkvary.conversions.catalog import Method
 from qkvary.nn.attention import make_attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
@@ -55,11 +51,7 @@ class Forecast:
         return sum(self.layers)
 
     def costs(self, layer: int) -> Float[Tensor, " numbers"]:
-        """Return the divergence of a layer for each size of its tensor.
-
-        Raises:
-            ValueError: for a method without a spectrum.
-        """
+        """Return the divergence of a layer for each size of its tensor."""
         spectrum, lost = self.spectra[layer], self.lost[layer]
         if spectrum is None or lost is None:
             raise ValueError("expected a method with a spectrum, got one without")
@@ -76,16 +68,7 @@ def forecast(
     probed: int = PROBED,
     on_progress: Progress = lambda _done, _total: None,
 ) -> Forecast:
-    """Forecast a conversion.
-
-    Args:
-        network: The network, in evaluation mode.
-        config: The network to make, from ``choose_network``.
-        method: The method.
-        tokens: A text.
-        probed: Layers that are converted alone; all for a measurement of each.
-        on_progress: Called after each layer.
-    """
+    """Forecast a conversion."""
     begun = time.process_time()
     states = embed_windows(network, tokens)
     layout = Layout(new_tokens=tokens.shape[1], device=states[0].device)

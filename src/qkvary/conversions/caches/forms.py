@@ -7,7 +7,6 @@ from typing import Any
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.sharing import share
-from qkvary.arch.variants import Variant
 from qkvary.storage.errors import UsageError
 
 KEPT_TERMS = ("rotary", "soft_cap", "plus", "key_bias", "relative", "alibi", "temperature")
@@ -24,11 +23,7 @@ BY_FREQUENCY = ("linear", "llama3")
 
 
 def check_layers(config: LanguageModelConfig) -> None:
-    """Refuse a network whose keys and values are not linear maps of the layer input.
-
-    Raises:
-        UsageError: with the first reason.
-    """
+    """Refuse a network whose keys and values are not linear maps of the layer input."""
     if config.shared_blocks:
         raise UsageError(
             "expected separate weights for each block, got one block for all layers, whose inputs "
@@ -62,39 +57,31 @@ def count_numbers(layer: AttentionConfig) -> int:
     return sum(layer.width(source) for source in layer.variant.cached)
 
 
-def merge(layer: AttentionConfig, **variant: Any) -> Variant:
-    """Return a variant with the window and terms of a layer's, but without its roles and ranks."""
-    plain: dict[str, Any] = {"query_form": "plain", "k_rank": None, "v_rank": None}
-    return dataclasses.replace(layer.variant, **plain, **variant)
+def reshape(layer: AttentionConfig, head_dim: int, **variant: Any) -> AttentionConfig:
+    """Return a layer of another form with the window and terms of a layer.
 
-
-def share_tensor(layer: AttentionConfig, *, rotary: int, **variant: Any) -> Variant:
-    """Return a variant whose keys and values read one tensor, with decoupled positions.
-
-    Args:
-        layer: The layer before.
-        rotary: Channels of the rotated key; 0 for a layer that rotates nothing.
-        **variant: Further fields.
+    It has neither its ranks, nor its form of the query, nor a score scale of its own.
     """
+    plain: dict[str, Any] = {"query_form": "plain", "k_rank": None, "v_rank": None}
+    return dataclasses.replace(
+        layer,
+        variant=dataclasses.replace(layer.variant, **plain, **variant),
+        head_dim=None if head_dim * layer.num_heads == layer.d_model else head_dim,
+        scale=dataclasses.replace(layer.scale, identity="none"),
+    )
+
+
+def share_tensor(
+    layer: AttentionConfig, head_dim: int, *, rotary: int, **variant: Any
+) -> AttentionConfig:
+    """Return a layer whose keys and values read one tensor, with ``rotary`` decoupled channels."""
     if rotary:
         variant |= {"positions": "none", "decoupled": rotary}
-    return merge(layer, sharing=share("q", "k", "k"), **variant)
-
-
-def resize(layer: AttentionConfig, variant: Variant, head_dim: int) -> AttentionConfig:
-    """Return a layer of another form, without a score scale of its own."""
-    own = None if head_dim * layer.num_heads == layer.d_model else head_dim
-    scale = dataclasses.replace(layer.scale, identity="none")
-    return dataclasses.replace(layer, variant=variant, head_dim=own, scale=scale)
+    return reshape(layer, head_dim, sharing=share("q", "k", "k"), **variant)
 
 
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
-    """Return the channels of the rotated key: all, or at most three quarters of the values.
-
-    Args:
-        layer: The layer before.
-        numbers: Values to cache per token.
-    """
+    """Return the channels of the rotated key: all, or at most three quarters of the values."""
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:
         return rotated

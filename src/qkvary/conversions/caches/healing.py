@@ -100,14 +100,6 @@ class Distillation:
         tokens: Int[Tensor, "windows tokens"],
         held_out: Int[Tensor, "others tokens"],
     ) -> None:
-        """Keep the networks and the text.
-
-        Args:
-            original: The network before, in evaluation mode.
-            converted: The network that healing starts from; it is not changed.
-            tokens: The text that is trained on.
-            held_out: The text that is scored.
-        """
         self.original, self.converted = original, converted
         self.tokens, self.held_out = tokens, held_out
         self.config = DistillationConfig(
@@ -143,7 +135,7 @@ class Distillation:
         """Return the mean divergence over tokens."""
         with torch.no_grad():
             wanted = self.original.features(batch.inputs)
-        network = _as_language_model(model)
+        network = cast("LanguageModel", model)
         return batch.mean(
             divergence_sum(self.original, network, wanted, network.features(batch.inputs))
         )
@@ -154,7 +146,7 @@ class Distillation:
         """Score the held-out text."""
         del split, context
         compared = Comparison(self.original, self.held_out)
-        loss, divergence = compared.measure(_as_language_model(model))
+        loss, divergence = compared.measure(cast("LanguageModel", model))
         return {"divergence": divergence, "loss": loss}
 
     def attention_example(self, model: nn.Module) -> None:
@@ -181,22 +173,6 @@ def heal(
     """Return the healed network.
 
     A call that was stopped or killed resumes from the newest checkpoint in the folder.
-
-    Args:
-        task: The networks and the text.
-        directory: The folder of log and checkpoints.
-        tokens: Tokens to train on, repeated where the text is shorter.
-        seed: Seed of the order of windows.
-        learning_rate: The peak of the learning rate; ``choose_learning_rate`` if not given.
-        precision: ``bf16`` multiplies matrices in bfloat16.
-        stop: Asked before each step whether to write a checkpoint and stop.
-        callbacks: Called during training.
-
-    Raises:
-        StoppedError: if it was stopped.
-        DivergedError: if it diverged.
-        DamagedError: if all checkpoints are damaged.
-        UsageError: if the folder holds another run.
     """
     device, dtype = task.converted.embedding.device, task.converted.embedding.dtype
     rows = max(1, BATCH_TOKENS // task.config.context)
@@ -236,11 +212,7 @@ def heal(
         )
     if outcome.status == "stopped":
         raise StoppedError(signal.SIGINT)
-    return _as_language_model(outcome.network)
-
-
-def _as_language_model(model: nn.Module) -> LanguageModel:
-    return cast("LanguageModel", model)
+    return cast("LanguageModel", outcome.network)
 
 
 def _digest(network: LanguageModel) -> str:

@@ -31,7 +31,6 @@ class JointTensor(NamedTuple):
     value: Float[Tensor, "kv_heads rank head_dim"]
     """The matrices that turn the joint tensor into values."""
     rank: int
-    """The number of channels of the joint tensor."""
     spectrum: Float[Tensor, " ranks"]
     """The share of the squared singular values that a joint tensor drops, by its number of
     channels: 1 for no channel, 0 for all."""
@@ -51,16 +50,7 @@ def join(
     queries: Float[Tensor, "kv_heads head_dim head_dim"],
     outputs: Float[Tensor, "kv_heads head_dim head_dim"],
 ) -> JointTensor:
-    """Return the best tensor for the keys and values of some KV heads.
-
-    Args:
-        key: Keys as maps of the layer's input.
-        value: Values as maps of the layer's input.
-        rank: Channels of the tensor.
-        moment: The second moment of the input.
-        queries: The second moment of the queries of each KV head.
-        outputs: W_O W_O^T of each KV head.
-    """
+    """Return the best tensor for the keys and values of some KV heads."""
     root, inverse = take_root(moment)
     parts: list[Tensor] = []
     backs: list[Tensor] = []

@@ -4,7 +4,7 @@ A one is appended to the layer's input, so that biases are rows of the matrices.
 """
 
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -12,12 +12,23 @@ from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.nn.attention import Attention
-from qkvary.nn.role_maps import LinearMap, make_role_maps
+from qkvary.nn.role_maps import make_role_maps
 
 Weights = dict[str, Tensor]
-"""The parameters of an attention layer by name."""
+"""The parameters of an attention layer's projections by name, in float64."""
 SMALLEST_SHARE = 1e-9
 """Added to the eigenvalues of a moment before its root is inverted, as a share of the largest."""
+
+
+class Converted(NamedTuple):
+    """A converted layer."""
+
+    weights: Weights
+    lost: float | None = None
+    """The share of the spectrum of keys and values that is dropped; None for methods without a
+    spectrum."""
+    spectrum: Tensor | None = None
+    """The share that would be dropped, by the number of channels of the joint tensor, from 0 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +63,11 @@ class LayerMaps:
 
 
 def read_layer(attention: Attention, moment: Float[Tensor, "inputs inputs"]) -> LayerMaps:
-    """Return the matrices of a layer.
-
-    Args:
-        attention: The layer; its query is linear in the input.
-        moment: The second moment of its input with a one appended.
-    """
-    roles = make_role_maps(attention)
-    query, key, value = map(_join_bias, roles)
+    """Return the matrices of a layer."""
+    query, key, value = (
+        torch.cat((role.weight, role.bias[..., None]), dim=2).permute(2, 0, 1)
+        for role in make_role_maps(attention)
+    )
     output = attention.o_proj.weight.detach().cpu().double().T
     bias = cast("Tensor | None", attention.o_proj.bias)
     return LayerMaps(
@@ -75,33 +83,26 @@ def read_layer(attention: Attention, moment: Float[Tensor, "inputs inputs"]) -> 
     )
 
 
-def _join_bias(role: LinearMap) -> Float[Tensor, "inputs heads channels"]:
-    return torch.cat((role.weight, role.bias[..., None]), dim=2).permute(2, 0, 1)
-
-
-def write_layer(config: AttentionConfig, **maps: Float[Tensor, "inputs *_ channels"]) -> Weights:
-    """Return the parameters of the input projections of a layer.
-
-    Args:
-        config: The layer.
-        **maps: The matrix of each projection; its heads may be one dimension or part of the last.
-    """
-    weights: Weights = {}
-    for name, matrix in maps.items():
-        flat = matrix.flatten(1)
-        weights[f"{name}.weight"] = flat[:-1].T
-        if config.bias:
-            weights[f"{name}.bias"] = flat[-1]
-    return weights
-
-
-def write_output(
-    maps: LayerMaps, config: AttentionConfig, output: Float[Tensor, "heads channels d_model"]
+def write_layer(
+    maps: LayerMaps,
+    config: AttentionConfig,
+    output: Float[Tensor, "heads channels d_model"],
+    **projections: Float[Tensor, "inputs *_ channels"],
 ) -> Weights:
-    """Return the parameters of the output projection, with the bias of the original layer."""
+    """Return the parameters of a layer's projections, and the bias of the original's output.
+
+    Queries are multiplied by what the new score scale lacks. Heads of a projection may be one
+    dimension or part of the last.
+    """
     weights: Weights = {"o_proj.weight": output.flatten(0, 1).T}
     if config.out_bias:
         weights["o_proj.bias"] = maps.output_bias
+    factor = maps.config.score_scale / config.score_scale
+    for name, matrix in projections.items():
+        flat = (matrix * factor if name.startswith("q") else matrix).flatten(1)
+        weights[f"{name}.weight"] = flat[:-1].T
+        if config.bias:
+            weights[f"{name}.bias"] = flat[-1]
     return weights
 
 

@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig
-from qkvary.conversions.caches.layer_maps import LayerMaps, Weights, write_layer
+from qkvary.conversions.caches.layer_maps import LayerMaps
 
 ROUNDING = 1e-12
 """Components of a key below this share of its largest component count as rounding errors."""
@@ -32,11 +31,11 @@ class RotarySlice(NamedTuple):
     kept: float
     """The share of the energy of rotated keys that the slice keeps, weighted by the queries."""
 
-    def write(self, config: AttentionConfig, factor: float) -> Weights:
-        """Return the parameters of decoupled positions; none for a layer without rotation."""
-        if not config.rotated_channels:
-            return {}
-        return write_layer(config, q_rope_proj=self.query * factor, k_rope_proj=self.key)
+    @property
+    def projections(self) -> dict[str, Tensor]:
+        """The matrices of decoupled positions by name; none for a layer without rotation."""
+        rotates = self.key.shape[1] > 0
+        return {"q_rope_proj": self.query, "k_rope_proj": self.key} if rotates else {}
 
 
 def cut_slice(
@@ -44,11 +43,8 @@ def cut_slice(
 ) -> RotarySlice:
     """Return the slice of some KV heads.
 
-    Args:
-        maps: The layer, whose keys are rotated.
-        heads: The KV heads.
-        channels: Rotary channels of the slice, which divide those of a head; as many by default. In
-            fewer channels neighbouring frequencies are one: the highest of them.
+    In fewer ``channels`` than a head rotates, neighbouring frequencies are one: the highest of
+    them.
     """
     rotated = maps.config.rotated_channels
     if not rotated:

@@ -57,7 +57,6 @@ class Plan:
     precision: Precision = "full"
     """Precision of the matrix products in the distillation."""
     seed: int = 0
-    """Seed for the order of windows in the distillation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +79,10 @@ class SmallerCache:
 
     plan: Plan
     original: LanguageModel
-    """The network that was given."""
     network: LanguageModel
     """The network of the last stage; the original where nothing was converted."""
     config: LanguageModelConfig
-    """The configuration of the converted network."""
     statement: str
-    """The new form, as a clause of a sentence."""
     forecast: Forecast | None
     stages: tuple[Stage, ...]
     """The stages; the first is the unchanged network."""
@@ -107,11 +103,7 @@ class SmallerCache:
 
 
 def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return the network that a plan makes, with equal sizes in all layers; reads no weights.
-
-    Raises:
-        UsageError: if the network cannot be converted, or not to this size.
-    """
+    """Return the network that a plan makes, with equal sizes in all layers; reads no weights."""
     check_layers(config)
     method = load_method(plan.method)
     return choose_network(config, method, spend_evenly(config, plan.budget, method.choose))
@@ -191,7 +183,16 @@ def run_stages(
     last = made.refitted
     if plan.heal_tokens and healing is not None:
         begun = time.process_time()
-        last = _heal(network, last, plan, texts, healing, stop, callbacks)
+        last = heal(
+            Distillation(network, last, texts.trained, texts.held_out),
+            healing,
+            tokens=plan.heal_tokens,
+            seed=plan.seed,
+            precision=plan.precision,
+            stop=stop,
+            callbacks=callbacks,
+            learning_rate=plan.learning_rate,
+        )
         measure("healed", last, time.process_time() - begun)
     return SmallerCache(
         plan=plan,
@@ -207,27 +208,6 @@ def run_stages(
     )
 
 
-def _heal(
-    network: LanguageModel,
-    converted: LanguageModel,
-    plan: Plan,
-    texts: Texts,
-    folder: Path,
-    stop: Callable[[], bool],
-    callbacks: Callbacks,
-) -> LanguageModel:
-    return heal(
-        Distillation(network, converted, texts.trained, texts.held_out),
-        folder,
-        tokens=plan.heal_tokens,
-        seed=plan.seed,
-        precision=plan.precision,
-        stop=stop,
-        callbacks=callbacks,
-        learning_rate=plan.learning_rate,
-    )
-
-
 def forecast_sizes(
     network: LanguageModel,
     plan: Plan,
@@ -235,15 +215,7 @@ def forecast_sizes(
     texts: Texts,
     show_progress: ShowProgress = show_nothing,
 ) -> tuple[Forecast, LanguageModelConfig]:
-    """Return a forecast, and the network with the sizes that the plan derives from it.
-
-    Args:
-        network: The network.
-        plan: What is made.
-        even: The network with one size for all layers, from ``check_plan``.
-        texts: The texts, of which a forecast reads the first 4,096 tokens.
-        show_progress: Opens a display of the progress.
-    """
+    """Return a forecast, and the network with the sizes that the plan derives from it."""
     method = load_method(plan.method)
     rows = max(1, FORECAST_TOKENS // texts.fitted.shape[1])
     probed = {"probed": network.config.num_layers} if plan.by_layer else {}

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten, block_prefix
 from qkvary.conversions.relu_skips import absorb_skip, decide_skip
 from qkvary.storage.errors import UsageError
@@ -12,8 +11,18 @@ STATEMENT = "Theorem 8.3"
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
     """Return a network without the skip around its feed-forward networks."""
-    config = draft.config
-    _check(config, options)
+    config, block = draft.config, draft.config.block
+    if options.layer is not None:
+        raise UsageError("expected no layer with absorb-skip: it changes all layers")
+    if block.activation != "relu":
+        raise UsageError(f"expected the activation relu, got {block.activation}")
+    if not block.has_feed_forward_skip:
+        raise UsageError("expected a skip around the feed-forward network, got none")
+    if block.norm != "none" and block.norm_placement.startswith("pre"):
+        raise UsageError(
+            f"expected no norm between the skip and its feed-forward network, got {block.norm}; "
+            "choices: norm none, or the norm placements post, post-final, stream"
+        )
     conditions = ["ReLU", "the feed-forward network reads what its skip adds"]
     for index in range(draft.blocks):
         prefix = f"{block_prefix(index)}feed_forward."
@@ -26,25 +35,10 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
             )
         conditions.append(f"layer {index + 1}: {decision.reason}")
         draft.replace_part(prefix, absorb_skip(weights, decision.channels))
-    skips = "attention" if config.block.has_attention_skip else "none"
+    skips = "attention" if block.has_attention_skip else "none"
     return Rewritten(
-        config=dataclasses.replace(config, block=dataclasses.replace(config.block, skips=skips)),
+        config=dataclasses.replace(config, block=dataclasses.replace(block, skips=skips)),
         weights=draft.weights,
         statement=STATEMENT,
         conditions=tuple(conditions),
     )
-
-
-def _check(config: LanguageModelConfig, options: RewriteOptions) -> None:
-    block = config.block
-    if options.layer is not None:
-        raise UsageError("expected no layer with absorb-skip: it changes all layers")
-    if block.activation != "relu":
-        raise UsageError(f"expected the activation relu, got {block.activation}")
-    if not block.has_feed_forward_skip:
-        raise UsageError("expected a skip around the feed-forward network, got none")
-    if block.norm != "none" and block.norm_placement.startswith("pre"):
-        raise UsageError(
-            f"expected no norm between the skip and its feed-forward network, got {block.norm}; "
-            "choices: norm none, or the norm placements post, post-final, stream"
-        )

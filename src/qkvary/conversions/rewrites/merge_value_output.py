@@ -1,15 +1,23 @@
-"""The value of a single head is merged into the output projection: W_V W_O is one matrix."""
+"""The value of a single head is merged into the output projection: W_V W_O is one matrix.
 
+Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Remark 1.
+"""
+
+import dataclasses
+
+from qkvary.arch.sharing import IDENTITY, share
+from qkvary.conversions.attention_bases import LayerDraft, check_bias, release_bias, scale_scores
 from qkvary.conversions.bases import change_layers
 from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten
-from qkvary.conversions.merging import merge_value
+from qkvary.conversions.rewrites.merge_query_key import change_sharing, check_head
+from qkvary.storage.errors import UsageError
 
 STATEMENT = "Proposition 4.1, Remark 1"
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
     """Return a network whose single heads mix the layer input itself."""
-    change_layers(draft, options.layer, merge_value)
+    change_layers(draft, options.layer, _merge)
     return Rewritten(
         config=draft.config,
         weights=draft.weights,
@@ -20,3 +28,23 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
             "a value bias under the core softmax alone",
         ),
     )
+
+
+def _merge(layer: LayerDraft) -> LayerDraft:
+    """Return a layer whose value is the layer input and whose output projection is ``W_V W_O``."""
+    config, sharing = layer.config, layer.config.variant.sharing
+    check_head(layer, "value")
+    if config.value_rope != "none":
+        raise UsageError(f"expected a value that is not rotated in {layer.name}")
+    check_bias(layer, sharing.value)
+    weights = dict(layer.weights)
+    config = release_bias(config, weights, sharing.value)
+    matrix = weights.pop("v_proj.weight")
+    if "v_proj.down" in weights:
+        matrix = matrix @ weights.pop("v_proj.down")
+    weights["o_proj.weight"] = weights["o_proj.weight"] @ matrix
+    changed = share(sharing.query, sharing.key, IDENTITY)
+    variant = dataclasses.replace(config.variant, v_rank=None)
+    config = dataclasses.replace(config, variant=variant)
+    merged = LayerDraft(change_sharing(config, changed), weights, layer.name)
+    return scale_scores(merged, layer.config.identity_correction)

@@ -3,9 +3,7 @@
 import dataclasses
 
 import torch
-from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.attention_bases import LayerDraft
 from qkvary.conversions.bases import change_layers
 from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten
@@ -27,12 +25,21 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         if not layer.config.variant.plus:
             return None
         weights = dict(layer.weights)
-        gain, table = _reduce(layer.config, weights, tokens)
+        term = PlusBias(layer.config).double()
+        weight, _ = weights.pop("plus.weight"), weights.pop("plus.bias")
+        # The bias of the published map shifts whole rows.
+        term.load_state_dict({"weight": weight, "bias": torch.zeros(len(weight))})
+        with torch.no_grad():
+            table = term.key_bias(torch.arange(tokens)[None])[0].mT.contiguous()
+        gain = weight.sum(dim=-1)
         weights |= {"key_bias.gain": gain, "key_bias.weight": table}
         position = dataclasses.replace(layer.config.position, key_positions=tokens)
         variant = dataclasses.replace(layer.config.variant, plus=False, key_bias=True)
         config = dataclasses.replace(layer.config, variant=variant, position=position)
-        notes.append(f"{layer.name}: {_describe(gain, table)}")
+        low, high = float(gain.min()), float(gain.max())
+        taus = f"{low:.3g}" if len(gain) == 1 else f"{low:.3g} to {high:.3g}"
+        biases = f"{float(table.min()):.3g} to {float(table.max()):.3g}"
+        notes.append(f"{layer.name}: tau {taus}, biases from {biases}")
         return LayerDraft(config, weights, layer.name)
 
     if not change_layers(draft, options.layer, change):
@@ -44,22 +51,3 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         conditions=("the position term + under the softmax",),
         notes=tuple(notes),
     )
-
-
-def _reduce(
-    config: AttentionConfig, weights: dict[str, Tensor], tokens: int
-) -> tuple[Tensor, Tensor]:
-    """Remove the term from the weights; return tau and the biases of all positions."""
-    term = PlusBias(config).double()
-    weight, _ = weights.pop("plus.weight"), weights.pop("plus.bias")
-    # The bias of the published map shifts whole rows.
-    term.load_state_dict({"weight": weight, "bias": torch.zeros(len(weight))})
-    with torch.no_grad():
-        table = term.key_bias(torch.arange(tokens)[None])[0].mT.contiguous()
-    return weight.sum(dim=-1), table
-
-
-def _describe(gain: Tensor, table: Tensor) -> str:
-    low, high = float(gain.min()), float(gain.max())
-    taus = f"{low:.3g}" if len(gain) == 1 else f"{low:.3g} to {high:.3g}"
-    return f"tau {taus}, biases from {float(table.min()):.3g} to {float(table.max()):.3g}"

@@ -3,10 +3,9 @@
 import torch
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.conversions.caches.forms import count_numbers, merge, refuse_budget, resize
+from qkvary.conversions.caches.forms import count_numbers, refuse_budget, reshape
 from qkvary.conversions.caches.joint_tensor import join
-from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_output
-from qkvary.conversions.caches.method import Converted
+from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.rotary_slice import cut_slice
 from qkvary.storage.errors import UsageError
 
@@ -23,7 +22,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
     fitting = [count for count in fewer if count * each <= numbers]
     if not fitting or numbers >= kept or layer.variant.sharing.key == layer.variant.sharing.value:
         raise refuse_budget("grouped", numbers, [count * each for count in fewer], layer)
-    return resize(layer, merge(layer, num_kv_heads=fitting[-1]), layer.size_per_head)
+    return reshape(layer, layer.size_per_head, num_kv_heads=fitting[-1])
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
@@ -55,7 +54,6 @@ def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
         )
         lost.append(values.lost)
     query, key, value = (torch.cat([part[role] for part in parts], dim=1) for role in range(3))
-    factor = maps.config.score_scale / config.score_scale
-    weights = write_layer(config, q_proj=query * factor, k_proj=key, v_proj=value)
-    weights |= write_output(maps, config, torch.cat([part[3] for part in parts]))
+    output = torch.cat([part[3] for part in parts])
+    weights = write_layer(maps, config, output, q_proj=query, k_proj=key, v_proj=value)
     return Converted(weights, sum(lost) / len(lost))

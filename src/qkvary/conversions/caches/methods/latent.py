@@ -5,12 +5,10 @@ from qkvary.conversions.caches.forms import (
     choose_rotary,
     count_numbers,
     refuse_budget,
-    resize,
     share_tensor,
 )
 from qkvary.conversions.caches.joint_tensor import join
-from qkvary.conversions.caches.layer_maps import LayerMaps, Weights, write_layer, write_output
-from qkvary.conversions.caches.method import Converted
+from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.rotary_slice import cut_slice
 
 STATEMENT = "keys and values of all heads are made from one latent, stored with one rotated key"
@@ -22,8 +20,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
     latent = numbers - rotary
     if latent < 1 or numbers >= count_numbers(layer):
         raise refuse_budget("latent", numbers, (rotary + 1, count_numbers(layer) - 1), layer)
-    variant = share_tensor(layer, rotary=rotary, latent=latent)
-    return resize(layer, variant, layer.size_per_head)
+    return share_tensor(layer, layer.size_per_head, rotary=rotary, latent=latent)
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
@@ -37,10 +34,8 @@ def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
         queries=maps.query_moments(),
         outputs=maps.output_moments(),
     )
-    factor = maps.config.score_scale / config.score_scale
-    weights: Weights = write_layer(config, q_proj=maps.query * factor, k_proj=joint.read)
-    weights |= rotary.write(config, factor)
+    projections = {"q_proj": maps.query, "k_proj": joint.read, **rotary.projections}
+    weights = write_layer(maps, config, maps.output, **projections)
     for name, part in (("key", joint.key), ("value", joint.value)):
         weights[f"latent.{name}.weight"] = part.mT.flatten(0, 1)
-    weights |= write_output(maps, config, maps.output)
     return Converted(weights, joint.lost, joint.spectrum)

@@ -3,12 +3,10 @@
 import torch
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_output
-from qkvary.conversions.caches.method import Converted
+from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.methods import key_as_value
 
 STATEMENT = "the unrotated key times a matrix, fitted to the value by least squares"
-
 
 choose = key_as_value.choose
 
@@ -19,6 +17,4 @@ def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
     product = torch.einsum("dgi,de,egj->gij", maps.key, maps.moment, maps.value)
     nearest = torch.linalg.pinv(square, hermitian=True) @ product
     output = nearest.repeat_interleave(maps.heads_of_group, dim=0) @ maps.output
-    factor = maps.config.score_scale / config.score_scale
-    weights = write_layer(config, q_proj=maps.query * factor, k_proj=maps.key)
-    return Converted(weights | write_output(maps, config, output))
+    return Converted(write_layer(maps, config, output, q_proj=maps.query, k_proj=maps.key))

@@ -5,12 +5,10 @@ Multi-Head Checkpoints", section 2.1, which trains on after it.
 """
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_output
-from qkvary.conversions.caches.method import Converted
+from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.methods import grouped
 
 STATEMENT = "fewer KV heads, each the mean of those that it replaces"
-
 
 choose = grouped.choose
 
@@ -20,6 +18,6 @@ def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
     key, value = (
         role.unflatten(1, (config.num_kv_heads, -1)).mean(dim=2) for role in (maps.key, maps.value)
     )
-    factor = maps.config.score_scale / config.score_scale
-    weights = write_layer(config, q_proj=maps.query * factor, k_proj=key, v_proj=value)
-    return Converted(weights | write_output(maps, config, maps.output))
+    return Converted(
+        write_layer(maps, config, maps.output, q_proj=maps.query, k_proj=key, v_proj=value)
+    )

@@ -7,12 +7,10 @@ from qkvary.conversions.caches.forms import (
     choose_rotary,
     count_numbers,
     refuse_budget,
-    resize,
     share_tensor,
 )
 from qkvary.conversions.caches.joint_tensor import join
-from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_output
-from qkvary.conversions.caches.method import Converted
+from qkvary.conversions.caches.layer_maps import Converted, LayerMaps, write_layer
 from qkvary.conversions.caches.rotary_slice import cut_slice
 
 STATEMENT = "key and value of each KV head are one tensor (K=V), stored with one rotated key"
@@ -24,8 +22,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
     head_dim = (numbers - rotary) // heads
     if head_dim < 1 or numbers >= count_numbers(layer):
         raise refuse_budget("shared", numbers, (rotary + heads, count_numbers(layer) - 1), layer)
-    variant = share_tensor(layer, rotary=rotary)
-    return resize(layer, variant, head_dim)
+    return share_tensor(layer, head_dim, rotary=rotary)
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
@@ -46,12 +43,13 @@ def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
     ]
     key = torch.cat([one.key for one in joints]).repeat_interleave(times, dim=0)
     value = torch.cat([one.value for one in joints]).repeat_interleave(times, dim=0)
-    factor = maps.config.score_scale / config.score_scale
-    query = torch.einsum("dhi,hri->dhr", maps.query, key) * factor
     weights = write_layer(
-        config, q_proj=query, k_proj=torch.cat([one.read for one in joints], dim=1)
+        maps,
+        config,
+        torch.einsum("hri,hio->hro", value, maps.output),
+        q_proj=torch.einsum("dhi,hri->dhr", maps.query, key),
+        k_proj=torch.cat([one.read for one in joints], dim=1),
+        **rotary.projections,
     )
-    weights |= rotary.write(config, factor)
-    weights |= write_output(maps, config, torch.einsum("hri,hio->hro", value, maps.output))
     spectrum = torch.stack([one.spectrum for one in joints]).mean(0)
     return Converted(weights, float(spectrum[size]), spectrum.repeat_interleave(len(joints)))
