@@ -108,7 +108,7 @@ class Encoder(nn.Module):
         initialize(self, init, seed)
         vocabulary, d_model = self.embedding.shape
         if init.embedding_std is not None:
-            initializer.normal("embedding", self.embedding, init.embedding_std)
+            initializer.draw("embedding", self.embedding, std=init.embedding_std)
         else:
             # The embedding is a linear layer on one-hot tokens, and initialised like one.
             std = init.weight_std(vocabulary, d_model)

@@ -155,13 +155,20 @@ class DecoderBlock(Block):
             memory: The input of cross attention, which is skipped without it.
             cross_cache: The cache of cross attention.
         """
-        x = self._attend(x, self.attention_norm(x), layout, cache, kernel)
+        read = self.attention_norm(x)
+        mixed = self.attention(read, layout=layout, cache=cache, kernel=kernel)
+        x = self.add_attention(x, mixed)
         if memory is not None:
-            query = self.cross_norm(x)
-            x = x + self._drop(
-                self.cross(query, memory=memory.states, layout=memory.layout, cache=cross_cache)
+            x = self.add_attention(
+                x,
+                self.cross(
+                    self.cross_norm(x),
+                    memory=memory.states,
+                    layout=memory.layout,
+                    cache=cross_cache,
+                ),
             )
-        return x + self._feed_forward(self.feed_forward_norm(x))
+        return self.add_feed_forward(x, self.feed_forward_norm(x))
 
 
 class DecoderStack(Stack):

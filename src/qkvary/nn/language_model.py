@@ -261,7 +261,7 @@ class LanguageModel(nn.Module):
         vocabulary, d_model = self.embedding.shape
         head_std = init.weight_std(d_model, vocabulary)
         if init.embedding_std is not None:
-            initializer.normal("embedding", self.embedding, init.embedding_std)
+            initializer.draw("embedding", self.embedding, std=init.embedding_std)
         elif self.head_weight is None:
             # A table that is also the head is initialised as a head: N(0, 1) would give initial
             # logits with a standard deviation of sqrt(d_model).
