@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.nn.cache import KVCache, blank_padding
+from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
     GATE,
@@ -82,10 +82,3 @@ def test_a_call_that_was_broken_off_is_noticed_and_can_be_taken_back(
     cache.crop(4)
     with torch.no_grad():
         assert distance(run(model, TOKENS[:, 4:], cache), model(TOKENS)[:, 4:]) < GATE
-
-
-def test_padding_is_blanked_and_tokens_are_not() -> None:
-    entries = torch.arange(1.0, 13.0).view(2, 1, 3, 2)
-    real = torch.tensor([[False, True, True], [True, True, False]])
-    found = blank_padding({"k": entries}, real)
-    assert torch.equal(found["k"], entries * real[:, None, :, None])

@@ -18,9 +18,9 @@ from qkvary.arch.parts import given_sizes
 from qkvary.arch.sharing import QUERY_ROPE, Source
 from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
-from qkvary.nn.cache_layouts import NewTokens, make_codec, store_roles
+from qkvary.nn.cache_layouts import read_roles, store_tokens
 from qkvary.nn.initializer import Initializer
-from qkvary.nn.kernels import MOST_DECODED, make_core
+from qkvary.nn.kernels import CORES, MOST_DECODED, Core
 from qkvary.nn.layout import AttentionMask, Layout, make_rotation
 from qkvary.nn.linear import apply
 from qkvary.nn.projections import (
@@ -32,7 +32,6 @@ from qkvary.nn.projections import (
     make_head_norm,
     make_projection,
     make_query,
-    make_sources,
 )
 from qkvary.nn.terms import Scores, ScoreTerm, own_class, term_classes
 
@@ -143,8 +142,11 @@ class Attention(nn.Module):
         self.query_norm = make_head_norm(config, config.num_heads * size)
         self.key_norm = make_head_norm(config, key)
         self.latent = None if config.variant.latent is None else Latent(config)
-        self._term_names = self._add_terms()
-        self.core = make_core(config)
+        kinds = term_classes(config.variant)
+        self._term_names = tuple(kinds)
+        for name, kind in kinds.items():
+            self.add_module(name, kind(config))
+        self.core = (own_class(config.variant, Core) or CORES[config.variant.core])(config)
         self.score_scale = config.score_scale
         if config.value_rope == "rotated":
             warnings.warn(
@@ -157,12 +159,6 @@ class Attention(nn.Module):
         if draw:
             seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
             self.initialize(Initializer(seed, "attention"))
-
-    def _add_terms(self) -> tuple[str, ...]:
-        kinds = term_classes(self.config.variant)
-        for name, kind in kinds.items():
-            self.add_module(name, kind(self.config))
-        return tuple(kinds)
 
     def initialize(self, initializer: Initializer) -> None:
         """Draw every parameter as the configuration says; maps start as the identity."""
@@ -325,30 +321,28 @@ class Attention(nn.Module):
         # A text may become as long as its cache.
         tokens = None if cache is None else cache.max_tokens
         rotation = make_rotation(config, layout.query_positions, x.dtype, tokens)
-        stored = config.variant.cached if memory is None else ()
-        sources = make_sources(x, (sharing.query, QUERY_ROPE, *stored), maker.projections, config)
+        stored = config.variant.cached
+        sources = maker.project(x, (sharing.query, QUERY_ROPE, *(stored if memory is None else ())))
         is_stored = memory is not None and _holds(cache, memory)
         if memory is None or is_stored:
-            new = NewTokens(x=x, sources=maker.normalise(sources), rotation=rotation)
+            read, new, turned = x, maker.normalise(sources), rotation
         else:
             turned = make_rotation(config, layout.key_positions, memory.dtype)
-            new = NewTokens(x=memory, sources=maker.make_stored(memory), rotation=turned)
+            read, new = memory, maker.normalise(maker.project(memory, stored))
         # Roles.
         query, rope = make_query(x, sources[sharing.query], self.query_map, config), None
         if self.query_norm is not None:
             query = self.query_norm.normalise(query)
         if cache is None:
-            roles = maker.rotate(new.sources, new.rotation)
+            roles = maker.rotate(new, turned)
         else:
-            codec = make_codec(cache.options.layout, maker)
             rotate_all = functools.partial(
                 make_rotation, config, layout.key_positions, x.dtype, tokens
             )
-            roles = (
-                codec.read(cache.read(), rotate_all)
-                if is_stored
-                else store_roles(new, cache, layout, codec, rotate_all)
+            entries = (
+                cache.read() if is_stored else store_tokens(maker, cache, layout, read, new, turned)
             )
+            roles = read_roles(maker, cache.options.layout, entries, rotate_all)
         is_expanded = cache is not None and cache.options.layout == "split"
         is_latent = self._absorbs(cache, kernel, x.shape[1])
         if not (is_expanded or is_latent):
@@ -385,7 +379,10 @@ class Attention(nn.Module):
         """Return the mixed values with a latent expanded and a rotation undone."""
         if self.latent is not None and heads.is_latent:
             return self.latent.restore(mixed)
-        return mixed if heads.rotation is None else heads.rotation.restore_output(mixed)
+        rotation = heads.rotation
+        if rotation is None or rotation.value_rope != "counter":
+            return mixed
+        return rotation.turn_back(mixed)
 
     def output(
         self,

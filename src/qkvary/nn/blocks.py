@@ -22,7 +22,6 @@ from qkvary.nn.layout import Layout, sinusoid
 from qkvary.nn.linear import apply
 from qkvary.nn.projections import RMSNormPlusOne
 
-
 _gelu_tanh = functools.partial(F.gelu, approximate="tanh")
 ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

@@ -9,7 +9,7 @@ alone. The caller chooses layout and storage; only quantised storage changes res
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
@@ -258,20 +258,6 @@ class LayerCache:
 
     def _make_store(self) -> TokenStore:
         return make_store(self.options, max_tokens=self.max_tokens, max_kept=self._max_kept)
-
-
-def blank_padding(
-    new: Parts, real: Bool[Tensor, "batch tokens"]
-) -> dict[str, Float[Tensor, "batch _ tokens _"]]:
-    """Replace padding by zeros, so that it does not affect a quantisation scale.
-
-    Args:
-        new: Entries of new tokens.
-        real: False where one is padding.
-    """
-    # Not a product, because padding may hold infinities.
-    hidden = ~real[:, None, :, None]
-    return {name: entries.masked_fill(hidden, 0.0) for name, entries in new.items()}
 
 
 class KVCache:

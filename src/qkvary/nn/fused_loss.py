@@ -147,8 +147,7 @@ def _run(
             losses[rows] = loss.add(rows, targets[rows])
         pairs = zip(loss.gradients, (features, weight, bias), strict=True)
         by_features, by_weight, by_bias = (
-            None if found is None or part is None else found.to(part.dtype)
-            for found, part in pairs
+            None if found is None or part is None else found.to(part.dtype) for found, part in pairs
         )
         return losses, (by_features, by_weight, by_bias)
 

@@ -8,7 +8,7 @@ cache may request a kernel for decoding.
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import ClassVar, Literal
 
 import torch
@@ -28,7 +28,7 @@ from qkvary.nn.linear_attention import (
     step,
     weigh_pairs,
 )
-from qkvary.nn.terms import Scores, content_scores, own_class, term_classes
+from qkvary.nn.terms import Scores, content_scores, term_classes
 
 Chosen = Literal["explicit", "sdpa"]
 
@@ -99,7 +99,8 @@ class Core:
         dropout = config.dropout if training else 0.0
         if self._needs_map(scores, dropout):
             weights = self.weights(scores)
-            return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
+            weights = F.dropout(weights, dropout) if dropout else weights
+            return content_scores(weights, value.mT)
         return self._mix(scores, value, dropout)
 
     def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
@@ -291,7 +292,10 @@ class LinearCore(Core):
         return self._mix_with_state(scores, value, None)
 
     def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore | None, /) -> Tensor:
-        with _without_autocast(value.device.type):
+        device = value.device.type
+        # To enter a context takes time, which counts in decoding.
+        is_on = torch.is_autocast_enabled(device)
+        with torch.autocast(device, enabled=False) if is_on else nullcontext():
             found = self._sum(scores, value.to(_wide(value)), state)
             mixed = found.values
             if found.weights is not None:
@@ -350,19 +354,6 @@ CORES: Mapping[str, type[Core]] = {
 """The class of each core."""
 
 
-def make_core(config: AttentionConfig) -> Core:
-    """Return the core of a layer, or a user's core if the variant names one."""
-    own = own_class(config.variant, Core)
-    return (CORES[config.variant.core] if own is None else own)(config)
-
-
-def _without_autocast(device: str) -> AbstractContextManager[object]:
-    """Return a context without autocast; null if autocast is off, to save time in decoding."""
-    if torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
-
-
 def _wide(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
@@ -403,16 +394,3 @@ def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> 
     has_bias = any(term.is_learned_bias for term in terms)
     unfused = has_bias or (training and config.dropout > 0.0)
     return "explicit" if unfused and num_keys <= LONGEST_EXPLICIT else "sdpa"
-
-
-def mix_values(
-    weights: Float[Tensor, "batch heads queries keys"],
-    value: Float[Tensor, "batch kv_heads keys head_dim"],
-) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Return the weighted sums of the values of each query head's group."""
-    batch, heads, queries, keys = weights.shape
-    kv_heads = value.shape[1]
-    if heads == kv_heads:
-        return weights @ value
-    folded = weights.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
-    return (folded @ value).view(batch, heads, queries, value.shape[-1])

@@ -15,12 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from qkvary.arch.attention import AttentionConfig
 from qkvary.nn.cache_quantized import ClaimedCodes
 from qkvary.nn.decoding import build
 from qkvary.nn.decoding.build import load
 from qkvary.nn.decoding.kept import can_keep, kept_folder
 from qkvary.nn.decoding.problem import Decoding
-from qkvary.nn.decoding.rotation import PERIOD, Turn, far_table, near_table
+from qkvary.nn.layout import rotary_angles
 
 SOURCES = tuple(
     Path(__file__).with_name("native") / name
@@ -48,6 +49,8 @@ CODES = {8: 3, 4: 4}
 """The library's number for the codes of a quantised cache, by their bits."""
 LOG2_E = math.log2(math.e)
 """Scales scores by log2(e), because the kernel computes powers of two."""
+PERIOD = 64
+"""Number of positions in the table of near positions; another holds the multiples of it."""
 WIDEST_VECTOR = 16
 """Number of floats in the widest vector register; rows of tables are padded to a multiple of it."""
 
@@ -230,21 +233,36 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     ), kept
 
 
-def rotate_when_read(call: Call, turn: Turn, tokens: int) -> list[Tensor]:
-    """Make a call rotate its keys when it reads them; return the tables that it points to.
+def rotate_when_read(call: Call, config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
+    """Make a call over at most ``tokens`` tokens rotate its keys when it reads them.
 
-    Args:
-        call: A call over at most ``tokens`` tokens.
-        turn: The rotation, as for ``near_table``.
-        tokens: The number of positions of the tables.
+    Returns the tables that it points to.
     """
-    width = math.ceil(turn.dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
+    tables = rotation_tables(config, tokens)
+    call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
+    call.half, call.table_stride = config.rotated_channels // 2, tables[0].shape[1]
+    return tables
+
+
+@functools.lru_cache(maxsize=16)
+def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
+    """Return cosines and sines of the positions of a period, then those of its multiples.
+
+    With j = 64 b + r and an un-rotated key k_j, q' R(j) k_j = (R(-64 b) q)' R(r) k_j for a query q
+    that is rotated by its own position: the step rotates the query once for 64 keys, and rotates
+    the keys with one small table that stays in the first-level cache. Both apply to one product, so
+    only the first has the factor of a scaled rotation. Columns after the pairs are zeros.
+    """
+    pairs, scaling = config.rotated_channels // 2, config.position.scaling
+    width = math.ceil(pairs / WIDEST_VECTOR) * WIDEST_VECTOR
     # Powers of two, so that a growing cache does not need a table for every length.
     periods = 1 << (-(-tokens // PERIOD) - 1).bit_length()
-    tables = [*near_table(turn, width), *far_table(turn, width, periods)]
-    call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
-    call.half, call.table_stride = turn.dim // 2, width
-    return tables
+    tables = [torch.zeros(2, rows, width, dtype=torch.float32) for rows in (PERIOD, periods)]
+    for table, step in zip(tables, (1, PERIOD), strict=True):
+        angles = rotary_angles(torch.arange(table.shape[1]) * step, config, tokens)
+        table[0, :, :pairs], table[1, :, :pairs] = angles.cos(), angles.sin()
+    near, far = tables
+    return *(near if scaling is None else near * scaling.attention_factor), *far
 
 
 def point(stored: Stored, entries: Tensor) -> None:

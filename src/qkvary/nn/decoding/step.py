@@ -24,7 +24,6 @@ from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
 from qkvary.nn.decoding.modules import is_as_built
 from qkvary.nn.decoding.native import Call
-from qkvary.nn.decoding.rotation import Turn, turn_of
 from qkvary.nn.decoding.structures import SOURCES, Layer, Matrix, Norm, Projected, Step, Sums
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
@@ -164,7 +163,7 @@ class NativeStep:
         self._numbers = {(one.module, one.name): one for one in find_numbers(model)}
         self._dtype = self._numbers[model, "embedding"].dtype
         self._kept: list[Tensor] = []
-        self._turns: dict[Turn, tuple[Tensor, Tensor]] = {}
+        self._turns: dict[object, tuple[Tensor, Tensor]] = {}
         self._max_tokens = max(1, *(layer.max_tokens or 0 for layer in cache.layers))
         if isinstance(model, EncoderDecoder):
             stack, table, output = model.decoder, model.target_positions, "head_weight"
@@ -367,9 +366,7 @@ class NativeStep:
             scale=config.content_scale * native.LOG2_E,
         )
         if config.variant.positions == "rotary" and cache.options.layout == "sources":
-            self._kept += native.rotate_when_read(
-                call, turn_of(config, self._max_tokens), self._max_tokens
-            )
+            self._kept += native.rotate_when_read(call, config, self._max_tokens)
         return call
 
     def _describe_feed_forward(self, layer: Layer, block: Block) -> None:
@@ -423,7 +420,7 @@ class NativeStep:
 
     def _rotation(self, config: AttentionConfig) -> tuple[Tensor, Tensor]:
         """Return cosines and sines of all positions, shared by layers with the same rotation."""
-        key = turn_of(config, self._max_tokens)
+        key = (config.position, config.rotated_channels)
         if key not in self._turns:
             index = torch.arange(self._max_tokens)[None]
             table = Rotation(index, config, torch.float32, self._max_tokens)
