@@ -41,17 +41,7 @@ class LayerCache:
         max_tokens: int | None = None,
         options: CacheOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """Create an empty cache.
-
-        Args:
-            config: The layer.
-            max_tokens: The maximum number of tokens seen, stored or not.
-            options: Layout and storage of the entries.
-
-        Raises:
-            ValueError: for preallocated storage without ``max_tokens``, blocks that a window would
-                cut, or no ``max_tokens`` where positions depend on the length of the text.
-        """
+        """Create an empty cache; with ``max_tokens``, for at most so many tokens, stored or not."""
         reach = config.variant.reach
         if config.turns_by_length and max_tokens is None:
             raise ValueError(
@@ -93,12 +83,6 @@ class LayerCache:
 
         Keeps only tokens that a later one can see: with a window, the first of many new tokens are
         returned but not kept.
-
-        Args:
-            new: The entries of the new tokens, by their names in the layout.
-
-        Raises:
-            ValueError: if the tokens do not fit ``max_tokens`` or are of another batch size.
         """
         first = next(iter(new.values()))
         if self._rows is not None and first.shape[0] != self._rows:
@@ -125,20 +109,11 @@ class LayerCache:
         return {name: entries for name, entries in stored.items() if entries is not None}
 
     def claim(self, tokens: int, rows: int) -> dict[str, Claimed]:
-        """Return buffers for new tokens; the caller fills them and then calls ``commit``.
+        """Return memory for new tokens; the caller fills it and then calls ``commit``.
 
-        Args:
-            tokens: The number of new tokens.
-            rows: The batch size.
-
-        Returns:
-            For each name in the layout the whole buffer, [batch, heads, capacity, width], whose
-            first ``length`` tokens are used, or codes with the newest tokens. Nothing for a layer
-            with a state, which the caller replaces.
-
-        Raises:
-            ValueError: if tensors grow, or the storage is still empty, of another batch size, cut
-                into a block, or has no room for them.
+        For each name in the layout it is the whole buffer, [batch, heads, capacity, width], whose
+        first ``length`` tokens are used, or codes with the newest tokens. A layer with a state has
+        none: the caller replaces the state.
         """
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty one")
@@ -165,15 +140,8 @@ class LayerCache:
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
         """Return a cache over the first tokens of the same memory; all but one count as seen.
 
-        A new token is written at the slot ``place``, any number of times, and all tokens are
-        returned.
-
-        Args:
-            tokens: The tokens that are read.
-            place: One number, on the device of the cache.
-
-        Raises:
-            ValueError: if tokens have no fixed place in memory, or there are fewer places.
+        A new token is written at the slot ``place``, one number on the device of the cache, any
+        number of times, and all tokens are returned.
         """
         if not self.has_fixed_memory:
             raise ValueError("expected a preallocated cache without a window that has seen a token")
@@ -197,12 +165,7 @@ class LayerCache:
         return stays and not self.options.is_quantized
 
     def crop(self, tokens: int) -> None:
-        """Remove all but the first ``tokens`` of the tokens seen.
-
-        Raises:
-            ValueError: if a later token would see some that a window has dropped already, or only
-                some of the tokens of a state were to be removed.
-        """
+        """Remove all but the first ``tokens`` of the tokens seen."""
         self.check_crop(tokens)
         if self.state is not None and tokens == 0:
             self.state.clear()
@@ -211,11 +174,7 @@ class LayerCache:
         self._length = tokens
 
     def check_crop(self, tokens: int) -> None:
-        """Raise the errors of ``crop`` without changing anything.
-
-        Raises:
-            ValueError: as ``crop``.
-        """
+        """Raise the errors of ``crop`` without changing anything."""
         if not 0 <= tokens <= self._length:
             raise ValueError(f"expected 0 to {self._length} tokens to crop to, got {tokens}")
         dropped = self._length - tokens
@@ -247,11 +206,7 @@ class LayerCache:
         self._length, self._rows = 0, None
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``, as a beam search needs.
-
-        Args:
-            rows: Row numbers of the current batch, one for each new row.
-        """
+        """Replace row i by row ``rows[i]``, as a beam search needs."""
         for store in (*self._stores.values(), *filter(None, (self.state,))):
             store.reorder(rows)
         self._rows = None if self._rows is None else rows.shape[0]

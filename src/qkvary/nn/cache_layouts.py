@@ -29,13 +29,8 @@ def store_tokens(
 ) -> dict[str, Tensor]:
     """Store the new tokens, and return what is stored of all tokens, by its names in the layout.
 
-    Args:
-        maker: The layer.
-        cache: Its cache.
-        layout: The call.
-        x: The input of key and value, for the new tokens.
-        sources: Their normalised sources.
-        rotation: The rotation at their positions.
+    ``x`` is the input that their key and value are made of, ``sources`` are normalised, and
+    ``rotation`` is at their positions.
     """
     entries = _write(maker, cache.options.layout, x, sources, rotation)
     if cache.options.scales == "channel" and layout.attention_mask is not None:

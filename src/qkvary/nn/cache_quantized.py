@@ -54,11 +54,7 @@ class TokenRing:
     """Rows in a ring: appending moves no other row, and dropping the oldest leaves no gap."""
 
     def __init__(self, most: int | None) -> None:
-        """Start empty.
-
-        Args:
-            most: Rows to allocate at once, since there may be so many; ``None`` to grow.
-        """
+        """Start empty; allocate ``most`` rows at once, or grow."""
         self.num_tokens = 0
         self._most = most
         self._start = 0
@@ -87,14 +83,7 @@ class TokenRing:
         self.num_tokens += count
 
     def claim(self, new: Rows) -> Rows:
-        """Return all rows and, after them, room for new ones, which are not counted yet.
-
-        Args:
-            new: Rows of the same form.
-
-        Raises:
-            ValueError: if rows are not in their order in memory.
-        """
+        """Return all rows and, after them, room for new ones like these, not counted yet."""
         if self._buffer is None and not new.shape[2]:
             return new
         buffer = self._make_room(new)
@@ -170,16 +159,7 @@ class QuantizedStore:
         max_tokens: int | None = None,
         max_kept: int | None = None,
     ) -> None:
-        """Start empty.
-
-        Args:
-            options: Bits, scales and the number of tokens kept unquantised.
-            max_tokens: The most that will be seen: memory for their codes is taken at once.
-            max_kept: The most that a window keeps.
-
-        Raises:
-            ValueError: where a window would drop tokens before their block is full.
-        """
+        """Start empty, for at most so many tokens seen and kept, if they are known."""
         if options.bits is None:
             raise ValueError(f"expected quantised storage, got {options.storage!r}")
         self.options, self.bits, self.residual = options, options.bits, options.residual
@@ -246,14 +226,7 @@ class QuantizedStore:
         return whole
 
     def claim(self, tokens: int) -> ClaimedCodes:
-        """Return memory for new tokens, which the caller writes and quantises before ``commit``.
-
-        Args:
-            tokens: Number of new tokens.
-
-        Raises:
-            ValueError: if nothing was stored yet, channels are mixed, or a crop has cut a block.
-        """
+        """Return memory for new tokens, which the caller writes and quantises before ``commit``."""
         if self._none is None:
             raise ValueError("expected a store that has seen a token, got an empty one")
         coded = self._codes.num_tokens
@@ -334,9 +307,7 @@ class QuantizedStore:
     def _encode(self, entries: Entries, first: int) -> tuple[Codes, Scales, list[int]]:
         """Return codes, scales, and for blocks the number of tokens that each row of scales covers.
 
-        Args:
-            entries: To be quantised.
-            first: The number of tokens seen before them.
+        ``first`` is the number of tokens seen before the entries.
         """
         mixed = rotate(entries) if self.options.rotate else entries
         if self.options.scales == "token":

@@ -41,21 +41,9 @@ def linear_cross_entropy(
 
     Gradients are computed with the loss, so that the backward pass only scales them; gradients of
     gradients are refused. Under autocast products are in its type and everything else in float32;
-    instead of float16, whose range is too small for this, products are in float32.
-
-    Args:
-        features: Hidden states.
-        weight: The head, or the embedding that is also the head.
-        bias: The bias of the head.
-        targets: The right token for each row of features; -100 for none.
-        chunk_tokens: Tokens whose logits exist at once; by default as many as were measured to be
-            fast.
-
-    Returns:
-        The sum in nats: float64 for float64, else float32.
-
-    Raises:
-        ValueError: if shapes or types do not fit each other.
+    instead of float16, whose range is too small for this, products are in float32. The sum is in
+    nats, float64 for float64, else float32; a target of -100 does not count. ``chunk_tokens`` are
+    the tokens whose logits exist at once; by default as many as were measured to be fast.
     """
     if not torch.is_grad_enabled():
         return _run(features, weight, bias, targets, chunk_tokens)[0].sum()

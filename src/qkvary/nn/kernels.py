@@ -75,16 +75,8 @@ class Core:
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Mix the values.
 
-        Args:
-            scores: The scores with all terms.
-            value: The values.
-            training: Whether attention weights are dropped out.
-            decode_kernel: The kernel for few new tokens, if kernels compute this core; ``layer``
-                computes as without a cache.
-            state: The state of earlier tokens, for a core that keeps one.
-
-        Raises:
-            ValueError: for interrupted documents in a core that keeps a state.
+        ``decode_kernel`` is the kernel for few new tokens, if kernels compute this core; ``layer``
+        computes as without a cache. ``state`` holds earlier tokens, for a core that keeps one.
         """
         config, layout = self.config, scores.layout
         if state is not None and layout.num_queries:
@@ -374,17 +366,12 @@ def _divide_by_norm(
 
 
 def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> Chosen:
-    """Pick the implementation for a call.
+    """Pick the implementation for a call, unless the layer pins it.
 
     On a CPU, SDPA is fused only without dropout and without a bias that is learned. In these cases
     it takes 0.5 to 0.95 times as long as explicit products, forward and backward, for 8 to 512 keys
     and 8 to 64 channels per head, masked or causal or with fewer KV heads. In other cases it takes
     1.1 to 1.4 times as long, until the map of scores exceeds the processor's caches.
-
-    Args:
-        config: The layer; its ``kernel`` pins the choice.
-        num_keys: Keys of the call.
-        training: Whether the call drops attention weights.
     """
     terms = term_classes(config.variant).values()
     if any(term.needs_products for term in terms):

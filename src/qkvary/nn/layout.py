@@ -50,10 +50,7 @@ class Layout:
                 first real token of each document.
             document_ids: A number per token, [batch, keys]; tokens see their own document only.
             query_positions: Positions of queries that are other tokens than the keys, as in cross
-                attention, [batch or 1, queries]; by default the queries are the new tokens.
-
-        Raises:
-            ValueError: if a tensor does not cover all cached and new tokens.
+                attention, [batch or 1, queries].
         """
         if attention_mask is not None:
             if attention_mask.is_floating_point():

@@ -44,12 +44,7 @@ class RoleMaps(NamedTuple):
 
 
 def make_role_maps(attention: Attention) -> RoleMaps:
-    """Return query, key and value as linear maps of the layer input.
-
-    Raises:
-        ValueError: for a query that is not linear in the layer input, or another module in the
-            place of a projection.
-    """
+    """Return query, key and value as linear maps of the layer input, if they are linear in it."""
     sharing = attention.config.variant.sharing
     query, key, value = (_make_source(attention, source) for source in sharing.roles.values())
     return RoleMaps(_shape_query(attention, query), key, value)

@@ -19,23 +19,12 @@ def smoothed_loss_sum(
 ) -> Float[Tensor, ""]:
     """Return the sum over counted tokens of KL(smoothed target || softmax(features W^T + b)).
 
-    The target of a token t is 1 - s on t, 0 on the excluded token and c = s/(V - 2) on every other.
-    With logits z and their sum S,
+    The target of a token t is 1 - s on t, 0 on the excluded token, which is padding, and c = s/(V -
+    2) on every other. With logits z and their sum S,
 
         KL = (1-s) log(1-s) + s log c + logsumexp(z) - z_t + (s + c) z_t - c (S - z_excluded).
 
-    Only the cross entropy needs all logits.
-
-    Args:
-        features: Hidden states.
-        weight: The head.
-        bias: The bias of the head.
-        targets: The right token for each row of features; -100 for none.
-        smoothing: s, below 1.
-        excluded: The token that gets no probability, and is no target: padding.
-
-    Returns:
-        The sum in nats; with a smoothing of 0 the cross entropy.
+    Only the cross entropy needs all logits. The sum is in nats; a target of -100 does not count.
     """
     # Indices instead of masks: the host waits for a GPU only once.
     (counted,) = (targets != IGNORE_INDEX).nonzero(as_tuple=True)

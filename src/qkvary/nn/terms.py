@@ -397,15 +397,8 @@ def normalise_diagonal(
     """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
 
     Over all tokens this would leak the future, so causal layers use the running mean or norm. A
-    window bounds it too, so that nothing beyond the window is needed again.
-
-    Args:
-        scores: Scaled content scores.
-        squares: The whole diagonal, scale included.
-        config: The layer.
-        factor: The factor of the ratio.
-        valid: True for real tokens, False for padding.
-        documents: The document of each token; the mean and the norm are those of a document.
+    window bounds it too, so that nothing beyond the window is needed again. ``squares`` is the
+    whole diagonal, scale included, and ``factor`` that of the ratio.
 
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """

@@ -40,14 +40,7 @@ def find_compiler() -> str | None:
 
 
 def build(sources: Sequence[Path]) -> Path | None:
-    """Build the first of ``sources``, which includes the others, unless it was built before.
-
-    Returns:
-        The library, ``None`` where there is no compiler or no folder to keep it in.
-
-    Raises:
-        BuildError: if the compiler fails.
-    """
+    """Build the first of ``sources``, which includes the others, unless it was built before."""
     compiler, path = find_compiler(), _path(sources)
     if compiler is None or path is None or _is_whole(path):
         return path

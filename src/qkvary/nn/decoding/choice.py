@@ -91,13 +91,8 @@ def _supports(name: str, problem: Decoding) -> bool:
 def choose(problem: Decoding, kernel: str = "auto") -> str:
     """Return the name of the kernel for a call.
 
-    Args:
-        problem: The call.
-        kernel: A name pins it, ``auto`` leaves it to the environment or to the rule, ``fastest``
-            to a timing. What a pinned kernel does not take goes to ``folded``.
-
-    Raises:
-        ValueError: for an unknown name.
+    ``auto`` leaves it to the environment or to the rule, ``fastest`` to a timing, and any other
+    name pins it. What a pinned kernel does not support goes to ``folded``.
     """
     name = pinned(kernel)
     if name == LAYER:
@@ -129,11 +124,7 @@ def _prefer(problem: Decoding) -> str:
 
 
 def pinned(kernel: str) -> str:
-    """Return the kernel's name; for ``auto`` the environment may name another.
-
-    Raises:
-        ValueError: for an unknown name.
-    """
+    """Return the kernel's name; for ``auto`` the environment may name another."""
     name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
     if name not in KERNELS and name not in ("auto", "fastest", LAYER):
         choices = ", ".join(("auto", "fastest", LAYER, *KERNELS))
@@ -143,13 +134,7 @@ def pinned(kernel: str) -> str:
 
 
 def choose_once(kind: str, names: Sequence[str], measure: Callable[[], str]) -> str:
-    """Return the stored choice for a kind of call on this machine, or choose and store one.
-
-    Args:
-        kind: Describes the call.
-        names: The supported names; a stored choice of another name is ignored.
-        measure: Finds the best of them.
-    """
+    """Return the stored choice among names for a kind of call here, or measure and store one."""
     _recall()
     if _chosen.get(kind) not in names:
         _chosen[kind] = measure()

@@ -52,15 +52,7 @@ def one_at_a_time() -> Generator[None]:
 
 
 def keep(name: str, make: Callable[[Path], None]) -> Path | None:
-    """Write a file with ``make`` and move it into the folder once it is complete.
-
-    Args:
-        name: The name of the file.
-        make: Writes the file to a path, or raises.
-
-    Returns:
-        Its path, or ``None`` if the folder cannot be written.
-    """
+    """Write a file with ``make``, move it into the folder and return its path, if possible."""
     folder = kept_folder()
     if folder is None:
         return None

@@ -159,12 +159,7 @@ def supports(problem: Decoding) -> bool:
 
 
 def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value_dim"]:
-    """Attend with as many threads as torch uses.
-
-    Raises:
-        RuntimeError: if the kernel cannot be built.
-        MemoryError: if there is no memory for its partial results.
-    """
+    """Attend with as many threads as torch uses."""
     loaded = library()
     if loaded is None:
         raise RuntimeError("the native kernel cannot be built here")
@@ -184,15 +179,10 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
 
 
 def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, list[Tensor]]:
-    """Return the call in the library's form, and the copies that it points to.
+    """Return a supported call in the library's form, and the copies that it points to.
 
     All fields are packed at once. A pass over the cache evicts Python's data from the processor's
     caches, so setting the fields one by one would take a tenth of the pass.
-
-    Args:
-        problem: A call that ``supports`` accepts.
-        query: Its queries, contiguous, in float32 or bfloat16.
-        output: The tensor for the result, of the same type.
     """
     batch, groups, tokens, _ = problem.key.shape
     shared = problem.is_shared

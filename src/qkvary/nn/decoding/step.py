@@ -146,15 +146,7 @@ class NativeStep:
     """
 
     def __init__(self, model: LanguageModel | EncoderDecoder, cache: KVCache) -> None:
-        """Describe a network and its cache.
-
-        Args:
-            model: A network that ``supports`` accepts.
-            cache: Its cache, which has seen at least one token.
-
-        Raises:
-            RuntimeError: if the native library cannot be built here.
-        """
+        """Describe a network that ``supports`` accepts, and its cache, which has seen a token."""
         loaded = library()
         if loaded is None:
             raise RuntimeError("the native kernels cannot be built here")
@@ -191,15 +183,7 @@ class NativeStep:
     ) -> Float[Tensor, "rows vocabulary"]:
         """Return the logits after one new token per row, and store the token's entries.
 
-        Args:
-            tokens: The new tokens.
-            attention_mask: False for padding, over the tokens seen and the new ones.
-
-        Raises:
-            IndexError: for a token that the network does not know.
-            MemoryError: if there is no room for partial results.
-            ValueError: if the cache, the mask and the tokens do not fit each other, the network
-                has no position for them, or codes cannot hold what it computes.
+        The mask is False for padding, over the tokens seen and the new ones.
         """
         index = self.cache.length
         check_length(self.model.config, cached=index, new=1)
@@ -241,8 +225,7 @@ class NativeStep:
     ) -> State | None:
         """Point to the current memory of a layer's entries, which move when rows are reordered.
 
-        Returns:
-            The memory of a state that includes the new token; None for a layer without a state.
+        Returns the memory of a state that includes the new token, if the layer has a state.
         """
         claimed, call = cache.claim(1, rows), layer.attention
         native.cover(call, rows, cache.length + 1, valid)
