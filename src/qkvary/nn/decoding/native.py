@@ -9,6 +9,7 @@ import ctypes
 import functools
 import math
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -197,7 +198,7 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     if bias is not None:
         bias = (bias.to(torch.float32) * LOG2_E).contiguous()
         kept.append(bias)
-    return _pack(
+    return _packer()(
         query.data_ptr(),
         output.data_ptr(),
         0 if valid is None else valid.data_ptr(),
@@ -295,13 +296,9 @@ def _store(stored: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
     return (stored.data_ptr(), *strides[:3], stored.shape[3], *_PLAIN)
 
 
-def _format_of(structure: type[ctypes.Structure]) -> str:
-    """Return the fields of a structure in the notation of ``struct``."""
+@functools.cache
+def _packer() -> Callable[..., bytes]:
+    """Return the function that packs the fields of a ``Call``."""
     spelled: dict[object, str] = {_pointer: "P", _int64: "q", ctypes.c_double: "d"}
-    kinds = (field[1] for field in structure._fields_)
-    return "".join(
-        _format_of(kind) if issubclass(kind, ctypes.Structure) else spelled[kind] for kind in kinds
-    )
-
-
-_pack = struct.Struct(_format_of(Call)).pack
+    spelled[Stored] = "".join(spelled[field[1]] for field in Stored._fields_)
+    return struct.Struct("".join(spelled[field[1]] for field in Call._fields_)).pack
