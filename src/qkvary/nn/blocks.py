@@ -143,10 +143,10 @@ class Block(nn.Module):
         return x + change if self.config.has_feed_forward_skip else change
 
 
-def initialize(network: nn.Module, init: Initialization, seed: int) -> None:
-    """Give the modules of a network their first values; attention layers have their own ``init``.
+def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializer:
+    """Give the blocks of a network their first values; attention layers have their own ``init``.
 
-    What is the network's own (embeddings and head) it initialises itself.
+    Returns the initialiser of what is the network's own: embeddings and head.
     """
     for name, module in network.named_modules():
         match module:
@@ -158,6 +158,7 @@ def initialize(network: nn.Module, init: Initialization, seed: int) -> None:
                 module.reset_parameters()
             case _:
                 pass
+    return Initializer(seed, "")
 
 
 class Stack(nn.Module):
@@ -249,6 +250,14 @@ def add_positions(
     if table is not None:
         return x + F.embedding(tokens_at, table)
     return x if kind == "none" else x + sinusoid(tokens_at, x.shape[-1], x.dtype, kind)
+
+
+def make_layout(
+    config: TokenNetwork, tokens: Tensor, cached: int = 0, **others: Tensor | None
+) -> Layout:
+    """Return the layout of tokens after the cached ones, which must fit ``max_tokens``."""
+    check_length(config, cached=cached, new=tokens.shape[1])
+    return Layout(new_tokens=tokens.shape[1], cached_tokens=cached, device=tokens.device, **others)
 
 
 def check_length(config: TokenNetwork, *, cached: int, new: int) -> None:

@@ -6,6 +6,7 @@ window stores the tokens that later ones can still see, and a layer with a linea
 alone. The caller chooses layout and storage; only quantised storage changes results.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,10 @@ class LayerCache:
         self._length = 0
         self._rows: int | None = None
         self._stores: dict[str, TokenStore] = {}
+        self._make_store = functools.partial(
+            make_store, self.options, max_tokens=max_tokens, max_kept=self._max_kept
+        )
+        # Options that do not fit are refused before the first token.
         self._make_store()
 
     @property
@@ -85,11 +90,8 @@ class LayerCache:
         returned but not kept.
         """
         first = next(iter(new.values()))
-        if self._rows is not None and first.shape[0] != self._rows:
-            raise ValueError(f"expected a batch of {self._rows} as stored, got {first.shape[0]}")
-        total = self._length + first.shape[2]
-        if self.max_tokens is not None and total > self.max_tokens:
-            raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
+        rows, tokens = first.shape[0], first.shape[2]
+        self._check_room(tokens, rows)
         if self.options.is_quantized and first.device.type == "cpu":
             # On other devices every layer would wait; there the logits show numbers that are not
             # finite. Checked before anything is stored, so that a refused call does not change the
@@ -97,11 +99,18 @@ class LayerCache:
             check_finite(new.values())
         joined: dict[str, Tensor] = dict(new)
         for name, entries in new.items() if self.state is None else ():
-            store = self._stores.get(name) or self._make_store()
-            self._stores[name] = store
-            joined[name] = store.append(entries, self._max_kept)
-        self._length, self._rows = total, first.shape[0]
+            if name not in self._stores:
+                self._stores[name] = self._make_store()
+            joined[name] = self._stores[name].append(entries, self._max_kept)
+        self._length, self._rows = self._length + tokens, rows
         return joined
+
+    def _check_room(self, tokens: int, rows: int) -> None:
+        if self._rows is not None and rows != self._rows:
+            raise ValueError(f"expected a batch of {self._rows} as stored, got {rows}")
+        total = self._length + tokens
+        if self.max_tokens is not None and total > self.max_tokens:
+            raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
 
     def read(self) -> dict[str, Tensor]:
         """Return everything stored; empty before the first token."""
@@ -117,11 +126,7 @@ class LayerCache:
         """
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty one")
-        if rows != self._rows:
-            raise ValueError(f"expected a batch of {self._rows} as stored, got {rows}")
-        total = self._length + tokens
-        if self.max_tokens is not None and total > self.max_tokens:
-            raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
+        self._check_room(tokens, rows)
         return {name: store.claim(tokens) for name, store in self._claimable().items()}
 
     def commit(self, tokens: int) -> None:
@@ -210,9 +215,6 @@ class LayerCache:
         for store in (*self._stores.values(), *filter(None, (self.state,))):
             store.reorder(rows)
         self._rows = None if self._rows is None else rows.shape[0]
-
-    def _make_store(self) -> TokenStore:
-        return make_store(self.options, max_tokens=self.max_tokens, max_kept=self._max_kept)
 
 
 class KVCache:

@@ -37,11 +37,6 @@ def check_finite(numbers: Iterable[Tensor], what: str = CACHED) -> None:
         raise ValueError(describe_infinite(what))
 
 
-def most_code(bits: int) -> int:
-    """Return the largest code for a number of bits."""
-    return 2 ** (bits - 1) - 1
-
-
 def quantize_tokens(entries: Entries, bits: int, group: int) -> tuple[Codes, Scales]:
     """Return packed codes, and scales [batch, heads, tokens, groups] for groups of channels."""
     width = entries.shape[3]
@@ -172,7 +167,7 @@ def _exact(entries: Tensor) -> Tensor:
 
 
 def _scales(most: Tensor, bits: int) -> Float[Tensor, "..."]:
-    exact = most / most_code(bits)
+    exact = most / (2 ** (bits - 1) - 1)
     scales = exact.float()
     # Rounded up, because a smaller scale would clip the largest number.
     above = torch.nextafter(scales, scales.new_full((), math.inf))

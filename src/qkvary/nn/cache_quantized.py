@@ -170,7 +170,11 @@ class QuantizedStore:
                 f"expected blocks and residual that fit a window of {max_kept + 1} tokens, got "
                 f"blocks of {self.block} and a residual of {self.residual}"
             )
-        most = self._count_most(max_tokens, max_kept)
+        most = None
+        if max_tokens is not None:
+            most = max(0, max_tokens - self.residual) // self.block * self.block
+        if most is not None and max_kept is not None:
+            most = min(most, max(0, max_kept - self.residual))
         self._codes = TokenRing(most)
         self._scales = TokenRing(None if most is None else -(-most // self.block))
         self._newest: Tensor | None = None
@@ -219,7 +223,11 @@ class QuantizedStore:
         if closing:
             codes, scales, runs = self._encode(waiting[:, :, :closing], self._seen - count)
             self._decode(codes, scales, runs, whole[:, :, coded : coded + closing])
-            self._add(codes, scales, runs, skipped=min(dropped, closing))
+            # A window has dropped some of them already.
+            skipped = min(dropped, closing)
+            self._codes.append(codes[:, :, skipped:])
+            self._scales.append(scales[:, :, self._cut(runs, skipped) :])
+            self._runs += runs
         rest = waiting[:, :, closing + max(0, dropped - closing) :]
         # A copy, so that it does not keep the whole output of the projections alive.
         self._newest = rest.clone() if rest.shape[2] else None
@@ -256,11 +264,10 @@ class QuantizedStore:
 
     def commit(self, tokens: int) -> None:
         """Count the claimed tokens; the caller has quantised those that are due."""
-        claimed = self._claimed
+        claimed, self._claimed = self._claimed, None
         if claimed is None:
             raise RuntimeError("expected tokens that were claimed")
         closing, blocks = claimed.closing, claimed.closing // self.block
-        self._claimed = None
         self._seen += tokens
         self._codes.num_tokens += closing
         self._scales.num_tokens += blocks
@@ -291,13 +298,6 @@ class QuantizedStore:
     @property
     def _plain(self) -> int:
         return 0 if self._newest is None else self._newest.shape[2]
-
-    def _count_most(self, max_tokens: int | None, max_kept: int | None) -> int | None:
-        """Return the maximum number of codes held at a time; ``None`` if not limited."""
-        if max_tokens is None:
-            return None
-        seen = max(0, max_tokens - self.residual) // self.block * self.block
-        return seen if max_kept is None else min(seen, max(0, max_kept - self.residual))
 
     def _count_closing(self, seen: int, waiting: int) -> int:
         """Return how many unquantised tokens to quantise once this many were seen."""
@@ -334,12 +334,6 @@ class QuantizedStore:
             dequantize_blocks(codes, scales, self.bits, runs, found)
         if not fits:
             target.copy_(rotate_back(found) if self.options.rotate else found)
-
-    def _add(self, codes: Codes, scales: Scales, runs: list[int], *, skipped: int) -> None:
-        """Add all but the first ``skipped`` codes, which a window has dropped already."""
-        self._codes.append(codes[:, :, skipped:])
-        self._scales.append(scales[:, :, self._cut(runs, skipped) :])
-        self._runs += runs
 
     def _cut(self, runs: list[int], tokens: int, *, newest: bool = False) -> int:
         """Remove tokens from one end of runs; return the number of rows of scales to remove."""

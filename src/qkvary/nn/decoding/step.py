@@ -11,26 +11,26 @@ from typing import TypeGuard
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList, type_before_parametrizations
 
-from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import KEY_ROPE
 from qkvary.nn.attention import Attention
-from qkvary.nn.blocks import Block, Stack, check_length
+from qkvary.nn.blocks import Block, FeedForward, Stack, check_length
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.cache_codes import CACHED, describe_infinite
 from qkvary.nn.cache_layouts import needs_slice
 from qkvary.nn.cache_storage import StateStore
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
-from qkvary.nn.decoding.modules import is_as_built
 from qkvary.nn.decoding.native import Call
 from qkvary.nn.decoding.structures import SOURCES, Layer, Matrix, Norm, Projected, Step, Sums
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask, Rotation, sinusoid
+from qkvary.nn.linear import is_watched
 from qkvary.nn.linear_attention import State
-from qkvary.nn.projections import HeadNorm, LowRank
-from qkvary.nn.quantized_weights import Numbers, find_numbers
+from qkvary.nn.projections import HeadNorm, Latent, LowRank
+from qkvary.nn.quantized_weights import Dequantized, Numbers, find_numbers
 from qkvary.nn.terms import Decay, term_classes
 
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
@@ -49,26 +49,46 @@ def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | Encode
     crossed = cache.cross.layers if isinstance(cache, EncoderDecoderCache) else ()
     if not isinstance(model, LanguageModel | EncoderDecoder):
         return False
-    if isinstance(model, EncoderDecoder) != bool(crossed):
+    if isinstance(model, EncoderDecoder) != bool(crossed) or not _is_as_built(model):
         return False
-    if not is_as_built(model):
-        return False
-    numbers = list(find_numbers(model))
+    numbers, block = list(find_numbers(model)), model.config.block
     dtype = numbers[0].dtype
     return (
         not model.training
-        and model.config.block.norm_placement in PLACEMENTS
-        and model.config.block.norm in ("layernorm", "rmsnorm")
-        and model.config.block.skips == "both"
-        and not model.config.block.parallel
+        and block.norm_placement in PLACEMENTS
+        and block.norm in ("layernorm", "rmsnorm")
+        and block.skips == "both"
+        and not block.parallel
         and (isinstance(model, EncoderDecoder) or model.config.logit_cap is None)
-        and model.config.block.activation in ACTIVATIONS
+        and block.activation in ACTIVATIONS
         and dtype in DTYPES
         and all(_is_read(part, dtype) for part in numbers)
         and all(_supports_layer(layer) for layer in cache.layers)
         and all(_supports_scores(layer) and not layer.config.rotated_channels for layer in crossed)
         and library() is not None
     )
+
+
+def _is_as_built(network: nn.Module) -> bool:
+    """Return whether no module of a network has hooks or was replaced."""
+    return not any(is_watched(part) or not _has_own_parts(part) for part in network.modules())
+
+
+def _has_own_parts(part: nn.Module) -> bool:
+    match part:
+        case Attention():
+            found, kinds = (*part.projections.values(), part.o_proj), (nn.Linear, LowRank)
+        case FeedForward():
+            found, kinds = (part.up, part.down, part.gate), (nn.Linear,)
+        case Latent():
+            found, kinds = (part.key, part.value), (nn.Linear,)
+        case Block():
+            found, kinds = (part.attention, part.feed_forward), (Attention, FeedForward)
+        case ParametrizationList():
+            found, kinds = tuple(part), (Dequantized,)
+        case _:
+            return True
+    return all(type_before_parametrizations(one) in kinds for one in found if one is not None)
 
 
 def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
@@ -94,9 +114,7 @@ def _supports_layer(cache: LayerCache) -> bool:
         return False
     if variant.window is not None and variant.window < cache.max_tokens:
         return False
-    if not _supports_scores(cache):
-        return False
-    if config.position.rotates_value:
+    if not _supports_scores(cache) or config.position.rotates_value:
         return False
     scaling = config.position.scaling
     has_factor = scaling is not None and scaling.attention_factor != 1.0
@@ -267,8 +285,13 @@ class NativeStep:
             if isinstance(block, DecoderBlock) and isinstance(self.cache, EncoderDecoderCache):
                 memory = self.cache.cross.layers[index]
                 layers.append(self._layer(block.cross, block.cross_norm, memory, reads_memory=True))
-            layers[-1].post = block.config.norm_placement.startswith("post")
-            self._describe_feed_forward(layers[-1], block)
+            layer, feed_forward = layers[-1], block.feed_forward
+            layer.post = block.config.norm_placement.startswith("post")
+            layer.feed_forward_norm = self._norm(block.feed_forward_norm)
+            layer.up, layer.down = self._linear(feed_forward.up), self._linear(feed_forward.down)
+            if feed_forward.gate is not None:
+                layer.gate = self._linear(feed_forward.gate)
+            layer.activation = ACTIVATIONS[feed_forward.config.activation]
         return layers
 
     def _layer(
@@ -313,9 +336,19 @@ class NativeStep:
         for source, projection in attention.projections.items():
             if reads_memory and source != sharing.query:
                 continue
-            layer.sources[place[source]] = self._projected(projection)
+            down = Matrix()
+            if isinstance(projection, LowRank):
+                down = self._matrix(projection, "down", None)
+            weight = self._matrix(projection, "weight", projection.bias)
+            layer.sources[place[source]] = Projected(down=down, weight=weight)
         if config.rotated_channels:
-            cos, sin = self._rotation(config)
+            # Layers with the same rotation share the tables of all positions.
+            key = (config.position, config.rotated_channels)
+            if key not in self._turns:
+                index = torch.arange(self._max_tokens)[None]
+                table = Rotation(index, config, torch.float32, self._max_tokens)
+                self._turns[key] = (table.cos[0, 0].contiguous(), table.sin[0, 0].contiguous())
+            cos, sin = self._turns[key]
             layer.cos, layer.sin, layer.pairs = self._at(cos), self._at(sin), cos.shape[-1]
         return layer
 
@@ -352,21 +385,6 @@ class NativeStep:
             self._kept += native.rotate_when_read(call, config, self._max_tokens)
         return call
 
-    def _describe_feed_forward(self, layer: Layer, block: Block) -> None:
-        feed_forward = block.feed_forward
-        layer.feed_forward_norm = self._norm(block.feed_forward_norm)
-        layer.up, layer.down = self._linear(feed_forward.up), self._linear(feed_forward.down)
-        if feed_forward.gate is not None:
-            layer.gate = self._linear(feed_forward.gate)
-        layer.activation = ACTIVATIONS[feed_forward.config.activation]
-
-    def _projected(self, projection: nn.Module) -> Projected:
-        has_down = isinstance(projection, LowRank)
-        return Projected(
-            down=self._matrix(projection, "down", None) if has_down else Matrix(),
-            weight=self._matrix(projection, "weight", getattr(projection, "bias", None)),
-        )
-
     def _linear(self, linear: nn.Linear) -> Matrix:
         return self._matrix(linear, "weight", linear.bias)
 
@@ -400,15 +418,6 @@ class NativeStep:
         index = torch.arange(self._max_tokens)[None]
         table = sinusoid(index, model.config.d_model, model.embedding.dtype, model.config.positions)
         return self._at(table[0].contiguous())
-
-    def _rotation(self, config: AttentionConfig) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines of all positions, shared by layers with the same rotation."""
-        key = (config.position, config.rotated_channels)
-        if key not in self._turns:
-            index = torch.arange(self._max_tokens)[None]
-            table = Rotation(index, config, torch.float32, self._max_tokens)
-            self._turns[key] = (table.cos[0, 0].contiguous(), table.sin[0, 0].contiguous())
-        return self._turns[key]
 
     def _at(self, tensor: Tensor) -> int:
         # Detached: a cast would give the parameter new memory, and free this.
