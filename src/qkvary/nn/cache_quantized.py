@@ -36,7 +36,6 @@ class ClaimedCodes(NamedTuple):
     closing: int
     """How many of ``newest``, from the first, are to be quantised once the new ones are written."""
     bits: int
-    """Bits per code."""
     group: int
     """Number of channels that share a scale."""
     block: int

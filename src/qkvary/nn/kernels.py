@@ -103,12 +103,13 @@ class Core:
         """Return whether decoding kernels support a call: few queries, which see all keys."""
         variant = self.config.variant
         # A layer with a window stores the tokens that the first new query sees.
-        near = variant.stride is None and (
-            variant.window is None or layout.num_keys <= variant.window
+        return (
+            variant.stride is None
+            and (variant.window is None or layout.num_keys <= variant.window)
+            and layout.num_queries <= MOST_DECODED
+            and layout.document_ids is None
+            and not torch.is_grad_enabled()
         )
-        few = layout.num_queries <= MOST_DECODED
-        alone = layout.document_ids is None and not torch.is_grad_enabled()
-        return near and few and alone
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
         """Return whether to compute the weights of all pairs: if needed, or if it is cheaper."""
@@ -119,10 +120,7 @@ class Core:
         raise NotImplementedError
 
     def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore, /) -> Tensor:
-        """Mix the values of earlier tokens, in a state, and of new ones; update the state.
-
-        Only cores with a state have it.
-        """
+        """Mix the values of earlier tokens, in a state, and of new ones; update the state."""
         raise NotImplementedError
 
 
@@ -153,12 +151,9 @@ class SoftmaxCore(Core):
         return choose_kernel(self.config, keys, training=dropout > 0.0) == "explicit"
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
-        config, variant = self.config, self.config.variant
+        config = self.config
         query, key, scale = scores.fold()
-        plain = scores.layout.is_plain_causal(
-            causal=config.causal, window=variant.window, stride=variant.stride
-        )
-        plain = plain and scores.pair_bias is None
+        plain = scores.layout.is_plain_causal(config) and scores.pair_bias is None
         bias = None if plain else self._bias(scores)
         wider = key.shape[-1] - value.shape[-1]
         mixed = F.scaled_dot_product_attention(

@@ -196,13 +196,12 @@ class Layout:
         hidden = self._hidden[count]
         return x if hidden is None else x.masked_fill(hidden, 0.0)
 
-    def is_plain_causal(
-        self, *, causal: bool, window: int | None, stride: int | None = None
-    ) -> bool:
+    def is_plain_causal(self, config: AttentionConfig) -> bool:
         """Return whether the mask is the full lower triangle, which kernels support natively."""
+        window = config.variant.window
         return (
-            causal
-            and stride is None
+            config.causal
+            and config.variant.stride is None
             and (window is None or window >= self.num_keys)
             and self.num_queries == self.num_keys
             and self.attention_mask is None

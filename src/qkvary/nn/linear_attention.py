@@ -35,7 +35,6 @@ class Mixture(NamedTuple):
     """The sums of weighted values and of weights for each query, still to be divided."""
 
     values: Float[Tensor, "batch heads queries head_dim"]
-    """The sum of weighted values for each query."""
     weights: Float[Tensor, "batch heads queries"] | None
     """The sum of weights for each query; None for a layer without a normaliser."""
 
@@ -47,7 +46,6 @@ class Sums:
     log_decay: Float[Tensor, " kv_heads"] | None = None
     """The logarithm of each KV head's decay per token; None for no decay."""
     has_weights: bool = True
-    """Whether the layer has a normaliser, the sum of weights."""
     decays_weights: bool = True
     """Whether the normaliser decays like the values."""
 

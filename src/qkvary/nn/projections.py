@@ -224,31 +224,24 @@ def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
 
 
 class Roles(NamedTuple):
-    """Key and value of the stored tokens, as the softmax reads them."""
+    """Key and value of the stored tokens, as the softmax reads them; rope if it is decoupled."""
 
     key: Float[Tensor, "batch kv_heads tokens head_dim"]
     """The key; rotated if the layer rotates keys."""
     value: Float[Tensor, "batch kv_heads tokens head_dim"]
     """The value; the same tensor as ``key`` if it serves both roles."""
     rope: Float[Tensor, "batch 1 tokens rope_dim"] | None = None
-    """The rotated key of decoupled positions."""
 
 
 class Heads(NamedTuple):
-    """Query, key and value of a call."""
+    """Query, key and value of a call; the rope parts are those of decoupled positions."""
 
     query: Float[Tensor, "batch heads queries head_dim"]
-    """The query."""
     key: Float[Tensor, "batch kv_heads keys head_dim"]
-    """The key."""
     value: Float[Tensor, "batch kv_heads keys head_dim"]
-    """The value."""
     query_rope: Float[Tensor, "batch heads queries rope_dim"] | None
-    """The rotated query of decoupled positions."""
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None
-    """The rotated key of decoupled positions."""
     rotation: Rotation | None
-    """The rotation at the positions of the queries."""
     is_latent: bool
     """Whether key and value are the latent that they are made from; the query is then projected
     onto the latent."""
@@ -322,7 +315,6 @@ class RoleMaker:
     """The norm of the tensor that the key reads; the value is normalised too if it reads the same
     tensor."""
     latent: Latent | None
-    """The up-projections of the latent, if there is one."""
 
     def project(
         self, x: Float[Tensor, "batch tokens d_model"], names: Collection[Source]

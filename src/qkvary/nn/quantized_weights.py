@@ -25,7 +25,6 @@ class Numbers(NamedTuple):
     """A stored parameter."""
 
     module: nn.Module
-    """The module that holds the tensor."""
     name: str
     """The name of the tensor in the network."""
     stored: Tensor
