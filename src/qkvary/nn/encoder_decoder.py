@@ -307,14 +307,19 @@ class EncoderDecoder(nn.Module):
                 than ``max_tokens``.
         """
         if source is not None and cache is None:
-            return self._decode(tokens, *self.encode(source), attention_mask)
-        if source is None and isinstance(cache, EncoderDecoderCache):
-            memory, mask = cache.memory, cache.memory_mask
-            return self._decode(tokens, memory, mask, attention_mask, cache, kernel)
-        raise ValueError(
-            "expected either a source or an EncoderDecoderCache, got "
-            f"{'a source' if source is not None else 'no source'} and {type(cache).__name__}"
-        )
+            x, own, _ = self._read_source(source)
+            states, cached = self.encoder(x, layout=own), 0
+        elif source is None and isinstance(cache, EncoderDecoderCache):
+            states, own, cached = cache.memory, cache.memory_layout, cache.length
+        else:
+            raise ValueError(
+                "expected either a source or an EncoderDecoderCache, got "
+                f"{'a source' if source is not None else 'no source'} and {type(cache).__name__}"
+            )
+        layout = make_layout(self.config, tokens, cached, attention_mask=attention_mask)
+        memory = Memory(states, own.with_queries(layout.query_positions))
+        x = self._embed(tokens, layout, self.embedding, self.target_positions)
+        return self.decoder.decode(x, layout=layout, memory=memory, cache=cache, kernel=kernel)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
         """Logits from hidden states."""
@@ -344,22 +349,6 @@ class EncoderDecoder(nn.Module):
         layout = make_layout(self.config, source, attention_mask=mask)
         x = self._embed(source, layout, self.source_embedding, self.source_positions)
         return x, layout, mask
-
-    def _decode(
-        self,
-        tokens: Tensor,
-        states: Tensor,
-        memory_mask: Tensor,
-        attention_mask: Tensor | None,
-        cache: EncoderDecoderCache | None = None,
-        kernel: str | None = None,
-    ) -> Tensor:
-        cached = 0 if cache is None else cache.length
-        layout = make_layout(self.config, tokens, cached, attention_mask=attention_mask)
-        own = _lay_memory(states, memory_mask) if cache is None else cache.memory_layout
-        memory = Memory(states, own.with_queries(layout.query_positions))
-        x = self._embed(tokens, layout, self.embedding, self.target_positions)
-        return self.decoder.decode(x, layout=layout, memory=memory, cache=cache, kernel=kernel)
 
     def _embed(
         self, tokens: Tensor, layout: Layout, embedding: Tensor, positions: Tensor | None
