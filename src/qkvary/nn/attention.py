@@ -22,7 +22,7 @@ from qkvary.nn.cache_layouts import read_roles, store_tokens
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import CORES, MOST_DECODED, Core
 from qkvary.nn.layout import AttentionMask, Layout, make_rotation
-from qkvary.nn.linear import apply
+from qkvary.nn.linear import apply, is_plain
 from qkvary.nn.projections import (
     HeadNorm,
     Heads,
@@ -412,7 +412,8 @@ class Attention(nn.Module):
         return (
             cache is not None
             and self.latent is not None
-            and self.latent.can_absorb
+            and is_plain(self.latent.key)
+            and is_plain(self.latent.value)
             and self.config.variant.core_name == "softmax"
             and kernel != "layer"
             and cache.options.layout != "split"

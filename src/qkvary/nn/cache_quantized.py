@@ -139,16 +139,12 @@ class QuantizedStore:
     leaves the last ``residual``. Scales by ``channel``: one for each channel of each head over a
     block of tokens, counted from the first token seen; a block is quantised when it is full and
     none of it is in the last ``residual``. Either way codes depend on the entries alone and never
-    change, however many tokens arrive later or at once. With ``rotate`` the channels of an entry
-    are mixed by a fixed orthogonal matrix before they are quantised, and mixed back when they are
-    read.
+    change, however many tokens arrive later or at once.
 
-    ``append`` returns the entries as stored afterwards, so the first of many new tokens may read
-    others already rounded. With a ``residual`` the output for a text therefore depends on how the
-    text was cut into calls, by no more than rounding. Cropping inside a block keeps the codes and
-    scales of the remaining tokens; later tokens get a new scale up to the end of the block. Padding
-    counts as tokens. The caller appends it as zeros, so that it does not affect the scales. No
-    gradient passes.
+    ``append`` returns the entries as stored afterwards, so with a ``residual`` the output for a
+    text depends, by rounding, on how the text was cut into calls. Cropping inside a block keeps the
+    codes and scales of the remaining tokens; later tokens get a new scale up to the end of the
+    block.
     """
 
     def __init__(

@@ -282,8 +282,8 @@ def find_far(
 ) -> Bool[Tensor, "queries keys"] | None:
     """Return the pairs that a window and a stride hide, ``None`` if there are none.
 
-    Without a stride, these are the pairs at least a window apart. With a stride, only those among
-    them whose distance is not a multiple of it.
+    These are the pairs at least a window apart; with a stride, those of them whose distance is not
+    a multiple of it.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
     Transformers", as one pattern of every head.

@@ -59,8 +59,7 @@ class LowRank(nn.Module):
     ) -> None:
         """Draw the weights; the product starts with the deviation of the full matrix.
 
-        So scores of a low-rank key start as large as those of a full one, under every scheme. Two
-        of torch's linear layers, as in the overview article's code, draw the second half with
+        Two of torch's linear layers, as in the overview article's code, draw the second half with
         1/sqrt(3 rank), and their product starts with 1/sqrt(3) of that deviation.
         """
         rank, d_model = self.down.shape
@@ -211,16 +210,12 @@ def _norm(x: Tensor, weight: Tensor, eps: float, *, adds_one: bool) -> Tensor:
 
 def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
     """Return the norm for a query or key, if the variant has such norms."""
-    kind, scale = config.variant.head_norm, config.scale
-    if kind == "none":
+    if config.variant.head_norm == "none":
         return None
-    is_wide = kind == "qk-norm-wide"
-    return HeadNorm(
-        width if is_wide else config.size_per_head,
-        eps=scale.norm_eps,
-        is_wide=is_wide,
-        adds_one=scale.norm_adds_one,
-    )
+    eps, adds_one = config.scale.norm_eps, config.scale.norm_adds_one
+    if config.variant.head_norm == "qk-norm-wide":
+        return HeadNorm(width, eps=eps, adds_one=adds_one)
+    return HeadNorm(config.size_per_head, eps=eps, is_wide=False, adds_one=adds_one)
 
 
 class Roles(NamedTuple):
@@ -280,11 +275,6 @@ class Latent(nn.Module):
         heads = self.config.num_kv_heads
         key, value = project_together(latent.squeeze(1), [self.key, self.value])
         return split_heads(key, heads), split_heads(value, heads)
-
-    @property
-    def can_absorb(self) -> bool:
-        """Whether the two matrices alone make key and value from the latent."""
-        return is_plain(self.key) and is_plain(self.value)
 
     def absorb(
         self, query: Float[Tensor, "batch heads queries head_dim"]

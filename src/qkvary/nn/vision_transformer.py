@@ -48,7 +48,8 @@ class VisionTransformer(nn.Module):
     ) -> Float[Tensor, "batch d_model"]:
         """Return the last hidden state of the class token."""
         x = self._embed(images)
-        return self.stack(x, layout=self._layout(x))[:, 0]
+        layout = Layout(new_tokens=x.shape[1], device=x.device)
+        return self.stack(x, layout=layout)[:, 0]
 
     def head(self, features: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch classes"]:
         """Logits from the class token's hidden state."""
@@ -59,11 +60,8 @@ class VisionTransformer(nn.Module):
     ) -> Float[Tensor, "batch layers heads tokens tokens"]:
         """Return the attention probabilities of every layer, without dropout."""
         x = self._embed(images)
-        return self.stack.attention_maps(x, layout=self._layout(x))
-
-    @staticmethod
-    def _layout(x: Tensor) -> Layout:
-        return Layout(new_tokens=x.shape[1], device=x.device)
+        layout = Layout(new_tokens=x.shape[1], device=x.device)
+        return self.stack.attention_maps(x, layout=layout)
 
     def _embed(self, images: Tensor) -> Tensor:
         config = self.config

@@ -55,7 +55,7 @@ PERIOD = 64
 WIDEST_VECTOR = 16
 """Number of floats in the widest vector register; rows of tables are padded to a multiple of it."""
 
-_int64, _pointer = ctypes.c_int64, ctypes.c_void_p
+int64, pointer = ctypes.c_int64, ctypes.c_void_p
 _PLAIN = (0,) * 11
 """The code fields of ``Stored``, for a tensor that is not quantised."""
 _UNROTATED = (0,) * 6
@@ -66,22 +66,22 @@ class Stored(ctypes.Structure):
     """One stored tensor, field by field as in ``attention.cpp``."""
 
     _fields_ = (
-        ("data", _pointer),
-        ("batch_stride", _int64),
-        ("head_stride", _int64),
-        ("token_stride", _int64),
-        ("dim", _int64),
-        ("scales", _pointer),
-        ("scale_batch_stride", _int64),
-        ("scale_head_stride", _int64),
-        ("scale_token_stride", _int64),
-        ("scale_groups", _int64),
-        ("group", _int64),
-        ("block", _int64),
-        ("newest", _pointer),
-        ("newest_batch_stride", _int64),
-        ("newest_head_stride", _int64),
-        ("newest_token_stride", _int64),
+        ("data", pointer),
+        ("batch_stride", int64),
+        ("head_stride", int64),
+        ("token_stride", int64),
+        ("dim", int64),
+        ("scales", pointer),
+        ("scale_batch_stride", int64),
+        ("scale_head_stride", int64),
+        ("scale_token_stride", int64),
+        ("scale_groups", int64),
+        ("group", int64),
+        ("block", int64),
+        ("newest", pointer),
+        ("newest_batch_stride", int64),
+        ("newest_head_stride", int64),
+        ("newest_token_stride", int64),
     )
 
 
@@ -89,32 +89,32 @@ class Call(ctypes.Structure):
     """The arguments of the kernel for attention, field by field as in ``attention.cpp``."""
 
     _fields_ = (
-        ("query", _pointer),
-        ("output", _pointer),
-        ("valid", _pointer),
-        ("valid_stride", _int64),
+        ("query", pointer),
+        ("output", pointer),
+        ("valid", pointer),
+        ("valid_stride", int64),
         ("key", Stored),
         ("value", Stored),
-        ("shared", _int64),
-        ("storage", _int64),
-        ("batch", _int64),
-        ("groups", _int64),
-        ("rows", _int64),
-        ("queries", _int64),
-        ("tokens", _int64),
-        ("start", _int64),
-        ("near_cos", _pointer),
-        ("near_sin", _pointer),
-        ("far_cos", _pointer),
-        ("far_sin", _pointer),
-        ("half", _int64),
-        ("table_stride", _int64),
-        ("threads", _int64),
-        ("narrow", _int64),
-        ("bias", _pointer),
-        ("rounded", _int64),
-        ("coded", _int64),
-        ("plain", _int64),
+        ("shared", int64),
+        ("storage", int64),
+        ("batch", int64),
+        ("groups", int64),
+        ("rows", int64),
+        ("queries", int64),
+        ("tokens", int64),
+        ("start", int64),
+        ("near_cos", pointer),
+        ("near_sin", pointer),
+        ("far_cos", pointer),
+        ("far_sin", pointer),
+        ("half", int64),
+        ("table_stride", int64),
+        ("threads", int64),
+        ("narrow", int64),
+        ("bias", pointer),
+        ("rounded", int64),
+        ("coded", int64),
+        ("plain", int64),
         ("scale", ctypes.c_double),
     )
 
@@ -125,13 +125,13 @@ def library() -> ctypes.CDLL | None:
     loaded = load(SOURCES)
     if loaded is None:
         return None
-    loaded.qkvary_call_size.restype = loaded.qkvary_reach.restype = _int64
-    loaded.qkvary_pin_reach.restype, loaded.qkvary_pin_reach.argtypes = None, (_int64,)
+    loaded.qkvary_call_size.restype = loaded.qkvary_reach.restype = int64
+    loaded.qkvary_pin_reach.restype, loaded.qkvary_pin_reach.argtypes = None, (int64,)
     for name in ("step", "layer"):
-        getattr(loaded, f"qkvary_{name}_size").restype = _int64
+        getattr(loaded, f"qkvary_{name}_size").restype = int64
     for name in ("decode", "step"):
         function = getattr(loaded, f"qkvary_{name}")
-        function.restype, function.argtypes = _int64, (_pointer,)
+        function.restype, function.argtypes = int64, (pointer,)
     return loaded if loaded.qkvary_call_size() == ctypes.sizeof(Call) else None
 
 
@@ -299,6 +299,6 @@ def _store(stored: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
 @functools.cache
 def _packer() -> Callable[..., bytes]:
     """Return the function that packs the fields of a ``Call``."""
-    spelled: dict[object, str] = {_pointer: "P", _int64: "q", ctypes.c_double: "d"}
+    spelled: dict[object, str] = {pointer: "P", int64: "q", ctypes.c_double: "d"}
     spelled[Stored] = "".join(spelled[field[1]] for field in Stored._fields_)
     return struct.Struct("".join(spelled[field[1]] for field in Call._fields_)).pack

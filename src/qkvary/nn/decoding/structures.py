@@ -3,22 +3,20 @@
 import ctypes
 
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
-from qkvary.nn.decoding.native import Call, Stored
+from qkvary.nn.decoding.native import Call, Stored, int64, pointer
 
 SOURCES: tuple[Source, ...] = ("q", "k", "v", QUERY_ROPE, KEY_ROPE, IDENTITY)
-
-_int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 
 
 class Matrix(ctypes.Structure):
     """A matrix of weights, or of codes with scales."""
 
     _fields_ = (
-        ("weight", _pointer),
-        ("bias", _pointer),
-        ("scales", _pointer),
-        ("width", _int64),
-        ("inner", _int64),
+        ("weight", pointer),
+        ("bias", pointer),
+        ("scales", pointer),
+        ("width", int64),
+        ("inner", int64),
     )
 
 
@@ -26,9 +24,9 @@ class Norm(ctypes.Structure):
     """A norm of rows."""
 
     _fields_ = (
-        ("weight", _pointer),
-        ("bias", _pointer),
-        ("kind", _int64),
+        ("weight", pointer),
+        ("bias", pointer),
+        ("kind", int64),
         ("epsilon", ctypes.c_double),
     )
 
@@ -43,14 +41,14 @@ class Sums(ctypes.Structure):
     """The state of linear attention, before a token and after it."""
 
     _fields_ = (
-        ("values", _pointer),
-        ("keys", _pointer),
-        ("values_after", _pointer),
-        ("keys_after", _pointer),
-        ("decay", _pointer),
-        ("decay_is_learned", _int64),
-        ("decays_keys", _int64),
-        ("features", _int64),
+        ("values", pointer),
+        ("keys", pointer),
+        ("values_after", pointer),
+        ("keys_after", pointer),
+        ("decay", pointer),
+        ("decay_is_learned", int64),
+        ("decays_keys", int64),
+        ("features", int64),
         ("scale", ctypes.c_double),
     )
 
@@ -62,33 +60,33 @@ class Layer(ctypes.Structure):
         ("attention_norm", Norm),
         ("feed_forward_norm", Norm),
         ("sources", Projected * len(SOURCES)),
-        ("query", _int64),
-        ("key", _int64),
-        ("value", _int64),
-        ("residual", _int64),
+        ("query", int64),
+        ("key", int64),
+        ("value", int64),
+        ("residual", int64),
         ("out", Matrix),
         ("up", Matrix),
         ("gate", Matrix),
         ("down", Matrix),
         ("latent_key", Matrix),
         ("latent_value", Matrix),
-        ("activation", _int64),
-        ("post", _int64),
-        ("queries", _int64),
-        ("pairs", _int64),
-        ("cos", _pointer),
-        ("sin", _pointer),
-        ("turns_key", _int64),
-        ("turns_value", _int64),
-        ("turns_back", _int64),
-        ("turns_by_index", _int64),
-        ("reads_memory", _int64),
+        ("activation", int64),
+        ("post", int64),
+        ("queries", int64),
+        ("pairs", int64),
+        ("cos", pointer),
+        ("sin", pointer),
+        ("turns_key", int64),
+        ("turns_value", int64),
+        ("turns_back", int64),
+        ("turns_by_index", int64),
+        ("reads_memory", int64),
         ("key_norm", Norm),
         ("query_norm", Norm),
-        ("norms_heads", _int64),
-        ("norms_value", _int64),
+        ("norms_heads", int64),
+        ("norms_value", int64),
         ("rope", Stored),
-        ("closing", _int64),
+        ("closing", int64),
         ("sums", Sums),
         ("attention", Call),
     )
@@ -99,19 +97,19 @@ class Step(ctypes.Structure):
 
     _fields_ = (
         ("layers", ctypes.POINTER(Layer)),
-        ("num_layers", _int64),
-        ("rows", _int64),
-        ("width", _int64),
-        ("storage", _int64),
-        ("threads", _int64),
-        ("bytes", _int64),
+        ("num_layers", int64),
+        ("rows", int64),
+        ("width", int64),
+        ("storage", int64),
+        ("threads", int64),
+        ("bytes", int64),
         ("embedding", Matrix),
         ("embedding_scale", ctypes.c_double),
-        ("positions", _pointer),
-        ("tokens", _pointer),
-        ("position", _pointer),
-        ("index", _int64),
+        ("positions", pointer),
+        ("tokens", pointer),
+        ("position", pointer),
+        ("index", int64),
         ("final_norm", Norm),
         ("head", Matrix),
-        ("logits", _pointer),
+        ("logits", pointer),
     )
