@@ -278,11 +278,7 @@ class Attention(nn.Module):
         return self.output(self.restore(mixed, heads), x)
 
     def check_state(self, layout: Layout) -> None:
-        """Check that a layer with a state supports a call, before its cache is changed.
-
-        Raises:
-            ValueError: in training with dropout, or for documents that are interrupted.
-        """
+        """Check that a layer with a state supports a call, before its cache is changed."""
         if self.training and self.config.dropout:
             raise ValueError(
                 "expected a layer in evaluation mode or without dropout with a state, which has no "

@@ -50,7 +50,11 @@ class Scores:
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
         """Return query, key and scale whose products are the scores without the pair bias."""
-        scale, (query, key) = self.scale / self.temperature, self._join()
+        scale, query, key = self.scale / self.temperature, self.query, self.key
+        if self.query_rope is not None and self.key_rope is not None:
+            rope = self.key_rope.expand(-1, key.shape[1], -1, -1)
+            query = torch.cat((query, self.query_rope), dim=-1)
+            key = torch.cat((key, rope), dim=-1)
         if self.gain is None and self.key_bias is None:
             return query, key, scale
         query = query * (scale if self.gain is None else self.gain * scale)
@@ -80,14 +84,6 @@ class Scores:
         query = self.query_rope.to(wide) * (self.scale / self.temperature)
         products = content_scores(query, self.key_rope.to(wide))
         return replace(self, query_rope=None, key_rope=None), products
-
-    def _join(self) -> tuple[Tensor, Tensor]:
-        """Return query and key with the channels of decoupled positions appended."""
-        if self.query_rope is None or self.key_rope is None:
-            return self.query, self.key
-        rope = self.key_rope.expand(-1, self.key.shape[1], -1, -1)
-        query = torch.cat((self.query, self.query_rope), dim=-1)
-        return query, torch.cat((self.key, rope), dim=-1)
 
     def cooled_pair_bias(self) -> Float[Tensor, "rows heads queries keys"] | None:
         """Return the pair bias, divided by the temperature."""

@@ -225,10 +225,7 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
 
 
 def rotate_when_read(call: Call, config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
-    """Make a call over at most ``tokens`` tokens rotate its keys when it reads them.
-
-    Returns the tables that it points to.
-    """
+    """Make a call rotate its keys when it reads them; return the tables that it points to."""
     tables = rotation_tables(config, tokens)
     call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
     call.half, call.table_stride = config.rotated_channels // 2, tables[0].shape[1]
