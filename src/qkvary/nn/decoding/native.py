@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.nn.cache_quantized import ClaimedCodes
 from qkvary.nn.decoding import build
 from qkvary.nn.decoding.build import load
@@ -55,7 +56,7 @@ PERIOD = 64
 WIDEST_VECTOR = 16
 """Number of floats in the widest vector register; rows of tables are padded to a multiple of it."""
 
-int64, pointer = ctypes.c_int64, ctypes.c_void_p
+_int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 _PLAIN = (0,) * 11
 """The code fields of ``Stored``, for a tensor that is not quantised."""
 _UNROTATED = (0,) * 6
@@ -66,22 +67,22 @@ class Stored(ctypes.Structure):
     """One stored tensor, field by field as in ``attention.cpp``."""
 
     _fields_ = (
-        ("data", pointer),
-        ("batch_stride", int64),
-        ("head_stride", int64),
-        ("token_stride", int64),
-        ("dim", int64),
-        ("scales", pointer),
-        ("scale_batch_stride", int64),
-        ("scale_head_stride", int64),
-        ("scale_token_stride", int64),
-        ("scale_groups", int64),
-        ("group", int64),
-        ("block", int64),
-        ("newest", pointer),
-        ("newest_batch_stride", int64),
-        ("newest_head_stride", int64),
-        ("newest_token_stride", int64),
+        ("data", _pointer),
+        ("batch_stride", _int64),
+        ("head_stride", _int64),
+        ("token_stride", _int64),
+        ("dim", _int64),
+        ("scales", _pointer),
+        ("scale_batch_stride", _int64),
+        ("scale_head_stride", _int64),
+        ("scale_token_stride", _int64),
+        ("scale_groups", _int64),
+        ("group", _int64),
+        ("block", _int64),
+        ("newest", _pointer),
+        ("newest_batch_stride", _int64),
+        ("newest_head_stride", _int64),
+        ("newest_token_stride", _int64),
     )
 
 
@@ -89,33 +90,144 @@ class Call(ctypes.Structure):
     """The arguments of the kernel for attention, field by field as in ``attention.cpp``."""
 
     _fields_ = (
-        ("query", pointer),
-        ("output", pointer),
-        ("valid", pointer),
-        ("valid_stride", int64),
+        ("query", _pointer),
+        ("output", _pointer),
+        ("valid", _pointer),
+        ("valid_stride", _int64),
         ("key", Stored),
         ("value", Stored),
-        ("shared", int64),
-        ("storage", int64),
-        ("batch", int64),
-        ("groups", int64),
-        ("rows", int64),
-        ("queries", int64),
-        ("tokens", int64),
-        ("start", int64),
-        ("near_cos", pointer),
-        ("near_sin", pointer),
-        ("far_cos", pointer),
-        ("far_sin", pointer),
-        ("half", int64),
-        ("table_stride", int64),
-        ("threads", int64),
-        ("narrow", int64),
-        ("bias", pointer),
-        ("rounded", int64),
-        ("coded", int64),
-        ("plain", int64),
+        ("shared", _int64),
+        ("storage", _int64),
+        ("batch", _int64),
+        ("groups", _int64),
+        ("rows", _int64),
+        ("queries", _int64),
+        ("tokens", _int64),
+        ("start", _int64),
+        ("near_cos", _pointer),
+        ("near_sin", _pointer),
+        ("far_cos", _pointer),
+        ("far_sin", _pointer),
+        ("half", _int64),
+        ("table_stride", _int64),
+        ("threads", _int64),
+        ("narrow", _int64),
+        ("bias", _pointer),
+        ("rounded", _int64),
+        ("coded", _int64),
+        ("plain", _int64),
         ("scale", ctypes.c_double),
+    )
+
+
+PROJECTED: tuple[Source, ...] = ("q", "k", "v", QUERY_ROPE, KEY_ROPE, IDENTITY)
+"""The sources of a layer, in the library's order."""
+
+
+class Matrix(ctypes.Structure):
+    """A matrix of weights, or of codes with scales."""
+
+    _fields_ = (
+        ("weight", _pointer),
+        ("bias", _pointer),
+        ("scales", _pointer),
+        ("width", _int64),
+        ("inner", _int64),
+    )
+
+
+class Norm(ctypes.Structure):
+    """A norm of rows."""
+
+    _fields_ = (
+        ("weight", _pointer),
+        ("bias", _pointer),
+        ("kind", _int64),
+        ("epsilon", ctypes.c_double),
+    )
+
+
+class Projected(ctypes.Structure):
+    """A source: the input through one matrix, or through two."""
+
+    _fields_ = (("down", Matrix), ("weight", Matrix))
+
+
+class Sums(ctypes.Structure):
+    """The state of linear attention, before a token and after it."""
+
+    _fields_ = (
+        ("values", _pointer),
+        ("keys", _pointer),
+        ("values_after", _pointer),
+        ("keys_after", _pointer),
+        ("decay", _pointer),
+        ("decay_is_learned", _int64),
+        ("decays_keys", _int64),
+        ("features", _int64),
+        ("scale", ctypes.c_double),
+    )
+
+
+class Layer(ctypes.Structure):
+    """One layer of attention, and the feed-forward network after it."""
+
+    _fields_ = (
+        ("attention_norm", Norm),
+        ("feed_forward_norm", Norm),
+        ("sources", Projected * len(PROJECTED)),
+        ("query", _int64),
+        ("key", _int64),
+        ("value", _int64),
+        ("residual", _int64),
+        ("out", Matrix),
+        ("up", Matrix),
+        ("gate", Matrix),
+        ("down", Matrix),
+        ("latent_key", Matrix),
+        ("latent_value", Matrix),
+        ("activation", _int64),
+        ("post", _int64),
+        ("queries", _int64),
+        ("pairs", _int64),
+        ("cos", _pointer),
+        ("sin", _pointer),
+        ("turns_key", _int64),
+        ("turns_value", _int64),
+        ("turns_back", _int64),
+        ("turns_by_index", _int64),
+        ("reads_memory", _int64),
+        ("key_norm", Norm),
+        ("query_norm", Norm),
+        ("norms_heads", _int64),
+        ("norms_value", _int64),
+        ("rope", Stored),
+        ("closing", _int64),
+        ("sums", Sums),
+        ("attention", Call),
+    )
+
+
+class Step(ctypes.Structure):
+    """A network and one new token of every row."""
+
+    _fields_ = (
+        ("layers", ctypes.POINTER(Layer)),
+        ("num_layers", _int64),
+        ("rows", _int64),
+        ("width", _int64),
+        ("storage", _int64),
+        ("threads", _int64),
+        ("bytes", _int64),
+        ("embedding", Matrix),
+        ("embedding_scale", ctypes.c_double),
+        ("positions", _pointer),
+        ("tokens", _pointer),
+        ("position", _pointer),
+        ("index", _int64),
+        ("final_norm", Norm),
+        ("head", Matrix),
+        ("logits", _pointer),
     )
 
 
@@ -125,13 +237,13 @@ def library() -> ctypes.CDLL | None:
     loaded = load(SOURCES)
     if loaded is None:
         return None
-    loaded.qkvary_call_size.restype = loaded.qkvary_reach.restype = int64
-    loaded.qkvary_pin_reach.restype, loaded.qkvary_pin_reach.argtypes = None, (int64,)
+    loaded.qkvary_call_size.restype = loaded.qkvary_reach.restype = _int64
+    loaded.qkvary_pin_reach.restype, loaded.qkvary_pin_reach.argtypes = None, (_int64,)
     for name in ("step", "layer"):
-        getattr(loaded, f"qkvary_{name}_size").restype = int64
+        getattr(loaded, f"qkvary_{name}_size").restype = _int64
     for name in ("decode", "step"):
         function = getattr(loaded, f"qkvary_{name}")
-        function.restype, function.argtypes = int64, (pointer,)
+        function.restype, function.argtypes = _int64, (_pointer,)
     return loaded if loaded.qkvary_call_size() == ctypes.sizeof(Call) else None
 
 
@@ -296,6 +408,6 @@ def _store(stored: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
 @functools.cache
 def _packer() -> Callable[..., bytes]:
     """Return the function that packs the fields of a ``Call``."""
-    spelled: dict[object, str] = {pointer: "P", int64: "q", ctypes.c_double: "d"}
+    spelled: dict[object, str] = {_pointer: "P", _int64: "q", ctypes.c_double: "d"}
     spelled[Stored] = "".join(spelled[field[1]] for field in Stored._fields_)
     return struct.Struct("".join(spelled[field[1]] for field in Call._fields_)).pack

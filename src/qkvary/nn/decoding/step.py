@@ -22,8 +22,7 @@ from qkvary.nn.cache_layouts import needs_slice
 from qkvary.nn.cache_storage import StateStore
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
-from qkvary.nn.decoding.native import Call
-from qkvary.nn.decoding.structures import SOURCES, Layer, Matrix, Norm, Projected, Step, Sums
+from qkvary.nn.decoding.native import PROJECTED, Call, Layer, Matrix, Norm, Projected, Step, Sums
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask, Rotation, sinusoid
@@ -149,7 +148,7 @@ def _supports_scores(cache: LayerCache) -> bool:
 
 
 def library() -> ctypes.CDLL | None:
-    """Return the native library, if it exists and has the structures of this file."""
+    """Return the native library, if it exists and has the same structures."""
     loaded = native.library()
     if loaded is None:
         return None
@@ -306,7 +305,7 @@ class NativeStep:
         sharing, layout = config.variant.sharing, cache.options.layout
         turned = config.variant.positions == "rotary"
         stored_turned = turned and layout != "sources"
-        place = {source: index for index, source in enumerate(SOURCES)}
+        place = {source: index for index, source in enumerate(PROJECTED)}
         layer = Layer(
             attention_norm=self._norm(norm),
             query=place[sharing.query],
