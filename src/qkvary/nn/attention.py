@@ -101,10 +101,8 @@ class Attention(nn.Module):
             head_dim: Channels of a head; by default ``d_model / num_heads``.
             bias: Whether all projections have biases, as they do by default.
             dropout: Dropout on attention probabilities; none by default.
-            seed: Seed of the initial values: layers of one seed start equal. By default it is
-                drawn from torch's generator, which ``torch.manual_seed`` sets.
-            draw: Whether parameters get values at all; False leaves them unset, for a network that
-                initialises all of its layers itself.
+            seed: Seed of the initial values; by default it is drawn from torch's generator.
+            draw: False leaves parameters unset, for a network that initialises its layers itself.
 
         Raises:
             ValueError: if the sizes do not fit each other or the variant, one is missing, or both
@@ -133,11 +131,10 @@ class Attention(nn.Module):
         self.v_proj = self._projection("v")
         self.q_rope_proj = self._projection("q_rope")
         self.k_rope_proj = self._projection("k_rope")
-        size = config.size_per_head
+        size, key = config.size_per_head, config.width(config.variant.sharing.key)
         self.o_proj = nn.Linear(config.num_heads * size, config.d_model, bias=config.out_bias)
         maps = (config.num_heads, size, size) if config.variant.query_form == "map" else None
         self.query_map = None if maps is None else nn.Parameter(torch.empty(maps))
-        key = config.width(config.variant.sharing.key)
         self.kv_norm = HeadNorm(key, eps=KV_NORM_EPS) if config.variant.kv_norm else None
         self.query_norm = make_head_norm(config, config.num_heads * size)
         self.key_norm = make_head_norm(config, key)
