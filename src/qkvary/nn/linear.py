@@ -45,7 +45,7 @@ support only torch's operations."""
 
 _OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Attributes in which a module keeps its own hooks."""
-_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _OWN_HOOKS)
+_GLOBAL_HOOKS = tuple(map("_global{}".format, _OWN_HOOKS))
 """Attributes in which torch keeps the hooks of all modules."""
 
 

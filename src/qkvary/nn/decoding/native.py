@@ -25,25 +25,23 @@ from qkvary.nn.decoding.kept import can_keep, kept_folder
 from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.layout import rotary_angles
 
-SOURCES = tuple(
-    Path(__file__).with_name("native") / name
-    for name in (
-        "step.cpp",
-        "attention.cpp",
-        "codes.h",
-        "matrix.h",
-        "pace.h",
-        "rows.h",
-        "sums.h",
-        "products.h",
-        "nibbles.h",
-        "shorts.h",
-        "tiles.h",
-        "stored.h",
-        "ahead.h",
-        "team.h",
-        "vectors.h",
-    )
+_FOLDER = Path(__file__).with_name("native")
+SOURCES = (
+    _FOLDER / "step.cpp",
+    _FOLDER / "attention.cpp",
+    _FOLDER / "codes.h",
+    _FOLDER / "matrix.h",
+    _FOLDER / "pace.h",
+    _FOLDER / "rows.h",
+    _FOLDER / "sums.h",
+    _FOLDER / "products.h",
+    _FOLDER / "nibbles.h",
+    _FOLDER / "shorts.h",
+    _FOLDER / "tiles.h",
+    _FOLDER / "stored.h",
+    _FOLDER / "ahead.h",
+    _FOLDER / "team.h",
+    _FOLDER / "vectors.h",
 )
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The library's number for each dtype."""
