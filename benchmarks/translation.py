@@ -19,6 +19,7 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig
 from qkvary.inference.decoding import generate
+from qkvary.nn.blocks import make_layout
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
 from timing.interleaved import Effort, print_case, read_effort, take_turns
 
@@ -121,8 +122,8 @@ class TorchStacks(EncoderDecoder):
         """The last hidden states."""
         assert source is not None  # noqa: S101 - this network only trains
         padding = source == PADDING
-        x = self._embed(source, self._layout(source, 0, None), self.source_embedding, None)
-        y = self._embed(tokens, self._layout(tokens, 0, None), self.embedding, None)
+        x = self._embed(source, make_layout(self.config, source), self.source_embedding, None)
+        y = self._embed(tokens, make_layout(self.config, tokens), self.embedding, None)
         return self.stacks(
             x,
             y,

@@ -7,13 +7,16 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.nn.cache import KVCache, blank_padding
+from qkvary.nn.attention import Attention
+from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
     GATE,
     distance,
     make_config,
     make_language_model_config,
+    padding_mask,
+    random_input,
     randomize,
 )
 
@@ -85,7 +88,11 @@ def test_a_call_that_was_broken_off_is_noticed_and_can_be_taken_back(
 
 
 def test_padding_is_blanked_and_tokens_are_not() -> None:
-    entries = torch.arange(1.0, 13.0).view(2, 1, 3, 2)
-    real = torch.tensor([[False, True, True], [True, True, False]])
-    found = blank_padding({"k": entries}, real)
-    assert torch.equal(found["k"], entries * real[:, None, :, None])
+    """Its bias would affect the scale that tokens of its block share."""
+    layer = Attention(make_config("Q-K=V", causal=True)).double()
+    randomize(layer, seed=11)
+    options = CacheOptions(storage="int8", scales="channel", block=2)
+    cache, mask = LayerCache(layer.config, options=options), padding_mask()
+    with torch.no_grad():
+        layer(random_input(13), cache=cache, attention_mask=mask)
+    assert torch.equal(cache.read()["k"].any(dim=-1).any(dim=1), mask)

@@ -18,11 +18,11 @@ from qkvary.arch.parts import given_sizes
 from qkvary.arch.sharing import QUERY_ROPE, Source
 from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
-from qkvary.nn.cache_layouts import NewTokens, make_codec, store_roles
+from qkvary.nn.cache_layouts import read_roles, store_tokens
 from qkvary.nn.initializer import Initializer
-from qkvary.nn.kernels import MOST_DECODED, make_core
+from qkvary.nn.kernels import CORES, MOST_DECODED, Core
 from qkvary.nn.layout import AttentionMask, Layout, make_rotation
-from qkvary.nn.linear import apply
+from qkvary.nn.linear import apply, is_plain
 from qkvary.nn.projections import (
     HeadNorm,
     Heads,
@@ -32,7 +32,6 @@ from qkvary.nn.projections import (
     make_head_norm,
     make_projection,
     make_query,
-    make_sources,
 )
 from qkvary.nn.terms import Scores, ScoreTerm, own_class, term_classes
 
@@ -102,10 +101,8 @@ class Attention(nn.Module):
             head_dim: Channels of a head; by default ``d_model / num_heads``.
             bias: Whether all projections have biases, as they do by default.
             dropout: Dropout on attention probabilities; none by default.
-            seed: Seed of the initial values: layers of one seed start equal. By default it is
-                drawn from torch's generator, which ``torch.manual_seed`` sets.
-            draw: Whether parameters get values at all; False leaves them unset, for a network that
-                initialises all of its layers itself.
+            seed: Seed of the initial values; by default it is drawn from torch's generator.
+            draw: False leaves parameters unset, for a network that initialises its layers itself.
 
         Raises:
             ValueError: if the sizes do not fit each other or the variant, one is missing, or both
@@ -134,17 +131,19 @@ class Attention(nn.Module):
         self.v_proj = self._projection("v")
         self.q_rope_proj = self._projection("q_rope")
         self.k_rope_proj = self._projection("k_rope")
-        size = config.size_per_head
+        size, key = config.size_per_head, config.width(config.variant.sharing.key)
         self.o_proj = nn.Linear(config.num_heads * size, config.d_model, bias=config.out_bias)
         maps = (config.num_heads, size, size) if config.variant.query_form == "map" else None
         self.query_map = None if maps is None else nn.Parameter(torch.empty(maps))
-        key = config.width(config.variant.sharing.key)
         self.kv_norm = HeadNorm(key, eps=KV_NORM_EPS) if config.variant.kv_norm else None
         self.query_norm = make_head_norm(config, config.num_heads * size)
         self.key_norm = make_head_norm(config, key)
         self.latent = None if config.variant.latent is None else Latent(config)
-        self._term_names = self._add_terms()
-        self.core = make_core(config)
+        kinds = term_classes(config.variant)
+        self._term_names = tuple(kinds)
+        for name, kind in kinds.items():
+            self.add_module(name, kind(config))
+        self.core = (own_class(config.variant, Core) or CORES[config.variant.core])(config)
         self.score_scale = config.score_scale
         if config.value_rope == "rotated":
             warnings.warn(
@@ -157,12 +156,6 @@ class Attention(nn.Module):
         if draw:
             seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
             self.initialize(Initializer(seed, "attention"))
-
-    def _add_terms(self) -> tuple[str, ...]:
-        kinds = term_classes(self.config.variant)
-        for name, kind in kinds.items():
-            self.add_module(name, kind(self.config))
-        return tuple(kinds)
 
     def initialize(self, initializer: Initializer) -> None:
         """Draw every parameter as the configuration says; maps start as the identity."""
@@ -282,11 +275,7 @@ class Attention(nn.Module):
         return self.output(self.restore(mixed, heads), x)
 
     def check_state(self, layout: Layout) -> None:
-        """Check that a layer with a state supports a call, before its cache is changed.
-
-        Raises:
-            ValueError: in training with dropout, or for documents that are interrupted.
-        """
+        """Check that a layer with a state supports a call, before its cache is changed."""
         if self.training and self.config.dropout:
             raise ValueError(
                 "expected a layer in evaluation mode or without dropout with a state, which has no "
@@ -325,30 +314,28 @@ class Attention(nn.Module):
         # A text may become as long as its cache.
         tokens = None if cache is None else cache.max_tokens
         rotation = make_rotation(config, layout.query_positions, x.dtype, tokens)
-        stored = config.variant.cached if memory is None else ()
-        sources = make_sources(x, (sharing.query, QUERY_ROPE, *stored), maker.projections, config)
+        stored = config.variant.cached
+        sources = maker.project(x, (sharing.query, QUERY_ROPE, *(stored if memory is None else ())))
         is_stored = memory is not None and _holds(cache, memory)
         if memory is None or is_stored:
-            new = NewTokens(x=x, sources=maker.normalise(sources), rotation=rotation)
+            read, new, turned = x, maker.normalise(sources), rotation
         else:
             turned = make_rotation(config, layout.key_positions, memory.dtype)
-            new = NewTokens(x=memory, sources=maker.make_stored(memory), rotation=turned)
+            read, new = memory, maker.normalise(maker.project(memory, stored))
         # Roles.
         query, rope = make_query(x, sources[sharing.query], self.query_map, config), None
         if self.query_norm is not None:
             query = self.query_norm.normalise(query)
         if cache is None:
-            roles = maker.rotate(new.sources, new.rotation)
+            roles = maker.rotate(new, turned)
         else:
-            codec = make_codec(cache.options.layout, maker)
             rotate_all = functools.partial(
                 make_rotation, config, layout.key_positions, x.dtype, tokens
             )
-            roles = (
-                codec.read(cache.read(), rotate_all)
-                if is_stored
-                else store_roles(new, cache, layout, codec, rotate_all)
+            entries = (
+                cache.read() if is_stored else store_tokens(maker, cache, layout, read, new, turned)
             )
+            roles = read_roles(maker, cache.options.layout, entries, rotate_all)
         is_expanded = cache is not None and cache.options.layout == "split"
         is_latent = self._absorbs(cache, kernel, x.shape[1])
         if not (is_expanded or is_latent):
@@ -385,7 +372,10 @@ class Attention(nn.Module):
         """Return the mixed values with a latent expanded and a rotation undone."""
         if self.latent is not None and heads.is_latent:
             return self.latent.restore(mixed)
-        return mixed if heads.rotation is None else heads.rotation.restore_output(mixed)
+        rotation = heads.rotation
+        if rotation is None or rotation.value_rope != "counter":
+            return mixed
+        return rotation.turn_back(mixed)
 
     def output(
         self,
@@ -415,7 +405,8 @@ class Attention(nn.Module):
         return (
             cache is not None
             and self.latent is not None
-            and self.latent.can_absorb
+            and is_plain(self.latent.key)
+            and is_plain(self.latent.value)
             and self.config.variant.core_name == "softmax"
             and kernel != "layer"
             and cache.options.layout != "split"

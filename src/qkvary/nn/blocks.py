@@ -3,7 +3,8 @@
 A block is attention and feed-forward, each with residual, norm and dropout.
 """
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -13,13 +14,23 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from qkvary.arch.attention import AttentionConfig, Initialization
-from qkvary.arch.networks import BlockConfig, Network, Positions, TokenNetwork
+from qkvary.arch.networks import Activation, BlockConfig, Network, Positions, TokenNetwork
 from qkvary.nn.attention import Attention, make_attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout, sinusoid
 from qkvary.nn.linear import apply
 from qkvary.nn.projections import RMSNormPlusOne
+
+_gelu_tanh = functools.partial(F.gelu, approximate="tanh")
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": _gelu_tanh,
+    "swiglu": F.silu,
+    "geglu-tanh": _gelu_tanh,
+}
+"""The function of each activation; with a gate, that of the gate."""
 
 
 class FeedForward(nn.Module):
@@ -36,15 +47,10 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Apply to every token."""
         inner = F.dropout(apply(self.up, x), self.config.inner_dropout, self.training)
+        activate = ACTIVATIONS[self.config.activation]
         if self.gate is not None:
-            return apply(self.down, self._activate(apply(self.gate, x)) * inner)
-        return apply(self.down, self._activate(inner))
-
-    def _activate(self, inner: Float[Tensor, "*batch d_ff"]) -> Float[Tensor, "*batch d_ff"]:
-        kind = self.config.activation
-        if kind in ("relu", "swiglu"):
-            return F.relu(inner) if kind == "relu" else F.silu(inner)
-        return F.gelu(inner, approximate="tanh" if kind.endswith("-tanh") else "none")
+            return apply(self.down, activate(apply(self.gate, x)) * inner)
+        return apply(self.down, activate(inner))
 
     def initialize(self, initializer: Initializer, init: Initialization) -> None:
         """Draw the matrices; under ``normal`` the last has its own deviation."""
@@ -94,19 +100,20 @@ class Block(nn.Module):
         kernel: str | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply both sublayers."""
-        if self.config.norm_placement == "stream":
+        placement, before = self.config.norm_placement, x
+        read = self.attention_input(x)
+        mixed = self.attention(read, layout=layout, cache=cache, kernel=kernel)
+        x = self.add_attention(read if placement == "stream" else x, mixed)
+        if placement.startswith("post"):
             x = self.attention_norm(x)
-            x = self.feed_forward_norm(self._attend(x, x, layout, cache, kernel))
-            return self._feed(x, x)
-        if self.config.norm_placement.startswith("post"):
-            x = self.attention_norm(self._attend(x, x, layout, cache, kernel))
-            return self.feed_forward_norm(self._feed(x, x))
-        before = x
-        x = self._attend(x, self.attention_input(x), layout, cache, kernel)
+            return self.feed_forward_norm(self.add_feed_forward(x, x))
+        if placement == "stream":
+            x = self.feed_forward_norm(x)
+            return self.add_feed_forward(x, x)
         read = before if self.config.parallel else x
-        if self.config.norm_placement != "output":
-            read = self.feed_forward_norm(read)
-        return self._feed(x, read)
+        return self.add_feed_forward(
+            x, read if placement == "output" else self.feed_forward_norm(read)
+        )
 
     def attention_input(
         self, x: Float[Tensor, "batch queries d_model"]
@@ -115,46 +122,31 @@ class Block(nn.Module):
         is_read_plain = self.config.norm_placement.startswith(("post", "output"))
         return x if is_read_plain else self.attention_norm(x)
 
-    def _attend(
-        self,
-        x: Tensor,
-        read: Tensor,
-        layout: Layout,
-        cache: LayerCache | None,
-        kernel: str | None,
-    ) -> Tensor:
-        mixed = self.attention(read, layout=layout, cache=cache, kernel=kernel)
-        norms = (self.attention_norm, self.attention_output_norm)
-        mixed = self._drop(self._norm_output(mixed, *norms))
+    def add_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """Return the sum of ``x`` and the output of attention, normed and dropped out."""
+        if self.attention_output_norm is not None:
+            mixed = self.attention_output_norm(mixed)
+        elif self.config.norm_placement == "output":
+            mixed = self.attention_norm(mixed)
+        mixed = F.dropout(mixed, self.config.dropout, self.training)
         return x + mixed if self.config.has_attention_skip else mixed
 
-    def _feed(self, x: Tensor, read: Tensor) -> Tensor:
-        change = self._feed_forward(read)
+    def add_feed_forward(self, x: Tensor, read: Tensor) -> Tensor:
+        """Return the sum of ``x`` and the feed-forward network of ``read``, likewise."""
+        change = self.feed_forward(read)
+        if self.feed_forward_output_norm is not None:
+            change = self.feed_forward_output_norm(change)
+        elif self.config.norm_placement == "output":
+            change = self.feed_forward_norm(change)
+        own = self.config.feed_forward_dropout
+        change = F.dropout(change, self.config.dropout if own is None else own, self.training)
         return x + change if self.config.has_feed_forward_skip else change
 
-    def _norm_output(self, change: Tensor, norm: nn.Module, own: nn.Module | None) -> Tensor:
-        if own is not None:
-            return own(change)
-        return norm(change) if self.config.norm_placement == "output" else change
 
-    def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.config.dropout, self.training)
+def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializer:
+    """Give the blocks of a network their first values; attention layers have their own ``init``.
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        own = self.config.feed_forward_dropout
-        rate = self.config.dropout if own is None else own
-        norms = (self.feed_forward_norm, self.feed_forward_output_norm)
-        return F.dropout(self._norm_output(self.feed_forward(x), *norms), rate, self.training)
-
-
-def initialize(network: nn.Module, init: Initialization, seed: int) -> None:
-    """Give every block of a network its first values, in place.
-
-    Args:
-        network: Built of the modules of this package. What is the network's own (embeddings and
-            head) it initializer itself.
-        init: For everything but the attention layers, which have their own.
-        seed: The same seed gives the same values.
+    Returns the initialiser of what is the network's own: embeddings and head.
     """
     for name, module in network.named_modules():
         match module:
@@ -166,6 +158,7 @@ def initialize(network: nn.Module, init: Initialization, seed: int) -> None:
                 module.reset_parameters()
             case _:
                 pass
+    return Initializer(seed, "")
 
 
 class Stack(nn.Module):
@@ -177,12 +170,7 @@ class Stack(nn.Module):
     """
 
     def __init__(self, config: Network, blocks: Iterable[Block] | None = None) -> None:
-        """Create the blocks.
-
-        Args:
-            config: The network.
-            blocks: The blocks, if they are not plain ones.
-        """
+        """Create the blocks, unless ``blocks`` gives other than plain ones."""
         super().__init__()
         own = config.layers[:1] if config.shared_blocks else config.layers
         layers = blocks or (Block(layer, config.block) for layer in own)
@@ -200,16 +188,12 @@ class Stack(nn.Module):
         cache: KVCache | None = None,
         kernel: str | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Apply all blocks.
-
-        Raises:
-            ValueError: for a call that a layer with a state cannot make; no cache is changed.
-        """
-        for block, layer in zip(self.layers, () if cache is None else cache.layers, strict=False):
-            if layer.state is not None:
+        """Apply all blocks, once no layer with a state refuses the call."""
+        caches = [None] * len(self.layers) if cache is None else cache.layers
+        for block, layer in zip(self.layers, caches, strict=True):
+            if layer is not None and layer.state is not None:
                 block.attention.check_state(layout)
-        for index, block in enumerate(self.layers):
-            layer = None if cache is None else cache.layers[index]
+        for block, layer in zip(self.layers, caches, strict=True):
             x = self._apply_block(block, x, layout=layout, cache=layer, kernel=kernel)
         return x if self.final_norm is None else self.final_norm(x)
 
@@ -251,9 +235,8 @@ def compile_blocks(network: nn.Module) -> None:
 
 def make_position_embedding(config: TokenNetwork, positions: Positions) -> nn.Parameter | None:
     """Return the table of learned positions, if the network has one."""
-    if positions != "learned":
-        return None
-    return nn.Parameter(torch.empty(config.max_tokens, config.d_model))
+    shape = (config.max_tokens, config.d_model)
+    return nn.Parameter(torch.empty(shape)) if positions == "learned" else None
 
 
 def add_positions(
@@ -269,12 +252,16 @@ def add_positions(
     return x if kind == "none" else x + sinusoid(tokens_at, x.shape[-1], x.dtype, kind)
 
 
-def check_length(config: TokenNetwork, *, cached: int, new: int) -> None:
-    """Check that the network has positions for a sequence.
+def make_layout(
+    config: TokenNetwork, tokens: Tensor, cached: int = 0, **others: Tensor | None
+) -> Layout:
+    """Return the layout of tokens after the cached ones, which must fit ``max_tokens``."""
+    check_length(config, cached=cached, new=tokens.shape[1])
+    return Layout(new_tokens=tokens.shape[1], cached_tokens=cached, device=tokens.device, **others)
 
-    Raises:
-        ValueError: if there are more than ``max_tokens``.
-    """
+
+def check_length(config: TokenNetwork, *, cached: int, new: int) -> None:
+    """Check that a sequence has at most ``max_tokens``."""
     if cached + new > config.max_tokens:
         raise ValueError(
             f"expected at most {config.max_tokens} tokens, got {cached} cached and {new} new"

@@ -6,10 +6,11 @@ window stores the tokens that later ones can still see, and a layer with a linea
 alone. The caller chooses layout and storage; only quantised storage changes results.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
@@ -41,17 +42,7 @@ class LayerCache:
         max_tokens: int | None = None,
         options: CacheOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """Create an empty cache.
-
-        Args:
-            config: The layer.
-            max_tokens: The maximum number of tokens seen, stored or not.
-            options: Layout and storage of the entries.
-
-        Raises:
-            ValueError: for preallocated storage without ``max_tokens``, blocks that a window would
-                cut, or no ``max_tokens`` where positions depend on the length of the text.
-        """
+        """Create an empty cache; with ``max_tokens``, for at most so many tokens, stored or not."""
         reach = config.variant.reach
         if config.turns_by_length and max_tokens is None:
             raise ValueError(
@@ -70,6 +61,10 @@ class LayerCache:
         self._length = 0
         self._rows: int | None = None
         self._stores: dict[str, TokenStore] = {}
+        self._make_store = functools.partial(
+            make_store, self.options, max_tokens=max_tokens, max_kept=self._max_kept
+        )
+        # Options that do not fit are refused before the first token.
         self._make_store()
 
     @property
@@ -93,19 +88,10 @@ class LayerCache:
 
         Keeps only tokens that a later one can see: with a window, the first of many new tokens are
         returned but not kept.
-
-        Args:
-            new: The entries of the new tokens, by their names in the layout.
-
-        Raises:
-            ValueError: if the tokens do not fit ``max_tokens`` or are of another batch size.
         """
         first = next(iter(new.values()))
-        if self._rows is not None and first.shape[0] != self._rows:
-            raise ValueError(f"expected a batch of {self._rows} as stored, got {first.shape[0]}")
-        total = self._length + first.shape[2]
-        if self.max_tokens is not None and total > self.max_tokens:
-            raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
+        rows, tokens = first.shape[0], first.shape[2]
+        self._check_room(tokens, rows)
         if self.options.is_quantized and first.device.type == "cpu":
             # On other devices every layer would wait; there the logits show numbers that are not
             # finite. Checked before anything is stored, so that a refused call does not change the
@@ -113,11 +99,18 @@ class LayerCache:
             check_finite(new.values())
         joined: dict[str, Tensor] = dict(new)
         for name, entries in new.items() if self.state is None else ():
-            store = self._stores.get(name) or self._make_store()
-            self._stores[name] = store
-            joined[name] = store.append(entries, self._max_kept)
-        self._length, self._rows = total, first.shape[0]
+            if name not in self._stores:
+                self._stores[name] = self._make_store()
+            joined[name] = self._stores[name].append(entries, self._max_kept)
+        self._length, self._rows = self._length + tokens, rows
         return joined
+
+    def _check_room(self, tokens: int, rows: int) -> None:
+        if self._rows is not None and rows != self._rows:
+            raise ValueError(f"expected a batch of {self._rows} as stored, got {rows}")
+        total = self._length + tokens
+        if self.max_tokens is not None and total > self.max_tokens:
+            raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
 
     def read(self) -> dict[str, Tensor]:
         """Return everything stored; empty before the first token."""
@@ -125,28 +118,15 @@ class LayerCache:
         return {name: entries for name, entries in stored.items() if entries is not None}
 
     def claim(self, tokens: int, rows: int) -> dict[str, Claimed]:
-        """Return buffers for new tokens; the caller fills them and then calls ``commit``.
+        """Return memory for new tokens; the caller fills it and then calls ``commit``.
 
-        Args:
-            tokens: The number of new tokens.
-            rows: The batch size.
-
-        Returns:
-            For each name in the layout the whole buffer, [batch, heads, capacity, width], whose
-            first ``length`` tokens are used, or codes with the newest tokens. Nothing for a layer
-            with a state, which the caller replaces.
-
-        Raises:
-            ValueError: if tensors grow, or the storage is still empty, of another batch size, cut
-                into a block, or has no room for them.
+        For each name in the layout it is the whole buffer, [batch, heads, capacity, width], whose
+        first ``length`` tokens are used, or codes with the newest tokens. A layer with a state has
+        none: the caller replaces the state.
         """
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty one")
-        if rows != self._rows:
-            raise ValueError(f"expected a batch of {self._rows} as stored, got {rows}")
-        total = self._length + tokens
-        if self.max_tokens is not None and total > self.max_tokens:
-            raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
+        self._check_room(tokens, rows)
         return {name: store.claim(tokens) for name, store in self._claimable().items()}
 
     def commit(self, tokens: int) -> None:
@@ -165,15 +145,8 @@ class LayerCache:
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
         """Return a cache over the first tokens of the same memory; all but one count as seen.
 
-        A new token is written at the slot ``place``, any number of times, and all tokens are
-        returned.
-
-        Args:
-            tokens: The tokens that are read.
-            place: One number, on the device of the cache.
-
-        Raises:
-            ValueError: if tokens have no fixed place in memory, or there are fewer places.
+        A new token is written at the slot ``place``, one number on the device of the cache, any
+        number of times, and all tokens are returned.
         """
         if not self.has_fixed_memory:
             raise ValueError("expected a preallocated cache without a window that has seen a token")
@@ -197,12 +170,7 @@ class LayerCache:
         return stays and not self.options.is_quantized
 
     def crop(self, tokens: int) -> None:
-        """Remove all but the first ``tokens`` of the tokens seen.
-
-        Raises:
-            ValueError: if a later token would see some that a window has dropped already, or only
-                some of the tokens of a state were to be removed.
-        """
+        """Remove all but the first ``tokens`` of the tokens seen."""
         self.check_crop(tokens)
         if self.state is not None and tokens == 0:
             self.state.clear()
@@ -211,11 +179,7 @@ class LayerCache:
         self._length = tokens
 
     def check_crop(self, tokens: int) -> None:
-        """Raise the errors of ``crop`` without changing anything.
-
-        Raises:
-            ValueError: as ``crop``.
-        """
+        """Raise the errors of ``crop`` without changing anything."""
         if not 0 <= tokens <= self._length:
             raise ValueError(f"expected 0 to {self._length} tokens to crop to, got {tokens}")
         dropped = self._length - tokens
@@ -247,31 +211,10 @@ class LayerCache:
         self._length, self._rows = 0, None
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``, as a beam search needs.
-
-        Args:
-            rows: Row numbers of the current batch, one for each new row.
-        """
+        """Replace row i by row ``rows[i]``, as a beam search needs."""
         for store in (*self._stores.values(), *filter(None, (self.state,))):
             store.reorder(rows)
         self._rows = None if self._rows is None else rows.shape[0]
-
-    def _make_store(self) -> TokenStore:
-        return make_store(self.options, max_tokens=self.max_tokens, max_kept=self._max_kept)
-
-
-def blank_padding(
-    new: Parts, real: Bool[Tensor, "batch tokens"]
-) -> dict[str, Float[Tensor, "batch _ tokens _"]]:
-    """Replace padding by zeros, so that it does not affect a quantisation scale.
-
-    Args:
-        new: Entries of new tokens.
-        real: False where one is padding.
-    """
-    # Not a product, because padding may hold infinities.
-    hidden = ~real[:, None, :, None]
-    return {name: entries.masked_fill(hidden, 0.0) for name, entries in new.items()}
 
 
 class KVCache:

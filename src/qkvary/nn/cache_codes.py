@@ -32,30 +32,13 @@ def describe_infinite(what: str) -> str:
 
 
 def check_finite(numbers: Iterable[Tensor], what: str = CACHED) -> None:
-    """Check that numbers can be quantised.
-
-    Args:
-        numbers: The numbers to quantise.
-        what: The name of the numbers in messages.
-
-    Raises:
-        ValueError: for NaN, infinity, or numbers that 32 bits may not hold once they are rotated.
-    """
+    """Check that no number is NaN, infinite, or too large for 32 bits once it is rotated."""
     if not all(bool((tensor.abs() < LIMIT).all()) for tensor in numbers):
         raise ValueError(describe_infinite(what))
 
 
-def most_code(bits: int) -> int:
-    """Return the largest code for a number of bits."""
-    return 2 ** (bits - 1) - 1
-
-
 def quantize_tokens(entries: Entries, bits: int, group: int) -> tuple[Codes, Scales]:
-    """Quantise entries with a scale for each group of channels of each token.
-
-    Returns:
-        Packed codes, and scales [batch, heads, tokens, groups].
-    """
+    """Return packed codes, and scales [batch, heads, tokens, groups] for groups of channels."""
     width = entries.shape[3]
     padding = -width % group
     exact = torch.nn.functional.pad(_exact(entries), (0, padding)).unflatten(-1, (-1, group))
@@ -65,11 +48,7 @@ def quantize_tokens(entries: Entries, bits: int, group: int) -> tuple[Codes, Sca
 
 
 def quantize_blocks(entries: Entries, bits: int, block: int) -> tuple[Codes, Scales]:
-    """Quantise entries with a scale for each channel of every ``block`` tokens.
-
-    Returns:
-        Packed codes, and scales [batch, heads, blocks, width].
-    """
+    """Return packed codes, and scales [batch, heads, blocks, width] for blocks of tokens."""
     exact = _exact(entries).unflatten(2, (-1, block))
     scales = _scales(exact.abs().amax(dim=3), bits)
     return pack(_round(exact, scales[:, :, :, None]).flatten(2, 3), bits), scales
@@ -93,12 +72,7 @@ def dequantize_blocks(
 ) -> Entries:
     """Decode codes with a scale for each channel of a run of tokens into ``out``.
 
-    Args:
-        codes: The codes of all tokens.
-        scales: [batch, heads, runs, width].
-        bits: The bits of a code.
-        runs: Tokens of each run, in order.
-        out: The tensor to write the entries to.
+    ``runs`` are the tokens of each run, in order; scales are [batch, heads, runs, width].
     """
     out.copy_(unpack(codes, bits, out.shape[3]))
     token = row = 0
@@ -193,7 +167,7 @@ def _exact(entries: Tensor) -> Tensor:
 
 
 def _scales(most: Tensor, bits: int) -> Float[Tensor, "..."]:
-    exact = most / most_code(bits)
+    exact = most / (2 ** (bits - 1) - 1)
     scales = exact.float()
     # Rounded up, because a smaller scale would clip the largest number.
     above = torch.nextafter(scales, scales.new_full((), math.inf))

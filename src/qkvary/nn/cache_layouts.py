@@ -5,131 +5,91 @@ only ``split`` stores the key and value made from it. Knows sources and rotation
 storage nor the softmax.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
-from qkvary.nn.cache import LayerCache, blank_padding
+from qkvary.nn.cache import LayerCache
 from qkvary.nn.layout import Layout, Rotation
-from qkvary.nn.projections import LowRank, RoleMaker, Roles, split_heads
-from qkvary.nn.projections import Sources as Parts
-
-MakeRotation = Callable[[], Rotation | None]
-"""Makes the rotation of all stored keys; ``None`` for layers without rotation."""
+from qkvary.nn.projections import LowRank, RoleMaker, Roles, Sources, split_heads
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTokens:
-    """The new tokens of a call, as a layer sees them."""
+def store_tokens(
+    maker: RoleMaker,
+    cache: LayerCache,
+    layout: Layout,
+    x: Float[Tensor, "batch tokens d_model"],
+    sources: Sources,
+    rotation: Rotation | None,
+) -> dict[str, Tensor]:
+    """Store the new tokens, and return what is stored of all tokens, by its names in the layout.
 
-    x: Tensor
-    """The layer's input, [batch, tokens, d_model]."""
-    sources: Parts
-    """The sources of the layer's roles as the cache stores them: cut into heads, before
-    rotation."""
-    rotation: Rotation | None
-    """The rotation at the positions of the tokens; ``None`` if nothing is rotated."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceCodec:
-    """Distinct sources before rotation (P1 of a K=V layer; exact in every dtype).
-
-    With latents, a low-rank source is stored as ``x A^T``, and ``B`` is applied whenever it is
-    read. It is not absorbed: query and output are unchanged.
+    ``x`` is the input that their key and value are made of, ``sources`` are normalised, and
+    ``rotation`` is at their positions.
     """
+    entries = _write(maker, cache.options.layout, x, sources, rotation)
+    if cache.options.scales == "channel" and layout.attention_mask is not None:
+        # Padding would affect a quantisation scale. Not a product, because it may be infinite.
+        hidden = ~layout.attention_mask[:, layout.num_keys - x.shape[1] :][:, None, :, None]
+        entries = {name: part.masked_fill(hidden, 0.0) for name, part in entries.items()}
+    return cache.append(entries)
 
-    maker: RoleMaker
-    has_latents: bool
 
-    def write(self, new: NewTokens, /) -> Parts:
-        """Return the sources; latents have one head."""
-        maker = self.maker
+def _write(
+    maker: RoleMaker, layout: CacheLayout, x: Tensor, sources: Sources, rotation: Rotation | None
+) -> Sources:
+    """Return the entries of new tokens; the layer input and latents have one head."""
+    config, sharing = maker.config, maker.config.variant.sharing
+    if layout == "input":
+        return {IDENTITY: x[:, None]}
+    if layout in ("sources", "latent"):
+        latents = _latents(maker, layout)
         return {
-            source: self._low_rank(source).project_down(new.x)[:, None]
-            if self._is_latent(source)
-            else new.sources[source]
-            for source in maker.config.variant.cached
+            source: latents[source].project_down(x)[:, None]
+            if source in latents
+            else sources[source]
+            for source in config.variant.cached
         }
-
-    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
-        """Expand latents and rotate the keys."""
-        config, maker = self.maker.config, self.maker
-        sources = dict(stored)
-        latents: list[Source] = [*filter(self._is_latent, config.variant.cached)]
-        for source in latents:
-            flat = self._low_rank(source).project_up(stored[source].squeeze(1))
-            sources[source] = split_heads(flat, config.heads(source))
-        return maker.rotate(maker.normalise(sources, latents), make_rotation())
-
-    def _is_latent(self, source: Source) -> bool:
-        return self.has_latents and self.maker.config.latent(source) is not None
-
-    def _low_rank(self, source: Source) -> LowRank:
-        projection = self.maker.projections[source]
-        if not isinstance(projection, LowRank):
-            # All bad input is a ValueError.
-            raise ValueError(  # noqa: TRY004
-                f"expected a low-rank projection {source} for a cache of latents, got "
-                f"{type(projection).__name__}; choose another layout of the cache"
-            )
-        return projection
+    key, value, rope = roles = maker.rotate(sources, rotation)
+    if layout == "split":
+        key, value, rope = maker.expand(roles)
+    elif needs_slice(config):
+        return {"value": value, "slice": key[..., -config.rotated_channels :]}
+    is_shared = layout == "rotated" and sharing.key == sharing.value
+    parts = {"key": key} if is_shared else {"key": key, "value": value}
+    return parts if rope is None else {**parts, KEY_ROPE: rope}
 
 
-@dataclass(frozen=True, slots=True)
-class RoleCodec:
-    """Stores the tensors that the softmax reads: each once, or key and value separately.
+def read_roles(
+    maker: RoleMaker,
+    layout: CacheLayout,
+    stored: Mapping[str, Tensor],
+    make_rotation: Callable[[], Rotation | None],
+) -> Roles:
+    """Return key and value of all tokens from what a layout stores of them.
 
-    A latent is stored once; key and value made from it are stored separately.
+    Low-rank sources are not absorbed: query and output are unchanged. ``make_rotation`` makes the
+    rotation of all stored keys, for the layouts that store them before it.
     """
-
-    maker: RoleMaker
-    is_split: bool
-
-    def write(self, new: NewTokens, /) -> Parts:
-        """Return the rotated key, and the value if it is another tensor."""
-        config, sharing = self.maker.config, self.maker.config.variant.sharing
-        roles = self.maker.rotate(new.sources, new.rotation)
-        key, value, rope = self.maker.expand(roles) if self.is_split else roles
-        if not self.is_split and needs_slice(config):
-            return {"value": value, "slice": key[..., -config.rotated_channels :]}
-        is_shared = not self.is_split and sharing.key == sharing.value
-        parts = {"key": key} if is_shared else {"key": key, "value": value}
-        return parts if rope is None else {**parts, KEY_ROPE: rope}
-
-    def read(self, stored: Parts, _: MakeRotation, /) -> Roles:
-        """Return the entries, joining a key that is stored in parts."""
-        if "slice" in stored:
-            value, rotated = stored["value"], stored["slice"]
-            still = value[..., : value.shape[-1] - rotated.shape[-1]]
-            return Roles(torch.cat((still, rotated), dim=-1), value)
-        return Roles(stored["key"], stored.get("value", stored["key"]), stored.get(KEY_ROPE))
-
-
-@dataclass(frozen=True, slots=True)
-class InputCodec:
-    """Stores the layer input, and projects it again whenever the cache is read."""
-
-    maker: RoleMaker
-
-    def write(self, new: NewTokens, /) -> Parts:
-        """Return the input, as one head."""
-        return {IDENTITY: new.x[:, None]}
-
-    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
-        """Project and rotate again."""
-        maker = self.maker
-        return maker.rotate(maker.make_stored(stored[IDENTITY].squeeze(1)), make_rotation())
-
-
-CacheLayoutCodec = SourceCodec | RoleCodec | InputCodec
-"""Turns new tokens into entries, each [batch, heads, tokens, width], and entries back into what the
-layer reads."""
+    if layout == "input":
+        sources = maker.project(stored[IDENTITY].squeeze(1), maker.config.variant.cached)
+        return maker.rotate(maker.normalise(sources), make_rotation())
+    if layout in ("sources", "latent"):
+        expanded: dict[str, Tensor] = {}
+        for source, projection in _latents(maker, layout).items():
+            flat = projection.project_up(stored[source].squeeze(1))
+            expanded[source] = split_heads(flat, maker.config.heads(source))
+        return maker.rotate({**stored, **maker.normalise(expanded)}, make_rotation())
+    if "slice" in stored:
+        value, rotated = stored["value"], stored["slice"]
+        still = value[..., : value.shape[-1] - rotated.shape[-1]]
+        return Roles(torch.cat((still, rotated), dim=-1), value)
+    return Roles(stored["key"], stored.get("value", stored["key"]), stored.get(KEY_ROPE))
 
 
 def needs_slice(config: AttentionConfig) -> bool:
@@ -139,24 +99,18 @@ def needs_slice(config: AttentionConfig) -> bool:
     return turned and sharing.key == sharing.value and config.position.value_rope == "none"
 
 
-def make_codec(layout: CacheLayout, maker: RoleMaker) -> CacheLayoutCodec:
-    """Return the codec of a layout, which writes and reads a layer's entries."""
-    if layout == "input":
-        return InputCodec(maker)
-    if layout in ("sources", "latent"):
-        return SourceCodec(maker, has_latents=layout == "latent")
-    return RoleCodec(maker, is_split=layout == "split")
-
-
-def store_roles(
-    new: NewTokens,
-    cache: LayerCache,
-    layout: Layout,
-    codec: CacheLayoutCodec,
-    make_rotation: MakeRotation,
-) -> Roles:
-    """Store the new tokens, and return key and value of all tokens, in a layout."""
-    entries, count = codec.write(new), new.x.shape[1]
-    if cache.options.scales == "channel" and layout.attention_mask is not None:
-        entries = blank_padding(entries, layout.attention_mask[:, layout.num_keys - count :])
-    return codec.read(cache.append(entries), make_rotation)
+def _latents(maker: RoleMaker, layout: CacheLayout) -> dict[Source, LowRank]:
+    """Return the low-rank projections whose inner channels the layout stores."""
+    latents: dict[Source, LowRank] = {}
+    for source in maker.config.variant.cached if layout == "latent" else ():
+        if maker.config.latent(source) is None:
+            continue
+        projection = maker.projections[source]
+        if not isinstance(projection, LowRank):
+            # All bad input is a ValueError.
+            raise ValueError(  # noqa: TRY004
+                f"expected a low-rank projection {source} for a cache of latents, got "
+                f"{type(projection).__name__}; choose another layout of the cache"
+            )
+        latents[source] = projection
+    return latents

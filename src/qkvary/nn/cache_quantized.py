@@ -36,7 +36,6 @@ class ClaimedCodes(NamedTuple):
     closing: int
     """How many of ``newest``, from the first, are to be quantised once the new ones are written."""
     bits: int
-    """Bits per code."""
     group: int
     """Number of channels that share a scale."""
     block: int
@@ -54,11 +53,7 @@ class TokenRing:
     """Rows in a ring: appending moves no other row, and dropping the oldest leaves no gap."""
 
     def __init__(self, most: int | None) -> None:
-        """Start empty.
-
-        Args:
-            most: Rows to allocate at once, since there may be so many; ``None`` to grow.
-        """
+        """Start empty; allocate ``most`` rows at once, or grow."""
         self.num_tokens = 0
         self._most = most
         self._start = 0
@@ -87,14 +82,7 @@ class TokenRing:
         self.num_tokens += count
 
     def claim(self, new: Rows) -> Rows:
-        """Return all rows and, after them, room for new ones, which are not counted yet.
-
-        Args:
-            new: Rows of the same form.
-
-        Raises:
-            ValueError: if rows are not in their order in memory.
-        """
+        """Return all rows and, after them, room for new ones like these, not counted yet."""
         if self._buffer is None and not new.shape[2]:
             return new
         buffer = self._make_room(new)
@@ -151,16 +139,12 @@ class QuantizedStore:
     leaves the last ``residual``. Scales by ``channel``: one for each channel of each head over a
     block of tokens, counted from the first token seen; a block is quantised when it is full and
     none of it is in the last ``residual``. Either way codes depend on the entries alone and never
-    change, however many tokens arrive later or at once. With ``rotate`` the channels of an entry
-    are mixed by a fixed orthogonal matrix before they are quantised, and mixed back when they are
-    read.
+    change, however many tokens arrive later or at once.
 
-    ``append`` returns the entries as stored afterwards, so the first of many new tokens may read
-    others already rounded. With a ``residual`` the output for a text therefore depends on how the
-    text was cut into calls, by no more than rounding. Cropping inside a block keeps the codes and
-    scales of the remaining tokens; later tokens get a new scale up to the end of the block. Padding
-    counts as tokens. The caller appends it as zeros, so that it does not affect the scales. No
-    gradient passes.
+    ``append`` returns the entries as stored afterwards, so with a ``residual`` the output for a
+    text depends, by rounding, on how the text was cut into calls. Cropping inside a block keeps the
+    codes and scales of the remaining tokens; later tokens get a new scale up to the end of the
+    block.
     """
 
     def __init__(
@@ -170,16 +154,7 @@ class QuantizedStore:
         max_tokens: int | None = None,
         max_kept: int | None = None,
     ) -> None:
-        """Start empty.
-
-        Args:
-            options: Bits, scales and the number of tokens kept unquantised.
-            max_tokens: The most that will be seen: memory for their codes is taken at once.
-            max_kept: The most that a window keeps.
-
-        Raises:
-            ValueError: where a window would drop tokens before their block is full.
-        """
+        """Start empty, for at most so many tokens seen and kept, if they are known."""
         if options.bits is None:
             raise ValueError(f"expected quantised storage, got {options.storage!r}")
         self.options, self.bits, self.residual = options, options.bits, options.residual
@@ -190,7 +165,11 @@ class QuantizedStore:
                 f"expected blocks and residual that fit a window of {max_kept + 1} tokens, got "
                 f"blocks of {self.block} and a residual of {self.residual}"
             )
-        most = self._count_most(max_tokens, max_kept)
+        most = None
+        if max_tokens is not None:
+            most = max(0, max_tokens - self.residual) // self.block * self.block
+        if most is not None and max_kept is not None:
+            most = min(most, max(0, max_kept - self.residual))
         self._codes = TokenRing(most)
         self._scales = TokenRing(None if most is None else -(-most // self.block))
         self._newest: Tensor | None = None
@@ -239,21 +218,18 @@ class QuantizedStore:
         if closing:
             codes, scales, runs = self._encode(waiting[:, :, :closing], self._seen - count)
             self._decode(codes, scales, runs, whole[:, :, coded : coded + closing])
-            self._add(codes, scales, runs, skipped=min(dropped, closing))
+            # A window has dropped some of them already.
+            skipped = min(dropped, closing)
+            self._codes.append(codes[:, :, skipped:])
+            self._scales.append(scales[:, :, self._cut(runs, skipped) :])
+            self._runs += runs
         rest = waiting[:, :, closing + max(0, dropped - closing) :]
         # A copy, so that it does not keep the whole output of the projections alive.
         self._newest = rest.clone() if rest.shape[2] else None
         return whole
 
     def claim(self, tokens: int) -> ClaimedCodes:
-        """Return memory for new tokens, which the caller writes and quantises before ``commit``.
-
-        Args:
-            tokens: Number of new tokens.
-
-        Raises:
-            ValueError: if nothing was stored yet, channels are mixed, or a crop has cut a block.
-        """
+        """Return memory for new tokens, which the caller writes and quantises before ``commit``."""
         if self._none is None:
             raise ValueError("expected a store that has seen a token, got an empty one")
         coded = self._codes.num_tokens
@@ -283,11 +259,10 @@ class QuantizedStore:
 
     def commit(self, tokens: int) -> None:
         """Count the claimed tokens; the caller has quantised those that are due."""
-        claimed = self._claimed
+        claimed, self._claimed = self._claimed, None
         if claimed is None:
             raise RuntimeError("expected tokens that were claimed")
         closing, blocks = claimed.closing, claimed.closing // self.block
-        self._claimed = None
         self._seen += tokens
         self._codes.num_tokens += closing
         self._scales.num_tokens += blocks
@@ -319,13 +294,6 @@ class QuantizedStore:
     def _plain(self) -> int:
         return 0 if self._newest is None else self._newest.shape[2]
 
-    def _count_most(self, max_tokens: int | None, max_kept: int | None) -> int | None:
-        """Return the maximum number of codes held at a time; ``None`` if not limited."""
-        if max_tokens is None:
-            return None
-        seen = max(0, max_tokens - self.residual) // self.block * self.block
-        return seen if max_kept is None else min(seen, max(0, max_kept - self.residual))
-
     def _count_closing(self, seen: int, waiting: int) -> int:
         """Return how many unquantised tokens to quantise once this many were seen."""
         end = max(0, seen - self.residual) // self.block * self.block
@@ -334,9 +302,7 @@ class QuantizedStore:
     def _encode(self, entries: Entries, first: int) -> tuple[Codes, Scales, list[int]]:
         """Return codes, scales, and for blocks the number of tokens that each row of scales covers.
 
-        Args:
-            entries: To be quantised.
-            first: The number of tokens seen before them.
+        ``first`` is the number of tokens seen before the entries.
         """
         mixed = rotate(entries) if self.options.rotate else entries
         if self.options.scales == "token":
@@ -363,12 +329,6 @@ class QuantizedStore:
             dequantize_blocks(codes, scales, self.bits, runs, found)
         if not fits:
             target.copy_(rotate_back(found) if self.options.rotate else found)
-
-    def _add(self, codes: Codes, scales: Scales, runs: list[int], *, skipped: int) -> None:
-        """Add all but the first ``skipped`` codes, which a window has dropped already."""
-        self._codes.append(codes[:, :, skipped:])
-        self._scales.append(scales[:, :, self._cut(runs, skipped) :])
-        self._runs += runs
 
     def _cut(self, runs: list[int], tokens: int, *, newest: bool = False) -> int:
         """Remove tokens from one end of runs; return the number of rows of scales to remove."""

@@ -33,11 +33,7 @@ class GrowingStore:
         return self._stored
 
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens and drop all but the last ``max_kept``.
-
-        Returns:
-            The tokens stored before and all new ones.
-        """
+        """Store new tokens and return all; drop all but the last ``max_kept`` afterwards."""
         parts = (new,) if self._stored is None else (self._stored, new)
         # cat copies, so that it does not keep the whole output of the projections alive.
         joined = torch.cat(parts, dim=2).contiguous()
@@ -63,11 +59,7 @@ class PreallocatedStore(GrowingStore):
     """
 
     def __init__(self, capacity: int) -> None:
-        """Start without a buffer.
-
-        Args:
-            capacity: Tokens that the buffer will hold.
-        """
+        """Start without a buffer; later it has room for ``capacity`` tokens."""
         super().__init__()
         self.capacity = capacity
         self._num_tokens = 0
@@ -82,11 +74,7 @@ class PreallocatedStore(GrowingStore):
         return None if self._stored is None else self._stored[:, :, : self._num_tokens]
 
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens; see :class:`GrowingStore`.
-
-        Raises:
-            ValueError: if they do not fit and none may be dropped.
-        """
+        """Store new tokens; see :class:`GrowingStore`."""
         buffer = self._stored
         if buffer is None or (self._num_tokens == 0 and not _is_like(buffer, new)):
             batch, heads, _, width = new.shape
@@ -104,26 +92,14 @@ class PreallocatedStore(GrowingStore):
         return joined
 
     def view(self, tokens: int, place: Tensor) -> "PlacedStore":
-        """Return a store over the first tokens of the same memory.
-
-        Args:
-            tokens: The tokens that are read.
-            place: Where the next token is written, one number on the device.
-
-        Raises:
-            ValueError: if nothing was stored yet, or the memory has fewer.
-        """
+        """Return a store over the first tokens of the same memory, to be written at ``place``."""
         if self._stored is None or tokens > self.capacity:
             room = 0 if self._stored is None else self.capacity
             raise ValueError(f"expected a view of at most {room} tokens, got {tokens}")
         return PlacedStore(self._stored[:, :, :tokens], place)
 
     def claim(self, tokens: int) -> Joined:
-        """Return the buffer; the caller writes new tokens into it before ``commit``.
-
-        Raises:
-            ValueError: if nothing was stored yet or the tokens do not fit.
-        """
+        """Return the buffer; the caller writes new tokens into it before ``commit``."""
         if self._stored is None or self._num_tokens + tokens > self.capacity:
             room = 0 if self._stored is None else self.capacity - self._num_tokens
             raise ValueError(f"expected at most {room} tokens to write, got {tokens}")
@@ -209,17 +185,7 @@ class StateStore:
 def make_store(
     options: CacheOptions, *, max_tokens: int | None, max_kept: int | None
 ) -> TokenStore:
-    """Return the store that the options name.
-
-    Args:
-        options: The storage of entries.
-        max_tokens: The maximum number of tokens seen, if it is known.
-        max_kept: The maximum number of tokens that a window keeps, if the layer has one.
-
-    Raises:
-        ValueError: for a preallocated store without a number of tokens, or blocks that a window
-            would cut.
-    """
+    """Return the store that the options name, for at most so many tokens seen and kept."""
     if options.storage == "growing":
         return GrowingStore()
     if options.is_quantized:

@@ -6,8 +6,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig
-from qkvary.nn.blocks import Stack, add_positions, check_length, initialize, make_position_embedding
-from qkvary.nn.initializer import Initializer
+from qkvary.nn.blocks import Stack, add_positions, initialize, make_layout, make_position_embedding
 from qkvary.nn.layout import Layout
 
 
@@ -22,12 +21,7 @@ class Encoder(nn.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, seed: int = 0) -> None:
-        """Build and initialise.
-
-        Args:
-            config: The network.
-            seed: The seed of the initial values.
-        """
+        """Build the network and draw its initial values from a seed."""
         super().__init__()
         self.config = config
         d_model = config.d_model
@@ -58,7 +52,11 @@ class Encoder(nn.Module):
         hidden = self.features(tokens, attention_mask=attention_mask)
         if self.config.pooling == "none":
             return self.head(hidden)
-        return self.head(_mean(hidden, attention_mask))
+        if attention_mask is None:
+            return self.head(hidden.mean(dim=1))
+        weights = attention_mask.to(hidden.dtype)[..., None]
+        # Not a product, because padding may hold numbers that are not finite.
+        return self.head(hidden.masked_fill(weights == 0, 0.0).sum(dim=1) / weights.sum(dim=1))
 
     def features(
         self,
@@ -67,7 +65,7 @@ class Encoder(nn.Module):
         attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
         """Return the last hidden states."""
-        layout = self._layout(tokens, attention_mask)
+        layout = make_layout(self.config, tokens, attention_mask=attention_mask)
         return self.stack(self._embed(tokens, layout), layout=layout)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch classes"]:
@@ -79,14 +77,8 @@ class Encoder(nn.Module):
         self, tokens: Int[Tensor, "batch tokens"] | Float[Tensor, "batch tokens vocabulary"]
     ) -> Float[Tensor, "batch layers heads tokens tokens"]:
         """Return the attention probabilities of every layer, without dropout."""
-        layout = self._layout(tokens, None)
+        layout = make_layout(self.config, tokens)
         return self.stack.attention_maps(self._embed(tokens, layout), layout=layout)
-
-    def _layout(self, tokens: Tensor, attention_mask: Tensor | None) -> Layout:
-        check_length(self.config, cached=0, new=tokens.shape[1])
-        return Layout(
-            new_tokens=tokens.shape[1], device=tokens.device, attention_mask=attention_mask
-        )
 
     def _embed(self, tokens: Tensor, layout: Layout) -> Tensor:
         dropout = self.config.input_dropout
@@ -104,11 +96,11 @@ class Encoder(nn.Module):
         return add_positions(x, layout.query_positions, kind=kind, table=table)
 
     def _initialize(self, seed: int) -> None:
-        init, initializer = self.config.init, Initializer(seed, "")
-        initialize(self, init, seed)
+        init = self.config.init
+        initializer = initialize(self, init, seed)
         vocabulary, d_model = self.embedding.shape
         if init.embedding_std is not None:
-            initializer.normal("embedding", self.embedding, init.embedding_std)
+            initializer.draw("embedding", self.embedding, std=init.embedding_std)
         else:
             # The embedding is a linear layer on one-hot tokens, and initialised like one.
             std = init.weight_std(vocabulary, d_model)
@@ -118,12 +110,3 @@ class Encoder(nn.Module):
             initializer.table("position_embedding", self.position_embedding, init)
         initializer.linear("head_in", self.head_in, init)
         initializer.linear("head_out", self.head_out, init)
-
-
-def _mean(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return the mean over the real tokens, ``[batch, d_model]``."""
-    if attention_mask is None:
-        return hidden.mean(dim=1)
-    weights = attention_mask.to(hidden.dtype)[..., None]
-    # Not a product, because padding may hold numbers that are not finite.
-    return hidden.masked_fill(weights == 0, 0.0).sum(dim=1) / weights.sum(dim=1)

@@ -17,18 +17,16 @@ from qkvary.nn.blocks import (
     Block,
     Stack,
     add_positions,
-    check_length,
     initialize,
+    make_layout,
     make_norm,
     make_position_embedding,
 )
 from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache, LayerCache
-from qkvary.nn.fused_loss import linear_token_losses
-from qkvary.nn.initializer import Initializer
+from qkvary.nn.fused_loss import linear_token_losses, smoothed_loss_sum
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import linear
 from qkvary.nn.projections import Heads
-from qkvary.nn.smoothed_loss import smoothed_loss_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +143,21 @@ class DecoderBlock(Block):
         memory: Memory | None = None,
         cross_cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Apply the sublayers.
-
-        Args:
-            x: The tokens of the target.
-            layout: Their positions and masks.
-            cache: The cache of self-attention.
-            kernel: The kernel for few new tokens over it; by default that of its options.
-            memory: The input of cross attention, which is skipped without it.
-            cross_cache: The cache of cross attention.
-        """
-        x = self._attend(x, self.attention_norm(x), layout, cache, kernel)
+        """Apply the sublayers; cross attention is skipped without a memory."""
+        read = self.attention_norm(x)
+        mixed = self.attention(read, layout=layout, cache=cache, kernel=kernel)
+        x = self.add_attention(x, mixed)
         if memory is not None:
-            query = self.cross_norm(x)
-            x = x + self._drop(
-                self.cross(query, memory=memory.states, layout=memory.layout, cache=cross_cache)
+            x = self.add_attention(
+                x,
+                self.cross(
+                    self.cross_norm(x),
+                    memory=memory.states,
+                    layout=memory.layout,
+                    cache=cross_cache,
+                ),
             )
-        return x + self._feed_forward(self.feed_forward_norm(x))
+        return self.add_feed_forward(x, self.feed_forward_norm(x))
 
 
 class DecoderStack(Stack):
@@ -230,12 +226,7 @@ class EncoderDecoder(nn.Module):
     """
 
     def __init__(self, config: EncoderDecoderConfig, *, seed: int = 0) -> None:
-        """Build and initialise.
-
-        Args:
-            config: The network.
-            seed: The seed of the initial values.
-        """
+        """Build the network and draw its initial values from a seed."""
         super().__init__()
         self.config = config
         d_model = config.d_model
@@ -262,19 +253,9 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
         """Return the logits of the next token at every token; with targets, the loss.
 
-        Args:
-            tokens: As in ``features``.
-            source: As in ``features``.
-            targets: The right next token at each position; -100 for none. With them the
-                answer is the sum of the losses in nats.
-            smoothing: Probability that the targets leave to other tokens
-                (:func:`smoothed_loss_sum`).
-            cache: As in ``features``.
-            kernel: As in ``features``.
-            attention_mask: As in ``features``.
-
-        Raises:
-            ValueError: as ``features``.
+        ``targets`` are the right next tokens, -100 for none; with them the answer is the sum of the
+        losses in nats, whose targets leave the probability ``smoothing`` to other tokens
+        (:func:`smoothed_loss_sum`). All other arguments are those of ``features``.
         """
         features = self.features(
             tokens, source=source, cache=cache, kernel=kernel, attention_mask=attention_mask
@@ -325,14 +306,19 @@ class EncoderDecoder(nn.Module):
                 than ``max_tokens``.
         """
         if source is not None and cache is None:
-            return self._decode(tokens, *self.encode(source), attention_mask)
-        if source is None and isinstance(cache, EncoderDecoderCache):
-            memory, mask = cache.memory, cache.memory_mask
-            return self._decode(tokens, memory, mask, attention_mask, cache, kernel)
-        raise ValueError(
-            "expected either a source or an EncoderDecoderCache, got "
-            f"{'a source' if source is not None else 'no source'} and {type(cache).__name__}"
-        )
+            x, own, _ = self._read_source(source)
+            states, cached = self.encoder(x, layout=own), 0
+        elif source is None and isinstance(cache, EncoderDecoderCache):
+            states, own, cached = cache.memory, cache.memory_layout, cache.length
+        else:
+            raise ValueError(
+                "expected either a source or an EncoderDecoderCache, got "
+                f"{'a source' if source is not None else 'no source'} and {type(cache).__name__}"
+            )
+        layout = make_layout(self.config, tokens, cached, attention_mask=attention_mask)
+        memory = Memory(states, own.with_queries(layout.query_positions))
+        x = self._embed(tokens, layout, self.embedding, self.target_positions)
+        return self.decoder.decode(x, layout=layout, memory=memory, cache=cache, kernel=kernel)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
         """Logits from hidden states."""
@@ -351,7 +337,7 @@ class EncoderDecoder(nn.Module):
         x, own, mask = self._read_source(source)
         read = self.encoder.attention_maps(x, layout=own)
         states = self.encoder(x, layout=own)
-        layout = self._layout(tokens, 0, None)
+        layout = make_layout(self.config, tokens)
         x = self._embed(tokens, layout, self.embedding, self.target_positions)
         memory = Memory(states, layout.over(states, mask))
         return AttentionMaps(read, *self.decoder.maps(x, layout=layout, memory=memory))
@@ -359,34 +345,9 @@ class EncoderDecoder(nn.Module):
     def _read_source(self, source: Tensor) -> tuple[Tensor, Layout, Tensor]:
         """Return the embedded source, its layout, and the mask of its real tokens."""
         mask = source != self.config.padding
-        layout = self._layout(source, 0, mask)
+        layout = make_layout(self.config, source, attention_mask=mask)
         x = self._embed(source, layout, self.source_embedding, self.source_positions)
         return x, layout, mask
-
-    def _decode(
-        self,
-        tokens: Tensor,
-        states: Tensor,
-        memory_mask: Tensor,
-        attention_mask: Tensor | None,
-        cache: EncoderDecoderCache | None = None,
-        kernel: str | None = None,
-    ) -> Tensor:
-        cached = 0 if cache is None else cache.length
-        layout = self._layout(tokens, cached, attention_mask)
-        own = _lay_memory(states, memory_mask) if cache is None else cache.memory_layout
-        memory = Memory(states, own.with_queries(layout.query_positions))
-        x = self._embed(tokens, layout, self.embedding, self.target_positions)
-        return self.decoder.decode(x, layout=layout, memory=memory, cache=cache, kernel=kernel)
-
-    def _layout(self, tokens: Tensor, cached: int, mask: Tensor | None) -> Layout:
-        check_length(self.config, cached=cached, new=tokens.shape[1])
-        return Layout(
-            new_tokens=tokens.shape[1],
-            cached_tokens=cached,
-            device=tokens.device,
-            attention_mask=mask,
-        )
 
     def _embed(
         self, tokens: Tensor, layout: Layout, embedding: Tensor, positions: Tensor | None
@@ -399,8 +360,8 @@ class EncoderDecoder(nn.Module):
         return F.dropout(x, self.config.embedding_dropout, self.training)
 
     def _initialize(self, seed: int) -> None:
-        init, initializer = self.config.init, Initializer(seed, "")
-        initialize(self, init, seed)
+        init = self.config.init
+        initializer = initialize(self, init, seed)
         for name in ("source_embedding", "embedding"):
             initializer.table(name, getattr(self, name), init)
         vocabulary, d_model = self.head_weight.shape

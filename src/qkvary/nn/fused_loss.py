@@ -7,6 +7,7 @@ pass has the sizes of the inputs. Knows nothing of networks.
 Source: the idea of gradients in the forward pass is that of Hsu et al. 2024 (Liger Kernel).
 """
 
+import math
 from typing import Any
 
 import torch
@@ -41,28 +42,13 @@ def linear_cross_entropy(
 
     Gradients are computed with the loss, so that the backward pass only scales them; gradients of
     gradients are refused. Under autocast products are in its type and everything else in float32;
-    instead of float16, whose range is too small for this, products are in float32.
-
-    Args:
-        features: Hidden states.
-        weight: The head, or the embedding that is also the head.
-        bias: The bias of the head.
-        targets: The right token for each row of features; -100 for none.
-        chunk_tokens: Tokens whose logits exist at once; by default as many as were measured to be
-            fast.
-
-    Returns:
-        The sum in nats: float64 for float64, else float32.
-
-    Raises:
-        ValueError: if shapes or types do not fit each other.
+    instead of float16, whose range is too small for this, products are in float32. The sum is in
+    nats, float64 for float64, else float32; a target of -100 does not count. ``chunk_tokens`` are
+    the tokens whose logits exist at once; by default as many as were measured to be fast.
     """
-    _check(features, weight, bias, targets, chunk_tokens)
-    chunk = chunk_tokens or choose_chunk(len(targets), len(weight), features.device.type)
     if not torch.is_grad_enabled():
-        losses, _ = _run(features, weight, bias, targets, chunk, _NOTHING)
-        return losses.sum()
-    return _Loss.apply(features, weight, bias, targets, chunk)
+        return _run(features, weight, bias, targets, chunk_tokens)[0].sum()
+    return _Loss.apply(features, weight, bias, targets, chunk_tokens)
 
 
 def linear_token_losses(
@@ -75,10 +61,42 @@ def linear_token_losses(
 
     Arguments and errors as of :func:`linear_cross_entropy`.
     """
-    _check(features, weight, bias, targets, None)
-    chunk = choose_chunk(len(targets), len(weight), features.device.type)
     with torch.no_grad():
-        return _run(features, weight, bias, targets, chunk, _NOTHING)[0]
+        return _run(features, weight, bias, targets, None)[0]
+
+
+def smoothed_loss_sum(
+    features: Float[Tensor, "tokens d_model"],
+    weight: Float[Tensor, "vocabulary d_model"],
+    bias: Float[Tensor, " vocabulary"] | None,
+    targets: Int[Tensor, " tokens"],
+    *,
+    smoothing: float,
+    excluded: int,
+) -> Float[Tensor, ""]:
+    """Return the sum over counted tokens of KL(smoothed target || softmax(features W^T + b)).
+
+    The target of a token t is 1 - s on t, 0 on the excluded token, which is padding, and c = s/(V -
+    2) on every other. With logits z and their sum S,
+
+        KL = (1-s) log(1-s) + s log c + logsumexp(z) - z_t + (s + c) z_t - c (S - z_excluded).
+
+    Only the cross entropy needs all logits. The sum is in nats; a target of -100 does not count.
+    """
+    # Indices instead of masks: the host waits for a GPU only once.
+    (counted,) = (targets != IGNORE_INDEX).nonzero(as_tuple=True)
+    features, targets = features[counted], targets[counted]
+    loss = linear_cross_entropy(features, weight, bias, targets)
+    if not smoothing:
+        return loss
+    share = smoothing / (len(weight) - 2)
+    constant = (1 - smoothing) * math.log1p(-smoothing) + smoothing * math.log(share)
+    right = (features * weight[targets]).sum()
+    others = features.sum(0) @ (weight.sum(0) - weight[excluded])
+    if bias is not None:
+        right = right + bias[targets].sum()
+        others = others + len(targets) * (bias.sum() - bias[excluded])
+    return loss + len(targets) * constant + (smoothing + share) * right - share * others
 
 
 def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
@@ -90,10 +108,6 @@ def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
     chunks = -(-tokens // most)
     return -(-tokens // (chunks * CHUNK_MULTIPLE)) * CHUNK_MULTIPLE
 
-
-_Wanted = tuple[bool, ...]
-"""For features, weight and bias: whether the gradient is computed together with the loss."""
-_NOTHING = (False, False, False)
 
 _Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -108,10 +122,10 @@ class _Loss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        chunk: int,
+        chunk_tokens: int | None,
     ) -> Tensor:
         wanted = ctx.needs_input_grad[:3]
-        losses, gradients = _run(features, weight, bias, targets, chunk, wanted)
+        losses, gradients = _run(features, weight, bias, targets, chunk_tokens, wanted)
         ctx.save_for_backward(*gradients)
         return losses.sum()
 
@@ -133,17 +147,32 @@ def _run(
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
-    chunk: int,
-    wanted: _Wanted,
+    chunk_tokens: int | None,
+    wanted: tuple[bool, bool, bool] = (False, False, False),
 ) -> tuple[Tensor, _Gradients]:
-    product, wide = _choose_types(features, weight)
-    with torch.autocast(features.device.type, enabled=False):
-        loss = _Chunks(features, weight, bias, product, wide, wanted)
-        losses = features.new_empty(len(targets), dtype=wide)
+    """Return the losses, and the gradients that are wanted of features, weight and bias."""
+    _check(features, weight, bias, targets, chunk_tokens)
+    chunk = chunk_tokens or choose_chunk(len(targets), len(weight), features.device.type)
+    product, device = features.dtype, features.device.type
+    if torch.is_autocast_enabled(device) and product != torch.float64:
+        product = torch.get_autocast_dtype(device)
+    elif product != weight.dtype:
+        raise ValueError(
+            f"expected features and weight of one dtype, got {product} and {weight.dtype}"
+        )
+    if product == torch.float16:
+        product = torch.float32
+    with torch.autocast(device, enabled=False):
+        loss = _Chunks(features, weight, bias, product, wanted)
+        losses = features.new_empty(len(targets), dtype=loss.wide)
         for start in range(0, len(targets), chunk):
             rows = slice(start, start + chunk)
             losses[rows] = loss.add(rows, targets[rows])
-        return losses, loss.gradients
+        pairs = zip(loss.gradients, (features, weight, bias), strict=True)
+        by_features, by_weight, by_bias = (
+            None if found is None or part is None else found.to(part.dtype) for found, part in pairs
+        )
+        return losses, (by_features, by_weight, by_bias)
 
 
 class _Chunks:
@@ -155,34 +184,32 @@ class _Chunks:
         weight: Tensor,
         bias: Tensor | None,
         product: torch.dtype,
-        wide: torch.dtype,
-        wanted: _Wanted,
+        wanted: tuple[bool, bool, bool],
     ) -> None:
+        self.wide = wide = torch.promote_types(product, torch.float32)
         self._features, self._weight = features.to(product), weight.to(product)
         self._bias = None if bias is None else bias.to(product)
-        self._types = [None if part is None else part.dtype for part in (features, weight, bias)]
-        self._wide = wide
         by_features, by_weight, by_bias = wanted
-        self._by_features = torch.empty_like(features) if by_features else None
-        self._by_weight = torch.zeros_like(weight, dtype=wide) if by_weight else None
-        self._by_bias = torch.zeros_like(weight[:, 0], dtype=wide) if by_bias else None
+        self.gradients: _Gradients = (
+            torch.empty_like(features) if by_features else None,
+            torch.zeros_like(weight, dtype=wide) if by_weight else None,
+            torch.zeros_like(weight[:, 0], dtype=wide) if by_bias else None,
+        )
         self._logits: Tensor | None = None
         self._wide_logits: Tensor | None = None
         self._part: Tensor | None = None
 
-    @property
-    def gradients(self) -> _Gradients:
-        """Return the gradients of features, weight and bias, in their types."""
-        parts = (self._by_features, self._by_weight, self._by_bias)
-        pairs = zip(parts, self._types, strict=True)
-        features, weight, bias = (None if part is None else part.to(kind) for part, kind in pairs)
-        return features, weight, bias
-
     def add(self, rows: slice, targets: Tensor) -> Tensor:
-        """Return the losses of one chunk, and add its gradients to those so far."""
+        """Return the losses of one chunk, and add its gradients to those so far.
+
+        All chunks but the last use the same memory for their logits.
+        """
         features = self._features[rows]
-        narrow = self._multiply(features)
-        logits = self._widen(narrow)
+        narrow = logits = self._multiply(features)
+        if narrow.dtype != self.wide:
+            if self._wide_logits is None:
+                self._wide_logits = torch.empty_like(narrow, dtype=self.wide)
+            logits = self._wide_logits[: len(narrow)].copy_(narrow)
         counted = targets != IGNORE_INDEX
         right = torch.where(counted, targets, 0)[:, None]
         highest = logits.amax(dim=-1, keepdim=True)
@@ -190,7 +217,8 @@ class _Chunks:
         terms = logits.sub_(highest).exp_()
         total = terms.sum(dim=-1, keepdim=True)
         losses = (total.log() + highest - of_right)[:, 0].masked_fill_(~counted, 0.0)
-        if self._by_features is None and self._by_weight is None and self._by_bias is None:
+        by_features, by_weight, by_bias = self.gradients
+        if by_features is None and by_weight is None and by_bias is None:
             return losses
         # Softmax minus one-hot is (terms - total one-hot) / total. The division is per row, so it
         # can be applied later to a narrower tensor than the logits.
@@ -198,12 +226,12 @@ class _Chunks:
         share = total.reciprocal_().masked_fill_(~counted[:, None], 0.0)
         if narrow is not terms:
             narrow.copy_(terms)
-        if self._by_features is not None:
-            self._by_features[rows] = linear(narrow, self._weight.t()) * share
-        if self._by_weight is not None:
-            self._add_by_weight(self._by_weight, narrow, (features * share).to(narrow.dtype))
-        if self._by_bias is not None:
-            self._by_bias.addmv_(terms.t(), share[:, 0])
+        if by_features is not None:
+            by_features[rows] = linear(narrow, self._weight.t()) * share
+        if by_weight is not None:
+            self._add_by_weight(by_weight, narrow, (features * share).to(narrow.dtype))
+        if by_bias is not None:
+            by_bias.addmv_(terms.t(), share[:, 0])
         return losses
 
     def _multiply(self, features: Tensor) -> Tensor:
@@ -216,14 +244,6 @@ class _Chunks:
         if self._bias is None:
             return torch.mm(features, weight, out=out)
         return torch.addmm(self._bias, features, weight, out=out)
-
-    def _widen(self, logits: Tensor) -> Tensor:
-        """Return the logits in the dtype of sums, in the memory of the previous chunk."""
-        if logits.dtype == self._wide:
-            return logits
-        if self._wide_logits is None:
-            self._wide_logits = torch.empty_like(logits, dtype=self._wide)
-        return self._wide_logits[: logits.shape[0]].copy_(logits)
 
     def _add_by_weight(self, total: Tensor, terms: Tensor, features: Tensor) -> None:
         if goes_to_onednn(terms.t(), features.t()):
@@ -240,20 +260,6 @@ class _Chunks:
         for start in range(0, len(total), ROWS_TOGETHER):
             rows = slice(start, start + ROWS_TOGETHER)
             total[rows] += part[rows].to(total.dtype)
-
-
-def _choose_types(features: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.dtype]:
-    product = features.dtype
-    device = features.device.type
-    if torch.is_autocast_enabled(device) and product != torch.float64:
-        product = torch.get_autocast_dtype(device)
-    elif product != weight.dtype:
-        raise ValueError(
-            f"expected features and weight of one dtype, got {product} and {weight.dtype}"
-        )
-    if product == torch.float16:
-        product = torch.float32
-    return product, torch.promote_types(product, torch.float32)
 
 
 def _check(

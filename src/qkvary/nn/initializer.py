@@ -17,62 +17,50 @@ class Initializer:
     """Draws the parameters of one module, in place."""
 
     def __init__(self, seed: int, prefix: str) -> None:
-        """Name the module.
-
-        Args:
-            seed: The same seed gives the same values.
-            prefix: The module's name in its network.
-        """
+        """Take the seed and the module's name in its network."""
         self.seed, self.prefix = seed, prefix
 
     def weight(self, name: str, parameter: Tensor, init: Initialization, std: float) -> None:
-        """Return a weight matrix of a given deviation: uniform or normal, as the scheme says."""
-        values = torch.empty(parameter.shape)
-        source = self._source(name)
+        """Draw a weight matrix of a given deviation: normal or uniform, as the scheme says."""
         if init.scheme == "normal":
-            values.normal_(0.0, std, generator=source)
+            self.draw(name, parameter, std=std)
         else:
-            bound = math.sqrt(3.0) * std
-            values.uniform_(-bound, bound, generator=source)
-        _put(parameter, values)
+            self.draw(name, parameter, bound=math.sqrt(3.0) * std)
 
     def bias(self, name: str, parameter: Tensor | None, init: Initialization, fan_in: int) -> None:
-        """Return a bias: drawn as torch's layers do, or zero, as the scheme says."""
+        """Draw a bias as torch's layers do, or set it to zero, as the scheme says."""
         if parameter is None:
             return
-        values = torch.zeros(parameter.shape)
         if init.scheme in ("torch", "xavier-matrices"):
-            bound = 1.0 / math.sqrt(fan_in)
-            values.uniform_(-bound, bound, generator=self._source(name))
-        _put(parameter, values)
+            self.draw(name, parameter, bound=1.0 / math.sqrt(fan_in))
+        else:
+            nn.init.zeros_(parameter)
 
     def linear(
         self, name: str, layer: nn.Linear, init: Initialization, std: float | None = None
     ) -> None:
-        """Initialize a linear layer by its scheme, or with a given deviation."""
+        """Initialise a linear layer by its scheme, or with a given deviation."""
         chosen = init.weight_std(layer.in_features, layer.out_features) if std is None else std
         self.weight(f"{name}.weight", layer.weight, init, chosen)
         self.bias(f"{name}.bias", layer.bias, init, layer.in_features)
 
     def table(self, name: str, parameter: Tensor, init: Initialization) -> None:
-        """Initialize an embedding table: N(0, 1) under ``torch``, else as a matrix."""
+        """Initialise an embedding table: N(0, 1) under ``torch``, else as a matrix."""
         if init.scheme == "torch":
-            self.normal(name, parameter, 1.0)
+            self.draw(name, parameter, std=1.0)
         else:
             self.weight(name, parameter, init, init.weight_std(*parameter.shape))
 
-    def normal(self, name: str, parameter: Tensor, std: float) -> None:
-        """Draw from N(0, std), whatever the scheme."""
-        _put(
-            parameter, torch.empty(parameter.shape).normal_(0.0, std, generator=self._source(name))
-        )
-
-    def _source(self, name: str) -> torch.Generator:
+    @torch.no_grad()
+    def draw(
+        self, name: str, parameter: Tensor, *, std: float = 0.0, bound: float | None = None
+    ) -> None:
+        """Draw from N(0, std), or uniformly between ``-bound`` and ``bound``."""
         text = f"{self.seed}:{self.prefix}.{name}".encode()
         number = int.from_bytes(hashlib.sha256(text).digest()[:8], "big", signed=False)
-        return torch.Generator().manual_seed(number >> 1)
-
-
-def _put(parameter: Tensor, values: Tensor) -> None:
-    with torch.no_grad():
+        source, values = torch.Generator().manual_seed(number >> 1), torch.empty(parameter.shape)
+        if bound is None:
+            values.normal_(0.0, std, generator=source)
+        else:
+            values.uniform_(-bound, bound, generator=source)
         parameter.copy_(values)

@@ -8,7 +8,7 @@ cache may request a kernel for decoding.
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import ClassVar, Literal
 
 import torch
@@ -28,7 +28,7 @@ from qkvary.nn.linear_attention import (
     step,
     weigh_pairs,
 )
-from qkvary.nn.terms import Scores, content_scores, own_class, term_classes
+from qkvary.nn.terms import Scores, content_scores, term_classes
 
 Chosen = Literal["explicit", "sdpa"]
 
@@ -75,16 +75,8 @@ class Core:
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Mix the values.
 
-        Args:
-            scores: The scores with all terms.
-            value: The values.
-            training: Whether attention weights are dropped out.
-            decode_kernel: The kernel for few new tokens, if kernels compute this core; ``layer``
-                computes as without a cache.
-            state: The state of earlier tokens, for a core that keeps one.
-
-        Raises:
-            ValueError: for interrupted documents in a core that keeps a state.
+        ``decode_kernel`` is the kernel for few new tokens, if kernels compute this core; ``layer``
+        computes as without a cache. ``state`` holds earlier tokens, for a core that keeps one.
         """
         config, layout = self.config, scores.layout
         if state is not None and layout.num_queries:
@@ -99,7 +91,8 @@ class Core:
         dropout = config.dropout if training else 0.0
         if self._needs_map(scores, dropout):
             weights = self.weights(scores)
-            return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
+            weights = F.dropout(weights, dropout) if dropout else weights
+            return content_scores(weights, value.mT)
         return self._mix(scores, value, dropout)
 
     def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
@@ -110,12 +103,13 @@ class Core:
         """Return whether decoding kernels support a call: few queries, which see all keys."""
         variant = self.config.variant
         # A layer with a window stores the tokens that the first new query sees.
-        near = variant.stride is None and (
-            variant.window is None or layout.num_keys <= variant.window
+        return (
+            variant.stride is None
+            and (variant.window is None or layout.num_keys <= variant.window)
+            and layout.num_queries <= MOST_DECODED
+            and layout.document_ids is None
+            and not torch.is_grad_enabled()
         )
-        few = layout.num_queries <= MOST_DECODED
-        alone = layout.document_ids is None and not torch.is_grad_enabled()
-        return near and few and alone
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
         """Return whether to compute the weights of all pairs: if needed, or if it is cheaper."""
@@ -126,10 +120,7 @@ class Core:
         raise NotImplementedError
 
     def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore, /) -> Tensor:
-        """Mix the values of earlier tokens, in a state, and of new ones; update the state.
-
-        Only cores with a state have it.
-        """
+        """Mix the values of earlier tokens, in a state, and of new ones; update the state."""
         raise NotImplementedError
 
 
@@ -160,12 +151,9 @@ class SoftmaxCore(Core):
         return choose_kernel(self.config, keys, training=dropout > 0.0) == "explicit"
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
-        config, variant = self.config, self.config.variant
+        config = self.config
         query, key, scale = scores.fold()
-        plain = scores.layout.is_plain_causal(
-            causal=config.causal, window=variant.window, stride=variant.stride
-        )
-        plain = plain and scores.pair_bias is None
+        plain = scores.layout.is_plain_causal(config) and scores.pair_bias is None
         bias = None if plain else self._bias(scores)
         wider = key.shape[-1] - value.shape[-1]
         mixed = F.scaled_dot_product_attention(
@@ -291,7 +279,10 @@ class LinearCore(Core):
         return self._mix_with_state(scores, value, None)
 
     def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore | None, /) -> Tensor:
-        with _without_autocast(value.device.type):
+        device = value.device.type
+        # To enter a context takes time, which counts in decoding.
+        is_on = torch.is_autocast_enabled(device)
+        with torch.autocast(device, enabled=False) if is_on else nullcontext():
             found = self._sum(scores, value.to(_wide(value)), state)
             mixed = found.values
             if found.weights is not None:
@@ -350,19 +341,6 @@ CORES: Mapping[str, type[Core]] = {
 """The class of each core."""
 
 
-def make_core(config: AttentionConfig) -> Core:
-    """Return the core of a layer, or a user's core if the variant names one."""
-    own = own_class(config.variant, Core)
-    return (CORES[config.variant.core] if own is None else own)(config)
-
-
-def _without_autocast(device: str) -> AbstractContextManager[object]:
-    """Return a context without autocast; null if autocast is off, to save time in decoding."""
-    if torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
-
-
 def _wide(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
@@ -383,17 +361,12 @@ def _divide_by_norm(
 
 
 def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> Chosen:
-    """Pick the implementation for a call.
+    """Pick the implementation for a call, unless the layer pins it.
 
     On a CPU, SDPA is fused only without dropout and without a bias that is learned. In these cases
     it takes 0.5 to 0.95 times as long as explicit products, forward and backward, for 8 to 512 keys
     and 8 to 64 channels per head, masked or causal or with fewer KV heads. In other cases it takes
     1.1 to 1.4 times as long, until the map of scores exceeds the processor's caches.
-
-    Args:
-        config: The layer; its ``kernel`` pins the choice.
-        num_keys: Keys of the call.
-        training: Whether the call drops attention weights.
     """
     terms = term_classes(config.variant).values()
     if any(term.needs_products for term in terms):
@@ -403,16 +376,3 @@ def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> 
     has_bias = any(term.is_learned_bias for term in terms)
     unfused = has_bias or (training and config.dropout > 0.0)
     return "explicit" if unfused and num_keys <= LONGEST_EXPLICIT else "sdpa"
-
-
-def mix_values(
-    weights: Float[Tensor, "batch heads queries keys"],
-    value: Float[Tensor, "batch kv_heads keys head_dim"],
-) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Return the weighted sums of the values of each query head's group."""
-    batch, heads, queries, keys = weights.shape
-    kv_heads = value.shape[1]
-    if heads == kv_heads:
-        return weights @ value
-    folded = weights.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
-    return (folded @ value).view(batch, heads, queries, value.shape[-1])

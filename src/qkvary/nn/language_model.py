@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from qkvary.arch.named_networks import choose_network
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.variants import AnyVariant
-from qkvary.nn.blocks import Stack, add_positions, check_length, initialize, make_position_embedding
+from qkvary.nn.blocks import Stack, add_positions, initialize, make_layout, make_position_embedding
 from qkvary.nn.cache import KVCache
 from qkvary.nn.fused_loss import choose_chunk, linear_cross_entropy, linear_token_losses
-from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import linear
 
@@ -113,15 +112,8 @@ class LanguageModel(nn.Module):
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
         """Return the logits of the next token at every token, or the loss of given ones.
 
-        Args:
-            tokens: Ids of the tokens after those in the cache.
-            targets: The right next token at each position; -100 for none. With them the
-                answer is the sum of the losses in nats.
-            cache: As in ``features``, like the arguments that follow.
-            kernel: As in ``features``.
-            attention_mask: As in ``features``.
-            positions: As in ``features``.
-            document_ids: As in ``features``.
+        ``targets`` are the right next tokens, -100 for none; with them the answer is the sum of the
+        losses in nats. All other arguments are those of ``features``.
         """
         features = self.features(
             tokens,
@@ -159,17 +151,15 @@ class LanguageModel(nn.Module):
                 cover seen and new tokens.
         """
         _check_call(tokens, cache)
-        cached = 0 if cache is None else cache.length
-        check_length(self.config, cached=cached, new=tokens.shape[1])
-        self._check_positions(positions)
-        layout = Layout(
-            new_tokens=tokens.shape[1],
-            cached_tokens=cached,
-            device=tokens.device,
+        layout = make_layout(
+            self.config,
+            tokens,
+            0 if cache is None else cache.length,
             attention_mask=attention_mask,
             positions=positions,
             document_ids=document_ids,
         )
+        self._check_positions(positions)
         x = self.embed(tokens, layout)
         return self.stack(x, layout=layout, cache=cache, kernel=kernel)
 
@@ -183,12 +173,7 @@ class LanguageModel(nn.Module):
         features: Float[Tensor, "batch tokens d_model"],
         targets: Int[Tensor, "batch tokens"],
     ) -> Float[Tensor, ""]:
-        """Return the sum over counted tokens of the cross entropy of ``head(features)``, in nats.
-
-        Args:
-            features: Hidden states.
-            targets: The right next token at each position; -100 for none.
-        """
+        """Return the sum over counted tokens of the cross entropy of ``head``, in nats."""
         if self.config.logit_cap is not None:
             return self._bent_losses(features.flatten(0, 1), targets.flatten()).sum()
         return linear_cross_entropy(
@@ -228,8 +213,7 @@ class LanguageModel(nn.Module):
         self, tokens: Int[Tensor, "batch tokens"]
     ) -> Float[Tensor, "batch layers heads tokens tokens"]:
         """Return the attention probabilities of every layer, without dropout."""
-        check_length(self.config, cached=0, new=tokens.shape[1])
-        layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
+        layout = make_layout(self.config, tokens)
         return self.stack.attention_maps(self.embed(tokens, layout), layout=layout)
 
     def _check_positions(self, positions: Tensor | None) -> None:
@@ -256,12 +240,12 @@ class LanguageModel(nn.Module):
         return F.dropout(x, self.config.embedding_dropout, self.training)
 
     def _initialize(self, seed: int) -> None:
-        init, initializer = self.config.init, Initializer(seed, "")
-        initialize(self, init, seed)
+        init = self.config.init
+        initializer = initialize(self, init, seed)
         vocabulary, d_model = self.embedding.shape
         head_std = init.weight_std(d_model, vocabulary)
         if init.embedding_std is not None:
-            initializer.normal("embedding", self.embedding, init.embedding_std)
+            initializer.draw("embedding", self.embedding, std=init.embedding_std)
         elif self.head_weight is None:
             # A table that is also the head is initialised as a head: N(0, 1) would give initial
             # logits with a standard deviation of sqrt(d_model).

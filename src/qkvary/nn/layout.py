@@ -7,6 +7,7 @@ then cast, so only the network's dtype determines its precision.
 
 import functools
 import math
+import operator
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -49,13 +50,15 @@ class Layout:
                 first real token of each document.
             document_ids: A number per token, [batch, keys]; tokens see their own document only.
             query_positions: Positions of queries that are other tokens than the keys, as in cross
-                attention, [batch or 1, queries]; by default the queries are the new tokens.
-
-        Raises:
-            ValueError: if a tensor does not cover all cached and new tokens.
+                attention, [batch or 1, queries].
         """
         if attention_mask is not None:
-            attention_mask = _as_bool(attention_mask)
+            if attention_mask.is_floating_point():
+                raise ValueError(
+                    "expected attention_mask of booleans or of zeros and ones, got "
+                    f"{attention_mask.dtype}"
+                )
+            attention_mask = attention_mask.bool()
         self.num_queries = new_tokens if query_positions is None else query_positions.shape[-1]
         self.num_keys = cached_tokens + new_tokens
         self.device = device
@@ -113,12 +116,7 @@ class Layout:
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
     def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
-        """Return the same queries over the tokens of a memory, as cross attention sees them.
-
-        Args:
-            memory: The input of keys and values, [batch, tokens, d_model].
-            memory_mask: True or 1 for its real tokens.
-        """
+        """Return the same queries over the tokens of a memory, as cross attention sees them."""
         return Layout(
             new_tokens=memory.shape[1],
             device=memory.device,
@@ -127,11 +125,7 @@ class Layout:
         )
 
     def with_queries(self, positions: Int[Tensor, "rows queries"]) -> "Layout":
-        """Return the layout with the same keys and other queries; keys hidden from all stay hidden.
-
-        Args:
-            positions: Positions of the queries.
-        """
+        """Return the layout with the same keys and other queries."""
         other = Layout(
             new_tokens=self.num_keys,
             device=self.device,
@@ -144,10 +138,9 @@ class Layout:
         return other
 
     def end(self, num_keys: int) -> "Layout":
-        """Return the layout of the last ``num_keys`` keys, for layers that store no others.
+        """Return the layout of the last ``num_keys`` keys, which layers with that number share.
 
-        All layers with the same number share it; positions still count from the start of the
-        sequence.
+        Positions still count from the start of the sequence.
         """
         first = self.num_keys - num_keys
         if first == 0:
@@ -167,11 +160,7 @@ class Layout:
         return self._ends[num_keys]
 
     def check_documents_in_a_row(self) -> None:
-        """Check that no document is interrupted by others: a state holds one document at a time.
-
-        Raises:
-            ValueError: for such a document; a RuntimeError in compiled code.
-        """
+        """Check that no document is interrupted by others: a state holds one document at a time."""
         ids = self.document_ids
         if ids is None or self._is_in_a_row:
             return
@@ -207,13 +196,12 @@ class Layout:
         hidden = self._hidden[count]
         return x if hidden is None else x.masked_fill(hidden, 0.0)
 
-    def is_plain_causal(
-        self, *, causal: bool, window: int | None, stride: int | None = None
-    ) -> bool:
+    def is_plain_causal(self, config: AttentionConfig) -> bool:
         """Return whether the mask is the full lower triangle, which kernels support natively."""
+        window = config.variant.window
         return (
-            causal
-            and stride is None
+            config.causal
+            and config.variant.stride is None
             and (window is None or window >= self.num_keys)
             and self.num_queries == self.num_keys
             and self.attention_mask is None
@@ -251,29 +239,21 @@ class Layout:
     def _find_penalty(
         self, causal: bool, window: int | None, stride: int | None, dtype: torch.dtype
     ) -> Tensor | None:
-        blocked = self._find_blocked(causal, window, stride)
-        return None if blocked is None else blocked.to(dtype) * (torch.finfo(dtype).min / 2)
-
-    def _find_blocked(self, causal: bool, window: int | None, stride: int | None) -> Tensor | None:
-        uniform = self.attention_mask is None and self.document_ids is None
-        far = find_far(self.num_queries, self.num_keys, window, stride, self.device)
-        if uniform and not causal and far is None:
-            return None
-        keys = torch.arange(self.num_keys, device=self.device)
-        queries = keys[self.num_keys - self.num_queries :, None]
-        blocked: Tensor | None = None
+        first, blocked = self.num_keys - self.num_queries, list[Tensor]()
         if causal and self.num_queries > 1:
-            blocked = (keys > queries)[None, None]
+            keys = torch.arange(self.num_keys, device=self.device)
+            blocked.append((keys > keys[first:, None])[None, None])
+        far = find_far(self.num_queries, self.num_keys, window, stride, self.device)
         if far is not None:
-            blocked = far[None, None] if blocked is None else blocked | far
+            blocked.append(far[None, None])
         if self.attention_mask is not None:
-            padding = ~self.attention_mask[:, None, None, :]
-            blocked = padding if blocked is None else blocked | padding
+            blocked.append(~self.attention_mask[:, None, None, :])
         if self.document_ids is not None:
-            own = self.document_ids[:, self.num_keys - self.num_queries :, None]
-            other = (own != self.document_ids[:, None, :])[:, None]
-            blocked = other if blocked is None else blocked | other
-        return blocked
+            own = self.document_ids[:, first:, None]
+            blocked.append((own != self.document_ids[:, None, :])[:, None])
+        if not blocked:
+            return None
+        return functools.reduce(operator.or_, blocked).to(dtype) * (torch.finfo(dtype).min / 2)
 
     def _count_positions(self) -> Tensor:
         index = torch.arange(self.num_keys, device=self.device)[None]
@@ -302,8 +282,8 @@ def find_far(
 ) -> Bool[Tensor, "queries keys"] | None:
     """Return the pairs that a window and a stride hide, ``None`` if there are none.
 
-    Without a stride, these are the pairs at least a window apart. With a stride, only those among
-    them whose distance is not a multiple of it.
+    These are the pairs at least a window apart; with a stride, those of them whose distance is not
+    a multiple of it.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
     Transformers", as one pattern of every head.
@@ -317,26 +297,12 @@ def find_far(
     return (distances % stride != 0) & (distances >= (window or 0))
 
 
-def _as_bool(mask: Tensor) -> Tensor:
-    """Accept the zeros and ones that tokenizers give."""
-    if mask.is_floating_point():
-        raise ValueError(
-            f"expected attention_mask of booleans or of zeros and ones, got {mask.dtype}"
-        )
-    return mask.bool()
-
-
 def sinusoid(
     positions: Int[Tensor, "batch tokens"], width: int, dtype: torch.dtype, kind: Positions
 ) -> Float[Tensor, "batch tokens width"]:
     """Return the Transformer's sinusoidal positions, base 10,000.
 
-    Args:
-        positions: Positions of the tokens.
-        width: Channels.
-        dtype: Type of the result.
-        kind: Whether sine and cosine alternate (``sinusoidal``) or all sines come first
-            (``sinusoidal-halves``).
+    Sine and cosine alternate (``sinusoidal``) or all sines come first (``sinusoidal-halves``).
     """
     table = interleave_sinusoids(positions, 2 * math.ceil(width / 2))
     if kind == "sinusoidal-halves":
@@ -363,24 +329,14 @@ class Rotation:
     ) -> None:
         """Compute cosines and sines.
 
-        Args:
-            positions: Positions of the tokens.
-            config: The layer.
-            dtype: Type of the tables.
-            tokens: The length of the text, for a rotation that depends on it; by default up to the
-                last of the positions, in any row.
+        ``tokens`` is the length of the text, for a rotation that depends on it; by default up to
+        the last of the positions, in any row.
         """
-        self.dim = config.rotated_channels
-        index = torch.arange(0, self.dim, 2, dtype=torch.float64, device=positions.device)
-        frequencies = config.position.rotary_base ** (-index / self.dim)
-        scaling, self.factor = config.position.scaling, 1.0
-        if scaling is not None:
-            if tokens is None and scaling.depends_on_length and positions.numel():
-                tokens = int(positions.max()) + 1
-            divisors = scaling.divisors(self.dim, config.position.rotary_base, tokens or 0)
-            frequencies = frequencies / index.new_tensor(divisors)
-            self.factor = scaling.attention_factor
-        angles = positions.double()[:, None, :, None] * frequencies
+        self.dim, scaling = config.rotated_channels, config.position.scaling
+        self.factor = 1.0 if scaling is None else scaling.attention_factor
+        if tokens is None and scaling is not None and scaling.depends_on_length:
+            tokens = int(positions.max()) + 1 if positions.numel() else None
+        angles = rotary_angles(positions[:, None], config, tokens)
         cos, sin = angles.cos() * self.factor, angles.sin() * self.factor
         self.cos, self.sin = cos.to(dtype), sin.to(dtype)
         self.value_rope = config.value_rope
@@ -406,19 +362,6 @@ class Rotation:
         parts = (still, first * self.cos - second * sin, second * self.cos + first * sin)
         return torch.cat(parts, dim=-1)
 
-    def rotate_roles(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return key and value as the softmax reads them."""
-        turned = self.rotate(key)
-        if self.value_rope == "none":
-            return turned, value
-        return turned, turned if value is key else self.rotate(value)
-
-    def restore_output(
-        self, mixed: Float[Tensor, "batch heads queries head_dim"]
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Rotate mixed values back by the positions of the queries, if values are rotated."""
-        return mixed if self.value_rope != "counter" else self.turn_back(mixed)
-
     def turn_back(
         self, rotated: Float[Tensor, "batch heads tokens head_dim"]
     ) -> Float[Tensor, "batch heads tokens head_dim"]:
@@ -438,6 +381,18 @@ def make_rotation(
 ) -> Rotation | None:
     """Return the rotation by given positions, ``None`` for a layer that does not rotate."""
     return Rotation(positions, config, dtype, tokens) if config.rotated_channels else None
+
+
+def rotary_angles(
+    positions: Int[Tensor, "*rows"], config: AttentionConfig, tokens: int | None
+) -> Float[Tensor, "*rows pairs"]:
+    """Return the angle of every rotated pair at some positions of a text, in float64."""
+    dim, base = config.rotated_channels, config.position.rotary_base
+    index = torch.arange(0, dim, 2, dtype=torch.float64, device=positions.device)
+    frequencies = base ** (-index / dim)
+    if (scaling := config.position.scaling) is not None:
+        frequencies = frequencies / index.new_tensor(scaling.divisors(dim, base, tokens or 0))
+    return positions.double()[..., None] * frequencies
 
 
 def interleave_sinusoids(

@@ -43,16 +43,10 @@ _PLAIN = {Tensor, nn.Parameter}
 support only torch's operations."""
 
 
-_GLOBAL_HOOKS = (
-    *("_global_forward_hooks", "_global_forward_pre_hooks"),
-    *("_global_backward_hooks", "_global_backward_pre_hooks"),
-)
-"""Attributes in which torch keeps the hooks of all modules."""
-_OWN_HOOKS = (
-    *("_forward_hooks", "_forward_pre_hooks"),
-    *("_backward_hooks", "_backward_pre_hooks"),
-)
+_OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Attributes in which a module keeps its own hooks."""
+_GLOBAL_HOOKS = tuple(map("_global{}".format, _OWN_HOOKS))
+"""Attributes in which torch keeps the hooks of all modules."""
 
 
 def is_watched(layer: nn.Module) -> bool:
@@ -116,13 +110,7 @@ def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> boo
         # torch.func has no rule for the operation.
         and not _are_functorch_transforms_active()
         and all(unpack_dual(part).tangent is None for part in parts)
-        and _has_onednn()
-    )
-
-
-def _has_onednn() -> bool:
-    return (
-        torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()
         and bool(torch.backends.mkldnn.enabled)
         and _PRODUCT is not None
     )

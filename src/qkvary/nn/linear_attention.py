@@ -35,7 +35,6 @@ class Mixture(NamedTuple):
     """The sums of weighted values and of weights for each query, still to be divided."""
 
     values: Float[Tensor, "batch heads queries head_dim"]
-    """The sum of weighted values for each query."""
     weights: Float[Tensor, "batch heads queries"] | None
     """The sum of weights for each query; None for a layer without a normaliser."""
 
@@ -47,7 +46,6 @@ class Sums:
     log_decay: Float[Tensor, " kv_heads"] | None = None
     """The logarithm of each KV head's decay per token; None for no decay."""
     has_weights: bool = True
-    """Whether the layer has a normaliser, the sum of weights."""
     decays_weights: bool = True
     """Whether the normaliser decays like the values."""
 
@@ -57,14 +55,7 @@ def weigh_pairs(
 ) -> tuple[
     Float[Tensor, "batch heads queries tokens"], Float[Tensor, "batch heads queries"] | None
 ]:
-    """Return the weight of every pair, ``phi(q) phi(k)^T`` with the decay, and the normaliser.
-
-    Args:
-        query: Features of the queries, which are the last tokens.
-        key: Features of the keys.
-        sums: The decay and the normaliser.
-        seen: False for pairs whose weight is 0.
-    """
+    """Return the weight of every pair, ``phi(q) phi(k)^T`` with the decay, and the normaliser."""
     products = content_scores(query, key)
     if seen is not None:
         products = products * seen
@@ -120,19 +111,9 @@ def attend_in_chunks(
 ) -> tuple[Mixture, State | None]:
     """Return the sums for new tokens, from pairs within a chunk and the state before the chunk.
 
-    Args:
-        query: Features of the queries.
-        key: Features of the keys; zero for padding.
-        value: The values.
-        sums: The decay and the normaliser.
-        chunk: Tokens of a chunk.
-        before: The state of earlier tokens.
-        documents: The document of each token; the tokens of a document are contiguous.
-        document_before: The document of the last earlier token.
-        keep: Whether to return the state after the last token.
-
-    Returns:
-        The sums, and the state after the last token, which may be None unless ``keep`` is set.
+    Keys are zero for padding, and the tokens of a document are contiguous; ``document_before`` is
+    that of the last earlier token. The state after the last token may be None unless ``keep`` is
+    set.
 
     Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3.
     """

@@ -30,14 +30,7 @@ class LowRank(nn.Module):
     """``x A^T B^T + b`` with an inner width below the layer's."""
 
     def __init__(self, d_model: int, width: int, *, bias: bool, rank: int) -> None:
-        """Create the weights.
-
-        Args:
-            d_model: Channels in.
-            width: Channels out.
-            bias: Whether b exists.
-            rank: Inner width.
-        """
+        """Create the weights; ``rank`` is the inner width."""
         super().__init__()
         self.down = nn.Parameter(torch.empty(rank, d_model))
         self.weight = nn.Parameter(torch.empty(width, rank))
@@ -66,8 +59,7 @@ class LowRank(nn.Module):
     ) -> None:
         """Draw the weights; the product starts with the deviation of the full matrix.
 
-        So scores of a low-rank key start as large as those of a full one, under every scheme. Two
-        of torch's linear layers, as in the overview article's code, draw the second half with
+        Two of torch's linear layers, as in the overview article's code, draw the second half with
         1/sqrt(3 rank), and their product starts with 1/sqrt(3) of that deviation.
         """
         rank, d_model = self.down.shape
@@ -138,21 +130,6 @@ def project_together(
     return [parts[part] if part in parts else part(x) for part in projections]
 
 
-def make_sources(
-    x: Float[Tensor, "batch tokens d_model"],
-    names: Collection[Source],
-    projections: Mapping[Source, nn.Module],
-    config: AttentionConfig,
-) -> dict[str, Float[Tensor, "batch heads tokens head_dim"]]:
-    """Return the sources of these names, cut into heads."""
-    learned: list[Source] = [source for source in projections if source in names]
-    outputs = project_together(x, [projections[source] for source in learned])
-    flat: dict[Source, Tensor] = dict(zip(learned, outputs, strict=True))
-    if IDENTITY in names:
-        flat[IDENTITY] = x
-    return {source: split_heads(part, config.heads(source)) for source, part in flat.items()}
-
-
 def make_query(
     x: Float[Tensor, "batch tokens d_model"],
     source: Float[Tensor, "batch source_heads tokens head_dim"],
@@ -200,14 +177,7 @@ class HeadNorm(nn.Module):
     def __init__(
         self, width: int, *, eps: float, is_wide: bool = True, adds_one: bool = False
     ) -> None:
-        """Create the gain.
-
-        Args:
-            width: Channels of a head, or of all heads together.
-            eps: The epsilon.
-            is_wide: Whether all heads are normalised together.
-            adds_one: Whether a channel is multiplied by one more than its learned number.
-        """
+        """Create the gain; with ``adds_one`` it is one more than the learned numbers."""
         super().__init__()
         self.eps, self.is_wide, self.adds_one = eps, is_wide, adds_one
         self.weight = nn.Parameter(torch.empty(width))
@@ -240,44 +210,33 @@ def _norm(x: Tensor, weight: Tensor, eps: float, *, adds_one: bool) -> Tensor:
 
 def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
     """Return the norm for a query or key, if the variant has such norms."""
-    kind, scale = config.variant.head_norm, config.scale
-    if kind == "none":
+    if config.variant.head_norm == "none":
         return None
-    is_wide = kind == "qk-norm-wide"
-    return HeadNorm(
-        width if is_wide else config.size_per_head,
-        eps=scale.norm_eps,
-        is_wide=is_wide,
-        adds_one=scale.norm_adds_one,
-    )
+    eps, adds_one = config.scale.norm_eps, config.scale.norm_adds_one
+    if config.variant.head_norm == "qk-norm-wide":
+        return HeadNorm(width, eps=eps, adds_one=adds_one)
+    return HeadNorm(config.size_per_head, eps=eps, is_wide=False, adds_one=adds_one)
 
 
 class Roles(NamedTuple):
-    """Key and value of the stored tokens, as the softmax reads them."""
+    """Key and value of the stored tokens, as the softmax reads them; rope if it is decoupled."""
 
     key: Float[Tensor, "batch kv_heads tokens head_dim"]
     """The key; rotated if the layer rotates keys."""
     value: Float[Tensor, "batch kv_heads tokens head_dim"]
     """The value; the same tensor as ``key`` if it serves both roles."""
     rope: Float[Tensor, "batch 1 tokens rope_dim"] | None = None
-    """The rotated key of decoupled positions."""
 
 
 class Heads(NamedTuple):
-    """Query, key and value of a call."""
+    """Query, key and value of a call; the rope parts are those of decoupled positions."""
 
     query: Float[Tensor, "batch heads queries head_dim"]
-    """The query."""
     key: Float[Tensor, "batch kv_heads keys head_dim"]
-    """The key."""
     value: Float[Tensor, "batch kv_heads keys head_dim"]
-    """The value."""
     query_rope: Float[Tensor, "batch heads queries rope_dim"] | None
-    """The rotated query of decoupled positions."""
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None
-    """The rotated key of decoupled positions."""
     rotation: Rotation | None
-    """The rotation at the positions of the queries."""
     is_latent: bool
     """Whether key and value are the latent that they are made from; the query is then projected
     onto the latent."""
@@ -317,11 +276,6 @@ class Latent(nn.Module):
         key, value = project_together(latent.squeeze(1), [self.key, self.value])
         return split_heads(key, heads), split_heads(value, heads)
 
-    @property
-    def can_absorb(self) -> bool:
-        """Whether the two matrices alone make key and value from the latent."""
-        return is_plain(self.key) and is_plain(self.value)
-
     def absorb(
         self, query: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries rank"]:
@@ -340,48 +294,49 @@ class Latent(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class RoleMaker:
-    """Makes what a layer stores from its input, and key and value from what is stored.
+    """Makes sources from a layer's input, and key and value from sources.
 
     A latent replaces key and value until the layer expands it.
     """
 
     config: AttentionConfig
-    """The layer."""
     projections: Mapping[Source, nn.Module]
-    """The learned projections of the layer."""
-    norm: HeadNorm | None = None
+    norm: HeadNorm | None
     """The norm of the tensor that the key reads; the value is normalised too if it reads the same
     tensor."""
-    latent: Latent | None = None
-    """The up-projections of the latent, if there is one."""
+    latent: Latent | None
 
-    def make_stored(self, x: Float[Tensor, "batch tokens d_model"]) -> Sources:
-        """Return the sources in the form in which a cache keeps them."""
-        return self.normalise(
-            make_sources(x, self.config.variant.cached, self.projections, self.config)
-        )
+    def project(
+        self, x: Float[Tensor, "batch tokens d_model"], names: Collection[Source]
+    ) -> dict[str, Float[Tensor, "batch heads tokens head_dim"]]:
+        """Return the sources of these names, cut into heads."""
+        learned: list[Source] = [source for source in self.projections if source in names]
+        outputs = project_together(x, [self.projections[source] for source in learned])
+        flat: dict[Source, Tensor] = dict(zip(learned, outputs, strict=True))
+        if IDENTITY in names:
+            flat[IDENTITY] = x
+        heads = self.config.heads
+        return {source: split_heads(part, heads(source)) for source, part in flat.items()}
 
-    def normalise(self, sources: Sources, names: Collection[str] | None = None) -> Sources:
-        """Return the sources, with the one that the key reads normalised.
-
-        Args:
-            sources: The outputs of the projections.
-            names: The sources that are not normalised yet; all by default.
-        """
+    def normalise(self, sources: Sources) -> Sources:
+        """Return the sources, with the one that the key reads normalised."""
         shared = self.config.variant.sharing.key
-        if self.norm is None or shared not in (sources if names is None else names):
+        if self.norm is None or shared not in sources:
             return sources
         return {**sources, shared: self.norm.normalise(sources[shared])}
 
     def rotate(self, stored: Sources, rotation: Rotation | None) -> Roles:
-        """Return key and value from their stored sources."""
+        """Return key and value, as the softmax reads them, from normalised sources."""
         sharing = self.config.variant.sharing
         key, value = stored[sharing.key], stored[sharing.value]
         if rotation is None:
             return Roles(key, value)
         if KEY_ROPE in stored:
             return Roles(key, value, rotation.rotate(stored[KEY_ROPE]))
-        return Roles(*rotation.rotate_roles(key, value))
+        turned = rotation.rotate(key)
+        if rotation.value_rope == "none":
+            return Roles(turned, value)
+        return Roles(turned, turned if value is key else rotation.rotate(value))
 
     def expand(self, roles: Roles) -> Roles:
         """Return key and value from a latent, if they are made from one."""

@@ -25,7 +25,6 @@ class Numbers(NamedTuple):
     """A stored parameter."""
 
     module: nn.Module
-    """The module that holds the tensor."""
     name: str
     """The name of the tensor in the network."""
     stored: Tensor
@@ -65,19 +64,12 @@ class Dequantized(nn.Module):
 def quantize_weights(model: LanguageModel) -> LanguageModel:
     """Replace a network's matrices by 8-bit codes; afterwards it can only decode.
 
-    Norms, biases, tables of positions, parameters of score terms other than a latent's matrices,
-    and an embedding that is not the head are not changed: few of their numbers are read per token.
-    Neither is a query map per head (``query_map``), which is not a single matrix. Cast and move the
-    network first.
+    Norms, biases, tables of positions, parameters of score terms other than a latent's matrices, a
+    query map per head, and an embedding that is not the head are not changed: few of their numbers
+    are read per token. Cast and move the network first, and set it to evaluation mode.
 
-    Args:
-        model: The network, in evaluation mode.
-
-    Returns:
-        The network itself.
-
-    Raises:
-        ValueError: if it is training, has 8 bits already, or has numbers that no scale holds.
+    Raises:     ValueError: if it is training, has 8 bits already, or has numbers that no scale
+    holds.
     """
     if model.training:
         raise ValueError("expected a network in evaluation mode, got one that is training")

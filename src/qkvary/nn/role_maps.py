@@ -20,9 +20,8 @@ class LinearMap(NamedTuple):
     """``x W^T + b`` in float64 on the CPU, with the rows of W cut into heads."""
 
     weight: Float[Tensor, "heads head_dim d_model"]
-    """W, the matrix of each head."""
     bias: Float[Tensor, "heads head_dim"]
-    """b, the bias of each head; zeros if the layer has none."""
+    """Zeros if the layer has none."""
 
     def copy_heads(self, heads: int) -> "LinearMap":
         """Return the map with every head repeated for the query heads of its group."""
@@ -33,23 +32,15 @@ class LinearMap(NamedTuple):
 
 
 class RoleMaps(NamedTuple):
-    """The three roles of a layer."""
+    """The three roles of a layer, each with its own number of heads."""
 
     query: LinearMap
-    """The map to queries; it has the layer's query heads."""
     key: LinearMap
-    """The map to keys; it has the key's own heads."""
     value: LinearMap
-    """The map to values; it has the value's own heads."""
 
 
 def make_role_maps(attention: Attention) -> RoleMaps:
-    """Return query, key and value as linear maps of the layer input.
-
-    Raises:
-        ValueError: for a query that is not linear in the layer input, or another module in the
-            place of a projection.
-    """
+    """Return query, key and value as linear maps of the layer input, if they are linear in it."""
     sharing = attention.config.variant.sharing
     query, key, value = (_make_source(attention, source) for source in sharing.roles.values())
     return RoleMaps(_shape_query(attention, query), key, value)
@@ -68,7 +59,6 @@ def _make_source(attention: Attention, source: Source) -> LinearMap:
 
 
 def _shape_query(attention: Attention, source: LinearMap) -> LinearMap:
-    """Apply the query's own map to its source."""
     config = attention.config
     if config.variant.query_form == "residual-gelu":
         raise ValueError("expected a query that is linear in the layer input, got residual-gelu")

@@ -5,6 +5,8 @@ scores and returns scores: it fills a field of :class:`Scores`. The role terms a
 ``nn.projections``. Does not know what is done with scores.
 """
 
+import functools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
@@ -30,12 +32,9 @@ class Scores:
     query: Float[Tensor, "batch heads queries head_dim"]
     key: Float[Tensor, "batch kv_heads keys head_dim"]
     scale: float
-    """Factor of the products of query and key."""
     layout: Layout
-    """Positions and masks of the call."""
     query_rope: Float[Tensor, "batch heads queries rope_dim"] | None = None
-    """The rotated queries of decoupled positions; their products with ``key_rope`` are added to the
-    scores."""
+    """The rotated queries of decoupled positions."""
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None = None
     """The rotated key of decoupled positions, shared by all heads."""
     products: Float[Tensor, "batch heads queries keys"] | None = None
@@ -43,9 +42,7 @@ class Scores:
     gain: Float[Tensor, "sets 1 1"] | None = None
     """A learned factor of all products."""
     key_bias: Float[Tensor, "rows keys sets"] | None = None
-    """A bias for each key."""
     pair_bias: Float[Tensor, "rows heads queries keys"] | None = None
-    """A bias for each pair of query and key."""
     temperature: float = 1.0
     """The divisor of the scores, all terms included."""
     log_decay: Float[Tensor, " kv_heads"] | None = None
@@ -53,7 +50,11 @@ class Scores:
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
         """Return query, key and scale whose products are the scores without the pair bias."""
-        scale, (query, key) = self.scale / self.temperature, self._join()
+        scale, query, key = self.scale / self.temperature, self.query, self.key
+        if self.query_rope is not None and self.key_rope is not None:
+            rope = self.key_rope.expand(-1, key.shape[1], -1, -1)
+            query = torch.cat((query, self.query_rope), dim=-1)
+            key = torch.cat((key, rope), dim=-1)
         if self.gain is None and self.key_bias is None:
             return query, key, scale
         query = query * (scale if self.gain is None else self.gain * scale)
@@ -83,14 +84,6 @@ class Scores:
         query = self.query_rope.to(wide) * (self.scale / self.temperature)
         products = content_scores(query, self.key_rope.to(wide))
         return replace(self, query_rope=None, key_rope=None), products
-
-    def _join(self) -> tuple[Tensor, Tensor]:
-        """Return query and key with the channels of decoupled positions appended."""
-        if self.query_rope is None or self.key_rope is None:
-            return self.query, self.key
-        rope = self.key_rope.expand(-1, self.key.shape[1], -1, -1)
-        query = torch.cat((self.query, self.query_rope), dim=-1)
-        return query, torch.cat((self.key, rope), dim=-1)
 
     def cooled_pair_bias(self) -> Float[Tensor, "rows heads queries keys"] | None:
         """Return the pair bias, divided by the temperature."""
@@ -180,10 +173,7 @@ class DiagonalNorm(ScoreTerm):
 
 
 class UnscaledDiagonalNorm(DiagonalNorm):
-    """The diagonal of K K^T is divided by its mean or norm, and everything is scaled after that.
-
-    The ratio does not depend on the scale, so only the factor of the diagonal differs.
-    """
+    """Everything is scaled after the division, so only the factor of the diagonal differs."""
 
     own_scale = None
 
@@ -397,15 +387,8 @@ def normalise_diagonal(
     """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
 
     Over all tokens this would leak the future, so causal layers use the running mean or norm. A
-    window bounds it too, so that nothing beyond the window is needed again.
-
-    Args:
-        scores: Scaled content scores.
-        squares: The whole diagonal, scale included.
-        config: The layer.
-        factor: The factor of the ratio.
-        valid: True for real tokens, False for padding.
-        documents: The document of each token; the mean and the norm are those of a document.
+    window bounds it too, so that nothing beyond the window is needed again. ``squares`` is the
+    whole diagonal, scale included, and ``factor`` that of the ratio.
 
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """
@@ -432,23 +415,16 @@ def _find_members(
     config: AttentionConfig,
 ) -> Float[Tensor, "rows 1 keys keys"] | None:
     """Return ones for members of each token's document, window and stride; ``None`` if all are."""
-    variant, keys = config.variant, squares.shape[-1]
-    members: Tensor | None = None
+    variant, keys, members = config.variant, squares.shape[-1], list[Tensor]()
     if documents is not None:
-        members = documents[:, None, :, None] == documents[:, None, None, :]
+        members.append(documents[:, None, :, None] == documents[:, None, None, :])
     far = find_far(keys, keys, variant.window, variant.stride, squares.device)
     if far is not None:
-        near = ~far[None, None]
-        members = near if members is None else members & near
-    return None if members is None else members.to(squares.dtype)
+        members.append(~far[None, None])
+    return functools.reduce(operator.and_, members).to(squares.dtype) if members else None
 
 
-def _sum_diagonal(
-    terms: Float[Tensor, "batch heads keys"],
-    members: Float[Tensor, "rows 1 keys keys"] | None,
-    *,
-    causal: bool,
-) -> Float[Tensor, "batch heads sums"]:
+def _sum_diagonal(terms: Tensor, members: Tensor | None, *, causal: bool) -> Tensor:
     """Return the sum over each token's members; in causal layers, over those up to it."""
     if members is None:
         return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import VisionTransformerConfig
 from qkvary.nn.blocks import Stack, initialize
-from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout
 from qkvary.nn.linear import apply
 
@@ -22,12 +21,7 @@ class VisionTransformer(nn.Module):
     """
 
     def __init__(self, config: VisionTransformerConfig, *, seed: int = 0) -> None:
-        """Build and initialise.
-
-        Args:
-            config: The network.
-            seed: The seed of the initial values.
-        """
+        """Build the network and draw its initial values from a seed."""
         super().__init__()
         self.config = config
         d_model, inner = config.d_model, config.d_head
@@ -54,7 +48,8 @@ class VisionTransformer(nn.Module):
     ) -> Float[Tensor, "batch d_model"]:
         """Return the last hidden state of the class token."""
         x = self._embed(images)
-        return self.stack(x, layout=self._layout(x))[:, 0]
+        layout = Layout(new_tokens=x.shape[1], device=x.device)
+        return self.stack(x, layout=layout)[:, 0]
 
     def head(self, features: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch classes"]:
         """Logits from the class token's hidden state."""
@@ -65,11 +60,8 @@ class VisionTransformer(nn.Module):
     ) -> Float[Tensor, "batch layers heads tokens tokens"]:
         """Return the attention probabilities of every layer, without dropout."""
         x = self._embed(images)
-        return self.stack.attention_maps(x, layout=self._layout(x))
-
-    @staticmethod
-    def _layout(x: Tensor) -> Layout:
-        return Layout(new_tokens=x.shape[1], device=x.device)
+        layout = Layout(new_tokens=x.shape[1], device=x.device)
+        return self.stack.attention_maps(x, layout=layout)
 
     def _embed(self, images: Tensor) -> Tensor:
         config = self.config
@@ -88,8 +80,8 @@ class VisionTransformer(nn.Module):
         return F.dropout(x, config.input_dropout, self.training)
 
     def _initialize(self, seed: int) -> None:
-        init, initializer = self.config.init, Initializer(seed, "")
-        initialize(self, init, seed)
+        init = self.config.init
+        initializer = initialize(self, init, seed)
         initializer.linear("patch", self.patch, init)
         initializer.table("class_token", self.class_token, init)
         initializer.table("position_embedding", self.position_embedding, init)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.nn.decoding import choice, compiled, native, triton_attention
+from qkvary.nn.decoding import choice, folded, native, triton_attention
 from qkvary.nn.decoding.problem import Decoding
 from tests.conftest import ROOT, Runner
 from tests.nn.decoding.cases import GATES, attend_stored, distance, draw
@@ -67,7 +67,7 @@ def test_what_cannot_be_built_is_told_and_not_chosen(
     monkeypatch.setattr(triton_attention, "is_interpreted", lambda: False)
     # As on a GPU, for which these are not made.
     monkeypatch.setattr(native, "supports", lambda _problem: False)
-    monkeypatch.setattr(compiled, "can_compile", lambda _problem: False)
+    monkeypatch.setattr(folded, "can_compile", lambda _problem: False)
     with pytest.warns(UserWarning, match="'triton': Triton cannot build its kernels: out of reg"):
         assert choice.choose(make(), kernel) != "triton"
     # Told once.

@@ -40,14 +40,7 @@ def find_compiler() -> str | None:
 
 
 def build(sources: Sequence[Path]) -> Path | None:
-    """Build the first of ``sources``, which includes the others, unless it was built before.
-
-    Returns:
-        The library, ``None`` where there is no compiler or no folder to keep it in.
-
-    Raises:
-        BuildError: if the compiler fails.
-    """
+    """Build the first of ``sources``, which includes the others, unless it was built before."""
     compiler, path = find_compiler(), _path(sources)
     if compiler is None or path is None or _is_whole(path):
         return path
@@ -101,18 +94,16 @@ def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
         if library is not None:
             return ctypes.CDLL(str(library))
         compiler = find_compiler()
-        return None if compiler is None else _load_unkept(compiler, sources[0])
+        if compiler is None:
+            return None
+        # A loaded library stays loaded when its file is removed, on systems that allow it.
+        with tempfile.TemporaryDirectory(prefix="qkvary-", ignore_cleanup_errors=True) as room:
+            made = Path(room) / f"{sources[0].stem}.so"
+            _compile(compiler, sources[0], made)
+            return ctypes.CDLL(str(made))
     except (BuildError, OSError) as error:
         warnings.warn(f"decoding goes without its native kernel: {error}", stacklevel=2)
         return None
-
-
-def _load_unkept(compiler: str, source: Path) -> ctypes.CDLL:
-    # A loaded library stays loaded when its file is removed, on systems that allow it.
-    with tempfile.TemporaryDirectory(prefix="qkvary-", ignore_cleanup_errors=True) as room:
-        made = Path(room) / f"{source.stem}.so"
-        _compile(compiler, source, made)
-        return ctypes.CDLL(str(made))
 
 
 def _compile(compiler: str, source: Path, target: Path) -> None:
@@ -135,18 +126,15 @@ def _compile(compiler: str, source: Path, target: Path) -> None:
 
 
 def _fingerprint(compiler: str, sources: Sequence[Path]) -> str:
-    parts = [*FLAGS, *NATIVE, compiler, _version(compiler), *describe_processor()]
+    try:
+        version = _run(compiler, "--version").stdout
+    except (OSError, subprocess.SubprocessError):
+        version = ""
+    parts = [*FLAGS, *NATIVE, compiler, version, *describe_processor()]
     digest = hashlib.sha256("\0".join(parts).encode())
     for source in sources:
         digest.update(source.read_bytes())
     return digest.hexdigest()[:24]
-
-
-def _version(compiler: str) -> str:
-    try:
-        return _run(compiler, "--version").stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkvary.nn.decoding import compiled, folded, native, triton_attention
+from qkvary.nn.decoding import folded, native, triton_attention
 from qkvary.nn.decoding.build import describe_processor
 from qkvary.nn.decoding.kept import keep_text, kept_folder
 from qkvary.nn.decoding.problem import Decoding
@@ -36,7 +36,7 @@ HOPELESS = 4.0
 
 KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
     **folded.FORMS,
-    "compiled": compiled.attend_compiled,
+    "compiled": folded.attend_compiled,
     "native": native.attend_native,
     "triton": triton_attention.attend_triton,
 }
@@ -48,7 +48,7 @@ _IS_FINE = time.get_clock_info("thread_time").resolution < TURN_SECONDS / 20
 LAYER = "layer"
 """The name of the layer's own computation, which is not in ``KERNELS``."""
 
-Kind = tuple[object, ...]
+Kind = tuple[tuple[str, object], ...]
 
 _by_kind: dict[Kind, str] = {}
 _chosen: dict[str, str] = {}
@@ -69,11 +69,6 @@ def forget() -> None:
     _read.clear()
 
 
-def available(problem: Decoding) -> list[str]:
-    """Return the kernels that support a call on this machine."""
-    return [name for name in KERNELS if _supports(name, problem)]
-
-
 def _is_usable(name: str, problem: Decoding) -> bool:
     """Return whether a kernel supports a call without interpreting GPU code on the CPU."""
     is_interpreted = name == "triton" and triton_attention.is_interpreted()
@@ -84,20 +79,15 @@ def _supports(name: str, problem: Decoding) -> bool:
     if name == "native":
         return native.supports(problem) and native.library() is not None
     if name == "compiled":
-        return compiled.can_compile(problem)
+        return folded.can_compile(problem)
     return name in folded.FORMS or triton_attention.supports(problem)
 
 
 def choose(problem: Decoding, kernel: str = "auto") -> str:
     """Return the name of the kernel for a call.
 
-    Args:
-        problem: The call.
-        kernel: A name pins it, ``auto`` leaves it to the environment or to the rule, ``fastest``
-            to a timing. What a pinned kernel does not take goes to ``folded``.
-
-    Raises:
-        ValueError: for an unknown name.
+    ``auto`` leaves it to the environment or to the rule, ``fastest`` to a timing, and any other
+    name pins it. What a pinned kernel does not support goes to ``folded``.
     """
     name = pinned(kernel)
     if name == LAYER:
@@ -111,7 +101,12 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
         return name if _supports(name, problem) else "folded"
     kind = kind_of(problem)
     if kind not in _by_kind:
-        _by_kind[kind] = _choose_once(problem, describe(kind))
+        names = [name for name in KERNELS if _is_usable(name, problem)]
+        if "native" in names and "compiled" in names:
+            # Compiling takes longer than most runs decode; it is for machines without the native
+            # kernel.
+            names.remove("compiled")
+        _by_kind[kind] = choose_once(describe(kind), names, lambda: fastest(problem, names))
     return _by_kind[kind]
 
 
@@ -129,11 +124,7 @@ def _prefer(problem: Decoding) -> str:
 
 
 def pinned(kernel: str) -> str:
-    """Return the kernel's name; for ``auto`` the environment may name another.
-
-    Raises:
-        ValueError: for an unknown name.
-    """
+    """Return the kernel's name; for ``auto`` the environment may name another."""
     name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
     if name not in KERNELS and name not in ("auto", "fastest", LAYER):
         choices = ", ".join(("auto", "fastest", LAYER, *KERNELS))
@@ -143,27 +134,20 @@ def pinned(kernel: str) -> str:
 
 
 def choose_once(kind: str, names: Sequence[str], measure: Callable[[], str]) -> str:
-    """Return the stored choice for a kind of call on this machine, or choose and store one.
-
-    Args:
-        kind: Describes the call.
-        names: The supported names; a stored choice of another name is ignored.
-        measure: Finds the best of them.
-    """
-    _recall()
+    """Return the stored choice among names for a kind of call here, or measure and store one."""
+    folder = kept_folder()
+    if folder is not None and folder not in _read:
+        _read.add(folder)
+        for known, name in _kept(folder).items():
+            _chosen.setdefault(known, name)
     if _chosen.get(kind) not in names:
         _chosen[kind] = measure()
-        _remember()
+        if folder is not None:
+            # Other processes may have written choices meanwhile; overwritten ones are timed again.
+            choices = {**_kept(folder), **_chosen}
+            found = {"format": FORMAT, "machine": _machine(), "choices": choices}
+            keep_text(FILE_NAME, json.dumps(found, indent=1, sort_keys=True) + "\n")
     return _chosen[kind]
-
-
-def _choose_once(problem: Decoding, kind: str) -> str:
-    names = [name for name in available(problem) if _is_usable(name, problem)]
-    if "native" in names and "compiled" in names:
-        # Compiling takes longer than most runs decode; it is for machines without the native
-        # kernel.
-        names.remove("compiled")
-    return choose_once(kind, names, lambda: fastest(problem, names))
 
 
 def kind_of(problem: Decoding) -> Kind:
@@ -171,44 +155,25 @@ def kind_of(problem: Decoding) -> Kind:
     batch, heads, queries, dim = problem.query.shape
     kv_heads, keys = problem.key.shape[1:3]
     return (
-        describe_device(problem.key.device),
-        problem.query.dtype,
-        heads,
-        kv_heads,
-        dim,
-        problem.value.shape[-1],
-        problem.is_shared,
-        _bucket(keys),
-        _bucket(batch),
-        _bucket(queries),
-        torch.get_num_threads(),
-        problem.valid is not None,
-        problem.bias is not None,
+        ("device", describe_device(problem.key.device)),
+        ("query", problem.query.dtype),
+        ("heads", heads),
+        ("kv", kv_heads),
+        ("width", dim),
+        ("value width", problem.value.shape[-1]),
+        ("shared", problem.is_shared),
+        ("keys", _bucket(keys)),
+        ("batch", _bucket(batch)),
+        ("queries", _bucket(queries)),
+        ("threads", torch.get_num_threads()),
+        ("padding", problem.valid is not None),
+        ("bias", problem.bias is not None),
     )
-
-
-NAMES = (
-    "device",
-    "query",
-    "heads",
-    "kv",
-    "width",
-    "value width",
-    "shared",
-    "keys",
-    "batch",
-    "queries",
-    "threads",
-    "padding",
-    "bias",
-)
-"""Names of the parts of a ``Kind``."""
 
 
 def describe(kind: Kind) -> str:
     """Return a kind of call as the file of choices names it."""
-    parts = zip(NAMES, kind, strict=True)
-    return ", ".join(f"{name} {str(part).removeprefix('torch.')}" for name, part in parts)
+    return ", ".join(f"{name} {str(part).removeprefix('torch.')}" for name, part in kind)
 
 
 def fastest(problem: Decoding, names: list[str]) -> str:
@@ -244,10 +209,7 @@ def _time(problem: Decoding, name: str, repeats: int) -> float:
 
 
 def read_clock(device: torch.device) -> float:
-    """Return a clock in seconds that, where possible, counts only the work of this process.
-
-    A GPU is synchronised first. A single thread is timed by the time it runs.
-    """
+    """Return a clock in seconds that, where possible, counts only the work of this process."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "cpu" and torch.get_num_threads() == 1 and _IS_FINE:
@@ -274,15 +236,6 @@ def _machine() -> str:
     return digest.hexdigest()[:24]
 
 
-def _recall() -> None:
-    folder = kept_folder()
-    if folder is None or folder in _read:
-        return
-    _read.add(folder)
-    for kind, name in _kept(folder).items():
-        _chosen.setdefault(kind, name)
-
-
 def _kept(folder: Path) -> dict[str, str]:
     try:
         found: Any = json.loads((folder / FILE_NAME).read_text("utf-8"))
@@ -294,13 +247,3 @@ def _kept(folder: Path) -> dict[str, str]:
     if found.get("machine") != _machine() or not isinstance(entries, dict):
         return {}
     return {kind: name for kind, name in entries.items() if isinstance(name, str)}
-
-
-def _remember() -> None:
-    folder = kept_folder()
-    if folder is None:
-        return
-    # Other processes may have written choices meanwhile; overwritten ones are timed again.
-    choices = {**_kept(folder), **_chosen}
-    found = {"format": FORMAT, "machine": _machine(), "choices": choices}
-    keep_text(FILE_NAME, json.dumps(found, indent=1, sort_keys=True) + "\n")

@@ -1,10 +1,11 @@
-"""Decoding attention in plain torch, in two forms: which is faster depends on the machine.
+"""Decoding attention in plain torch: which form is the fastest depends on the machine.
 
-Both take fewer KV heads than heads without copying keys, by folding the heads of a group into the
+All take fewer KV heads than heads without copying keys, by folding the heads of a group into the
 queries. If the value is the key, the same tensor is passed twice, and it may still be in the
 processor's cache for the second product.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 
 import torch
@@ -12,7 +13,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from qkvary.nn.decoding.build import find_compiler
 from qkvary.nn.decoding.problem import Decoding
+
+MOST_ROWS = 16
+"""With more rows per KV head, matrix products written as sums are too slow."""
 
 Mixed = Float[Tensor, "batch heads queries value_dim"]
 
@@ -25,11 +30,16 @@ def attend_folded(problem: Decoding) -> Mixed:
     # Fused kernels need equal widths; padding by zero would still copy.
     if wider < 0:
         query, key = F.pad(query, (0, -wider)), F.pad(key, (0, -wider))
+    mask, bias = visible, problem.folded_bias()
+    if bias is not None:
+        # Fused kernels expect hidden keys at minus infinity.
+        mask = bias.to(problem.query.dtype)
+        mask = mask if visible is None else mask.masked_fill(~visible, -torch.inf)
     mixed = F.scaled_dot_product_attention(
         query,
         key,
         F.pad(value, (0, wider)) if wider > 0 else value,
-        attn_mask=_mask(problem, visible),
+        attn_mask=mask,
         scale=problem.scale,
     )
     return problem.unfold(_blank(mixed[..., : value.shape[-1]], visible))
@@ -39,29 +49,17 @@ def attend_matmul(problem: Decoding) -> Mixed:
     """Attend with two products and a whole map of scores between them."""
     visible = problem.folded_visible()
     query, bias = problem.folded_query() * problem.scale, problem.folded_bias()
-    scores = _scores(query, problem.key, bias, visible)
-    mixed = torch.softmax(scores, dim=-1).to(problem.value.dtype) @ problem.value
-    return problem.unfold(_blank(mixed, visible))
-
-
-def _mask(problem: Decoding, visible: Tensor | None) -> Tensor | None:
-    """Return the bias with hidden keys at minus infinity, as fused kernels expect it."""
-    bias = problem.folded_bias()
-    if bias is None:
-        return visible
-    bias = bias.to(problem.query.dtype)
-    return bias if visible is None else bias.masked_fill(~visible, -torch.inf)
-
-
-def _scores(query: Tensor, key: Tensor, bias: Tensor | None, visible: Tensor | None) -> Tensor:
-    scores = query @ key.mT
+    scores = query @ problem.key.mT
     if scores.dtype == torch.float16:
         # float16 ends at 65,504, and the softmax of infinities is NaN.
         largest = torch.finfo(scores.dtype).max
         scores = scores.clamp_(-largest, largest)
     if bias is not None:
         scores = scores + bias
-    return scores if visible is None else scores.masked_fill_(~visible, -torch.inf)
+    if visible is not None:
+        scores = scores.masked_fill_(~visible, -torch.inf)
+    mixed = torch.softmax(scores, dim=-1).to(problem.value.dtype) @ problem.value
+    return problem.unfold(_blank(mixed, visible))
 
 
 def _blank(mixed: Tensor, visible: Tensor | None) -> Tensor:
@@ -76,3 +74,41 @@ FORMS: Mapping[str, Callable[[Decoding], Tensor]] = {
     "matmul": attend_matmul,
 }
 """The forms of folded attention by name."""
+
+
+def can_compile(problem: Decoding) -> bool:
+    """Return whether the compiled kernel supports this call on this machine."""
+    on_cpu = problem.key.device.type == "cpu"
+    return on_cpu and problem.rows <= MOST_ROWS and find_compiler() is not None
+
+
+def attend_compiled(problem: Decoding) -> Mixed:
+    """Attend by sums of elementwise products, which torch's compiler fuses into two passes.
+
+    For one row to a KV head it is the fastest that torch generates. The first call with other types
+    or numbers of dimensions compiles.
+    """
+    query = problem.folded_query() * problem.scale
+    visible = problem.folded_visible()
+    if visible is None:
+        visible = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+    bias = problem.folded_bias()
+    if bias is None:
+        bias = query.new_zeros(1, 1, 1, 1)
+    mixed = _reductions()(query, problem.key, problem.value, bias, visible)
+    return problem.unfold(torch.where(visible.any(dim=-1, keepdim=True), mixed, 0.0))
+
+
+@functools.cache
+def _reductions() -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
+    return torch.compile(reduce_products, dynamic=True)
+
+
+def reduce_products(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, visible: Tensor
+) -> Tensor:
+    """Compute attention as sums of elementwise products; this function is compiled."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    scores = (query[:, :, :, None].to(wide) * key[:, :, None].to(wide)).sum(dim=-1) + bias.to(wide)
+    weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
+    return (weights[..., None] * value[:, :, None].to(wide)).sum(dim=-2).to(query.dtype)

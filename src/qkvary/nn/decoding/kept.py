@@ -51,16 +51,8 @@ def one_at_a_time() -> Generator[None]:
             os.close(descriptor)
 
 
-def keep(name: str, make: Callable[[Path], None]) -> Path | None:
-    """Write a file with ``make`` and move it into the folder once it is complete.
-
-    Args:
-        name: The name of the file.
-        make: Writes the file to a path, or raises.
-
-    Returns:
-        Its path, or ``None`` if the folder cannot be written.
-    """
+def keep(name: str, make: Callable[[Path], object]) -> Path | None:
+    """Write a file with ``make``, move it into the folder and return its path, if possible."""
     folder = kept_folder()
     if folder is None:
         return None
@@ -76,8 +68,4 @@ def keep(name: str, make: Callable[[Path], None]) -> Path | None:
 
 def keep_text(name: str, text: str) -> Path | None:
     """Put a small file in the folder, if that can be written."""
-
-    def write(path: Path) -> None:
-        path.write_text(text, "utf-8")
-
-    return keep(name, write)
+    return keep(name, lambda path: path.write_text(text, "utf-8"))

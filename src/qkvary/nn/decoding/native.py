@@ -9,38 +9,39 @@ import ctypes
 import functools
 import math
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.nn.cache_quantized import ClaimedCodes
 from qkvary.nn.decoding import build
 from qkvary.nn.decoding.build import load
 from qkvary.nn.decoding.kept import can_keep, kept_folder
 from qkvary.nn.decoding.problem import Decoding
-from qkvary.nn.decoding.rotation import PERIOD, Turn, far_table, near_table
+from qkvary.nn.layout import rotary_angles
 
-SOURCES = tuple(
-    Path(__file__).with_name("native") / name
-    for name in (
-        "step.cpp",
-        "attention.cpp",
-        "codes.h",
-        "matrix.h",
-        "pace.h",
-        "rows.h",
-        "sums.h",
-        "products.h",
-        "nibbles.h",
-        "shorts.h",
-        "tiles.h",
-        "stored.h",
-        "ahead.h",
-        "team.h",
-        "vectors.h",
-    )
+_FOLDER = Path(__file__).with_name("native")
+SOURCES = (
+    _FOLDER / "step.cpp",
+    _FOLDER / "attention.cpp",
+    _FOLDER / "codes.h",
+    _FOLDER / "matrix.h",
+    _FOLDER / "pace.h",
+    _FOLDER / "rows.h",
+    _FOLDER / "sums.h",
+    _FOLDER / "products.h",
+    _FOLDER / "nibbles.h",
+    _FOLDER / "shorts.h",
+    _FOLDER / "tiles.h",
+    _FOLDER / "stored.h",
+    _FOLDER / "ahead.h",
+    _FOLDER / "team.h",
+    _FOLDER / "vectors.h",
 )
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The library's number for each dtype."""
@@ -48,6 +49,8 @@ CODES = {8: 3, 4: 4}
 """The library's number for the codes of a quantised cache, by their bits."""
 LOG2_E = math.log2(math.e)
 """Scales scores by log2(e), because the kernel computes powers of two."""
+PERIOD = 64
+"""Number of positions in the table of near positions; another holds the multiples of it."""
 WIDEST_VECTOR = 16
 """Number of floats in the widest vector register; rows of tables are padded to a multiple of it."""
 
@@ -115,6 +118,117 @@ class Call(ctypes.Structure):
     )
 
 
+PROJECTED: tuple[Source, ...] = ("q", "k", "v", QUERY_ROPE, KEY_ROPE, IDENTITY)
+"""The sources of a layer, in the library's order."""
+
+
+class Matrix(ctypes.Structure):
+    """A matrix of weights, or of codes with scales."""
+
+    _fields_ = (
+        ("weight", _pointer),
+        ("bias", _pointer),
+        ("scales", _pointer),
+        ("width", _int64),
+        ("inner", _int64),
+    )
+
+
+class Norm(ctypes.Structure):
+    """A norm of rows."""
+
+    _fields_ = (
+        ("weight", _pointer),
+        ("bias", _pointer),
+        ("kind", _int64),
+        ("epsilon", ctypes.c_double),
+    )
+
+
+class Projected(ctypes.Structure):
+    """A source: the input through one matrix, or through two."""
+
+    _fields_ = (("down", Matrix), ("weight", Matrix))
+
+
+class Sums(ctypes.Structure):
+    """The state of linear attention, before a token and after it."""
+
+    _fields_ = (
+        ("values", _pointer),
+        ("keys", _pointer),
+        ("values_after", _pointer),
+        ("keys_after", _pointer),
+        ("decay", _pointer),
+        ("decay_is_learned", _int64),
+        ("decays_keys", _int64),
+        ("features", _int64),
+        ("scale", ctypes.c_double),
+    )
+
+
+class Layer(ctypes.Structure):
+    """One layer of attention, and the feed-forward network after it."""
+
+    _fields_ = (
+        ("attention_norm", Norm),
+        ("feed_forward_norm", Norm),
+        ("sources", Projected * len(PROJECTED)),
+        ("query", _int64),
+        ("key", _int64),
+        ("value", _int64),
+        ("residual", _int64),
+        ("out", Matrix),
+        ("up", Matrix),
+        ("gate", Matrix),
+        ("down", Matrix),
+        ("latent_key", Matrix),
+        ("latent_value", Matrix),
+        ("activation", _int64),
+        ("post", _int64),
+        ("queries", _int64),
+        ("pairs", _int64),
+        ("cos", _pointer),
+        ("sin", _pointer),
+        ("turns_key", _int64),
+        ("turns_value", _int64),
+        ("turns_back", _int64),
+        ("turns_by_index", _int64),
+        ("reads_memory", _int64),
+        ("key_norm", Norm),
+        ("query_norm", Norm),
+        ("norms_heads", _int64),
+        ("norms_value", _int64),
+        ("rope", Stored),
+        ("closing", _int64),
+        ("sums", Sums),
+        ("attention", Call),
+    )
+
+
+class Step(ctypes.Structure):
+    """A network and one new token of every row."""
+
+    _fields_ = (
+        ("layers", ctypes.POINTER(Layer)),
+        ("num_layers", _int64),
+        ("rows", _int64),
+        ("width", _int64),
+        ("storage", _int64),
+        ("threads", _int64),
+        ("bytes", _int64),
+        ("embedding", Matrix),
+        ("embedding_scale", ctypes.c_double),
+        ("positions", _pointer),
+        ("tokens", _pointer),
+        ("position", _pointer),
+        ("index", _int64),
+        ("final_norm", Norm),
+        ("head", Matrix),
+        ("logits", _pointer),
+    )
+
+
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """Return the library, built on first use; ``None`` if it cannot be built."""
@@ -156,12 +270,7 @@ def supports(problem: Decoding) -> bool:
 
 
 def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value_dim"]:
-    """Attend with as many threads as torch uses.
-
-    Raises:
-        RuntimeError: if the kernel cannot be built.
-        MemoryError: if there is no memory for its partial results.
-    """
+    """Attend with as many threads as torch uses."""
     loaded = library()
     if loaded is None:
         raise RuntimeError("the native kernel cannot be built here")
@@ -181,15 +290,10 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
 
 
 def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, list[Tensor]]:
-    """Return the call in the library's form, and the copies that it points to.
+    """Return a supported call in the library's form, and the copies that it points to.
 
     All fields are packed at once. A pass over the cache evicts Python's data from the processor's
     caches, so setting the fields one by one would take a tenth of the pass.
-
-    Args:
-        problem: A call that ``supports`` accepts.
-        query: Its queries, contiguous, in float32 or bfloat16.
-        output: The tensor for the result, of the same type.
     """
     batch, groups, tokens, _ = problem.key.shape
     shared = problem.is_shared
@@ -204,7 +308,7 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     if bias is not None:
         bias = (bias.to(torch.float32) * LOG2_E).contiguous()
         kept.append(bias)
-    return _pack(
+    return _packer()(
         query.data_ptr(),
         output.data_ptr(),
         0 if valid is None else valid.data_ptr(),
@@ -230,21 +334,33 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     ), kept
 
 
-def rotate_when_read(call: Call, turn: Turn, tokens: int) -> list[Tensor]:
-    """Make a call rotate its keys when it reads them; return the tables that it points to.
+def rotate_when_read(call: Call, config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
+    """Make a call rotate its keys when it reads them; return the tables that it points to."""
+    tables = rotation_tables(config, tokens)
+    call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
+    call.half, call.table_stride = config.rotated_channels // 2, tables[0].shape[1]
+    return tables
 
-    Args:
-        call: A call over at most ``tokens`` tokens.
-        turn: The rotation, as for ``near_table``.
-        tokens: The number of positions of the tables.
+
+@functools.lru_cache(maxsize=16)
+def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
+    """Return cosines and sines of the positions of a period, then those of its multiples.
+
+    With j = 64 b + r and an un-rotated key k_j, q' R(j) k_j = (R(-64 b) q)' R(r) k_j for a query q
+    that is rotated by its own position: the step rotates the query once for 64 keys, and rotates
+    the keys with one small table that stays in the first-level cache. Both apply to one product, so
+    only the first has the factor of a scaled rotation. Columns after the pairs are zeros.
     """
-    width = math.ceil(turn.dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
+    pairs, scaling = config.rotated_channels // 2, config.position.scaling
+    width = math.ceil(pairs / WIDEST_VECTOR) * WIDEST_VECTOR
     # Powers of two, so that a growing cache does not need a table for every length.
     periods = 1 << (-(-tokens // PERIOD) - 1).bit_length()
-    tables = [*near_table(turn, width), *far_table(turn, width, periods)]
-    call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
-    call.half, call.table_stride = turn.dim // 2, width
-    return tables
+    tables = [torch.zeros(2, rows, width, dtype=torch.float32) for rows in (PERIOD, periods)]
+    for table, step in zip(tables, (1, PERIOD), strict=True):
+        angles = rotary_angles(torch.arange(table.shape[1]) * step, config, tokens)
+        table[0, :, :pairs], table[1, :, :pairs] = angles.cos(), angles.sin()
+    near, far = tables
+    return *(near if scaling is None else near * scaling.attention_factor), *far
 
 
 def point(stored: Stored, entries: Tensor) -> None:
@@ -287,13 +403,9 @@ def _store(stored: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
     return (stored.data_ptr(), *strides[:3], stored.shape[3], *_PLAIN)
 
 
-def _format_of(structure: type[ctypes.Structure]) -> str:
-    """Return the fields of a structure in the notation of ``struct``."""
+@functools.cache
+def _packer() -> Callable[..., bytes]:
+    """Return the function that packs the fields of a ``Call``."""
     spelled: dict[object, str] = {_pointer: "P", _int64: "q", ctypes.c_double: "d"}
-    kinds = (field[1] for field in structure._fields_)
-    return "".join(
-        _format_of(kind) if issubclass(kind, ctypes.Structure) else spelled[kind] for kind in kinds
-    )
-
-
-_pack = struct.Struct(_format_of(Call)).pack
+    spelled[Stored] = "".join(spelled[field[1]] for field in Stored._fields_)
+    return struct.Struct("".join(spelled[field[1]] for field in Call._fields_)).pack

@@ -11,27 +11,25 @@ from typing import TypeGuard
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList, type_before_parametrizations
 
-from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import KEY_ROPE
 from qkvary.nn.attention import Attention
-from qkvary.nn.blocks import Block, Stack, check_length
+from qkvary.nn.blocks import Block, FeedForward, Stack, check_length
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.cache_codes import CACHED, describe_infinite
 from qkvary.nn.cache_layouts import needs_slice
 from qkvary.nn.cache_storage import StateStore
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
-from qkvary.nn.decoding.modules import is_as_built
-from qkvary.nn.decoding.native import Call
-from qkvary.nn.decoding.rotation import Turn, turn_of
-from qkvary.nn.decoding.structures import SOURCES, Layer, Matrix, Norm, Projected, Step, Sums
+from qkvary.nn.decoding.native import PROJECTED, Call, Layer, Matrix, Norm, Projected, Step, Sums
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask, Rotation, sinusoid
+from qkvary.nn.linear import is_watched
 from qkvary.nn.linear_attention import State
-from qkvary.nn.projections import HeadNorm, LowRank
-from qkvary.nn.quantized_weights import Numbers, find_numbers
+from qkvary.nn.projections import HeadNorm, Latent, LowRank
+from qkvary.nn.quantized_weights import Dequantized, Numbers, find_numbers
 from qkvary.nn.terms import Decay, term_classes
 
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
@@ -50,26 +48,46 @@ def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | Encode
     crossed = cache.cross.layers if isinstance(cache, EncoderDecoderCache) else ()
     if not isinstance(model, LanguageModel | EncoderDecoder):
         return False
-    if isinstance(model, EncoderDecoder) != bool(crossed):
+    if isinstance(model, EncoderDecoder) != bool(crossed) or not _is_as_built(model):
         return False
-    if not is_as_built(model):
-        return False
-    numbers = list(find_numbers(model))
+    numbers, block = list(find_numbers(model)), model.config.block
     dtype = numbers[0].dtype
     return (
         not model.training
-        and model.config.block.norm_placement in PLACEMENTS
-        and model.config.block.norm in ("layernorm", "rmsnorm")
-        and model.config.block.skips == "both"
-        and not model.config.block.parallel
+        and block.norm_placement in PLACEMENTS
+        and block.norm in ("layernorm", "rmsnorm")
+        and block.skips == "both"
+        and not block.parallel
         and (isinstance(model, EncoderDecoder) or model.config.logit_cap is None)
-        and model.config.block.activation in ACTIVATIONS
+        and block.activation in ACTIVATIONS
         and dtype in DTYPES
         and all(_is_read(part, dtype) for part in numbers)
         and all(_supports_layer(layer) for layer in cache.layers)
         and all(_supports_scores(layer) and not layer.config.rotated_channels for layer in crossed)
         and library() is not None
     )
+
+
+def _is_as_built(network: nn.Module) -> bool:
+    """Return whether no module of a network has hooks or was replaced."""
+    return not any(is_watched(part) or not _has_own_parts(part) for part in network.modules())
+
+
+def _has_own_parts(part: nn.Module) -> bool:
+    match part:
+        case Attention():
+            found, kinds = (*part.projections.values(), part.o_proj), (nn.Linear, LowRank)
+        case FeedForward():
+            found, kinds = (part.up, part.down, part.gate), (nn.Linear,)
+        case Latent():
+            found, kinds = (part.key, part.value), (nn.Linear,)
+        case Block():
+            found, kinds = (part.attention, part.feed_forward), (Attention, FeedForward)
+        case ParametrizationList():
+            found, kinds = tuple(part), (Dequantized,)
+        case _:
+            return True
+    return all(type_before_parametrizations(one) in kinds for one in found if one is not None)
 
 
 def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
@@ -95,9 +113,7 @@ def _supports_layer(cache: LayerCache) -> bool:
         return False
     if variant.window is not None and variant.window < cache.max_tokens:
         return False
-    if not _supports_scores(cache):
-        return False
-    if config.position.rotates_value:
+    if not _supports_scores(cache) or config.position.rotates_value:
         return False
     scaling = config.position.scaling
     has_factor = scaling is not None and scaling.attention_factor != 1.0
@@ -132,7 +148,7 @@ def _supports_scores(cache: LayerCache) -> bool:
 
 
 def library() -> ctypes.CDLL | None:
-    """Return the native library, if it exists and has the structures of this file."""
+    """Return the native library, if it exists and has the same structures."""
     loaded = native.library()
     if loaded is None:
         return None
@@ -147,15 +163,7 @@ class NativeStep:
     """
 
     def __init__(self, model: LanguageModel | EncoderDecoder, cache: KVCache) -> None:
-        """Describe a network and its cache.
-
-        Args:
-            model: A network that ``supports`` accepts.
-            cache: Its cache, which has seen at least one token.
-
-        Raises:
-            RuntimeError: if the native library cannot be built here.
-        """
+        """Describe a network that ``supports`` accepts, and its cache, which has seen a token."""
         loaded = library()
         if loaded is None:
             raise RuntimeError("the native kernels cannot be built here")
@@ -164,7 +172,7 @@ class NativeStep:
         self._numbers = {(one.module, one.name): one for one in find_numbers(model)}
         self._dtype = self._numbers[model, "embedding"].dtype
         self._kept: list[Tensor] = []
-        self._turns: dict[Turn, tuple[Tensor, Tensor]] = {}
+        self._turns: dict[object, tuple[Tensor, Tensor]] = {}
         self._max_tokens = max(1, *(layer.max_tokens or 0 for layer in cache.layers))
         if isinstance(model, EncoderDecoder):
             stack, table, output = model.decoder, model.target_positions, "head_weight"
@@ -192,15 +200,7 @@ class NativeStep:
     ) -> Float[Tensor, "rows vocabulary"]:
         """Return the logits after one new token per row, and store the token's entries.
 
-        Args:
-            tokens: The new tokens.
-            attention_mask: False for padding, over the tokens seen and the new ones.
-
-        Raises:
-            IndexError: for a token that the network does not know.
-            MemoryError: if there is no room for partial results.
-            ValueError: if the cache, the mask and the tokens do not fit each other, the network
-                has no position for them, or codes cannot hold what it computes.
+        The mask is False for padding, over the tokens seen and the new ones.
         """
         index = self.cache.length
         check_length(self.model.config, cached=index, new=1)
@@ -242,8 +242,7 @@ class NativeStep:
     ) -> State | None:
         """Point to the current memory of a layer's entries, which move when rows are reordered.
 
-        Returns:
-            The memory of a state that includes the new token; None for a layer without a state.
+        Returns the memory of a state that includes the new token, if the layer has a state.
         """
         claimed, call = cache.claim(1, rows), layer.attention
         native.cover(call, rows, cache.length + 1, valid)
@@ -285,8 +284,13 @@ class NativeStep:
             if isinstance(block, DecoderBlock) and isinstance(self.cache, EncoderDecoderCache):
                 memory = self.cache.cross.layers[index]
                 layers.append(self._layer(block.cross, block.cross_norm, memory, reads_memory=True))
-            layers[-1].post = block.config.norm_placement.startswith("post")
-            self._describe_feed_forward(layers[-1], block)
+            layer, feed_forward = layers[-1], block.feed_forward
+            layer.post = block.config.norm_placement.startswith("post")
+            layer.feed_forward_norm = self._norm(block.feed_forward_norm)
+            layer.up, layer.down = self._linear(feed_forward.up), self._linear(feed_forward.down)
+            if feed_forward.gate is not None:
+                layer.gate = self._linear(feed_forward.gate)
+            layer.activation = ACTIVATIONS[feed_forward.config.activation]
         return layers
 
     def _layer(
@@ -301,7 +305,7 @@ class NativeStep:
         sharing, layout = config.variant.sharing, cache.options.layout
         turned = config.variant.positions == "rotary"
         stored_turned = turned and layout != "sources"
-        place = {source: index for index, source in enumerate(SOURCES)}
+        place = {source: index for index, source in enumerate(PROJECTED)}
         layer = Layer(
             attention_norm=self._norm(norm),
             query=place[sharing.query],
@@ -331,9 +335,19 @@ class NativeStep:
         for source, projection in attention.projections.items():
             if reads_memory and source != sharing.query:
                 continue
-            layer.sources[place[source]] = self._projected(projection)
+            down = Matrix()
+            if isinstance(projection, LowRank):
+                down = self._matrix(projection, "down", None)
+            weight = self._matrix(projection, "weight", projection.bias)
+            layer.sources[place[source]] = Projected(down=down, weight=weight)
         if config.rotated_channels:
-            cos, sin = self._rotation(config)
+            # Layers with the same rotation share the tables of all positions.
+            key = (config.position, config.rotated_channels)
+            if key not in self._turns:
+                index = torch.arange(self._max_tokens)[None]
+                table = Rotation(index, config, torch.float32, self._max_tokens)
+                self._turns[key] = (table.cos[0, 0].contiguous(), table.sin[0, 0].contiguous())
+            cos, sin = self._turns[key]
             layer.cos, layer.sin, layer.pairs = self._at(cos), self._at(sin), cos.shape[-1]
         return layer
 
@@ -367,25 +381,8 @@ class NativeStep:
             scale=config.content_scale * native.LOG2_E,
         )
         if config.variant.positions == "rotary" and cache.options.layout == "sources":
-            self._kept += native.rotate_when_read(
-                call, turn_of(config, self._max_tokens), self._max_tokens
-            )
+            self._kept += native.rotate_when_read(call, config, self._max_tokens)
         return call
-
-    def _describe_feed_forward(self, layer: Layer, block: Block) -> None:
-        feed_forward = block.feed_forward
-        layer.feed_forward_norm = self._norm(block.feed_forward_norm)
-        layer.up, layer.down = self._linear(feed_forward.up), self._linear(feed_forward.down)
-        if feed_forward.gate is not None:
-            layer.gate = self._linear(feed_forward.gate)
-        layer.activation = ACTIVATIONS[feed_forward.config.activation]
-
-    def _projected(self, projection: nn.Module) -> Projected:
-        has_down = isinstance(projection, LowRank)
-        return Projected(
-            down=self._matrix(projection, "down", None) if has_down else Matrix(),
-            weight=self._matrix(projection, "weight", getattr(projection, "bias", None)),
-        )
 
     def _linear(self, linear: nn.Linear) -> Matrix:
         return self._matrix(linear, "weight", linear.bias)
@@ -420,15 +417,6 @@ class NativeStep:
         index = torch.arange(self._max_tokens)[None]
         table = sinusoid(index, model.config.d_model, model.embedding.dtype, model.config.positions)
         return self._at(table[0].contiguous())
-
-    def _rotation(self, config: AttentionConfig) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines of all positions, shared by layers with the same rotation."""
-        key = turn_of(config, self._max_tokens)
-        if key not in self._turns:
-            index = torch.arange(self._max_tokens)[None]
-            table = Rotation(index, config, torch.float32, self._max_tokens)
-            self._turns[key] = (table.cos[0, 0].contiguous(), table.sin[0, 0].contiguous())
-        return self._turns[key]
 
     def _at(self, tensor: Tensor) -> int:
         # Detached: a cast would give the parameter new memory, and free this.

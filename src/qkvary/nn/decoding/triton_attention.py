@@ -41,6 +41,7 @@ multiprocessor has too little shared memory, tiles are halved and programs doubl
 fit."""
 MOST_ROW_BYTES = 1 << 10
 """Maximum bytes of a key, value or query."""
+LOG2_E = math.log2(math.e)
 MERGED = 1 << 12
 """Number of values that a program of the merge reads."""
 MOST_RUNS = 256
@@ -153,16 +154,19 @@ def _attend(problem: Decoding, pieces: Cut) -> Float[Tensor, "batch kv_heads row
     dtype = query.dtype if pieces.runs == 1 else torch.float32
     parts = query.new_empty(*shape, value.shape[3], dtype=dtype)
     sizes = query.new_empty(shape, dtype=torch.float32)
+    bias = problem.folded_bias()
+    if bias is not None:
+        # The kernel computes powers of two.
+        bias = kernels.Bias((bias.to(torch.float32) * LOG2_E).contiguous(), bias.shape[-1])
     kernels.attend_run[pieces.runs, shape[1] * pieces.blocks, shape[0]](
         problem.folded_query().contiguous(),
         _describe(key),
         None if problem.is_shared else _describe(value),
         None if valid is None else kernels.Valid(valid, valid.stride()),
-        _describe_bias(problem),
+        bias,
         parts,
         sizes,
-        # The kernel computes powers of two.
-        problem.scale * math.log2(math.e),
+        problem.scale * LOG2_E,
         problem.rows,
         query.shape[2],
         key.shape[2],
@@ -194,14 +198,6 @@ def _describe(numbers: Tensor) -> object:
     """Return keys or values in the form that the kernels read."""
     constant, dim = kernels.tl.constexpr, numbers.shape[3]
     return kernels.Stored(numbers, numbers.stride(), constant(dim), constant(_fill(dim)))
-
-
-def _describe_bias(problem: Decoding) -> object | None:
-    bias = problem.folded_bias()
-    if bias is None:
-        return None
-    numbers = (bias.to(torch.float32) * math.log2(math.e)).contiguous()
-    return kernels.Bias(numbers, bias.shape[-1])
 
 
 @functools.cache

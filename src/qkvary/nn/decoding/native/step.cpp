@@ -16,7 +16,7 @@
 
 extern "C" {
 
-// All structures are mirrored field by field in structures.py.
+// All structures are mirrored field by field in native.py.
 
 struct Projected {  // A source: the layer's input through one matrix or two, or unchanged.
   Matrix down, weight;

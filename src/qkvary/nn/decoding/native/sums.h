@@ -15,7 +15,7 @@ extern "C" {
 enum Features : int64_t { NO_SUMS = 0, ELU = 1, RELU = 2, SOFTMAX = 3, IDENTITY = 4 };
 
 // The state before a token and after it: sums of features times values, [rows, groups, features,
-// dim], and of features, null where weights are not divided. Mirrored in structures.py.
+// dim], and of features, null where weights are not divided. Mirrored in native.py.
 struct Sums {
   const float *values, *keys;
   float *values_after, *keys_after;

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qkvary.nn.decoding import compiled
+from qkvary.nn.decoding import folded
 from qkvary.nn.decoding.decode import decode_attention
 from tests.nn.decoding.cases import GATES, attend_stored, distance, draw
 
@@ -24,8 +24,8 @@ def check(dtype: torch.dtype, heads: int, *, is_masked: bool) -> None:
 def test_the_form_itself(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, heads: int, is_masked: bool
 ) -> None:
-    monkeypatch.setattr(compiled, "find_compiler", lambda: "a compiler")
-    monkeypatch.setattr(compiled, "_reductions", lambda: compiled.reduce_products)
+    monkeypatch.setattr(folded, "find_compiler", lambda: "a compiler")
+    monkeypatch.setattr(folded, "_reductions", lambda: folded.reduce_products)
     check(dtype, heads, is_masked=is_masked)
 
 
@@ -36,7 +36,7 @@ def test_many_rows_and_no_compiler_are_for_others(monkeypatch: pytest.MonkeyPatc
         decode_attention(many, key, key, scale=1.0, kernel="compiled"),
         decode_attention(many, key, key, scale=1.0, kernel="folded"),
     )
-    monkeypatch.setattr(compiled, "find_compiler", lambda: None)
+    monkeypatch.setattr(folded, "find_compiler", lambda: None)
     few = many[:, :2]
     assert torch.equal(
         decode_attention(few, key, key, scale=1.0, kernel="compiled"),
