@@ -38,15 +38,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def choose_port(host: str, port: int) -> int:
-    """Return a free port.
-
-    Args:
-        host: The address that listens.
-        port: The wanted port; 0 for any.
-
-    Raises:
-        UsageError: if the port is taken, or there is no such address.
-    """
+    """Return a free port: this one, or any for 0."""
     try:
         family = socket.getaddrinfo(host, port)[0][0]
         with socket.socket(family, socket.SOCK_STREAM) as place:
@@ -61,11 +53,7 @@ def choose_port(host: str, port: int) -> int:
 
 
 def check_key(host: str, key: str | None) -> None:
-    """Refuse an address that other machines can reach, unless there is a key.
-
-    Raises:
-        UsageError: for such an address.
-    """
+    """Refuse an address that other machines can reach, unless there is a key."""
     if key is None and host not in LOCAL:
         raise UsageError(
             f"expected --key-file with the address {host}, which others can reach; for example "
@@ -92,19 +80,7 @@ class Server:
 def run_engine(
     engine: Engine, asked: Serving, program: tuple[str, ...], log: Path
 ) -> Generator[Server]:
-    """Run an engine until the block ends.
-
-    Args:
-        engine: The engine.
-        asked: What it serves.
-        program: The first words of its command, from ``engine.find``.
-        log: The file of what it prints.
-
-    Raises:
-        ResourceError: if the engine ends before it answers; the message has its reason or the last
-            line of its log.
-        StoppedError: if this process is asked to end.
-    """
+    """Run an engine until the block ends."""
     launch = engine.launch(program, asked)
     with ExitStack() as stack:
         # Python delivers signals to the main thread only.

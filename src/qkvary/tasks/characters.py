@@ -43,14 +43,6 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
     """
 
     def __init__(self, config: CharacterTaskConfig) -> None:
-        """Read the text.
-
-        Args:
-            config: Window and evaluation.
-
-        Raises:
-            ValueError: if the config names another text, or a split is shorter than a window.
-        """
         if config.text_sha256 != TINY_SHAKESPEARE_SHA256:
             raise ValueError(
                 f"expected the text with sha256 {TINY_SHAKESPEARE_SHA256}, got {config.text_sha256}"
@@ -78,11 +70,7 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
         return CharacterTokenizer(self.alphabet)
 
     def build(self, network: Network, seed: int) -> LanguageModel:
-        """Build the language model.
-
-        Raises:
-            ValueError: if the network is not a language model that fits the text.
-        """
+        """Build the language model."""
         size = len(self.alphabet)
         return build_language_model(network, seed, self.config, size)
 

@@ -132,7 +132,6 @@ class RecallTaskConfig(DrawnExamples):
 
     module: ClassVar[str] = "qkvary.tasks.recall"
     name: Literal["recall"] = "recall"
-    """Constant; it identifies the task in a record."""
     length: int
     """Tokens per sequence: pairs first, then queries among zeros."""
     pairs: int
@@ -197,22 +196,17 @@ class CharacterTaskConfig(NextToken):
     """The last part of the text is both validation and test."""
     is_language: ClassVar[bool] = True
     name: Literal["characters"] = "characters"
-    """Constant; it identifies the task in a record."""
     context: int
-    """Characters per window."""
     evaluation: Evaluation = "exact"
     """How validation scores: ``exact`` scores every held-out character once, ``sampled`` random
     windows. The test is always exact."""
     evaluation_batches: int = 200
-    """Number of batches, if the evaluation is ``sampled``."""
     evaluation_batch_size: int = 64
-    """Windows per batch; affects the result only if the evaluation is ``sampled``."""
     scored_characters: int | None = None
     """Number of held-out characters to score, counted from the first; None for all."""
     train_fraction: float = 0.9
     """Fraction of the text for training; the rest is for validation."""
     text_sha256: str = TINY_SHAKESPEARE_SHA256
-    """sha256 of the text."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -245,16 +239,13 @@ class MaskedTaskConfig(TaskConfig):
     has_test: ClassVar[bool] = False
     """The last tenth of the text is both validation and test."""
     name: Literal["masked"] = "masked"
-    """Constant; it identifies the task in a record."""
     context: int
-    """Characters per window."""
     share: float = 0.15
     """Share of a window's characters to predict; at least one character is."""
     scored_characters: int | None = None
     """Number of held-out characters whose windows are scored, counted from the first; None for
     all."""
     evaluation_batch_size: int = 64
-    """Windows per forward pass of an evaluation."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "context", "evaluation_batch_size", "scored_characters")
@@ -288,17 +279,14 @@ class LanguageTaskConfig(HashedData, NextToken):
     module: ClassVar[str] = "qkvary.tasks.language"
     is_language: ClassVar[bool] = True
     name: Literal["language"] = "language"
-    """Constant; it identifies the task in a record."""
     data: str = field(metadata=NOT_IDENTIFYING)
     """Folder or name of the prepared data set; not part of a run's identity."""
     data_sha256: str | None = None
-    """Fingerprint of the data set."""
     has_test: bool = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default=True, metadata={**NOT_IDENTIFYING, **ADDED_LATER}
     )
     """Whether the set has a test split; otherwise the validation split is scored at the end."""
     context: int
-    """Tokens per row."""
     protocol: Protocol = "packed"
     """``packed`` cuts the concatenated documents into windows without padding. ``padded-paper``
     puts the first tokens of one document into each row and counts padding in the loss, as paper 1
@@ -310,7 +298,6 @@ class LanguageTaskConfig(HashedData, NextToken):
     test_tokens: int | None = None
     """Number of test tokens to score, counted from the first; None for all."""
     evaluation_batch_size: int = 16
-    """Rows per batch in evaluations."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -348,9 +335,7 @@ class NumberTaskConfig(NextToken):
 
     module: ClassVar[str] = "qkvary.tasks.numbers"
     name: Literal["numbers"] = "numbers"
-    """Constant; it identifies the task in a record."""
     context: int
-    """Words per window."""
     protocol: NumberProtocol = "as-published"
     """``as-published`` omits the number 8000, trains on the first 80 % of the windows and scores
     the rest as validation and as test. ``clean`` has all numbers and splits the windows 80/10/10,
@@ -378,21 +363,18 @@ class TextTaskConfig(HashedData, Accuracy):
 
     module: ClassVar[str] = "qkvary.tasks.texts"
     name: Literal["texts"] = "texts"
-    """Constant; it identifies the task in a record."""
     data: str = field(default="english-novels", metadata=NOT_IDENTIFYING)
     """A folder with one folder of ``.txt`` files per label, or ``english-novels`` for novels by
     author; not part of a run's identity."""
     labels: tuple[str, ...] | None = None
     """The labels to tell apart; None for all."""
     data_sha256: str | None = None
-    """Fingerprint of the texts with these labels."""
     context: int
     """Bytes per window; a shorter text is padded."""
     windows_per_label: int = 100
     """Number of scored windows per label, spread over its texts in a split. If a label has fewer,
     all labels get as few."""
     evaluation_batch_size: int = 100
-    """Windows per forward pass of an evaluation."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -423,11 +405,9 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     module: ClassVar[str] = "qkvary.tasks.translation"
     higher_is_better: ClassVar[bool] = True
     name: Literal["translation"] = "translation"
-    """Constant; it identifies the task in a record."""
     source: str
     """Language of the source; ``de`` or ``en`` for Multi30k."""
     target: str
-    """Language of the translation."""
     protocol: TranslationProtocol = "clean"
     """``clean`` reports the loss per word and sacreBLEU. ``as-published`` divides the loss by all
     rows of a batch, padding included, and computes BLEU over words with the marks of beginning and
@@ -439,7 +419,6 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     max_tokens: int = 100
     """Maximum tokens of a source with its two marks, and of a translation with its end mark."""
     evaluation_batch_size: int = 50
-    """Sentences per batch in evaluations."""
     data: str = field(default="multi30k", metadata=NOT_IDENTIFYING)
     """``multi30k``, a folder with files of the same names, or the common path of two files
     (``mine`` for ``mine.fr`` and ``mine.en``); not part of a run's identity."""

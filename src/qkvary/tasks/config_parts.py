@@ -11,7 +11,6 @@ from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
-"""The five synthetic tasks."""
 
 Evaluation = Literal["exact", "sampled"]
 """``exact`` scores every position of a split once; ``sampled`` scores random batches, as
@@ -88,15 +87,12 @@ class TaskConfig:
     metric: ClassVar[str]
     """The headline metric, one of the scores of the task."""
     higher_is_better: ClassVar[bool]
-    """Whether a larger headline metric is better."""
     has_test: ClassVar[bool] = True
-    """Whether the data have a test split."""
     is_language: ClassVar[bool] = False
     """Whether the task models a language, like the networks of the published tables."""
     right_cell: ClassVar[str] = "the cell with the answer"
     """The cell of an attention map that holds the answer of its row."""
     name: str
-    """The name of the task in records."""
 
     @property
     def data_fingerprint(self) -> str:
@@ -109,11 +105,7 @@ class TaskConfig:
         raise NotImplementedError
 
     def count_tokens(self, network: Network) -> int:
-        """Return the tokens of one sequence in a network, for the costs.
-
-        Raises:
-            ValueError: for a network that does not cut the examples into tokens.
-        """
+        """Return the tokens of one sequence in a network, for the costs."""
         del network
         return self.sequence_length
 
@@ -122,12 +114,7 @@ class TaskConfig:
         return getattr(network, "vocabulary", None)
 
     def scale(self, network: Network, metric: str) -> Scale | None:
-        """Return the scale of a metric, or None if the score of a guess is not known.
-
-        Args:
-            network: The network of the task.
-            metric: Name of the metric, such as ``test_accuracy``; its last word says what it is.
-        """
+        """Return the scale of a metric such as ``test_accuracy``, None without a known guess."""
         answers = self.count_answers(network)
         if answers is not None and metric.endswith("accuracy"):
             return Scale(1.0 / answers, 1.0)
@@ -142,11 +129,7 @@ class TaskConfig:
     def check_data(self, report: Callable[[str], None]) -> None:
         """Check that the data is there and the expected one; download or prepare it if possible.
 
-        Args:
-            report: Called with a message where that takes long.
-
-        Raises:
-            QkvaryError: if it is not.
+        ``report`` is called with a message where that takes long.
         """
 
 
@@ -163,11 +146,8 @@ class DrawnExamples(Accuracy):
     """A task whose examples are drawn from a seed, a number of them for each split."""
 
     train_examples: int
-    """Number of sequences in the training split."""
     validation_examples: int
-    """Number of sequences in the validation split."""
     test_examples: int
-    """Number of sequences in the test split."""
     data_seed: int = 42
     """Seed from which all three splits are drawn."""
 
@@ -212,11 +192,7 @@ class HashedData:
 
     @property
     def data_fingerprint(self) -> str:
-        """The fingerprint of the data.
-
-        Raises:
-            ValueError: if it is not known yet.
-        """
+        """The fingerprint of the data."""
         if self.data_sha256 is None:
             raise ValueError(
                 f"expected data_sha256, the fingerprint of {self.data}, got None; pinned() "
@@ -229,14 +205,7 @@ class HashedData:
         raise NotImplementedError
 
     def require(self, found: str) -> None:
-        """Check that some data is the expected one.
-
-        Args:
-            found: Its fingerprint.
-
-        Raises:
-            DamagedError: if it is not.
-        """
+        """Check that data with the fingerprint ``found`` is the expected one."""
         if found != self.data_fingerprint:
             raise DamagedError(
                 f"expected the data of {self.data} with sha256 {self.data_fingerprint}, got "
@@ -257,15 +226,7 @@ class HashedData:
 
 
 def check_sizes(task: Any, *sizes: str) -> None:
-    """Refuse sizes below 1; None is no size.
-
-    Args:
-        task: A configuration.
-        sizes: Names of its fields.
-
-    Raises:
-        ValueError: if one is below 1.
-    """
+    """Refuse sizes below 1; None is no size."""
     for name in sizes:
         value: int | None = getattr(task, name)
         if value is not None and value < 1:

@@ -52,24 +52,12 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         columns: Columns,
         relabel: Callable[[Tensor, int], Tensor] = lambda digits, _vocabulary: digits,
     ) -> None:
-        """Create the task; examples are drawn on first use.
-
-        Args:
-            config: Lengths and sizes.
-            columns: The column of each answer.
-            relabel: Maps the digits of these columns and the size of the vocabulary to the answers;
-                by default the answers are the digits.
-        """
         super().__init__(config)
         self.columns = columns
         self.relabel = relabel
 
     def build(self, network: Network, seed: int) -> Encoder:
-        """Build the encoder.
-
-        Raises:
-            ValueError: if the network is not an encoder that fits the digits.
-        """
+        """Build the encoder."""
         config = self.config
         exact = {"vocabulary": config.vocabulary, "classes": config.vocabulary}
         least = {"max_tokens": config.length}
@@ -77,11 +65,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         return build_network(fitting, Encoder, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next sequences of the epoch's shuffled order; drop a last partial batch.
-
-        Raises:
-            ValueError: if a batch is larger than the training split.
-        """
+        """Return the next sequences of the epoch's shuffled order; drop a last partial batch."""
         order = epoch_batch(self.config.train_examples, batch_size, step=step, seed=seed)
         return self._make_batch(self._examples("train")[torch.tensor(order[rows])])
 

@@ -35,7 +35,6 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample
 
 SHOWN_TOKENS = 24
-"""Number of tokens in the attention example."""
 
 
 class LanguageTask:
@@ -59,16 +58,6 @@ class LanguageTask:
     higher_is_better = False
 
     def __init__(self, config: LanguageTaskConfig, data: PreparedData | None = None) -> None:
-        """Open the data set.
-
-        Args:
-            config: The configuration.
-            data: The data set, if it is open already.
-
-        Raises:
-            UsageError: if it does not exist, or is smaller than one row.
-            DamagedError: if it is damaged, or its fingerprint differs.
-        """
         self.config = config
         self.data = _open(config) if data is None else data
         try:
@@ -87,11 +76,7 @@ class LanguageTask:
         return self.data.tokenizer
 
     def build(self, network: Network, seed: int) -> LanguageModel:
-        """Build the language model.
-
-        Raises:
-            ValueError: if the network is not a language model that fits the data set.
-        """
+        """Build the language model."""
         size = self.data.vocabulary
         return build_language_model(network, seed, self.config, size, more=True)
 

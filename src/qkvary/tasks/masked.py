@@ -42,14 +42,6 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
     """
 
     def __init__(self, config: MaskedTaskConfig) -> None:
-        """Read the text.
-
-        Args:
-            config: Windows and their hidden share.
-
-        Raises:
-            ValueError: if the held-out text is shorter than a window.
-        """
         super().__init__(config)
         text = load_shakespeare()
         self.alphabet = text.alphabet
@@ -63,12 +55,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
             )
 
     def build(self, network: Network, seed: int) -> Encoder:
-        """Build the encoder; its vocabulary has one additional token for the mask.
-
-        Raises:
-            ValueError: if the network is not an encoder that fits the text, with a token more for
-                the mask.
-        """
+        """Build the encoder; its vocabulary has one additional token for the mask."""
         size = len(self.alphabet)
         exact = {"pooling": "none", "vocabulary": size + 1, "classes": size}
         least = {"max_tokens": self.config.context}

@@ -22,7 +22,6 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample
 
 TRAIN_SHARE = 0.8
-"""Share of the windows that are trained on."""
 PERIOD, VALIDATION_PLACE, TEST_PLACE = 10, 8, 9
 """In the clean protocol, the positions of the validation and the test window among every ten
 windows."""
@@ -45,14 +44,6 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
     """
 
     def __init__(self, config: NumberTaskConfig) -> None:
-        """Cut the words into windows.
-
-        Args:
-            config: Window and protocol.
-
-        Raises:
-            ValueError: if there are too few windows for three splits.
-        """
         super().__init__(config)
         words = load_number_words(complete=config.protocol == "clean")
         self.vocabulary = words.vocabulary
@@ -68,20 +59,12 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
         self._splits = _split_clean(windows) if config.protocol == "clean" else _split(windows)
 
     def build(self, network: Network, seed: int) -> LanguageModel:
-        """Build the language model.
-
-        Raises:
-            ValueError: if the network is not a language model that fits the words.
-        """
+        """Build the language model."""
         size = len(self.vocabulary)
         return build_language_model(network, seed, self.config, size)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next windows of the epoch's shuffled order; drop a last partial batch.
-
-        Raises:
-            ValueError: if a batch is larger than the training split.
-        """
+        """Return the next windows of the epoch's shuffled order; drop a last partial batch."""
         windows = self._splits["train"]
         indices = epoch_batch(len(windows), batch_size, step=step, seed=seed)[rows]
         return _make_batch(windows[torch.tensor(indices)])

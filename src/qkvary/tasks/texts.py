@@ -29,9 +29,7 @@ from qkvary.tasks.examples import AttentionExample, Sample
 PADDING = TEXT_VOCABULARY - 1
 """The token that fills the end of a window after a shorter text."""
 SAMPLES = 10
-"""Number of windows that a run shows."""
 SHOWN_BYTES = 32
-"""Number of bytes whose attention a run shows."""
 
 
 class TextTask(ClassificationTask[TextTaskConfig]):
@@ -43,15 +41,6 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     """
 
     def __init__(self, config: TextTaskConfig) -> None:
-        """Read the texts.
-
-        Args:
-            config: Texts and windows.
-
-        Raises:
-            UsageError: if the texts are not on this machine, or have too few labels.
-            DamagedError: if a file is damaged, or the texts are others.
-        """
         super().__init__(config)
         texts = load_labelled_texts(config.data, config.labels)
         config.require(texts.fingerprint)
@@ -59,11 +48,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         self._train = tuple(_Windows(some, config.context) for some in texts.splits["train"])
 
     def build(self, network: Network, seed: int) -> Encoder:
-        """Build the encoder.
-
-        Raises:
-            ValueError: if the network is not a pooled encoder that fits windows and labels.
-        """
+        """Build the encoder."""
         exact = {"pooling": "mean", "vocabulary": TEXT_VOCABULARY, "classes": len(self.labels)}
         least = {"max_tokens": self.config.context}
         fitting = require_network(network, EncoderConfig, "texts", exact=exact, least=least)

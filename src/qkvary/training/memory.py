@@ -51,14 +51,7 @@ def use_threads(number: int) -> Generator[None]:
 
 
 def require_device(name: str) -> None:
-    """Check that this machine has a device.
-
-    Args:
-        name: The device, as torch names it.
-
-    Raises:
-        UsageError: if it does not exist; the message lists the choices.
-    """
+    """Check that this machine has a device."""
     device, count = torch.device(name), torch.cuda.device_count()
     choices = ["cpu", *(f"cuda:{number}" for number in range(count))]
     if torch.backends.mps.is_available():
@@ -71,15 +64,7 @@ def require_device(name: str) -> None:
 
 
 def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
-    """Check that the CPU has the memory for a run: its state, its batch and one micro-batch.
-
-    Args:
-        run: The run; one on a device is not checked.
-        processes: Number of processes.
-
-    Raises:
-        ResourceError: if it has less.
-    """
+    """Check that the CPU has the memory for a run: its state, its batch and one micro-batch."""
     if run.device != "cpu":
         return
     own, rows = _count_rows(run, processes)
@@ -91,12 +76,7 @@ def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
 
 
 def training_bytes(run: RunConfig, *, processes: int = 1) -> int:
-    """Return the bytes of a run in each process: its state, its batch and one micro-batch.
-
-    Args:
-        run: The run.
-        processes: Number of processes.
-    """
+    """Return the bytes of a run in each process: its state, its batch and one micro-batch."""
     model, tokens = as_model(run.network), run.sequence_length
     own, rows = _count_rows(run, processes)
     execution = run.training.execution
@@ -111,13 +91,7 @@ def training_bytes(run: RunConfig, *, processes: int = 1) -> int:
 
 
 def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError:
-    """Return an error that states what a step needs and how to reduce it.
-
-    Args:
-        run: The run.
-        step: Completed steps.
-        processes: Number of processes.
-    """
+    """Return an error that states what a step needs and how to reduce it."""
     execution, (_, rows) = run.training.execution, _count_rows(run, processes)
     options = [f"--micro-batch-size {rows // 2}"] if rows > 1 else []
     if not execution.recompute_blocks:

@@ -54,17 +54,7 @@ _BLOCK = re.compile(r"(?:^|\.)blocks\.\d+$")
 def join_process_group(
     strategy: Strategy, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Generator[Distribution]:
-    """Join the process group that torchrun started; without torchrun there is one process.
-
-    Args:
-        strategy: The distribution of the network.
-        device: ``cpu`` (gloo) or ``cuda`` (NCCL, a GPU for each process).
-        timeout_seconds: Timeout of each collective call.
-
-    Raises:
-        UsageError: if the strategy, the device or torchrun's environment is invalid.
-        ResourceError: if other processes cannot be reached.
-    """
+    """Join the process group that torchrun started; without torchrun there is one process."""
     if strategy not in get_args(Strategy):
         raise UsageError(f"unknown strategy {strategy!r}; choices: {', '.join(get_args(Strategy))}")
     info = RankInfo.from_environment(os.environ)

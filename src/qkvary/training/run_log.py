@@ -38,16 +38,8 @@ def restore_log(journal: Journal, mark: FileEntry, step: int) -> LogDamage | Non
     A damaged log is backed up first. The event ``cut`` stores the mark that the log no longer
     matches, so that resuming from the same checkpoint again finds the log repaired.
 
-    Args:
-        journal: The log, with nothing appended yet.
-        mark: Size and digest of the log at the checkpoint.
-        step: The step of the checkpoint.
-
     Returns:
         The damage; None if the log is intact up to the checkpoint.
-
-    Raises:
-        ResourceError: if the log cannot be written.
     """
     if journal.starts_with(mark):
         journal.rewind(mark)

@@ -37,9 +37,7 @@ class TrackedRun:
 
 class _Opened(NamedTuple):
     log: Callable[[Mapping[str, float | str], int], None]
-    """Logs values by name at a step."""
     finish: Callable[[], None]
-    """Writes what is pending, and closes."""
 
 
 def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
@@ -75,13 +73,6 @@ class LogCopy:
     def __init__(
         self, tracker: TrackerName | None, run: TrackedRun, warn: Callable[[str], None]
     ) -> None:
-        """Prepare a copy.
-
-        Args:
-            tracker: The tracker; None for no copy.
-            run: The run.
-            warn: Called with the reason if the tracker fails; then the copy ends, not the run.
-        """
         self._name: TrackerName | None = tracker
         self._run, self._warn = run, warn
         self._opened: _Opened | None = None
@@ -125,10 +116,6 @@ class LogCopy:
 
 
 def require_tracker(tracker: TrackerName | None) -> None:
-    """Check that the library of a tracker is installed.
-
-    Raises:
-        UsageError: if it is not; the message says how to install it.
-    """
+    """Check that the library of a tracker is installed."""
     if tracker is not None:
         require(tracker)

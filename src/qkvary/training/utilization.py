@@ -25,11 +25,6 @@ def measure_utilization(
 ) -> dict[str, float]:
     """Return the utilization for the timing of a record; empty if it cannot be measured.
 
-    Args:
-        run: The run; only language models are measured.
-        steps_per_second: Speed of training.
-        processes: Number of processes, each on a separate device.
-
     Returns:
         ``utilization``, and ``product_flops_per_second`` of all processes, to which it is
         relative.

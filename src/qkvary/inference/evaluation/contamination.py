@@ -26,7 +26,6 @@ LONGEST_WORD = 2**16
 """Longer stretches without a space may be split, because the text is read in parts."""
 
 _BLOCK = 2**18
-"""Number of tokens decoded at a time."""
 _REMEMBERED = 2**10
 """Number of words kept of a long run of known words."""
 _BORDER = ""
@@ -53,11 +52,6 @@ class TrainingText:
     """The words of the training split of a prepared set."""
 
     def __init__(self, data: PreparedData) -> None:
-        """Select the split without reading it.
-
-        Raises:
-            UsageError: if the set has no training split.
-        """
         if "train" not in data.splits:
             raise UsageError(
                 f"expected a set with a training split, got {data.path} with "
@@ -72,10 +66,6 @@ class TrainingText:
 
         A shorter question counts if all its words occur consecutively in a document; a question
         without words never does.
-
-        Args:
-            questions: The texts.
-            on_progress: Called after each block.
         """
         owners: dict[tuple[str, ...], list[int]] = {}
         for number, question in enumerate(questions):
@@ -116,15 +106,7 @@ class TrainingText:
 
 
 def open_training_text(reference: str) -> TrainingText:
-    """Open the training split of a set.
-
-    Args:
-        reference: The path of a prepared set, or its name in the cache.
-
-    Raises:
-        UsageError: if the set or its training split does not exist.
-        DamagedError: if it is damaged.
-    """
+    """Open the training split of a set."""
     return TrainingText(open_prepared(find_prepared(reference)))
 
 

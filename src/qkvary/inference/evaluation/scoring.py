@@ -34,18 +34,6 @@ def score_windows(
 
     Batching affects rounding only: windows of similar lengths are batched, and shorter ones are
     padded at the end, which a causal network does not see.
-
-    Args:
-        model: The network, in evaluation mode.
-        tokens: The text.
-        windows: The windows to read.
-        batch_size: Windows per batch.
-        on_progress: Called after each batch.
-
-    Raises:
-        ValueError: if the network is in training mode, shorter than a window, or a token is not in
-            its vocabulary.
-        ResourceError: if this machine has no memory for a batch.
     """
     longest = int(windows.lengths.max(initial=0))
     check(model, tokens, longest=longest)
@@ -75,17 +63,7 @@ def score_rows(
     batch_size: int,
     on_progress: Progress = ignore_progress,
 ) -> NDArray[np.float64]:
-    """Return the loss of every target of equally long rows, in nats: [rows, length - 1].
-
-    Args:
-        model: The network, in evaluation mode.
-        rows: Tokens; the last of each row is only a target.
-        batch_size: Rows per batch.
-        on_progress: Called after each batch.
-
-    Raises:
-        ValueError: as ``score_windows``.
-    """
+    """Return the loss of every target of equally long rows, in nats: [rows, length - 1]."""
     check(model, rows.reshape(-1), longest=rows.shape[1] - 1)
     _require_memory(model, rows=min(batch_size, len(rows)), length=rows.shape[1] - 1)
     losses = np.empty((len(rows), rows.shape[1] - 1))
@@ -99,17 +77,7 @@ def score_rows(
 
 
 def check(model: Decoder, tokens: NDArray[np.int64], *, longest: int) -> None:
-    """Check that a network can score the tokens.
-
-    Args:
-        model: The network.
-        tokens: The tokens.
-        longest: The length of the longest window.
-
-    Raises:
-        ValueError: if the network is in training mode, shorter than a window, or a token is not in
-            its vocabulary.
-    """
+    """Check that a network can score the tokens."""
     if model.training:
         raise ValueError("expected a model in evaluation mode, got one that is training")
     if longest > model.config.max_tokens:

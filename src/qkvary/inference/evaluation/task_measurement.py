@@ -65,11 +65,6 @@ class PreparedTasks:
 
         Returns:
             The tasks and groups, for lm-eval's ``evaluate``.
-
-        Raises:
-            UsageError: if data cannot be loaded, lm-eval refuses a task, or there are too few
-                examples.
-            DamagedError: if a local file is damaged.
         """
         reading, advice, problem = self.reading, "", None
         local = {one.task: one for one in reading.local.values()}
@@ -96,12 +91,7 @@ class PreparedTasks:
 
 
 def prepare_tasks(reading: TaskReading) -> PreparedTasks:
-    """Check that the tasks and their files exist, before a network is loaded.
-
-    Raises:
-        UsageError: if there is no such task, file or text.
-        DamagedError: if the text is damaged.
-    """
+    """Check that the tasks and their files exist, before a network is loaded."""
     others, folder = reading.others, reading.task_data
     if others and reading.against is not None:
         raise UsageError(
@@ -191,12 +181,7 @@ def measure_tasks(
 
 
 def question_text(task: Any, document: Mapping[str, Any]) -> str:
-    """Return a question with its correct answer in lm-eval's words, without its labels.
-
-    Args:
-        task: The task of lm-eval.
-        document: One of its documents.
-    """
+    """Return a question with its correct answer in lm-eval's words, without its labels."""
     requests: Any = task.construct_requests(
         document, task.fewshot_context(document, 0), metadata=(task.config.task, 0, 1)
     )

@@ -114,12 +114,7 @@ class TaskMeasurement:
 
 
 def measure_mean(answers: Sequence[float], choices: Sequence[int] | None = None) -> Metric:
-    """Average the answers to questions.
-
-    Args:
-        answers: A figure for each question, such as 1 for a correct answer and 0 for a wrong one.
-        choices: The number of choices of each question.
-    """
+    """Average the answers to questions."""
     count = len(answers)
     value = sum(answers) / count
     spread = sum((one - value) ** 2 for one in answers)
