@@ -11,10 +11,10 @@ import torch
 
 import qkvary.tasks
 from qkvary.arch.networks import EncoderDecoderConfig
-from qkvary.tasks.catalog import load_task, task_names
+from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import SequenceTaskName
 from qkvary.tasks.contract import Task
-from tests.tasks.tiny_networks import VOCABULARIES, tiny_network, tiny_task
+from tests.tasks.tiny_networks import VOCABULARIES, task_names, tiny_network, tiny_task
 
 ROOM = Path(qkvary.tasks.__path__[0])
 INPUTS = {"anomaly": (11, 64), "images": (1, 6, 6)}

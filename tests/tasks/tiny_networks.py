@@ -3,11 +3,13 @@
 import functools
 import gzip
 import itertools
+import pkgutil
 import tempfile
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import qkvary.tasks
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import (
     BlockConfig,
@@ -132,6 +134,12 @@ def of_its_test(name: str) -> ModuleType | None:
     path = Path(__file__).with_name(f"test_{name}.py")
     module = import_module(f"tests.tasks.test_{name}") if path.exists() else None
     return module if hasattr(module, "make_tiny_task") else None
+
+
+def task_names() -> tuple[str, ...]:
+    """The names of all tasks: the modules with a ``load``."""
+    names = sorted(module.name for module in pkgutil.iter_modules(qkvary.tasks.__path__))
+    return tuple(n for n in names if hasattr(import_module(f"qkvary.tasks.{n}"), "load"))
 
 
 def tiny_task(name: str, *, length: int = 7) -> TaskConfig:

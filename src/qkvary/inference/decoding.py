@@ -57,7 +57,7 @@ def stream(
             stop strings come without a tokenizer.
         DivergedError: if the network gives logits that are not finite.
     """
-    _check(model, requests, tokenizer, chunk)
+    check_requests(model, requests, tokenizer, chunk)
     if not deterministic_batch:
         return _decode(model, requests, tokenizer, chunk, new_cache)
     return _interleave([_decode(model, [one], tokenizer, chunk, new_cache) for one in requests])
@@ -263,9 +263,14 @@ class _Row:
         )
 
 
-def _check(
+def check_requests(
     model: Decoder, requests: Sequence[Request], tokenizer: Tokenizer | None, chunk: int
 ) -> None:
+    """Check that a network can decode requests as one batch.
+
+    Raises:
+        ValueError: if it cannot.
+    """
     if chunk < 1:
         raise ValueError(f"expected chunks of at least 1 token, got {chunk}")
     if model.training:

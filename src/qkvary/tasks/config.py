@@ -26,12 +26,12 @@ from qkvary.tasks.config_parts import (
     Evaluation,
     HashedData,
     ImageSplits,
-    NextToken,
     NumberProtocol,
     Protocol,
     Scale,
     SequenceTaskName,
     TaskConfig,
+    TokenPrediction,
     TranslationProtocol,
     check_sizes,
     digest,
@@ -101,11 +101,6 @@ class SequenceTaskConfig(DrawnExamples):
         return f"qkvary.tasks.{self.name}"
 
     @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.length
-
-    @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the sequences, without the task."""
         sizes = self.length, self.vocabulary
@@ -166,11 +161,6 @@ class RecallTaskConfig(DrawnExamples):
                 )
 
     @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.length
-
-    @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the sequences."""
         sizes = self.length, self.pairs, self.vocabulary, self.power
@@ -185,7 +175,7 @@ class RecallTaskConfig(DrawnExamples):
 
 @stored("CharacterTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CharacterTaskConfig(NextToken):
+class CharacterTaskConfig(TokenPrediction):
     """Predict the next character of a text.
 
     Source: Borji 2023, section 3.5 (tiny Shakespeare).
@@ -227,15 +217,13 @@ class CharacterTaskConfig(NextToken):
 
 @stored("MaskedTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedTaskConfig(TaskConfig):
+class MaskedTaskConfig(TokenPrediction):
     """Predict the hidden characters of a window of a text from both sides.
 
     Source: Devlin et al. 2019 (BERT), section 3.1, for tiny Shakespeare.
     """
 
     module: ClassVar[str] = "qkvary.tasks.masked"
-    metric: ClassVar[str] = "loss"
-    higher_is_better: ClassVar[bool] = False
     has_test: ClassVar[bool] = False
     """The last tenth of the text is both validation and test."""
     name: Literal["masked"] = "masked"
@@ -252,11 +240,6 @@ class MaskedTaskConfig(TaskConfig):
         if not 0.0 < self.share <= 1.0:
             raise ValueError(f"task masked: share must be in (0, 1], got {self.share}")
 
-    @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.context
-
     def count_answers(self, network: Network) -> int | None:
         """Return the number of characters: the classes of the network."""
         return getattr(network, "classes", None)
@@ -270,7 +253,7 @@ class MaskedTaskConfig(TaskConfig):
 
 @stored("LanguageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageTaskConfig(HashedData, NextToken):
+class LanguageTaskConfig(HashedData, TokenPrediction):
     """Predict the next token of a prepared set of documents.
 
     Source: the language models of papers 1 and 3.
@@ -327,7 +310,7 @@ class LanguageTaskConfig(HashedData, NextToken):
 
 @stored("NumberTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberTaskConfig(NextToken):
+class NumberTaskConfig(TokenPrediction):
     """Predict the next word of the spelled numbers from 1 to 9,999.
 
     Source: Borji 2023, section 3.3 (number generation), and its code.

@@ -11,54 +11,28 @@ from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
-
 Evaluation = Literal["exact", "sampled"]
-"""``exact`` scores every position of a split once; ``sampled`` scores random batches, as
-published."""
-
 Protocol = Literal["packed", "padded-paper"]
-"""Windows over concatenated documents, or one padded document per row."""
-
 NumberProtocol = Literal["as-published", "clean"]
-"""``as-published``: without the number 8000, the last windows are both validation and test.
-``clean``: all numbers, with windows of every size in three disjoint splits."""
-
 ImageSplits = Literal["clean", "as-published"]
-"""``clean`` holds out validation images. ``as-published`` validates on the test images, or on
-images most of which are also trained on."""
-
 TranslationProtocol = Literal["as-published", "clean"]
-"""``as-published``: loss and BLEU as in paper 2's code, where padding lowers the loss and marks
-raise BLEU. ``clean``: loss per token, and sacreBLEU."""
-
 AnomalyOrder = Literal["shuffled", "last"]
-"""Where the anomaly is in a set."""
 
 TEXT_VOCABULARY = 257
 """Number of tokens of labelled texts: all bytes, and the padding of short texts."""
-
 MULTI30K_TOKENS = 14
 """Number of words in an average training sentence of Multi30k, plus the end mark, in both
 languages."""
-
 PADDING_MULTIPLE = 64
 """Vocabularies of language models are padded to a multiple of this, as in the papers and the
 presets."""
 
 ANOMALY_DATA_VERSION = 1
-"""Incremented by hand when different sets of images are drawn."""
-
+"""Incremented by hand when other examples are drawn; so are those of the other tasks."""
 SEQUENCE_DATA_VERSION = 1
-"""Incremented by hand when the generator draws different synthetic sequences."""
-
 MASKED_DATA_VERSION = 1
-"""Incremented by hand when different characters of a text are hidden."""
-
 NUMBER_DATA_VERSION = 1
-"""Incremented by hand when the spelled numbers or their splits change."""
-
 RECALL_DATA_VERSION = 1
-"""Incremented by hand when the generator draws different sequences of pairs and queries."""
 
 
 class Scale(NamedTuple):
@@ -143,13 +117,19 @@ class Accuracy(TaskConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnExamples(Accuracy):
-    """A task whose examples are drawn from a seed, a number of them for each split."""
+    """A task whose sequences are drawn from a seed, a number of them for each split."""
 
+    length: int
     train_examples: int
     validation_examples: int
     test_examples: int
     data_seed: int = 42
     """Seed from which all three splits are drawn."""
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.length
 
     @property
     def drawn(self) -> tuple[int, int, int, int]:
@@ -158,16 +138,12 @@ class DrawnExamples(Accuracy):
 
     def count_examples(self, split: DataSplit) -> int:
         """Return the number of examples of a split."""
-        return {
-            "train": self.train_examples,
-            "validation": self.validation_examples,
-            "test": self.test_examples,
-        }[split]
+        return getattr(self, f"{split}_examples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextToken(TaskConfig):
-    """A task that predicts the next token of a window, whose headline metric is the loss."""
+class TokenPrediction(TaskConfig):
+    """A task that predicts tokens of a window, whose headline metric is the loss."""
 
     metric: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False

@@ -117,13 +117,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         return self._test, torch.arange(len(self._test[1]))
 
     def _read(self, pixels: Tensor) -> Tensor:
-        return self._resize(self._normalise(pixels))
-
-    def _normalise(self, pixels: Tensor) -> Tensor:
-        return pixels.float().sub_(self._mean).mul_(self._scale)
-
-    def _resize(self, images: Tensor) -> Tensor:
-        size = self.config.image_size
+        images, size = pixels.float().sub_(self._mean).mul_(self._scale), self.config.image_size
         if images.shape[-1] == size:
             return images
         return F.interpolate(images, (size, size), mode="bilinear", antialias=True)

@@ -14,8 +14,7 @@ from itertools import chain
 
 import numpy as np
 
-from qkvary.data.prepared import PreparedData, TokenSplit, open_prepared
-from qkvary.data.prepared_sets import find_prepared
+from qkvary.data.prepared import PreparedData, TokenSplit
 from qkvary.data.token_bytes import find_boundary_tokens, list_token_bytes
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
@@ -103,11 +102,6 @@ class TrainingText:
             "tokens": self.split.tokens,
             "words_in_a_row": RUN,
         }
-
-
-def open_training_text(reference: str) -> TrainingText:
-    """Open the training split of a set."""
-    return TrainingText(open_prepared(find_prepared(reference)))
 
 
 def _decode(

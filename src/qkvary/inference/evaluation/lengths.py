@@ -19,7 +19,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
 FIRST_BUCKET = 128
-"""Positions per bucket, if that does not make too many buckets."""
+"""Positions per bucket, doubled until there are no more buckets than ``MOST_BUCKETS``."""
 MOST_BUCKETS = 32
 
 
@@ -107,7 +107,9 @@ def score_lengths(
         )
     documents = text.documents if protocol.joined else len(spans)
     network = lengthen(model, longest)
-    width = choose_width(longest)
+    width = FIRST_BUCKET
+    while -(-longest // width) > MOST_BUCKETS:
+        width *= 2
     found: list[LengthScore] = []
     for length in lengths:
         windows = cut(spans, context=length, stride=length)
@@ -126,14 +128,6 @@ def score_lengths(
             )
         )
     return tuple(found)
-
-
-def choose_width(longest: int) -> int:
-    """Return the positions per bucket: 128, doubled until there are at most the allowed buckets."""
-    width = FIRST_BUCKET
-    while -(-longest // width) > MOST_BUCKETS:
-        width *= 2
-    return width
 
 
 def _sort_into_buckets(

@@ -25,8 +25,10 @@ from lm_eval.tasks import TaskManager
 
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.downloads import cache_only, find_hub_problem
+from qkvary.data.prepared import open_prepared
+from qkvary.data.prepared_sets import find_prepared
 from qkvary.data.tokenizers import CharacterTokenizer, Tokenizer
-from qkvary.inference.evaluation.contamination import TrainingText, open_training_text
+from qkvary.inference.evaluation.contamination import TrainingText
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, read_rows
 from qkvary.inference.evaluation.network_lm import NetworkLM, be_quiet
 from qkvary.inference.evaluation.reading import TaskReading
@@ -98,7 +100,9 @@ def prepare_tasks(reading: TaskReading) -> PreparedTasks:
             f"expected tasks with local files to compare with a set, got {', '.join(others)}; "
             f"choices: {', '.join(LOCAL_TASKS)}"
         )
-    against = None if reading.against is None else open_training_text(reading.against)
+    against = None
+    if reading.against is not None:
+        against = TrainingText(open_prepared(find_prepared(reading.against)))
     if folder is None and (root := os.environ.get("QKVARY_DATA")):
         folder = Path(root) / "lm_eval"
     for name, task in reading.local.items():

@@ -43,10 +43,6 @@ class Text:
             return np.array([[0, len(self.tokens)]])
         return np.stack((self.starts[:-1], self.starts[1:]), axis=1)
 
-    def is_mark(self) -> NDArray[np.bool_]:
-        """Return a mask of the tokens that begin or end a document."""
-        return self.marks[self.tokens]
-
     def count_bytes(self, chosen: NDArray[np.bool_]) -> int:
         """Return the UTF-8 bytes of selected tokens."""
         before = np.append(self.token_bytes.opening, self.tokens[:-1])
