@@ -79,8 +79,6 @@ class SequenceTaskConfig(DrawnExamples):
 
     name: SequenceTaskName
     """The task: reverse, sort, sub (9 - x), swap (halves) or copy."""
-    length: int
-    """Tokens in one sequence."""
     vocabulary: int = 10
     """Distinct symbols, drawn uniformly."""
     train_examples: int = 50_000
@@ -186,7 +184,6 @@ class CharacterTaskConfig(TokenPrediction):
     """The last part of the text is both validation and test."""
     is_language: ClassVar[bool] = True
     name: Literal["characters"] = "characters"
-    context: int
     evaluation: Evaluation = "exact"
     """How validation scores: ``exact`` scores every held-out character once, ``sampled`` random
     windows. The test is always exact."""
@@ -227,7 +224,6 @@ class MaskedTaskConfig(TokenPrediction):
     has_test: ClassVar[bool] = False
     """The last tenth of the text is both validation and test."""
     name: Literal["masked"] = "masked"
-    context: int
     share: float = 0.15
     """Share of a window's characters to predict; at least one character is."""
     scored_characters: int | None = None
@@ -269,7 +265,6 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
         default=True, metadata={**NOT_IDENTIFYING, **ADDED_LATER}
     )
     """Whether the set has a test split; otherwise the validation split is scored at the end."""
-    context: int
     protocol: Protocol = "packed"
     """``packed`` cuts the concatenated documents into windows without padding. ``padded-paper``
     puts the first tokens of one document into each row and counts padding in the loss, as paper 1
@@ -318,7 +313,6 @@ class NumberTaskConfig(TokenPrediction):
 
     module: ClassVar[str] = "qkvary.tasks.numbers"
     name: Literal["numbers"] = "numbers"
-    context: int
     protocol: NumberProtocol = "as-published"
     """``as-published`` omits the number 8000, trains on the first 80 % of the windows and scores
     the rest as validation and as test. ``clean`` has all numbers and splits the windows 80/10/10,

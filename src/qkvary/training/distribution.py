@@ -82,10 +82,7 @@ class Distribution(ProcessGroup):
     ) -> Mapping[str, JsonValue] | None:
         """Load the newest valid checkpoint, written by any number of processes; collective.
 
-        Keeps this checkpoint and older ones, ``keep`` in total.
-
-        Returns:
-            The ``about`` of the checkpoint, or None if there is no checkpoint.
+        Keeps this checkpoint and older ones, ``keep`` in total; returns its ``about``, if any.
         """
         stored = load_training_state(
             directory,

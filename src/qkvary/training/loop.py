@@ -104,18 +104,9 @@ def train(
     The caller owns the folder, which must exist. Several processes that train together all call
     this with the same arguments.
 
-    Args:
-        run: The run.
-        task: The task that ``run.task`` names.
-        directory: The folder of the log and the checkpoints.
-        stop: Called before each step, and by one process between micro-batches; if it returns
-            True, a checkpoint of the last full step is written and training stops.
-        callbacks: Called during training.
-        checkpoint_seconds: Seconds between checkpoints.
-        keep: Number of newest checkpoints to keep.
-        distribution: The processes that train together; one by default.
-        execution: Execution settings from now on; the log records how they differ from the run's.
-        generate: Passed to the task when it scores the network.
+    ``stop`` is called before each step, and by one process between micro-batches; if it returns
+    True, a checkpoint of the last full step is written and training stops. ``execution`` has the
+    settings from now on; the log records how they differ from those of the run.
     """
     if keep < 1:
         raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
@@ -158,6 +149,7 @@ class _Trainer:
         self.generate = generate
         self.run, self.task, self.directory, self.callbacks = run, task, directory, callbacks
         self.distribution, self.keep = distribution, keep
+        self.is_writer = distribution.rank == 0
         self.changed = {} if begun is run else begun.execution.differences(run.execution)
         self.key = begun.run_key(task.data_fingerprint)
         self.state = RunState()
@@ -183,10 +175,6 @@ class _Trainer:
         self.is_sampled = self.any_rank(callbacks.sample is not None)
 
     # ---- state and checkpoints
-
-    @property
-    def is_writer(self) -> bool:
-        return self.distribution.rank == 0
 
     def build(self) -> nn.Module:
         run = self.run

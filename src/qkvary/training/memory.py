@@ -24,14 +24,11 @@ glibc itself allows."""
 
 
 def keep_freed_memory() -> bool:
-    """Make this process reuse freed memory; meant for processes that only train.
+    """Make this process reuse freed memory, if its allocator can (glibc on Linux); say whether.
 
-    Each step allocates the same memory as the one before. By default glibc returns freed memory to
-    the system, which zeroes it page by page on the next allocation: 2 to 4 % of a step on a CPU. No
-    number of a run depends on it.
-
-    Returns:
-        Whether the allocator supports it (glibc on Linux does).
+    Meant for processes that only train: each step allocates the same memory as the one before. By
+    default glibc returns freed memory to the system, which zeroes it page by page on the next
+    allocation: 2 to 4 % of a step on a CPU. No number of a run depends on it.
     """
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return False
@@ -99,9 +96,14 @@ def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError
     less = "use a shorter context or a smaller network"
     if options:
         less = f"resume with `qkvary train ... --allow-change` and {' or '.join(options)}"
+    if torch.device(run.device).type == "cuda":
+        most = torch.cuda.max_memory_allocated(run.device)
+    else:
+        unit = 1 if platform.system() == "Darwin" else 1024
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return ResourceError(
         f"out of memory at step {step:,}: a micro-batch of {rows:,} rows of "
-        f"{run.sequence_length:,} tokens, {_peak(run.device)} in use; the last checkpoint is "
+        f"{run.sequence_length:,} tokens, {most / 2**30:,.1f} GiB in use; the last checkpoint is "
         f"kept; to use less memory, {less}"
     )
 
@@ -109,12 +111,3 @@ def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError
 def _count_rows(run: RunConfig, processes: int) -> tuple[int, int]:
     own = -(-run.training.batch_size // processes)
     return own, min(run.training.execution.micro_batch_size or own, own)
-
-
-def _peak(device: str) -> str:
-    if torch.device(device).type == "cuda":
-        most = torch.cuda.max_memory_allocated(device)
-    else:
-        unit = 1 if platform.system() == "Darwin" else 1024
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return f"{most / 2**30:,.1f} GiB"

@@ -33,13 +33,10 @@ class LogDamage:
 
 
 def restore_log(journal: Journal, mark: FileEntry, step: int) -> LogDamage | None:
-    """Remove the lines after a checkpoint; keep only the valid lines of a damaged log.
+    """Remove the lines after a checkpoint; of a damaged log keep valid lines; return the damage.
 
     A damaged log is backed up first. The event ``cut`` stores the mark that the log no longer
     matches, so that resuming from the same checkpoint again finds the log repaired.
-
-    Returns:
-        The damage; None if the log is intact up to the checkpoint.
     """
     if journal.starts_with(mark):
         journal.rewind(mark)
@@ -49,7 +46,13 @@ def restore_log(journal: Journal, mark: FileEntry, step: int) -> LogDamage | Non
     if repaired:
         journal.replace(repaired)
         return LogDamage(gaps=repaired[-1]["gaps"], message="")
-    kept = [e for e in contents.events if e["event"] == _CUT_EVENT or _is_before(e, step)]
+    kept = [
+        event
+        for event in contents.events
+        if event["event"] == _CUT_EVENT
+        or event["step"] < step
+        or (event["step"] == step and event["event"] not in _AFTER_CHECKPOINT)
+    ]
     known: list[Gaps] = [event["gaps"] for event in kept if event["event"] == _CUT_EVENT]
     problems, gaps = _find_damage(contents, step)
     if not problems:
@@ -63,11 +66,8 @@ def restore_log(journal: Journal, mark: FileEntry, step: int) -> LogDamage | Non
     }
     copy = ""
     if contents.events or contents.problems:
-        folder = journal.back_up()
-        cut["copy"], copy = (
-            folder.name,
-            f", and the damaged log was copied to {folder.name}",
-        )
+        cut["copy"] = journal.back_up().name
+        copy = f", and the damaged log was copied to {cut['copy']}"
     journal.replace([*kept, cut])
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     remedy = f"the run resumes from a valid checkpoint, {describe_gaps(gaps)}{copy}"
@@ -95,11 +95,6 @@ def _earlier_repair(contents: JournalContents, mark: FileEntry) -> Sequence[dict
             is_sound = all(gap >= number for gap in contents.gaps)
             return contents.events[:number] if is_sound else ()
     return ()
-
-
-def _is_before(event: dict[str, Any], step: int) -> bool:
-    is_again = event["event"] in _AFTER_CHECKPOINT
-    return event["step"] < step or (event["step"] == step and not is_again)
 
 
 def _find_damage(contents: JournalContents, step: int) -> tuple[list[str], Gaps]:

@@ -36,7 +36,7 @@ class TrackedRun:
 
 
 class _Opened(NamedTuple):
-    log: Callable[[Mapping[str, float | str], int], None]
+    log: Callable[..., None]
     finish: Callable[[], None]
 
 
@@ -60,11 +60,7 @@ def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
     else:
         library, own = cast("Any", import_module("wandb")), {"id": run.name, "dir": str(run.folder)}
     library.init(project=run.project, name=run.name, config=dict(run.config), resume="allow", **own)
-
-    def log_all(values: Mapping[str, float | str], step: int) -> None:
-        library.log(dict(values), step=step)
-
-    return _Opened(log_all, library.finish)
+    return _Opened(library.log, library.finish)
 
 
 class LogCopy:
@@ -93,7 +89,7 @@ class LogCopy:
                 # that step.
                 first = step + (entry["event"] == "resumed")
                 self._opened = _open(self._name, self._run, first)
-            self._opened.log(values, step)
+            self._opened.log(values, step=step)
 
     def finish(self) -> None:
         """End the copy."""

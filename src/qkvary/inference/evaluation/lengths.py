@@ -56,10 +56,6 @@ def lengthen(model: LanguageModel, max_tokens: int) -> LanguageModel:
 
     ``max_tokens`` is only a limit, except with learned positions.
 
-    Args:
-        model: The network.
-        max_tokens: The new limit.
-
     Raises:
         UsageError: if the network has too few learned positions.
     """
@@ -87,12 +83,8 @@ def score_lengths(
 ) -> tuple[LengthScore, ...]:
     """Score the same tokens from windows of several lengths, side by side.
 
-    Args:
-        model: The network, in evaluation mode.
-        text: The documents; those shorter than the longest window are left out.
-        lengths: The window lengths.
-        protocol: The windows and batches.
-        on_progress: Called after each batch, for each length from the start.
+    Documents shorter than the longest window are left out. ``on_progress`` counts each length from
+    the start.
 
     Raises:
         UsageError: if no document is as long as the longest window, or the network cannot read one.

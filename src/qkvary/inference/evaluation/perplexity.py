@@ -107,13 +107,7 @@ class PaperScore:
 def score_text(
     model: Decoder, text: Text, protocol: Protocol, *, on_progress: Progress = ignore_progress
 ) -> TextScore:
-    """Score every token of a text once.
-
-    Args:
-        model: The network, in evaluation mode.
-        text: The documents.
-        protocol: The windows and batches.
-        on_progress: Called after each batch.
+    """Score every token of a text once, by a network in evaluation mode.
 
     Raises:
         ValueError: if there is no token to predict, or the network cannot read such windows.
@@ -165,14 +159,9 @@ def score_as_papers(
     batch_size: int = 8,
     on_progress: Progress = ignore_progress,
 ) -> PaperScore:
-    """Score documents by the papers' protocol; the tail of a long document is not read.
+    """Score documents by the papers' protocol, rows that read ``context`` tokens.
 
-    Args:
-        model: The network, in evaluation mode.
-        text: The documents.
-        context: Tokens that a row reads.
-        batch_size: Rows per batch.
-        on_progress: Called after each batch.
+    The tail of a long document is not read.
 
     Raises:
         ValueError: if there is no separator for padding.

@@ -63,11 +63,7 @@ class PreparedTasks:
     """lm-eval's index of tasks."""
 
     def load(self) -> dict[str, Any]:
-        """Load the tasks as lm-eval does, with their local rows and their number of examples.
-
-        Returns:
-            The tasks and groups, for lm-eval's ``evaluate``.
-        """
+        """Load tasks and groups as lm-eval does, with local rows and their number of examples."""
         reading, advice, problem = self.reading, "", None
         local = {one.task: one for one in reading.local.values()}
         paths = [str(files("lm_eval") / "tasks" / one.config) for one in local.values()]
