@@ -21,7 +21,7 @@ from qkvary.tasks.contract import (
     EvaluationContext,
     Split,
     build_language_model,
-    example_maps,
+    plain_example,
 )
 from qkvary.tasks.examples import AttentionExample
 
@@ -100,13 +100,8 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first held-out window."""
         tokens = self._held_out[: self.config.context]
-        maps = example_maps(model, tokens[None])
         characters = [self.alphabet[code] for code in tokens.tolist()]
-        return AttentionExample(
-            maps=maps,
-            tokens=tuple(PRINTED.get(character, character) for character in characters),
-            targets=(None,) * len(characters),
-        )
+        return plain_example(model, tokens[None], [PRINTED.get(one, one) for one in characters])
 
     def _windows(self, text: Tensor, starts: Tensor) -> Batch:
         codes = text[starts[:, None] + torch.arange(self.config.context + 1)]

@@ -310,5 +310,12 @@ def example_maps(model: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
     return attention_maps(model, inputs[:1])[0].float().cpu().numpy()
 
 
+def plain_example(model: nn.Module, inputs: Tensor, tokens: Iterable[str]) -> AttentionExample:
+    """Return the maps of the first of these inputs, where no single column holds an answer."""
+    shown = tuple(tokens)
+    maps = example_maps(model, inputs)
+    return AttentionExample(maps=maps, tokens=shown, targets=(None,) * len(shown))
+
+
 def _flat(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return logits.flatten(0, -2), targets.flatten()

@@ -28,7 +28,7 @@ from qkvary.tasks.contract import (
     ProcessGroup,
     Split,
     build_language_model,
-    example_maps,
+    plain_example,
 )
 from qkvary.tasks.examples import AttentionExample
 
@@ -120,11 +120,8 @@ class LanguageTask:
         """Return the maps of the first tokens of the validation split."""
         part = self._split("validation")
         tokens = part.read(0, min(SHOWN_TOKENS, self.config.context, part.tokens))
-        return AttentionExample(
-            maps=example_maps(model, torch.from_numpy(tokens)[None]),
-            tokens=tuple(map(self._print_token, tokens.tolist(), [None, *tokens.tolist()])),
-            targets=(None,) * len(tokens),
-        )
+        shown = map(self._print_token, tokens.tolist(), [None, *tokens.tolist()])
+        return plain_example(model, torch.from_numpy(tokens)[None], shown)
 
     # ---- rows
 

@@ -19,7 +19,7 @@ from qkvary.tasks.contract import (
     ClassificationTask,
     Split,
     build_network,
-    example_maps,
+    plain_example,
     require_network,
 )
 from qkvary.tasks.examples import AttentionExample
@@ -90,11 +90,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
         tokens = next(iter(self.evaluation_batches("validation"))).inputs[:1]
         printed = self.alphabet + PRINTED_MASK
         characters = [printed[token] for token in tokens[0].tolist()]
-        return AttentionExample(
-            maps=example_maps(model, tokens),
-            tokens=tuple(PRINTED.get(one, one) for one in characters),
-            targets=(None,) * len(characters),
-        )
+        return plain_example(model, tokens, [PRINTED.get(one, one) for one in characters])
 
     def _windows(self, text: Tensor, starts: Tensor) -> Tensor:
         return text[starts[:, None] + torch.arange(self.config.context)]

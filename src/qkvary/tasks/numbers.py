@@ -17,7 +17,7 @@ from qkvary.tasks.contract import (
     ClassificationTask,
     Split,
     build_language_model,
-    example_maps,
+    plain_example,
 )
 from qkvary.tasks.examples import AttentionExample
 
@@ -56,7 +56,16 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
                 f"got {context:,}"
             )
         windows = codes.unfold(0, context + 1, context)
-        self._splits = _split_clean(windows) if config.protocol == "clean" else _split(windows)
+        place = torch.arange(len(windows))
+        if config.protocol == "clean":
+            validation, test = place % PERIOD == VALIDATION_PLACE, place % PERIOD == TEST_PLACE
+        else:
+            validation = test = place >= int(TRAIN_SHARE * len(windows))
+        self._splits = {
+            "train": windows[~validation & ~test],
+            "validation": windows[validation],
+            "test": windows[test],
+        }
 
     def build(self, network: Network, seed: int) -> LanguageModel:
         """Build the language model."""
@@ -77,27 +86,7 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation window."""
         words = self._splits["validation"][0, :-1]
-        maps = example_maps(model, words[None])
-        return AttentionExample(
-            maps=maps,
-            tokens=tuple(self.vocabulary[code] for code in words.tolist()),
-            targets=(None,) * len(words),
-        )
-
-
-def _split(windows: Tensor) -> dict[str, Tensor]:
-    end = int(TRAIN_SHARE * len(windows))
-    return {"train": windows[:end], "validation": windows[end:], "test": windows[end:]}
-
-
-def _split_clean(windows: Tensor) -> dict[str, Tensor]:
-    place = torch.arange(len(windows)) % PERIOD
-    validation, test = place == VALIDATION_PLACE, place == TEST_PLACE
-    return {
-        "train": windows[~validation & ~test],
-        "validation": windows[validation],
-        "test": windows[test],
-    }
+        return plain_example(model, words[None], [self.vocabulary[code] for code in words.tolist()])
 
 
 def _make_batch(windows: Tensor) -> Batch:

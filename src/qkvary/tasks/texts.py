@@ -21,7 +21,7 @@ from qkvary.tasks.contract import (
     Generate,
     Split,
     build_network,
-    example_maps,
+    plain_example,
     require_network,
 )
 from qkvary.tasks.examples import AttentionExample, Sample
@@ -81,10 +81,8 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         windows, _ = self._scored_windows("validation")
         # Attention maps are computed without a mask, so the padding of a short text is cut off.
         shown = windows[0][windows[0] != PADDING][:SHOWN_BYTES]
-        return AttentionExample(
-            maps=example_maps(model, torch.from_numpy(shown)[None]),
-            tokens=tuple(_print_token(token) for token in shown.tolist()),
-            targets=(None,) * len(shown),
+        return plain_example(
+            model, torch.from_numpy(shown)[None], map(_print_token, shown.tolist())
         )
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:

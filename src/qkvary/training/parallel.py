@@ -144,6 +144,7 @@ class Sharded(_MultiProcess):
         """
         blocks = [module for name, module in model.named_modules() if _BLOCK.search(name)]
         for block in blocks:
+            policy = MixedPrecisionPolicy()
             if precision == "bf16":
                 norms = [m for m in block.modules() if isinstance(m, (nn.LayerNorm, nn.RMSNorm))]
                 for norm in norms:
@@ -153,9 +154,7 @@ class Sharded(_MultiProcess):
                     reduce_dtype=next(model.parameters()).dtype,
                     cast_forward_inputs=False,
                 )
-                fully_shard(block, mesh=self.mesh, mp_policy=policy)
-            else:
-                fully_shard(block, mesh=self.mesh)
+            fully_shard(block, mesh=self.mesh, mp_policy=policy)
         fully_shard(model, mesh=self.mesh)
         return model
 

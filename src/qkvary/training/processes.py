@@ -97,14 +97,13 @@ class Collectives:
         failure: JsonValue = None if mine is None else [type(mine).__name__, str(mine)]
         answers = self.all_gather([answer, failure])
         for rank, (_, problem) in enumerate(answers):
+            if mine is not None and rank == self.rank:
+                raise mine
             if problem is not None:
-                raise mine if mine is not None and rank == self.rank else self._error(rank, problem)
+                name, message = problem
+                kind: Any = getattr(errors, name, QkvaryError)
+                raise kind(f"process {rank}: {message}" if rank else message)
         return [answer for answer, _ in answers]
-
-    def _error(self, rank: int, problem: Sequence[str]) -> QkvaryError:
-        name, message = problem
-        kind: Any = getattr(errors, name, QkvaryError)
-        return kind(f"process {rank}: {message}" if rank else message)
 
     def _gather(self, mine: Tensor) -> Tensor:
         rows = torch.empty(self.size * len(mine), dtype=mine.dtype)

@@ -9,13 +9,14 @@ Source: Brown et al. 2020, appendix C.
 import codecs
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
 
 from qkvary.data.prepared import PreparedData, TokenSplit
 from qkvary.data.token_bytes import find_boundary_tokens, list_token_bytes
+from qkvary.inference.evaluation.scoring import Progress, ignore_progress
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 
@@ -31,9 +32,6 @@ _BORDER = ""
 """Marks the border between two documents; it is not a word."""
 _WORD = re.compile(r"[^\W_]+")
 _APOSTROPHES = str.maketrans("", "", "'’")
-
-Progress = Callable[[int, int], None]
-"""Called with the number of tokens read and their total."""
 
 
 def split_words(text: str) -> list[str]:
@@ -59,12 +57,12 @@ class TrainingText:
         self.data, self.split = data, data.splits["train"]
 
     def find(
-        self, questions: Sequence[str], *, on_progress: Progress = lambda _read, _total: None
+        self, questions: Sequence[str], *, on_progress: Progress = ignore_progress
     ) -> list[bool]:
         """Return for each question whether it shares ``RUN`` consecutive words with a document.
 
         A shorter question counts if all its words occur consecutively in a document; a question
-        without words never does.
+        without words never does. ``on_progress`` counts the tokens of the set.
         """
         owners: dict[tuple[str, ...], list[int]] = {}
         for number, question in enumerate(questions):
