@@ -8,6 +8,7 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import qkvary.tasks
 from qkvary.arch.attention import AttentionConfig
@@ -34,6 +35,7 @@ from qkvary.tasks.config import (
     NumberTaskConfig,
     RecallTaskConfig,
     SequenceTaskConfig,
+    SequenceTaskName,
     TaskConfig,
     TextTaskConfig,
     TranslationTaskConfig,
@@ -137,9 +139,10 @@ def of_its_test(name: str) -> ModuleType | None:
 
 
 def task_names() -> tuple[str, ...]:
-    """The names of all tasks: the modules with a ``load``."""
-    names = sorted(module.name for module in pkgutil.iter_modules(qkvary.tasks.__path__))
-    return tuple(n for n in names if hasattr(import_module(f"qkvary.tasks.{n}"), "load"))
+    """The names of all tasks: the modules with a ``load``, which may have several."""
+    names = {module.name for module in pkgutil.iter_modules(qkvary.tasks.__path__)}
+    found = {name for name in names if hasattr(import_module(f"qkvary.tasks.{name}"), "load")}
+    return tuple(sorted(found - {"digit_sequences"} | {*get_args(SequenceTaskName)}))
 
 
 def tiny_task(name: str, *, length: int = 7) -> TaskConfig:

@@ -77,6 +77,7 @@ class SequenceTaskConfig(DrawnExamples):
     Source: Borji 2023, section 3.1, and its public code.
     """
 
+    module: ClassVar[str] = "qkvary.tasks.digit_sequences"
     name: SequenceTaskName
     """The task: reverse, sort, sub (9 - x), swap (halves) or copy."""
     vocabulary: int = 10
@@ -92,11 +93,6 @@ class SequenceTaskConfig(DrawnExamples):
             raise ValueError(
                 f"task {self.name}: vocabulary must be at least 2, got {self.vocabulary}"
             )
-
-    @property
-    def module(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The module of the task: every rearrangement has its own."""
-        return f"qkvary.tasks.{self.name}"
 
     @property
     def data_fingerprint(self) -> str:
