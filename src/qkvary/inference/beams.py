@@ -64,16 +64,9 @@ def search(
 ) -> list[Beam]:
     """Return the ``beams`` best continuations, best first.
 
-    Stops when no live beam can overtake the finished ones.
-
-    Args:
-        model: The network, in evaluation mode.
-        request: A greedy request: beams draw no random numbers.
-        beams: Beams to keep.
-        length_penalty: The exponent of the length by which a total is divided; 0 compares totals.
-        tokenizer: Decodes text and stop strings.
-        chunk: Prompt tokens per forward pass.
-        new_cache: Makes the cache; the default is that of ``decoding.stream``.
+    Stops when no live beam can overtake the finished ones. The request is greedy: beams draw no
+    random numbers. A total is divided by the length to the power of ``length_penalty``; 0 compares
+    totals. The other arguments are those of ``decoding.stream``.
 
     Raises:
         ValueError: if the request does not fit the network, samples or has a repetition penalty, or

@@ -48,7 +48,6 @@ class OptimizerConfig:
     learning_rate: float
     """Peak learning rate, which the schedule scales."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of the two running moments."""
     eps: float = 1e-8
     weight_decay: float = 0.0
     """Weight decay before the variant's own factor is applied."""

@@ -34,7 +34,6 @@ class GuardState:
 
     first_loss: float | None = None
     usual: list[float] = field(default_factory=list[float])
-    """The latest losses that are not outliers."""
     far_off: int = 0
     """Number of consecutive outliers so far."""
     skipped: list[int] = field(default_factory=list[int])
@@ -128,7 +127,6 @@ class RunState:
     loss_sum: float = 0.0
     """Sum of the training losses not logged yet."""
     loss_count: int = 0
-    """Number of training losses not logged yet."""
     train_loss: float = math.nan
     """Mean training loss of the last log interval."""
     validation: dict[str, float] = field(default_factory=dict[str, float])
@@ -212,7 +210,6 @@ class Callbacks:
     on_event: Callable[[Event], None] = ignore
     """Called with progress events, at most four times a second, and with warnings."""
     on_log: Callable[[Mapping[str, JsonValue]], None] = ignore
-    """Called with every log entry when it is written."""
     sample: Callable[[Any], str] | None = None
     """Generates a text from the network at each validation, for the log. It must restore the state
     of the global generator."""

@@ -27,7 +27,6 @@ class LogDamage:
     """The lines that a damaged log lacks."""
 
     gaps: Gaps
-    """Step ranges in which lines are missing."""
     message: str
     """Description of damage and repair; empty if an earlier call has reported it."""
 

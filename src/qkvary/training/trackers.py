@@ -30,9 +30,7 @@ class TrackedRun:
     name: str
     """The run, by its title and the start of its key."""
     config: Mapping[str, Any]
-    """The configuration of the run, as JSON values."""
     folder: Path
-    """The folder of the copies, for trackers that write files."""
 
 
 class _Opened(NamedTuple):

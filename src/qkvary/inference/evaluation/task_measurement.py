@@ -56,11 +56,9 @@ class PreparedTasks:
 
     reading: TaskReading
     folder: Path | None
-    """The folder of local files, if any."""
     against: TrainingText | None
     """The training text that is searched for the questions."""
     manager: TaskManager
-    """lm-eval's index of tasks."""
 
     def load(self) -> dict[str, Any]:
         """Load tasks and groups as lm-eval does, with local rows and their number of examples."""

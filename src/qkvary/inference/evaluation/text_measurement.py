@@ -30,17 +30,13 @@ class TextMeasurement:
     """The scores of a language model on one text."""
 
     reading: TextReading
-    """The text and how it was read."""
     protocol: Protocol
-    """How the text was cut into windows."""
     made_for: int
     """The network's maximum number of tokens."""
     score: TextScore
-    """The score per token."""
     paper: PaperScore | None
     """The score as the papers count; ``None`` if it was not requested, or there is no separator."""
     lengths: tuple[LengthScore, ...]
-    """The scores at several window lengths."""
 
 
 def no_progress(_part: str) -> AbstractContextManager[Progress]:

@@ -22,7 +22,6 @@ class Text:
     """Concatenated documents with their boundary tokens."""
 
     tokens: NDArray[np.int64]
-    """The tokens of all documents."""
     starts: NDArray[np.int64]
     """The start of each document, and the end of the last one; [documents + 1]."""
     token_bytes: TokenBytes
