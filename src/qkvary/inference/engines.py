@@ -79,7 +79,7 @@ class Engine:
     """Patterns in the log of an engine that failed, and what they mean."""
 
     def find(self, program: str | None, users: int = 1) -> tuple[str, ...]:
-        """Return the first words of the command, of its program or of a Python that has it."""
+        """Return the first words of the command: its program, or a Python with its module."""
         found = shutil.which(program or self.program)
         if found is None and program is None and find_spec(self.module.partition(".")[0]):
             found = sys.executable

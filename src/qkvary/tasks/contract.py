@@ -275,7 +275,7 @@ def require_network(
     exact: Mapping[str, object],
     least: Mapping[str, int] | None = None,
 ) -> Kind:
-    """Return a network that fits a task."""
+    """Return a network whose fields equal the values ``exact`` and reach those of ``least``."""
     if not isinstance(network, kind):
         # All bad input is a ValueError.
         raise ValueError(  # noqa: TRY004

@@ -24,7 +24,7 @@ glibc itself allows."""
 
 
 def keep_freed_memory() -> bool:
-    """Make this process reuse freed memory, if its allocator can (glibc on Linux); say whether.
+    """Make this process reuse freed memory; return whether its allocator can (glibc on Linux).
 
     Meant for processes that only train: each step allocates the same memory as the one before. By
     default glibc returns freed memory to the system, which zeroes it page by page on the next

@@ -32,7 +32,7 @@ class LogDamage:
 
 
 def restore_log(journal: Journal, mark: FileEntry, step: int) -> LogDamage | None:
-    """Remove the lines after a checkpoint; of a damaged log keep valid lines; return the damage.
+    """Remove the lines after a checkpoint, and damaged ones; return the damage, if there is any.
 
     A damaged log is backed up first. The event ``cut`` stores the mark that the log no longer
     matches, so that resuming from the same checkpoint again finds the log repaired.

@@ -23,9 +23,9 @@ REPEATS = 5
 def measure_utilization(
     run: RunConfig, steps_per_second: float, *, processes: int = 1
 ) -> dict[str, float]:
-    """Return ``utilization`` and the ``product_flops_per_second`` of all processes behind it.
+    """Return ``utilization``, and ``product_flops_per_second``, to which it is relative.
 
-    Empty if it cannot be measured.
+    The latter is that of all processes. Empty if it cannot be measured.
     """
     if not isinstance(run.network, LanguageModelConfig) or not steps_per_second:
         return {}
