@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -87,6 +87,10 @@ def run_engine(
         for number in ENDING if current_thread() is main_thread() else ():
             stack.callback(signal.signal, number, signal.signal(number, _stop))
         output = stack.enter_context(log.open("wb"))
+        leash = None
+        if sys.platform == "linux":
+            # The child calls it, so that it dies with this process.
+            leash = partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
         process = subprocess.Popen(
             launch.command,
             env={**os.environ, **launch.environment},
@@ -95,7 +99,7 @@ def run_engine(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             # It makes a single system call, which cannot deadlock on another thread's lock.
-            preexec_fn=_make_leash(),  # noqa: PLW1509
+            preexec_fn=leash,  # noqa: PLW1509
         )
         stack.callback(_end, process)
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(asked.host, asked.host)  # noqa: S104
@@ -158,10 +162,3 @@ def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):
         return
-
-
-def _make_leash() -> Callable[[], object] | None:
-    """Return a function for the child to call, so that it dies with this process, on Linux."""
-    if sys.platform != "linux":
-        return None
-    return partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)

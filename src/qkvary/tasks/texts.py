@@ -133,10 +133,7 @@ class _Windows:
     def __init__(self, texts: tuple[LabelledText, ...], context: int) -> None:
         self._texts, self._context = texts, context
         self._ends = np.cumsum([max(1, len(text.data) - context + 1) for text in texts])
-
-    @property
-    def count(self) -> int:
-        return int(self._ends[-1])
+        self.count = int(self._ends[-1])
 
     def read(self, number: int) -> NDArray[np.int64]:
         """Return a window by its number."""

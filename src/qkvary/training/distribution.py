@@ -58,17 +58,13 @@ class Distribution(ProcessGroup):
         keep: int,
     ) -> None:
         """Write a checkpoint, then remove all but the newest ``keep``; collective."""
-
-        def write() -> None:
-            state = TrainingState(
-                step=step,
-                weights=model.state_dict(),
-                optimizer=optimizer_tensors(optimizer),
-                about=about,
-            )
-            save_training_state(directory, state, keep=keep)
-
-        self.run_on_first(write)
+        state = TrainingState(
+            step=step,
+            weights=model.state_dict(),
+            optimizer=optimizer_tensors(optimizer),
+            about=about,
+        )
+        self.run_on_first(lambda: save_training_state(directory, state, keep=keep))
 
     def load(
         self,

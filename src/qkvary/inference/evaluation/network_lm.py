@@ -46,9 +46,12 @@ class NetworkLM(HFLM):
         """The tasks that the current requests belong to."""
         self._cut: dict[str, list[bool]] = {}
         """For each task, whether each prompt lost its beginning."""
+        # lm-eval requires a tokenizer, but never calls it: this class encodes.
+        library = LibraryModel(WordLevel({_UNKNOWN: 0}, unk_token=_UNKNOWN))
+        names = dict.fromkeys(("unk_token", "pad_token", "eos_token"), _UNKNOWN)
         options: dict[str, Any] = {
             "pretrained": QKVForCausalLM.wrap(model),
-            "tokenizer": _make_stand_in(),
+            "tokenizer": PreTrainedTokenizerFast(tokenizer_object=library, **names),
             "max_length": self._limit,
             "batch_size": batch_size,
             "prefix_token_id": self._prefix,
@@ -146,13 +149,6 @@ def _sampling(options: Mapping[str, Any]) -> Sampling:
         temperature=float(options["temperature"]),
         **{name: options[name] for name in ("top_k", "top_p", "min_p") if options.get(name)},
     )
-
-
-def _make_stand_in() -> PreTrainedTokenizerFast:
-    """Return the tokenizer that lm-eval requires but never calls: ``NetworkLM`` encodes itself."""
-    library = LibraryModel(WordLevel({_UNKNOWN: 0}, unk_token=_UNKNOWN))
-    names = dict.fromkeys(("unk_token", "pad_token", "eos_token"), _UNKNOWN)
-    return PreTrainedTokenizerFast(tokenizer_object=library, **names)
 
 
 @contextmanager
