@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -26,7 +27,8 @@ from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.gguf.headers import TensorType
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.inference.decoding import make_cache, prefill
-from qkvary.inference.evaluation.scoring import score_rows
+from qkvary.inference.evaluation.scoring import score_windows
+from qkvary.inference.evaluation.windows import cut
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.packages import is_installed
@@ -90,14 +92,15 @@ def evaluations(
     network: LanguageModel, stock: Any, tokens: torch.Tensor
 ) -> dict[str, Callable[[], object]]:
     """Return the loss of every token, by both."""
-    rows = tokens.numpy()
+    text, most = tokens[0].numpy(), tokens.shape[1] - 1
+    windows = cut(np.array([[0, most + 1]]), context=most, stride=most)
 
     def by_transformers() -> object:
         logits = stock(tokens[:, :-1], use_cache=False).logits[0].float()
         return F.cross_entropy(logits, tokens[0, 1:], reduction="none").numpy()
 
     return {
-        "ours": lambda: score_rows(network, rows, batch_size=1),
+        "ours": lambda: score_windows(network, text, windows, batch_size=1),
         "transformers": by_transformers,
     }
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from qkvary.inference.decoding import generate
-from qkvary.tasks.catalog import load_task, task_names
+from qkvary.tasks.catalog import load_task
 from qkvary.tasks.contract import ShowsSamples
 from qkvary.training import loop
 from qkvary.training.config import (
@@ -29,7 +29,7 @@ from qkvary.training.config import (
 )
 from qkvary.training.loop import Outcome, train
 from tests.fake_device import DEVICE, DeviceTensor, FakeDevice
-from tests.tasks.tiny_networks import tiny_network, tiny_task
+from tests.tasks.tiny_networks import task_names, tiny_network, tiny_task
 
 STEPS, MICRO_BATCHES = 3, 2
 LOSS, NORM = "training/gradients.py Gradients.find", "training/loop.py _Trainer.step"

@@ -11,10 +11,10 @@ import torch
 
 import qkvary.tasks
 from qkvary.arch.networks import EncoderDecoderConfig
-from qkvary.tasks.catalog import load_task, task_names
+from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import SequenceTaskName
 from qkvary.tasks.contract import Task
-from tests.tasks.tiny_networks import VOCABULARIES, tiny_network, tiny_task
+from tests.tasks.tiny_networks import VOCABULARIES, task_names, tiny_network, tiny_task
 
 ROOM = Path(qkvary.tasks.__path__[0])
 INPUTS = {"anomaly": (11, 64), "images": (1, 6, 6)}
@@ -43,9 +43,11 @@ def test_task_files_are_found() -> None:
     assert {*get_args(SequenceTaskName), "language"} < set(task_names())
 
 
-def test_file_says_what_it_is_and_has_one_load(name: str) -> None:
-    tree = ast.parse((ROOM / f"{name}.py").read_text("utf-8"))
-    assert (ast.get_docstring(tree) or "").lower().startswith(f"{name}:")
+def test_file_says_what_it_is_and_has_one_load(task: Task) -> None:
+    file = type(task).__module__.rpartition(".")[2]
+    tree = ast.parse((ROOM / f"{file}.py").read_text("utf-8"))
+    said = (ast.get_docstring(tree) or "").lower()
+    assert said.startswith(f"{file}:".replace("_", " "))
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     assigned = [ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)]
     assert [*functions, *assigned].count("load") == 1

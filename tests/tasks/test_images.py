@@ -92,7 +92,7 @@ def test_one_class_scores_its_share_and_an_oracle_everything(split: str) -> None
     found = task.evaluate(Answers(3), split)  # type: ignore[arg-type]
     assert found["accuracy"] == pytest.approx(share, abs=1e-12)
     assert found["loss"] == pytest.approx(100 * (1 - share), rel=1e-6)
-    images = task._normalise(torch.from_numpy(pixels[:, None].copy()))
+    images = task._read(torch.from_numpy(pixels[:, None].copy()))
     known = {
         image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)
     }

@@ -13,7 +13,7 @@ from qkvary.arch.canonical import canonical_json, identity_json
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import LanguageTaskConfig
-from qkvary.tasks.contract import SINGLE_PROCESS, EvaluationContext, ProcessGroup
+from qkvary.tasks.contract import EvaluationContext, ProcessGroup
 from qkvary.tasks.language import LanguageTask
 from tests.tasks.tiny_networks import (
     ALPHABET,
@@ -153,26 +153,26 @@ def test_only_so_many_tokens_are_scored(tokens: int) -> None:
 def test_processes_share_the_scoring(size: int, protocol: str) -> None:
     task = make_task(protocol=protocol, evaluation_batch_size=2)
 
-    def reduced_by(processes: ProcessGroup) -> tuple[list[list[float]], int]:
-        """Return what a process reduced, and how often it ran the network."""
-        said: list[list[float]] = []
-        runs: list[None] = []
+    class Recorder(ProcessGroup):
+        def __init__(self, rank: int, size: int) -> None:
+            self.rank, self.size = rank, size
+            self.said: list[list[float]] = []
 
-        def all_reduce(values: Sequence[float]) -> list[float]:
-            said.append(list(values))
+        def all_reduce(self, values: Sequence[float]) -> list[float]:
+            self.said.append(list(values))
             return [1.0] * len(values)
 
+    def reduced_by(processes: Recorder) -> tuple[list[list[float]], int]:
+        """Return what a process reduced, and how often it ran the network."""
+        runs: list[None] = []
         model = make_model(task)
         model.register_forward_hook(lambda *_arguments: runs.append(None))
         with torch.no_grad():
-            context = EvaluationContext(
-                processes=dataclasses.replace(processes, all_reduce=all_reduce)
-            )
-            task.evaluate(model, "test", context)
-        return said, len(runs)
+            task.evaluate(model, "test", EvaluationContext(processes=processes))
+        return processes.said, len(runs)
 
-    parts = [reduced_by(ProcessGroup(rank=rank, size=size)) for rank in range(size)]
-    whole, _ = reduced_by(SINGLE_PROCESS)
+    parts = [reduced_by(Recorder(rank, size)) for rank in range(size)]
+    whole, _ = reduced_by(Recorder(0, 1))
     assert len({runs for _, runs in parts}) == 1
     for number, expected in enumerate(whole):
         total = [sum(values) for values in zip(*(said[number] for said, _ in parts), strict=True)]

@@ -3,11 +3,14 @@
 import functools
 import gzip
 import itertools
+import pkgutil
 import tempfile
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
+import qkvary.tasks
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import (
     BlockConfig,
@@ -32,6 +35,7 @@ from qkvary.tasks.config import (
     NumberTaskConfig,
     RecallTaskConfig,
     SequenceTaskConfig,
+    SequenceTaskName,
     TaskConfig,
     TextTaskConfig,
     TranslationTaskConfig,
@@ -132,6 +136,13 @@ def of_its_test(name: str) -> ModuleType | None:
     path = Path(__file__).with_name(f"test_{name}.py")
     module = import_module(f"tests.tasks.test_{name}") if path.exists() else None
     return module if hasattr(module, "make_tiny_task") else None
+
+
+def task_names() -> tuple[str, ...]:
+    """The names of all tasks: the modules with a ``load``, which may have several."""
+    names = {module.name for module in pkgutil.iter_modules(qkvary.tasks.__path__)}
+    found = {name for name in names if hasattr(import_module(f"qkvary.tasks.{name}"), "load")}
+    return tuple(sorted(found - {"digit_sequences"} | {*get_args(SequenceTaskName)}))
 
 
 def tiny_task(name: str, *, length: int = 7) -> TaskConfig:

@@ -13,6 +13,7 @@ from qkvary.inference.decoding import (
     DEFAULT_CHUNK,
     CacheMaker,
     check_finite,
+    check_requests,
     make_cache,
     prefill,
     usable_vocabulary,
@@ -63,23 +64,27 @@ def search(
 ) -> list[Beam]:
     """Return the ``beams`` best continuations, best first.
 
-    Stops when no live beam can overtake the finished ones.
-
-    Args:
-        model: The network, in evaluation mode.
-        request: A greedy request: beams draw no random numbers.
-        beams: Beams to keep.
-        length_penalty: The exponent of the length by which a total is divided; 0 compares totals.
-        tokenizer: Decodes text and stop strings.
-        chunk: Prompt tokens per forward pass.
-        new_cache: Makes the cache; the default is that of ``decoding.stream``.
+    Stops when no live beam can overtake the finished ones. The request is greedy: beams draw no
+    random numbers. A total is divided by the length to the power of ``length_penalty``; 0 compares
+    totals. The other arguments are those of ``decoding.stream``.
 
     Raises:
         ValueError: if the request does not fit the network, samples or has a repetition penalty, or
             if ``length_penalty`` is out of range.
         DivergedError: if the network gives logits that are not finite.
     """
-    _check(model, request, beams, length_penalty, tokenizer)
+    check_beams(beams)
+    if not abs(length_penalty) <= MAX_LENGTH_PENALTY:
+        raise ValueError(
+            f"expected a length penalty from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}, got "
+            f"{length_penalty}"
+        )
+    if not request.sampling.is_greedy or request.sampling.repetition_penalty != 1:
+        raise ValueError(
+            "expected a greedy request without repetition penalty for beams, got one that samples "
+            "or penalises; choices: beams, or a temperature"
+        )
+    check_requests(model, [request], tokenizer, chunk)
     beam_search = _BeamSearch(request, beams, length_penalty, tokenizer)
     spoken = usable_vocabulary(model, tokenizer)
     if request.max_new_tokens == 0:
@@ -192,28 +197,3 @@ def check_beams(beams: int) -> None:
     """
     if not 1 <= beams <= MOST_BEAMS:
         raise ValueError(f"expected from 1 to {MOST_BEAMS:,} beams, got {beams:,}")
-
-
-def _check(
-    model: Decoder,
-    request: Request,
-    beams: int,
-    length_penalty: float,
-    tokenizer: Tokenizer | None,
-) -> None:
-    check_beams(beams)
-    if not abs(length_penalty) <= MAX_LENGTH_PENALTY:
-        raise ValueError(
-            f"expected a length penalty from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}, got "
-            f"{length_penalty}"
-        )
-    if model.training:
-        raise ValueError("expected a model in evaluation mode, got one that is training")
-    if not request.sampling.is_greedy or request.sampling.repetition_penalty != 1:
-        raise ValueError(
-            "expected a greedy request without repetition penalty for beams, got one that samples "
-            "or penalises; choices: beams, or a temperature"
-        )
-    if request.stop and tokenizer is None:
-        raise ValueError("expected a tokenizer for stop strings, got none")
-    request.check(model.config.vocabulary, model.config.max_tokens)

@@ -57,7 +57,7 @@ def stream(
             stop strings come without a tokenizer.
         DivergedError: if the network gives logits that are not finite.
     """
-    _check(model, requests, tokenizer, chunk)
+    check_requests(model, requests, tokenizer, chunk)
     if not deterministic_batch:
         return _decode(model, requests, tokenizer, chunk, new_cache)
     return _interleave([_decode(model, [one], tokenizer, chunk, new_cache) for one in requests])
@@ -75,18 +75,7 @@ def complete(
 ) -> list[Completion]:
     """Decode requests in batches and return whole answers in the order of the requests.
 
-    Args:
-        model: As ``stream``.
-        requests: As ``stream``.
-        tokenizer: As ``stream``.
-        chunk: As ``stream``.
-        new_cache: As ``stream``.
-        batch_size: The maximum number of requests in a batch.
-        deterministic_batch: As ``stream``.
-
-    Raises:
-        ValueError: as ``stream``.
-        DivergedError: as ``stream``.
+    Arguments and errors are those of ``stream``; a batch has at most ``batch_size`` requests.
     """
     answers: list[Completion] = []
     for group in group_requests(
@@ -115,18 +104,10 @@ def generate(
     stop_tokens: Collection[int] = (),
     new_cache: CacheMaker | None = None,
 ) -> list[tuple[int, ...]]:
-    """Continue prompts greedily as one batch.
+    """Continue prompts of at least one token greedily as one batch.
 
-    Args:
-        model: As ``stream``, or its training wrapper.
-        prompts: Token sequences of at least one token.
-        max_new_tokens: The maximum length of an answer.
-        stop_tokens: Tokens that end an answer and are not part of it.
-        new_cache: As ``stream``.
-
-    Raises:
-        ValueError: as ``stream``.
-        DivergedError: as ``stream``.
+    An answer ends before a stop token. Other arguments and errors are those of ``stream``, but the
+    network may be in its training wrapper.
     """
     # A training wrapper such as DDP only has ``forward``.
     network = getattr(model, "module", model)
@@ -153,16 +134,10 @@ def make_cache(
     storage: CacheOptions = PREALLOCATED,
     kernel: DecodeKernel = "auto",
 ) -> KVCache:
-    """Make a cache that stores what the sharing needs, allocated once.
+    """Make a cache that stores what the sharing needs, allocated once for ``max_tokens``.
 
-    Args:
-        model: The network.
-        max_tokens: The maximum number of tokens.
-        layout: The tensors to store; by default rotated keys, or unrotated ones where these take
-            fewer bytes.
-        storage: The allocation and the codes of the tensors; its own layout and kernel are not
-            used.
-        kernel: The kernel that computes decoding steps.
+    The default layout has rotated keys, or unrotated ones where these take fewer bytes. Layout and
+    kernel of ``storage`` are not used.
     """
     layers = model.config.layers
     if layout is None:
@@ -179,15 +154,10 @@ def prefill(
     attention_mask: Bool[Tensor, "rows tokens"] | None = None,
     chunk: int = DEFAULT_CHUNK,
 ) -> Float[Tensor, "rows vocabulary"]:
-    """Run prompts through the network in chunks and return the logits of the last tokens.
+    """Run prompts through the network in chunks and return the logits of the last column.
 
-    Args:
-        model: The network, in evaluation mode.
-        tokens: The prompts; the last column holds the last token of every row.
-        cache: Filled with the prompts.
-        attention_mask: True for real tokens, over the cached and the new tokens; further columns
-            are ignored.
-        chunk: Tokens per forward pass.
+    The cache is filled with the prompts. The mask is True for real tokens, over the cached and the
+    new tokens; further columns are ignored.
     """
     *first, last = tokens.split(chunk, dim=1)
     for part in first:
@@ -263,9 +233,14 @@ class _Row:
         )
 
 
-def _check(
+def check_requests(
     model: Decoder, requests: Sequence[Request], tokenizer: Tokenizer | None, chunk: int
 ) -> None:
+    """Check that a network can decode requests as one batch.
+
+    Raises:
+        ValueError: if it cannot.
+    """
     if chunk < 1:
         raise ValueError(f"expected chunks of at least 1 token, got {chunk}")
     if model.training:

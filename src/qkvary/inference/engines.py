@@ -30,17 +30,14 @@ class Serving:
     model: Path
     """A file or folder in the engine's format."""
     name: str
-    """The name of the model in requests."""
     context: int
     """Maximum tokens of a conversation: prompt and answer."""
     users: int
-    """Number of concurrent conversations."""
     host: str
     port: int
     key: str | None = None
     """The key that requests must contain; None if they need none."""
     options: tuple[str, ...] = ()
-    """Options that are passed on to the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +56,6 @@ class CacheLine:
     """What an engine logs about its cache."""
 
     tokens: int
-    """The number of tokens that the cache holds."""
     nbytes: int | None
     """The bytes of the cache, if the engine logs them."""
 
@@ -74,7 +70,6 @@ class Engine:
     module: str
     """The Python module that serves, for callers that name a Python with the engine instead."""
     missing: str
-    """How to install the engine."""
     launch: Callable[[tuple[str, ...], Serving], Launch]
     read_cache: Callable[[str], CacheLine | None]
     """Finds the line about the cache in the log so far."""
@@ -84,16 +79,7 @@ class Engine:
     """Patterns in the log of an engine that failed, and what they mean."""
 
     def find(self, program: str | None, users: int = 1) -> tuple[str, ...]:
-        """Return the first words of the command.
-
-        Args:
-            program: The engine's program, or a Python that has the engine.
-            users: Requests at a time.
-
-        Raises:
-            UsageError: if there is none; the message says how to install it. Or if it answers
-                fewer requests at a time.
-        """
+        """Return the first words of the command: its program, or a Python with its module."""
         found = shutil.which(program or self.program)
         if found is None and program is None and find_spec(self.module.partition(".")[0]):
             found = sys.executable
@@ -226,4 +212,3 @@ ENGINES: Mapping[EngineName, Engine] = {
         ),
     ),
 }
-"""The engines by name."""

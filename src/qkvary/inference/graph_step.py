@@ -26,12 +26,6 @@ class FixedStep:
     """
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
-        """Initialize without preparing a step yet.
-
-        Args:
-            model: The network, in evaluation mode.
-            cache: A cache that :func:`supports` accepts.
-        """
         self.model, self.cache = model, cache
         self._size = self._next = -1
         self._is_masked = False
@@ -42,12 +36,7 @@ class FixedStep:
         tokens: Int[Tensor, " rows"],
         attention_mask: Bool[Tensor, "rows tokens"] | None = None,
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Return the logits after one new token per row, and add the tokens to the cache.
-
-        Args:
-            tokens: The new tokens.
-            attention_mask: False for padding, over the cached and the new tokens.
-        """
+        """Return the logits after one new token per row, and add the tokens to the cache."""
         rows, length = tokens.shape[0], self.cache.length
         buffers = self.cache.layers[0].claim(1, rows)
         addresses = (rows, *(one.data_ptr() for one in buffers.values() if isinstance(one, Tensor)))
@@ -130,7 +119,6 @@ class GraphStep(FixedStep):
     """The same as a CUDA graph, captured again when the cache outgrows it."""
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
-        """Initialize as :class:`FixedStep`."""
         super().__init__(model, cache)
         self._pool = torch.cuda.graph_pool_handle()
 

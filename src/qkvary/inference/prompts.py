@@ -18,11 +18,7 @@ def choose_sampling(
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
 ) -> Sampling:
-    """Return the settings of sampling; a filter alone implies a temperature of 1.
-
-    Raises:
-        ValueError: for a number out of its range.
-    """
+    """Return the settings of sampling; a filter alone implies a temperature of 1."""
     default = 0.0 if top_k is top_p is min_p is None else 1.0
     return Sampling(
         temperature=default if temperature is None else temperature,
@@ -34,11 +30,7 @@ def choose_sampling(
 
 
 def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
-    """Return the tokens of a prompt; an empty one becomes the token that begins texts.
-
-    Raises:
-        ValueError: if it is not a text, there is no such token, or it cannot be encoded.
-    """
+    """Return the tokens of a prompt; an empty one becomes the token that begins texts."""
     if not isinstance(text, str):
         raise UsageError(f"expected a text for a prompt, got {text!r}"[:200])
     tokens = tuple(tokenizer.encode(text))
@@ -61,21 +53,9 @@ def make_requests(
     seed: int = 0,
     logprobs: bool = False,
 ) -> list[Request]:
-    """Return the requests to continue texts.
+    """Return the requests to continue texts, by ``tokens`` tokens each.
 
-    Args:
-        tokenizer: The tokenizer of the model.
-        texts: The texts.
-        max_tokens: The maximum sequence length of the model.
-        tokens: The maximum number of new tokens; by default as many as the model has positions for,
-            up to 256.
-        sampling: The settings of sampling.
-        stop: Texts before which an answer ends.
-        seed: The seed of each request.
-        logprobs: Whether log-probabilities are requested.
-
-    Raises:
-        ValueError: for a text without a token, or settings out of their range.
+    The default is as many as the model has positions for, up to 256.
     """
     requests: list[Request] = []
     for text in texts:

@@ -161,13 +161,7 @@ def collect(events: Sequence[Event]) -> Completion:
 
 
 def group_requests(requests: Sequence[Request], *, max_tokens: int, batch_size: int) -> list[range]:
-    """Split requests into batches that fit; the longest prompt and answer set a batch's width.
-
-    Args:
-        requests: The requests, in order.
-        max_tokens: The maximum sequence length of the network.
-        batch_size: The maximum number of requests in a batch.
-    """
+    """Split requests into batches that fit; the longest prompt and answer set a batch's width."""
     check_whole("batch_size", batch_size, low=1, high=2**40)
     groups: list[range] = []
     start = prompt = answer = 0

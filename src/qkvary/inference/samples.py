@@ -26,18 +26,6 @@ class TextSampler:
         tokens: int = SAMPLE_TOKENS,
         seed: int = 0,
     ) -> None:
-        """Encode the prompt.
-
-        Args:
-            tokenizer: The tokenizer of the network.
-            prompt: The text to continue; empty for a new document.
-            most: The maximum length of the prompt.
-            tokens: The maximum number of new tokens.
-            seed: The seed of the sampler's own random numbers.
-
-        Raises:
-            ValueError: if the prompt cannot be encoded or is too long.
-        """
         encoded = encode_prompt(tokenizer, prompt)
         if most is not None and len(encoded) > most:
             raise ValueError(

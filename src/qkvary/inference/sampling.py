@@ -69,13 +69,6 @@ class Sampler:
     def __init__(
         self, requests: Sequence[Request], vocabulary: int, device: torch.device | None = None
     ) -> None:
-        """Prepare settings and random numbers.
-
-        Args:
-            requests: One request per row.
-            vocabulary: The number of tokens to choose from.
-            device: The device of the logits.
-        """
         settings = [request.sampling for request in requests]
         self._generators = [
             None if request.sampling.is_greedy else torch.Generator().manual_seed(request.seed)
@@ -101,11 +94,7 @@ class Sampler:
             self._occurred = self._occurred.to(device)
 
     def keep(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep some of the rows with their settings and random numbers.
-
-        Args:
-            rows: Indices of the rows, in their new order.
-        """
+        """Keep some of the rows with their settings and random numbers."""
         self._generators = [self._generators[row] for row in rows.tolist()]
         self._greedy, self._temperature = self._greedy[rows], self._temperature[rows]
         self._all_greedy = all(one is None for one in self._generators)

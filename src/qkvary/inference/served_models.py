@@ -29,11 +29,7 @@ def is_stock_folder(path: Path) -> bool:
 
 
 def served_folder() -> Path:
-    """Return the folder of exports and logs.
-
-    Raises:
-        UsageError: if there is no cache directory.
-    """
+    """Return the folder of exports and logs."""
     found = cache_directory()
     if found is None:
         raise UsageError("expected a cache directory for exports: set QKVARY_CACHE")

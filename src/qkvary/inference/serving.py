@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -38,15 +38,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def choose_port(host: str, port: int) -> int:
-    """Return a free port.
-
-    Args:
-        host: The address that listens.
-        port: The wanted port; 0 for any.
-
-    Raises:
-        UsageError: if the port is taken, or there is no such address.
-    """
+    """Return a free port: this one, or any for 0."""
     try:
         family = socket.getaddrinfo(host, port)[0][0]
         with socket.socket(family, socket.SOCK_STREAM) as place:
@@ -61,11 +53,7 @@ def choose_port(host: str, port: int) -> int:
 
 
 def check_key(host: str, key: str | None) -> None:
-    """Refuse an address that other machines can reach, unless there is a key.
-
-    Raises:
-        UsageError: for such an address.
-    """
+    """Refuse an address that other machines can reach, unless there is a key."""
     if key is None and host not in LOCAL:
         raise UsageError(
             f"expected --key-file with the address {host}, which others can reach; for example "
@@ -92,25 +80,17 @@ class Server:
 def run_engine(
     engine: Engine, asked: Serving, program: tuple[str, ...], log: Path
 ) -> Generator[Server]:
-    """Run an engine until the block ends.
-
-    Args:
-        engine: The engine.
-        asked: What it serves.
-        program: The first words of its command, from ``engine.find``.
-        log: The file of what it prints.
-
-    Raises:
-        ResourceError: if the engine ends before it answers; the message has its reason or the last
-            line of its log.
-        StoppedError: if this process is asked to end.
-    """
+    """Run an engine until the block ends."""
     launch = engine.launch(program, asked)
     with ExitStack() as stack:
         # Python delivers signals to the main thread only.
         for number in ENDING if current_thread() is main_thread() else ():
             stack.callback(signal.signal, number, signal.signal(number, _stop))
         output = stack.enter_context(log.open("wb"))
+        leash = None
+        if sys.platform == "linux":
+            # The child calls it, so that it dies with this process.
+            leash = partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
         process = subprocess.Popen(
             launch.command,
             env={**os.environ, **launch.environment},
@@ -119,7 +99,7 @@ def run_engine(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             # It makes a single system call, which cannot deadlock on another thread's lock.
-            preexec_fn=_make_leash(),  # noqa: PLW1509
+            preexec_fn=leash,  # noqa: PLW1509
         )
         stack.callback(_end, process)
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(asked.host, asked.host)  # noqa: S104
@@ -182,10 +162,3 @@ def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):
         return
-
-
-def _make_leash() -> Callable[[], object] | None:
-    """Return a function for the child to call, so that it dies with this process, on Linux."""
-    if sys.platform != "linux":
-        return None
-    return partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -40,12 +40,6 @@ class Stepper:
     """
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
-        """Find the implementations that support the network and its cache.
-
-        Args:
-            model: The network, in evaluation mode.
-            cache: A cache after prefill; its options name the kernel.
-        """
         self.model, self.cache = model, cache
         kernel = cache.layers[0].kernel
         self._functions: dict[str, StepFunction] = {}
@@ -59,29 +53,20 @@ class Stepper:
             self._functions["attention"] = self._through_layers(kernel)
         elif not self._functions:
             self._functions[kernel] = self._through_layers(kernel)
-        self._chosen: dict[int, str] = {}
-        self._has_started = False
-
-    @property
-    def chosen(self) -> dict[int, str]:
+        self.chosen: dict[int, str] = {}
         """The chosen implementations, by the largest cache length for which each is used."""
-        return dict(self._chosen)
+        self._has_started = False
 
     def __call__(
         self,
         tokens: Int[Tensor, " rows"],
         attention_mask: Bool[Tensor, "rows tokens"] | None = None,
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Return the logits after one new token per row, and add the tokens to the cache.
-
-        Args:
-            tokens: The new tokens.
-            attention_mask: False for padding, over the cached and the new tokens.
-        """
+        """Return the logits after one new token per row, and add the tokens to the cache."""
         most = max(LEAST_TIMED, 1 << self.cache.length.bit_length())
-        if not self._is_timed or most not in self._chosen:
-            self._chosen[most] = self._choose(most, tokens, attention_mask)
-        return self._functions[self._chosen[most]](tokens, attention_mask)
+        if not self._is_timed or most not in self.chosen:
+            self.chosen[most] = self._choose(most, tokens, attention_mask)
+        return self._functions[self.chosen[most]](tokens, attention_mask)
 
     def _through_layers(self, kernel: str) -> StepFunction:
         def step(tokens: Tensor, mask: Tensor | None) -> Tensor:

@@ -16,11 +16,6 @@ class TextStream:
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
-        """Start an empty text.
-
-        Args:
-            stop: Stop strings.
-        """
         self.stopped = False
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -61,26 +56,14 @@ def find_stop(text: str, stop: Sequence[str]) -> int | None:
 
 
 def detokenize(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None = None) -> str:
-    """Return the text of tokens.
-
-    Args:
-        tokenizer: The tokenizer.
-        tokens: The tokens.
-        after: The token before the first.
-    """
+    """Return the text of tokens that follow the token ``after``."""
     before = [after, *tokens][: len(tokens)]
     pieces = (tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True))
     return b"".join(pieces).decode("utf-8", "replace")
 
 
 def count_replaced(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> int:
-    """Return how many replacement characters in a text stand for invalid UTF-8.
-
-    Args:
-        tokenizer: The tokenizer.
-        text: The text of the tokens.
-        tokens: The tokens; some may be replacement characters themselves.
-    """
+    """Return how many replacement characters in a text stand for invalid UTF-8."""
     written = b"".join(map(tokenizer.piece, tokens)).count(REPLACEMENT.encode())
     return max(0, text.count(REPLACEMENT) - written)
 

@@ -24,7 +24,6 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 2
-"""Number of sets that a run shows."""
 
 VALIDATION_SHARE = 10
 """Of the training images of each class, the last one in this many is held out for validation."""
@@ -41,16 +40,6 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     """
 
     def __init__(self, config: AnomalyTaskConfig) -> None:
-        """Read the features.
-
-        Args:
-            config: Features and sets.
-
-        Raises:
-            UsageError: if the features are not on this machine, or differ from the task's.
-            DamagedError: if their file is not the expected one.
-            ValueError: if a class has fewer images than a set takes of it.
-        """
         super().__init__(config)
         loaded = load_features(config.features, config.features_sha256)
         # Copies, because torch has no read-only tensors.
@@ -69,22 +58,14 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
             )
 
     def build(self, network: Network, seed: int) -> Encoder:
-        """Build the encoder.
-
-        Raises:
-            ValueError: if the network is not an encoder that fits the sets.
-        """
+        """Build the encoder."""
         exact = {"reads_vectors": True, "vocabulary": self.config.width, "classes": 1}
         least = {"max_tokens": self.config.set_size}
         fitting = require_network(network, EncoderConfig, "anomaly", exact=exact, least=least)
         return build_network(fitting, Encoder, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the sets of the next anomalies of the epoch's order; drop a last partial batch.
-
-        Raises:
-            ValueError: if a batch is larger than the training split.
-        """
+        """Return the sets of the next anomalies of the epoch's order; drop a last partial batch."""
         classes, images, _ = self.splits["train"].shape
         order = epoch_batch(classes * images, batch_size, step=step, seed=seed, what="anomalies")
         anomalies = torch.tensor(order)

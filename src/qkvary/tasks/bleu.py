@@ -28,10 +28,6 @@ def word_bleu(
     references/hypotheses)`` if the hypotheses are shorter. As in NLTK, a sentence without n-grams
     of some order counts as one that does not match.
 
-    Args:
-        hypotheses: The words of each translation.
-        references: One reference for each.
-
     Source: Papineni et al. 2002.
     """
     pairs = list(zip(hypotheses, references, strict=True))

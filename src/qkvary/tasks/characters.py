@@ -21,7 +21,7 @@ from qkvary.tasks.contract import (
     EvaluationContext,
     Split,
     build_language_model,
-    example_maps,
+    plain_example,
 )
 from qkvary.tasks.examples import AttentionExample
 
@@ -43,14 +43,6 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
     """
 
     def __init__(self, config: CharacterTaskConfig) -> None:
-        """Read the text.
-
-        Args:
-            config: Window and evaluation.
-
-        Raises:
-            ValueError: if the config names another text, or a split is shorter than a window.
-        """
         if config.text_sha256 != TINY_SHAKESPEARE_SHA256:
             raise ValueError(
                 f"expected the text with sha256 {TINY_SHAKESPEARE_SHA256}, got {config.text_sha256}"
@@ -78,11 +70,7 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
         return CharacterTokenizer(self.alphabet)
 
     def build(self, network: Network, seed: int) -> LanguageModel:
-        """Build the language model.
-
-        Raises:
-            ValueError: if the network is not a language model that fits the text.
-        """
+        """Build the language model."""
         size = len(self.alphabet)
         return build_language_model(network, seed, self.config, size)
 
@@ -112,13 +100,8 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first held-out window."""
         tokens = self._held_out[: self.config.context]
-        maps = example_maps(model, tokens[None])
         characters = [self.alphabet[code] for code in tokens.tolist()]
-        return AttentionExample(
-            maps=maps,
-            tokens=tuple(PRINTED.get(character, character) for character in characters),
-            targets=(None,) * len(characters),
-        )
+        return plain_example(model, tokens[None], [PRINTED.get(one, one) for one in characters])
 
     def _windows(self, text: Tensor, starts: Tensor) -> Batch:
         codes = text[starts[:, None] + torch.arange(self.config.context + 1)]

@@ -26,12 +26,12 @@ from qkvary.tasks.config_parts import (
     Evaluation,
     HashedData,
     ImageSplits,
-    NextToken,
     NumberProtocol,
     Protocol,
     Scale,
     SequenceTaskName,
     TaskConfig,
+    TokenPrediction,
     TranslationProtocol,
     check_sizes,
     digest,
@@ -77,10 +77,9 @@ class SequenceTaskConfig(DrawnExamples):
     Source: Borji 2023, section 3.1, and its public code.
     """
 
+    module: ClassVar[str] = "qkvary.tasks.digit_sequences"
     name: SequenceTaskName
     """The task: reverse, sort, sub (9 - x), swap (halves) or copy."""
-    length: int
-    """Tokens in one sequence."""
     vocabulary: int = 10
     """Distinct symbols, drawn uniformly."""
     train_examples: int = 50_000
@@ -94,16 +93,6 @@ class SequenceTaskConfig(DrawnExamples):
             raise ValueError(
                 f"task {self.name}: vocabulary must be at least 2, got {self.vocabulary}"
             )
-
-    @property
-    def module(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The module of the task: every rearrangement has its own."""
-        return f"qkvary.tasks.{self.name}"
-
-    @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.length
 
     @property
     def data_fingerprint(self) -> str:
@@ -132,7 +121,6 @@ class RecallTaskConfig(DrawnExamples):
 
     module: ClassVar[str] = "qkvary.tasks.recall"
     name: Literal["recall"] = "recall"
-    """Constant; it identifies the task in a record."""
     length: int
     """Tokens per sequence: pairs first, then queries among zeros."""
     pairs: int
@@ -167,11 +155,6 @@ class RecallTaskConfig(DrawnExamples):
                 )
 
     @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.length
-
-    @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the sequences."""
         sizes = self.length, self.pairs, self.vocabulary, self.power
@@ -186,7 +169,7 @@ class RecallTaskConfig(DrawnExamples):
 
 @stored("CharacterTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CharacterTaskConfig(NextToken):
+class CharacterTaskConfig(TokenPrediction):
     """Predict the next character of a text.
 
     Source: Borji 2023, section 3.5 (tiny Shakespeare).
@@ -197,22 +180,16 @@ class CharacterTaskConfig(NextToken):
     """The last part of the text is both validation and test."""
     is_language: ClassVar[bool] = True
     name: Literal["characters"] = "characters"
-    """Constant; it identifies the task in a record."""
-    context: int
-    """Characters per window."""
     evaluation: Evaluation = "exact"
     """How validation scores: ``exact`` scores every held-out character once, ``sampled`` random
     windows. The test is always exact."""
     evaluation_batches: int = 200
-    """Number of batches, if the evaluation is ``sampled``."""
     evaluation_batch_size: int = 64
-    """Windows per batch; affects the result only if the evaluation is ``sampled``."""
     scored_characters: int | None = None
     """Number of held-out characters to score, counted from the first; None for all."""
     train_fraction: float = 0.9
     """Fraction of the text for training; the rest is for validation."""
     text_sha256: str = TINY_SHAKESPEARE_SHA256
-    """sha256 of the text."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -233,38 +210,27 @@ class CharacterTaskConfig(NextToken):
 
 @stored("MaskedTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedTaskConfig(TaskConfig):
+class MaskedTaskConfig(TokenPrediction):
     """Predict the hidden characters of a window of a text from both sides.
 
     Source: Devlin et al. 2019 (BERT), section 3.1, for tiny Shakespeare.
     """
 
     module: ClassVar[str] = "qkvary.tasks.masked"
-    metric: ClassVar[str] = "loss"
-    higher_is_better: ClassVar[bool] = False
     has_test: ClassVar[bool] = False
     """The last tenth of the text is both validation and test."""
     name: Literal["masked"] = "masked"
-    """Constant; it identifies the task in a record."""
-    context: int
-    """Characters per window."""
     share: float = 0.15
     """Share of a window's characters to predict; at least one character is."""
     scored_characters: int | None = None
     """Number of held-out characters whose windows are scored, counted from the first; None for
     all."""
     evaluation_batch_size: int = 64
-    """Windows per forward pass of an evaluation."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "context", "evaluation_batch_size", "scored_characters")
         if not 0.0 < self.share <= 1.0:
             raise ValueError(f"task masked: share must be in (0, 1], got {self.share}")
-
-    @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.context
 
     def count_answers(self, network: Network) -> int | None:
         """Return the number of characters: the classes of the network."""
@@ -279,7 +245,7 @@ class MaskedTaskConfig(TaskConfig):
 
 @stored("LanguageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageTaskConfig(HashedData, NextToken):
+class LanguageTaskConfig(HashedData, TokenPrediction):
     """Predict the next token of a prepared set of documents.
 
     Source: the language models of papers 1 and 3.
@@ -288,17 +254,13 @@ class LanguageTaskConfig(HashedData, NextToken):
     module: ClassVar[str] = "qkvary.tasks.language"
     is_language: ClassVar[bool] = True
     name: Literal["language"] = "language"
-    """Constant; it identifies the task in a record."""
     data: str = field(metadata=NOT_IDENTIFYING)
     """Folder or name of the prepared data set; not part of a run's identity."""
     data_sha256: str | None = None
-    """Fingerprint of the data set."""
     has_test: bool = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default=True, metadata={**NOT_IDENTIFYING, **ADDED_LATER}
     )
     """Whether the set has a test split; otherwise the validation split is scored at the end."""
-    context: int
-    """Tokens per row."""
     protocol: Protocol = "packed"
     """``packed`` cuts the concatenated documents into windows without padding. ``padded-paper``
     puts the first tokens of one document into each row and counts padding in the loss, as paper 1
@@ -310,7 +272,6 @@ class LanguageTaskConfig(HashedData, NextToken):
     test_tokens: int | None = None
     """Number of test tokens to score, counted from the first; None for all."""
     evaluation_batch_size: int = 16
-    """Rows per batch in evaluations."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -340,7 +301,7 @@ class LanguageTaskConfig(HashedData, NextToken):
 
 @stored("NumberTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberTaskConfig(NextToken):
+class NumberTaskConfig(TokenPrediction):
     """Predict the next word of the spelled numbers from 1 to 9,999.
 
     Source: Borji 2023, section 3.3 (number generation), and its code.
@@ -348,9 +309,6 @@ class NumberTaskConfig(NextToken):
 
     module: ClassVar[str] = "qkvary.tasks.numbers"
     name: Literal["numbers"] = "numbers"
-    """Constant; it identifies the task in a record."""
-    context: int
-    """Words per window."""
     protocol: NumberProtocol = "as-published"
     """``as-published`` omits the number 8000, trains on the first 80 % of the windows and scores
     the rest as validation and as test. ``clean`` has all numbers and splits the windows 80/10/10,
@@ -378,21 +336,18 @@ class TextTaskConfig(HashedData, Accuracy):
 
     module: ClassVar[str] = "qkvary.tasks.texts"
     name: Literal["texts"] = "texts"
-    """Constant; it identifies the task in a record."""
     data: str = field(default="english-novels", metadata=NOT_IDENTIFYING)
     """A folder with one folder of ``.txt`` files per label, or ``english-novels`` for novels by
     author; not part of a run's identity."""
     labels: tuple[str, ...] | None = None
     """The labels to tell apart; None for all."""
     data_sha256: str | None = None
-    """Fingerprint of the texts with these labels."""
     context: int
     """Bytes per window; a shorter text is padded."""
     windows_per_label: int = 100
     """Number of scored windows per label, spread over its texts in a split. If a label has fewer,
     all labels get as few."""
     evaluation_batch_size: int = 100
-    """Windows per forward pass of an evaluation."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -423,11 +378,9 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     module: ClassVar[str] = "qkvary.tasks.translation"
     higher_is_better: ClassVar[bool] = True
     name: Literal["translation"] = "translation"
-    """Constant; it identifies the task in a record."""
     source: str
     """Language of the source; ``de`` or ``en`` for Multi30k."""
     target: str
-    """Language of the translation."""
     protocol: TranslationProtocol = "clean"
     """``clean`` reports the loss per word and sacreBLEU. ``as-published`` divides the loss by all
     rows of a batch, padding included, and computes BLEU over words with the marks of beginning and
@@ -439,7 +392,6 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     max_tokens: int = 100
     """Maximum tokens of a source with its two marks, and of a translation with its end mark."""
     evaluation_batch_size: int = 50
-    """Sentences per batch in evaluations."""
     data: str = field(default="multi30k", metadata=NOT_IDENTIFYING)
     """``multi30k``, a folder with files of the same names, or the common path of two files
     (``mine`` for ``mine.fr`` and ``mine.en``); not part of a run's identity."""

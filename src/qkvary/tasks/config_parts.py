@@ -11,55 +11,28 @@ from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
-"""The five synthetic tasks."""
-
 Evaluation = Literal["exact", "sampled"]
-"""``exact`` scores every position of a split once; ``sampled`` scores random batches, as
-published."""
-
 Protocol = Literal["packed", "padded-paper"]
-"""Windows over concatenated documents, or one padded document per row."""
-
 NumberProtocol = Literal["as-published", "clean"]
-"""``as-published``: without the number 8000, the last windows are both validation and test.
-``clean``: all numbers, with windows of every size in three disjoint splits."""
-
 ImageSplits = Literal["clean", "as-published"]
-"""``clean`` holds out validation images. ``as-published`` validates on the test images, or on
-images most of which are also trained on."""
-
 TranslationProtocol = Literal["as-published", "clean"]
-"""``as-published``: loss and BLEU as in paper 2's code, where padding lowers the loss and marks
-raise BLEU. ``clean``: loss per token, and sacreBLEU."""
-
 AnomalyOrder = Literal["shuffled", "last"]
-"""Where the anomaly is in a set."""
 
 TEXT_VOCABULARY = 257
 """Number of tokens of labelled texts: all bytes, and the padding of short texts."""
-
 MULTI30K_TOKENS = 14
 """Number of words in an average training sentence of Multi30k, plus the end mark, in both
 languages."""
-
 PADDING_MULTIPLE = 64
 """Vocabularies of language models are padded to a multiple of this, as in the papers and the
 presets."""
 
 ANOMALY_DATA_VERSION = 1
-"""Incremented by hand when different sets of images are drawn."""
-
+"""Incremented by hand when other examples are drawn; so are those of the other tasks."""
 SEQUENCE_DATA_VERSION = 1
-"""Incremented by hand when the generator draws different synthetic sequences."""
-
 MASKED_DATA_VERSION = 1
-"""Incremented by hand when different characters of a text are hidden."""
-
 NUMBER_DATA_VERSION = 1
-"""Incremented by hand when the spelled numbers or their splits change."""
-
 RECALL_DATA_VERSION = 1
-"""Incremented by hand when the generator draws different sequences of pairs and queries."""
 
 
 class Scale(NamedTuple):
@@ -88,15 +61,12 @@ class TaskConfig:
     metric: ClassVar[str]
     """The headline metric, one of the scores of the task."""
     higher_is_better: ClassVar[bool]
-    """Whether a larger headline metric is better."""
     has_test: ClassVar[bool] = True
-    """Whether the data have a test split."""
     is_language: ClassVar[bool] = False
     """Whether the task models a language, like the networks of the published tables."""
     right_cell: ClassVar[str] = "the cell with the answer"
     """The cell of an attention map that holds the answer of its row."""
     name: str
-    """The name of the task in records."""
 
     @property
     def data_fingerprint(self) -> str:
@@ -109,11 +79,7 @@ class TaskConfig:
         raise NotImplementedError
 
     def count_tokens(self, network: Network) -> int:
-        """Return the tokens of one sequence in a network, for the costs.
-
-        Raises:
-            ValueError: for a network that does not cut the examples into tokens.
-        """
+        """Return the tokens of one sequence in a network, for the costs."""
         del network
         return self.sequence_length
 
@@ -122,12 +88,7 @@ class TaskConfig:
         return getattr(network, "vocabulary", None)
 
     def scale(self, network: Network, metric: str) -> Scale | None:
-        """Return the scale of a metric, or None if the score of a guess is not known.
-
-        Args:
-            network: The network of the task.
-            metric: Name of the metric, such as ``test_accuracy``; its last word says what it is.
-        """
+        """Return the scale of a metric such as ``test_accuracy``, None without a known guess."""
         answers = self.count_answers(network)
         if answers is not None and metric.endswith("accuracy"):
             return Scale(1.0 / answers, 1.0)
@@ -142,11 +103,7 @@ class TaskConfig:
     def check_data(self, report: Callable[[str], None]) -> None:
         """Check that the data is there and the expected one; download or prepare it if possible.
 
-        Args:
-            report: Called with a message where that takes long.
-
-        Raises:
-            QkvaryError: if it is not.
+        ``report`` is called with a message where that takes long.
         """
 
 
@@ -160,16 +117,19 @@ class Accuracy(TaskConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnExamples(Accuracy):
-    """A task whose examples are drawn from a seed, a number of them for each split."""
+    """A task whose sequences are drawn from a seed, a number of them for each split."""
 
+    length: int
     train_examples: int
-    """Number of sequences in the training split."""
     validation_examples: int
-    """Number of sequences in the validation split."""
     test_examples: int
-    """Number of sequences in the test split."""
     data_seed: int = 42
     """Seed from which all three splits are drawn."""
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.length
 
     @property
     def drawn(self) -> tuple[int, int, int, int]:
@@ -178,16 +138,12 @@ class DrawnExamples(Accuracy):
 
     def count_examples(self, split: DataSplit) -> int:
         """Return the number of examples of a split."""
-        return {
-            "train": self.train_examples,
-            "validation": self.validation_examples,
-            "test": self.test_examples,
-        }[split]
+        return getattr(self, f"{split}_examples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextToken(TaskConfig):
-    """A task that predicts the next token of a window, whose headline metric is the loss."""
+class TokenPrediction(TaskConfig):
+    """A task that predicts tokens of a window, whose headline metric is the loss."""
 
     metric: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False
@@ -212,11 +168,7 @@ class HashedData:
 
     @property
     def data_fingerprint(self) -> str:
-        """The fingerprint of the data.
-
-        Raises:
-            ValueError: if it is not known yet.
-        """
+        """The fingerprint of the data."""
         if self.data_sha256 is None:
             raise ValueError(
                 f"expected data_sha256, the fingerprint of {self.data}, got None; pinned() "
@@ -229,14 +181,7 @@ class HashedData:
         raise NotImplementedError
 
     def require(self, found: str) -> None:
-        """Check that some data is the expected one.
-
-        Args:
-            found: Its fingerprint.
-
-        Raises:
-            DamagedError: if it is not.
-        """
+        """Check that data with the fingerprint ``found`` is the expected one."""
         if found != self.data_fingerprint:
             raise DamagedError(
                 f"expected the data of {self.data} with sha256 {self.data_fingerprint}, got "
@@ -257,15 +202,7 @@ class HashedData:
 
 
 def check_sizes(task: Any, *sizes: str) -> None:
-    """Refuse sizes below 1; None is no size.
-
-    Args:
-        task: A configuration.
-        sizes: Names of its fields.
-
-    Raises:
-        ValueError: if one is below 1.
-    """
+    """Refuse sizes below 1; None is no size."""
     for name in sizes:
         value: int | None = getattr(task, name)
         if value is not None and value < 1:

@@ -4,7 +4,7 @@ The training loop uses tasks only through their interface.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -29,11 +29,7 @@ from qkvary.tasks.config import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 Split = Literal["validation", "test"]
-"""The splits that can be scored."""
-
-
 ALL_ROWS = slice(None)
-"""Selects all rows of a batch."""
 Config = TypeVar("Config", bound=TaskConfig)
 Kind = TypeVar("Kind", bound=Network)
 Built = TypeVar("Built", bound=nn.Module)
@@ -57,47 +53,36 @@ class Batch(NamedTuple):
     @property
     def counted(self) -> int:
         """Number of targets that count in the loss."""
-        return int(self._counted())
+        return int((self.targets != IGNORE_INDEX).sum())
 
     def mean(self, total: Tensor) -> Tensor:
         """Return a sum over the counted targets, divided by their number.
 
         The number stays on the device: the host does not wait for it.
         """
-        return total / self._counted().clamp(min=1)
+        return total / (self.targets != IGNORE_INDEX).sum().clamp(min=1)
 
     def to(self, device: torch.device | str) -> "Batch":
         """Return the batch on a device; the host does not wait for the copy to a GPU."""
-        there = torch.device(device)
-        documents, source = (
-            None if part is None else _move(part, there) for part in (self.documents, self.source)
-        )
-        return Batch(_move(self.inputs, there), _move(self.targets, there), documents, source)
-
-    def _counted(self) -> Tensor:
-        return (self.targets != IGNORE_INDEX).sum()
-
-
-def _move(part: Tensor, device: torch.device) -> Tensor:
-    # From pageable memory, a GPU copies only after finishing all earlier work.
-    ready = part.pin_memory() if device.type == "cuda" and part.device.type == "cpu" else part
-    return ready.to(device, non_blocking=True)
+        is_copied, moved = torch.device(device).type == "cuda", list[Tensor | None]()
+        for part in self:
+            ready = part
+            if part is not None and is_copied and part.device.type == "cpu":
+                # From pageable memory, a GPU copies only after finishing all earlier work.
+                ready = part.pin_memory()
+            moved.append(None if ready is None else ready.to(device, non_blocking=True))
+        return Batch._make(moved)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroup:
-    """The processes that score a network together, seen from one of them."""
+    """The processes that score a network together, seen from one of them; here there is one."""
 
-    rank: int = 0
-    """Rank of this process."""
-    size: int = 1
-    """Number of processes."""
-    all_reduce: Callable[[Sequence[float]], list[float]] = list[float]
-    """Sums numbers over all processes; all of them must call it."""
+    rank = 0
+    size = 1
 
-
-SINGLE_PROCESS = ProcessGroup()
-"""A group of one process."""
+    def all_reduce(self, values: Sequence[float]) -> list[float]:
+        """Sum numbers over all processes; collective. All get the same bits."""
+        return list(values)
 
 
 class Generate(Protocol):
@@ -112,15 +97,10 @@ class Generate(Protocol):
         stop_tokens: Collection[int] = (),
         new_cache: Callable[[int], KVCache] | None = None,
     ) -> list[tuple[int, ...]]:
-        """Return the new tokens of each prompt, without the stop token.
+        """Return the new tokens of each prompt of a batch, without the stop token.
 
-        Args:
-            model: The decoder, in evaluation mode.
-            prompts: Tokens of the prompts, decoded as one batch.
-            max_new_tokens: Maximum number of new tokens.
-            stop_tokens: Tokens that end an answer.
-            new_cache: Creates the cache for a maximum number of tokens; by default that of the
-                decoder's layers. It also holds other inputs of the decoder.
+        ``new_cache`` makes the cache for a maximum number of tokens, by default that of the
+        decoder's layers. It also holds other inputs of the decoder.
         """
         ...
 
@@ -129,14 +109,12 @@ class Generate(Protocol):
 class EvaluationContext:
     """Resources that a run passes to a task for scoring."""
 
-    processes: ProcessGroup = SINGLE_PROCESS
-    """The processes that score together."""
+    processes: ProcessGroup = field(default_factory=ProcessGroup)
     generate: Generate | None = None
     """Greedy decoding, if the run supports it; otherwise None."""
 
 
 SINGLE_PROCESS_CONTEXT = EvaluationContext()
-"""A context of one process, without generation."""
 
 
 class Task(Protocol):
@@ -200,10 +178,6 @@ class ShowsSamples(Protocol):
         """Return the first few questions of the validation split with the network's answers.
 
         The caller sets evaluation mode and disables gradients.
-
-        Args:
-            model: The network.
-            generate: Decodes with a cache, for tasks that decode.
         """
         ...
 
@@ -280,11 +254,7 @@ class ClassificationTask(Generic[Config]):
 def build_language_model(
     network: Network, seed: int, task: _Decoded, vocabulary: int, *, more: bool = False
 ) -> LanguageModel:
-    """Build a task's language model for this many tokens; ``more`` lists other allowed numbers.
-
-    Raises:
-        ValueError: if the network is not a language model that fits the task.
-    """
+    """Build a task's language model; ``more`` allows a vocabulary above the task's."""
     exact = {} if more else {"vocabulary": vocabulary}
     fewest = {"max_tokens": task.sequence_length, "vocabulary": vocabulary}
     fitting = require_network(network, LanguageModelConfig, task.name, exact=exact, least=fewest)
@@ -305,18 +275,7 @@ def require_network(
     exact: Mapping[str, object],
     least: Mapping[str, int] | None = None,
 ) -> Kind:
-    """Return a network that fits a task.
-
-    Args:
-        network: The network.
-        kind: The class that its configuration must have.
-        task: The name of the task, for messages.
-        exact: Values that its fields must have, by name.
-        least: Values that its fields must reach, by name.
-
-    Raises:
-        ValueError: for the first condition that is not met, with the value of the field.
-    """
+    """Return a network whose fields equal the values ``exact`` and reach those of ``least``."""
     if not isinstance(network, kind):
         # All bad input is a ValueError.
         raise ValueError(  # noqa: TRY004
@@ -338,11 +297,7 @@ def require_network(
 
 
 def attention_maps(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the attention maps of a network, ``[batch, layers, heads, rows, columns]``.
-
-    Raises:
-        TypeError: if the network has none.
-    """
+    """Return the attention maps of a network, ``[batch, layers, heads, rows, columns]``."""
     if not hasattr(model, "attention_maps"):
         raise TypeError(f"expected a network with attention maps, got {type(model).__name__}")
     with torch.inference_mode():
@@ -351,12 +306,15 @@ def attention_maps(model: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def example_maps(model: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
-    """Return the attention maps of the first of these inputs, ``[layers, heads, rows, columns]``.
-
-    Raises:
-        TypeError: if the network has none.
-    """
+    """Return the maps of the first of these inputs, ``[layers, heads, rows, columns]``."""
     return attention_maps(model, inputs[:1])[0].float().cpu().numpy()
+
+
+def plain_example(model: nn.Module, inputs: Tensor, tokens: Iterable[str]) -> AttentionExample:
+    """Return the maps of the first of these inputs, where no single column holds an answer."""
+    shown = tuple(tokens)
+    maps = example_maps(model, inputs)
+    return AttentionExample(maps=maps, tokens=shown, targets=(None,) * len(shown))
 
 
 def _flat(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

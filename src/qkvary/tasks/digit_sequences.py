@@ -1,7 +1,7 @@
-"""The common part of the five synthetic tasks: random digits in, one digit per position out."""
+"""Digit sequences: five synthetic tasks, random digits in, one digit per position out."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.rows import epoch_batch, random_words
 from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.config import SequenceTaskConfig
+from qkvary.tasks.config import SequenceTaskConfig, SequenceTaskName
 from qkvary.tasks.contract import (
     ALL_ROWS,
     EVALUATION_BATCH_TOKENS,
@@ -31,8 +31,22 @@ MASS_EXAMPLES = 64
 """Number of test sequences over which ``attention_mass_on_target`` is averaged."""
 
 
-Columns = Callable[[Tensor], Tensor]
-"""Maps digits ``[batch, n]`` to the columns of their answers, ``[batch, n]``."""
+def _positions(tokens: Tensor) -> Tensor:
+    return torch.arange(tokens.shape[-1], device=tokens.device).expand_as(tokens)
+
+
+_COLUMNS: Mapping[SequenceTaskName, Callable[[Tensor], Tensor]] = {
+    # 4 3 9 8 becomes 8 9 3 4.
+    "reverse": lambda tokens: _positions(tokens).flip(-1),
+    # 4 3 9 8 becomes 3 4 8 9; equal digits keep their order.
+    "sort": lambda tokens: tokens.argsort(dim=-1, stable=True),
+    # Every digit x becomes 9 - x.
+    "sub": _positions,
+    # 4 3 9 8 becomes 9 8 4 3, the second half before the first.
+    "swap": lambda tokens: _positions(tokens).roll(-(tokens.shape[-1] // 2), dims=-1),
+    "copy": _positions,
+}
+"""For each task, a map from digits ``[batch, n]`` to the columns of their answers."""
 
 
 class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
@@ -46,30 +60,12 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
     published examples have no seed; here they are determined by the config.
     """
 
-    def __init__(
-        self,
-        config: SequenceTaskConfig,
-        columns: Columns,
-        relabel: Callable[[Tensor, int], Tensor] = lambda digits, _vocabulary: digits,
-    ) -> None:
-        """Create the task; examples are drawn on first use.
-
-        Args:
-            config: Lengths and sizes.
-            columns: The column of each answer.
-            relabel: Maps the digits of these columns and the size of the vocabulary to the answers;
-                by default the answers are the digits.
-        """
+    def __init__(self, config: SequenceTaskConfig) -> None:
         super().__init__(config)
-        self.columns = columns
-        self.relabel = relabel
+        self.columns = _COLUMNS[config.name]
 
     def build(self, network: Network, seed: int) -> Encoder:
-        """Build the encoder.
-
-        Raises:
-            ValueError: if the network is not an encoder that fits the digits.
-        """
+        """Build the encoder."""
         config = self.config
         exact = {"vocabulary": config.vocabulary, "classes": config.vocabulary}
         least = {"max_tokens": config.length}
@@ -77,11 +73,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         return build_network(fitting, Encoder, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next sequences of the epoch's shuffled order; drop a last partial batch.
-
-        Raises:
-            ValueError: if a batch is larger than the training split.
-        """
+        """Return the next sequences of the epoch's shuffled order; drop a last partial batch."""
         order = epoch_batch(self.config.train_examples, batch_size, step=step, seed=seed)
         return self._make_batch(self._examples("train")[torch.tensor(order[rows])])
 
@@ -124,7 +116,8 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
     def _make_batch(self, examples: Tensor) -> Batch:
         tokens = examples.long()
         taken = tokens.gather(-1, self.columns(tokens))
-        return Batch(inputs=tokens, targets=self.relabel(taken, self.config.vocabulary))
+        is_sub = self.config.name == "sub"
+        return Batch(tokens, self.config.vocabulary - 1 - taken if is_sub else taken)
 
     def evaluation_batches(self, split: Split) -> Iterator[Batch]:
         """Yield all sequences of a split."""
@@ -135,11 +128,6 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         config = self.config
         count = config.count_examples(split)
         return draw_digits(config.data_seed, config.length, split, count, config.vocabulary)
-
-
-def positions_like(tokens: Tensor) -> Tensor:
-    """Return the index of every position, in the shape of the digits."""
-    return torch.arange(tokens.shape[-1], device=tokens.device).expand_as(tokens)
 
 
 @functools.lru_cache(maxsize=9)
@@ -155,3 +143,6 @@ def draw_digits(
     words = random_words(count * length, "digits", seed, length, vocabulary, split)
     digits = (words % np.uint64(vocabulary)).astype(np.int64).reshape(count, length)
     return torch.from_numpy(digits).to(torch.uint8 if vocabulary <= 256 else torch.int32)
+
+
+load = DigitSequenceTask

@@ -38,11 +38,7 @@ def _map_parts(example: AttentionExample, prefix: str) -> Arrays:
 
 
 def maps_from_bytes(data: bytes) -> AttentionExample:
-    """Return the maps that ``maps_to_bytes`` wrote.
-
-    Raises:
-        DamagedError: if the bytes are not attention maps.
-    """
+    """Return the maps that ``maps_to_bytes`` wrote."""
     try:
         found = tensors.load(data)
         first, *kinds = parse_json(found["kinds"].tobytes()) if "kinds" in found else [""]
@@ -63,11 +59,7 @@ def _read_maps(found: Mapping[str, NDArray[Any]], prefix: str, kind: str) -> Att
 
 
 def samples_to_bytes(samples: Sequence[Sample]) -> bytes:
-    """Return the bytes of ``samples.safetensors``.
-
-    Raises:
-        ValueError: if only some have pictures, or pictures of several sizes.
-    """
+    """Return the bytes of ``samples.safetensors``."""
     parts = {"texts": _texts([[one.text, one.truth, one.answer] for one in samples])}
     pictures = [one.pictures for one in samples if one.pictures is not None]
     if pictures:
@@ -78,11 +70,7 @@ def samples_to_bytes(samples: Sequence[Sample]) -> bytes:
 
 
 def samples_from_bytes(data: bytes) -> tuple[Sample, ...]:
-    """Return the samples that ``samples_to_bytes`` wrote.
-
-    Raises:
-        DamagedError: if the bytes are not samples.
-    """
+    """Return the samples that ``samples_to_bytes`` wrote."""
     try:
         found = tensors.load(data)
         texts = parse_json(found["texts"].tobytes())

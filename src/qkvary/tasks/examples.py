@@ -30,7 +30,6 @@ class Sample:
     truth: str
     """The right answer; for a set of pictures, the number of a picture, counted from 1."""
     answer: str
-    """The network's answer."""
     text: str = ""
     """The text to be classified or translated; empty for pictures."""
     pictures: NDArray[np.uint8] | None = None

@@ -45,7 +45,6 @@ class ImageTaskConfig(Accuracy):
     """Height and width in pixels to which images are resized when they are batched; None for no
     resizing."""
     evaluation_batch_size: int = 500
-    """Images per forward pass of an evaluation."""
     own: OwnImages | None = field(default=None, metadata=ADDED_LATER)
     """A user's own images, as ``data.own_images.describe_images`` returns them."""
 
@@ -84,11 +83,7 @@ class ImageTaskConfig(Accuracy):
         return self.images.fingerprint
 
     def count_tokens(self, network: Network) -> int:
-        """Return the patches that a network cuts an image into, and its class token.
-
-        Raises:
-            ValueError: if the network does not read patches.
-        """
+        """Return the patches that a network cuts an image into, and its class token."""
         if isinstance(network, VisionTransformerConfig):
             return network.tokens
         raise ValueError(f"expected a VisionTransformerConfig for task {self.name}, got {network}")
@@ -118,18 +113,14 @@ class AnomalyTaskConfig(Accuracy):
 
     module: ClassVar[str] = "qkvary.tasks.anomaly"
     name: Literal["anomaly"] = "anomaly"
-    """Constant; it identifies the task in a record."""
     features: FeatureSetName
-    """The features of the images."""
     order: AnomalyOrder = "shuffled"
     """Where the anomaly is: ``shuffled``, or always ``last`` as published. Networks that know
     positions can learn ``last`` instead of the task."""
     set_size: int = 10
-    """Images per set."""
     data_seed: int = 42
     """Seed from which the validation and test sets are drawn."""
     evaluation_batch_size: int = 500
-    """Sets per forward pass of an evaluation."""
     features_sha256: str | None = field(default=None, metadata=ADDED_LATER)
     """sha256 of the file of features, for features that this machine computed; a study takes it
     from the file when the study is loaded."""

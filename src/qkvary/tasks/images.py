@@ -31,7 +31,6 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 10
-"""Number of images that a run shows."""
 
 
 class ImageTask(ClassificationTask[ImageTaskConfig]):
@@ -45,15 +44,6 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
     """
 
     def __init__(self, config: ImageTaskConfig) -> None:
-        """Read the images.
-
-        Args:
-            config: Data set and splits.
-
-        Raises:
-            UsageError: if the data set is not on this machine and cannot be downloaded.
-            DamagedError: if a file is not the published one.
-        """
         super().__init__(config)
         loaded = load_images(config.name) if config.own is None else load_own_images(config.own)
         about = config.images
@@ -64,11 +54,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         self.train_rows, self.validation_rows = split_rows(config)
 
     def build(self, network: Network, seed: int) -> VisionTransformer:
-        """Build the vision transformer.
-
-        Raises:
-            ValueError: if the network is not one that fits the images.
-        """
+        """Build the vision transformer."""
         about, config = self.config.images, self.config
         exact = {
             "image_size": config.image_size,
@@ -79,11 +65,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         return build_network(fitting, VisionTransformer, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next images of the epoch's shuffled order; drop a last partial batch.
-
-        Raises:
-            ValueError: if a batch is larger than the training split.
-        """
+        """Return the next images of the epoch's shuffled order; drop a last partial batch."""
         count = len(self.train_rows)
         numbers = epoch_batch(count, batch_size, step=step, seed=seed, what="images")[rows]
         order = self.train_rows.index_select(0, torch.tensor(numbers))
@@ -135,13 +117,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         return self._test, torch.arange(len(self._test[1]))
 
     def _read(self, pixels: Tensor) -> Tensor:
-        return self._resize(self._normalise(pixels))
-
-    def _normalise(self, pixels: Tensor) -> Tensor:
-        return pixels.float().sub_(self._mean).mul_(self._scale)
-
-    def _resize(self, images: Tensor) -> Tensor:
-        size = self.config.image_size
+        images, size = pixels.float().sub_(self._mean).mul_(self._scale), self.config.image_size
         if images.shape[-1] == size:
             return images
         return F.interpolate(images, (size, size), mode="bilinear", antialias=True)
@@ -176,13 +152,7 @@ def _take(images: Tensor, rows: Tensor) -> Tensor:
 
 
 def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
-    """Resize a crop of each image, bilinearly, and flip some.
-
-    Args:
-        images: ``[batch, channels, rows, columns]``, square, bytes or floats.
-        crops: One per image.
-        size: Rows and columns of the result.
-    """
+    """Resize a crop of each square image, ``[batch, channels, rows, columns]``, and flip some."""
     batch, channels, pixels, _ = images.shape
     cut_across, cut_down = pixels - crops.width, pixels - crops.height
     cuts = int(max(cut_across.max(initial=0), cut_down.max(initial=0))) + 1

@@ -1,12 +1,10 @@
 """Language: predict the next token of a prepared set of documents."""
 
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -30,12 +28,11 @@ from qkvary.tasks.contract import (
     ProcessGroup,
     Split,
     build_language_model,
-    example_maps,
+    plain_example,
 )
 from qkvary.tasks.examples import AttentionExample
 
 SHOWN_TOKENS = 24
-"""Number of tokens in the attention example."""
 
 
 class LanguageTask:
@@ -59,16 +56,6 @@ class LanguageTask:
     higher_is_better = False
 
     def __init__(self, config: LanguageTaskConfig, data: PreparedData | None = None) -> None:
-        """Open the data set.
-
-        Args:
-            config: The configuration.
-            data: The data set, if it is open already.
-
-        Raises:
-            UsageError: if it does not exist, or is smaller than one row.
-            DamagedError: if it is damaged, or its fingerprint differs.
-        """
         self.config = config
         self.data = _open(config) if data is None else data
         try:
@@ -87,11 +74,7 @@ class LanguageTask:
         return self.data.tokenizer
 
     def build(self, network: Network, seed: int) -> LanguageModel:
-        """Build the language model.
-
-        Raises:
-            ValueError: if the network is not a language model that fits the data set.
-        """
+        """Build the language model."""
         size = self.data.vocabulary
         return build_language_model(network, seed, self.config, size, more=True)
 
@@ -117,7 +100,13 @@ class LanguageTask:
         if padded or split == "test":
             documents = self._score_documents(model, part, limit, processes)
         own = documents if padded else self._score_windows(model, part, limit, processes)
-        scores = _describe(cast("_Sums", own))
+        sums = cast("_Sums", own)
+        loss = sums.real_nats / sums.real
+        scores = {
+            "loss": loss,
+            "perplexity": _exponential(loss),
+            "bits_per_byte": sums.real_nats / math.log(2) / max(1.0, sums.text_bytes),
+        }
         if documents is None:
             return scores
         return scores | {
@@ -131,11 +120,8 @@ class LanguageTask:
         """Return the maps of the first tokens of the validation split."""
         part = self._split("validation")
         tokens = part.read(0, min(SHOWN_TOKENS, self.config.context, part.tokens))
-        return AttentionExample(
-            maps=example_maps(model, torch.from_numpy(tokens)[None]),
-            tokens=tuple(map(self._print_token, tokens.tolist(), [None, *tokens.tolist()])),
-            targets=(None,) * len(tokens),
-        )
+        shown = map(self._print_token, tokens.tolist(), [None, *tokens.tolist()])
+        return plain_example(model, torch.from_numpy(tokens)[None], shown)
 
     # ---- rows
 
@@ -174,7 +160,7 @@ class LanguageTask:
         whole, rest = divmod(targets, context)
         size = self.config.evaluation_batch_size
         chunks = [np.arange(first, min(first + size, whole)) for first in range(0, whole, size)]
-        sums = _Sums()
+        sums = np.zeros(len(_Sums._fields))
         for number, weight in _batches_of_rank(len(chunks) + bool(rest), processes):
             if number < len(chunks):
                 batch = self._make_batch(PackedRows(split, context), chunks[number])
@@ -182,8 +168,8 @@ class LanguageTask:
                 batch = self._remainder(split, whole * context, rest)
             nats = _loss_sum(model, batch.to(device)).item()
             count, length = batch.targets.numel(), self._bytes_of(batch)
-            sums.add(weight, (nats, count, nats, count, length))
-        return sums.all_reduce(processes)
+            sums += weight * np.array([nats, count, nats, count, length])
+        return _Sums(*processes.all_reduce(sums.tolist()))
 
     def _remainder(self, split: TokenSplit, start: int, count: int) -> Batch:
         tokens = torch.from_numpy(split.read(start, count + 1))[None]
@@ -199,7 +185,7 @@ class LanguageTask:
         context, device = self.config.context, next(model.parameters()).device
         source = PaddedRows(split, context, self.data.separator)
         rows = source.rows if limit is None else min(source.rows, -(-limit // context))
-        size, sums = self.config.evaluation_batch_size, _Sums()
+        size, sums = self.config.evaluation_batch_size, np.zeros(len(_Sums._fields))
         for number, weight in _batches_of_rank(-(-rows // size), processes):
             numbers = np.arange(number * size, min((number + 1) * size, rows))
             batch = self._make_batch(source, numbers)
@@ -207,9 +193,9 @@ class LanguageTask:
             is_real = torch.arange(1, context + 1) < lengths[:, None]
             real = batch._replace(targets=batch.targets.where(is_real, IGNORE_INDEX))
             nats, real_nats = (_loss_sum(model, one.to(device)).item() for one in (batch, real))
-            counts = batch.targets.numel(), real_nats, real.counted, self._bytes_of(real)
-            sums.add(weight, (nats, *counts))
-        return sums.all_reduce(processes)
+            counted, length = batch.targets.numel(), self._bytes_of(real)
+            sums += weight * np.array([nats, counted, real_nats, real.counted, length])
+        return _Sums(*processes.all_reduce(sums.tolist()))
 
     @cached_property
     def _token_bytes(self) -> TokenBytes:
@@ -227,29 +213,12 @@ class LanguageTask:
         return text.replace("\n", "↵").replace(" ", "␣") or "¶"
 
 
-@dataclass(slots=True)
-class _Sums:
-    nats: float = 0.0
-    counted: float = 0.0
-    real_nats: float = 0.0
-    real: float = 0.0
-    text_bytes: float = 0.0
-
-    def add(self, weight: float, values: Sequence[float]) -> None:
-        for field, value in zip(dataclasses.fields(self), values, strict=True):
-            setattr(self, field.name, getattr(self, field.name) + weight * value)
-
-    def all_reduce(self, processes: ProcessGroup) -> "_Sums":
-        return _Sums(*processes.all_reduce(list(dataclasses.astuple(self))))
-
-
-def _describe(sums: _Sums) -> dict[str, float]:
-    loss = sums.real_nats / sums.real
-    return {
-        "loss": loss,
-        "perplexity": _exponential(loss),
-        "bits_per_byte": sums.real_nats / math.log(2) / max(1.0, sums.text_bytes),
-    }
+class _Sums(NamedTuple):
+    nats: float
+    counted: float
+    real_nats: float
+    real: float
+    text_bytes: float
 
 
 def _loss_sum(model: nn.Module, batch: Batch) -> Tensor:

@@ -19,7 +19,7 @@ from qkvary.tasks.contract import (
     ClassificationTask,
     Split,
     build_network,
-    example_maps,
+    plain_example,
     require_network,
 )
 from qkvary.tasks.examples import AttentionExample
@@ -42,14 +42,6 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
     """
 
     def __init__(self, config: MaskedTaskConfig) -> None:
-        """Read the text.
-
-        Args:
-            config: Windows and their hidden share.
-
-        Raises:
-            ValueError: if the held-out text is shorter than a window.
-        """
         super().__init__(config)
         text = load_shakespeare()
         self.alphabet = text.alphabet
@@ -63,12 +55,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
             )
 
     def build(self, network: Network, seed: int) -> Encoder:
-        """Build the encoder; its vocabulary has one additional token for the mask.
-
-        Raises:
-            ValueError: if the network is not an encoder that fits the text, with a token more for
-                the mask.
-        """
+        """Build the encoder; its vocabulary has one additional token for the mask."""
         size = len(self.alphabet)
         exact = {"pooling": "none", "vocabulary": size + 1, "classes": size}
         least = {"max_tokens": self.config.context}
@@ -103,11 +90,7 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
         tokens = next(iter(self.evaluation_batches("validation"))).inputs[:1]
         printed = self.alphabet + PRINTED_MASK
         characters = [printed[token] for token in tokens[0].tolist()]
-        return AttentionExample(
-            maps=example_maps(model, tokens),
-            tokens=tuple(PRINTED.get(one, one) for one in characters),
-            targets=(None,) * len(characters),
-        )
+        return plain_example(model, tokens, [PRINTED.get(one, one) for one in characters])
 
     def _windows(self, text: Tensor, starts: Tensor) -> Tensor:
         return text[starts[:, None] + torch.arange(self.config.context)]

@@ -17,12 +17,11 @@ from qkvary.tasks.contract import (
     ClassificationTask,
     Split,
     build_language_model,
-    example_maps,
+    plain_example,
 )
 from qkvary.tasks.examples import AttentionExample
 
 TRAIN_SHARE = 0.8
-"""Share of the windows that are trained on."""
 PERIOD, VALIDATION_PLACE, TEST_PLACE = 10, 8, 9
 """In the clean protocol, the positions of the validation and the test window among every ten
 windows."""
@@ -45,14 +44,6 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
     """
 
     def __init__(self, config: NumberTaskConfig) -> None:
-        """Cut the words into windows.
-
-        Args:
-            config: Window and protocol.
-
-        Raises:
-            ValueError: if there are too few windows for three splits.
-        """
         super().__init__(config)
         words = load_number_words(complete=config.protocol == "clean")
         self.vocabulary = words.vocabulary
@@ -65,23 +56,24 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
                 f"got {context:,}"
             )
         windows = codes.unfold(0, context + 1, context)
-        self._splits = _split_clean(windows) if config.protocol == "clean" else _split(windows)
+        place = torch.arange(len(windows))
+        if config.protocol == "clean":
+            validation, test = place % PERIOD == VALIDATION_PLACE, place % PERIOD == TEST_PLACE
+        else:
+            validation = test = place >= int(TRAIN_SHARE * len(windows))
+        self._splits = {
+            "train": windows[~validation & ~test],
+            "validation": windows[validation],
+            "test": windows[test],
+        }
 
     def build(self, network: Network, seed: int) -> LanguageModel:
-        """Build the language model.
-
-        Raises:
-            ValueError: if the network is not a language model that fits the words.
-        """
+        """Build the language model."""
         size = len(self.vocabulary)
         return build_language_model(network, seed, self.config, size)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next windows of the epoch's shuffled order; drop a last partial batch.
-
-        Raises:
-            ValueError: if a batch is larger than the training split.
-        """
+        """Return the next windows of the epoch's shuffled order; drop a last partial batch."""
         windows = self._splits["train"]
         indices = epoch_batch(len(windows), batch_size, step=step, seed=seed)[rows]
         return _make_batch(windows[torch.tensor(indices)])
@@ -94,27 +86,7 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation window."""
         words = self._splits["validation"][0, :-1]
-        maps = example_maps(model, words[None])
-        return AttentionExample(
-            maps=maps,
-            tokens=tuple(self.vocabulary[code] for code in words.tolist()),
-            targets=(None,) * len(words),
-        )
-
-
-def _split(windows: Tensor) -> dict[str, Tensor]:
-    end = int(TRAIN_SHARE * len(windows))
-    return {"train": windows[:end], "validation": windows[end:], "test": windows[end:]}
-
-
-def _split_clean(windows: Tensor) -> dict[str, Tensor]:
-    place = torch.arange(len(windows)) % PERIOD
-    validation, test = place == VALIDATION_PLACE, place == TEST_PLACE
-    return {
-        "train": windows[~validation & ~test],
-        "validation": windows[validation],
-        "test": windows[test],
-    }
+        return plain_example(model, words[None], [self.vocabulary[code] for code in words.tolist()])
 
 
 def _make_batch(windows: Tensor) -> Batch:

@@ -39,20 +39,12 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
     """
 
     def build(self, network: Network, seed: int) -> LanguageModel:
-        """Build the language model.
-
-        Raises:
-            ValueError: if the network is not a language model that fits the sequences.
-        """
+        """Build the language model."""
         size = self.config.vocabulary
         return build_language_model(network, seed, self.config, size)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next sequences of the epoch's shuffled order; drop a last partial batch.
-
-        Raises:
-            ValueError: if a batch is larger than the training split.
-        """
+        """Return the next sequences of the epoch's shuffled order; drop a last partial batch."""
         order = epoch_batch(self.config.train_examples, batch_size, step=step, seed=seed)
         tokens, pairs = self._examples("train")
         chosen = torch.tensor(order[rows])

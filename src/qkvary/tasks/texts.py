@@ -21,7 +21,7 @@ from qkvary.tasks.contract import (
     Generate,
     Split,
     build_network,
-    example_maps,
+    plain_example,
     require_network,
 )
 from qkvary.tasks.examples import AttentionExample, Sample
@@ -29,9 +29,7 @@ from qkvary.tasks.examples import AttentionExample, Sample
 PADDING = TEXT_VOCABULARY - 1
 """The token that fills the end of a window after a shorter text."""
 SAMPLES = 10
-"""Number of windows that a run shows."""
 SHOWN_BYTES = 32
-"""Number of bytes whose attention a run shows."""
 
 
 class TextTask(ClassificationTask[TextTaskConfig]):
@@ -43,15 +41,6 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     """
 
     def __init__(self, config: TextTaskConfig) -> None:
-        """Read the texts.
-
-        Args:
-            config: Texts and windows.
-
-        Raises:
-            UsageError: if the texts are not on this machine, or have too few labels.
-            DamagedError: if a file is damaged, or the texts are others.
-        """
         super().__init__(config)
         texts = load_labelled_texts(config.data, config.labels)
         config.require(texts.fingerprint)
@@ -59,11 +48,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         self._train = tuple(_Windows(some, config.context) for some in texts.splits["train"])
 
     def build(self, network: Network, seed: int) -> Encoder:
-        """Build the encoder.
-
-        Raises:
-            ValueError: if the network is not a pooled encoder that fits windows and labels.
-        """
+        """Build the encoder."""
         exact = {"pooling": "mean", "vocabulary": TEXT_VOCABULARY, "classes": len(self.labels)}
         least = {"max_tokens": self.config.context}
         fitting = require_network(network, EncoderConfig, "texts", exact=exact, least=least)
@@ -96,10 +81,8 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         windows, _ = self._scored_windows("validation")
         # Attention maps are computed without a mask, so the padding of a short text is cut off.
         shown = windows[0][windows[0] != PADDING][:SHOWN_BYTES]
-        return AttentionExample(
-            maps=example_maps(model, torch.from_numpy(shown)[None]),
-            tokens=tuple(_print_token(token) for token in shown.tolist()),
-            targets=(None,) * len(shown),
+        return plain_example(
+            model, torch.from_numpy(shown)[None], map(_print_token, shown.tolist())
         )
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
@@ -150,10 +133,7 @@ class _Windows:
     def __init__(self, texts: tuple[LabelledText, ...], context: int) -> None:
         self._texts, self._context = texts, context
         self._ends = np.cumsum([max(1, len(text.data) - context + 1) for text in texts])
-
-    @property
-    def count(self) -> int:
-        return int(self._ends[-1])
+        self.count = int(self._ends[-1])
 
     def read(self, number: int) -> NDArray[np.int64]:
         """Return a window by its number."""

@@ -31,7 +31,6 @@ from qkvary.tasks.contract import (
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 6
-"""Number of sentences that a run shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +63,6 @@ class TranslationTask:
     tokenizer = None
 
     def __init__(self, config: TranslationTaskConfig) -> None:
-        """Read the sentences and learn the words.
-
-        Raises:
-            UsageError: if the files or sacreBLEU are missing, or a sentence is too long.
-            DamagedError: if a file is damaged, or the files are others.
-        """
         require("sacrebleu")
         self.config = config
         self.data = load_translations(config.data, config.languages)
@@ -92,11 +85,7 @@ class TranslationTask:
         return self.data.fingerprint
 
     def build(self, network: Network, seed: int) -> EncoderDecoder:
-        """Build the encoder-decoder.
-
-        Raises:
-            ValueError: if the network is not an encoder-decoder that fits the words.
-        """
+        """Build the encoder-decoder."""
         exact = {
             "source_vocabulary": self.source_words.vocabulary,
             "vocabulary": self.target_words.vocabulary,
@@ -109,11 +98,7 @@ class TranslationTask:
         return build_network(fitting, EncoderDecoder, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the next pairs of the epoch's shuffled order; drop a last partial batch.
-
-        Raises:
-            ValueError: if a batch is larger than the training split.
-        """
+        """Return the next pairs of the epoch's shuffled order; drop a last partial batch."""
         pairs = self._splits["train"]
         order = epoch_batch(len(pairs.sources), batch_size, step=step, seed=seed)
         return self._make_batch(pairs, order.tolist(), rows)
@@ -157,17 +142,10 @@ class TranslationTask:
         generate: Generate | None = None,
         most: int | None = None,
     ) -> list[tuple[int, ...]]:
-        """Translate the sources of a split greedily.
+        """Translate the first ``most`` sources of a split greedily; return tokens without marks.
 
-        Args:
-            model: The network, in evaluation mode.
-            split: The split.
-            generate: Decodes with a cache. Without it, and for ``published-code``, every step
-                reads the whole translation again.
-            most: The number of sentences, the first of the split; all by default.
-
-        Returns:
-            The tokens of each translation, without the marks.
+        Without ``generate``, and for ``published-code``, every step reads the whole translation
+        again.
         """
         # A training wrapper such as DDP only has ``forward``.
         network = cast("EncoderDecoder", getattr(model, "module", model))

@@ -48,9 +48,7 @@ class OptimizerConfig:
     learning_rate: float
     """Peak learning rate, which the schedule scales."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of the two running moments."""
     eps: float = 1e-8
-    """Added to the square root of the second moment."""
     weight_decay: float = 0.0
     """Weight decay before the variant's own factor is applied."""
     decay: Decay = "all"
@@ -156,10 +154,6 @@ class TemperatureSchedule:
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps must be at least 1 or None, got {self.steps}")
 
-    def factor(self, step: int, steps: int) -> float:
-        """Return tau/T after ``step`` of the ``steps`` of a run."""
-        return self.start ** (1.0 - min(1.0, step / (self.steps or steps)))
-
 
 @stored("GuardConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +194,6 @@ class ExecutionConfig:
     precision: Precision = "full"
     """``bf16`` multiplies matrices in bfloat16 (autocast); weights keep their type."""
     compile: bool = False
-    """Whether to compile the network with torch."""
     recompute_blocks: bool = False
     """Whether to store only the input of each block and recompute the block in the backward pass
     (activation checkpointing)."""
@@ -223,9 +216,7 @@ class ExecutionSettings:
     """Execution and device of the steps; a run can be resumed with other settings."""
 
     config: ExecutionConfig = field(metadata=stored_as("execution"))
-    """How the steps are executed: precision, threads, micro-batches."""
     device: str
-    """Device, as torch names it."""
 
     def differences(self, other: "ExecutionSettings") -> dict[str, list[JsonValue]]:
         """Return both values of each setting in which ``self`` and ``other`` differ."""
@@ -241,7 +232,6 @@ class TrainingConfig:
     """Everything about training that is not the task or the network."""
 
     steps: int
-    """Optimizer steps of a complete run."""
     batch_size: int
     """Examples per step, over all processes."""
     optimizer: OptimizerConfig
@@ -255,9 +245,7 @@ class TrainingConfig:
     stop_when_solved: bool = False
     """Whether to end the run at the first evaluation that finds the task solved."""
     guards: GuardConfig = GuardConfig()
-    """Handling of non-finite steps and divergence."""
     execution: ExecutionConfig = ExecutionConfig()
-    """How the steps are executed."""
     temperature: TemperatureSchedule | None = field(default=None, metadata=ADDED_LATER)
     """Annealing of the softmax temperature; None leaves it at the variant's."""
     test_at: TestAt = field(default="last", metadata=ADDED_LATER)
@@ -265,7 +253,18 @@ class TrainingConfig:
     metric. A run always leaves the network of the last step."""
 
     def __post_init__(self) -> None:
-        self._check_temperature()
+        if self.temperature is not None and self.execution.compile:
+            raise ValueError(
+                "expected no compile with an annealed temperature, which would compile the network "
+                "again at every step"
+            )
+        if self.temperature is not None and (
+            self.stop_when_solved or (self.temperature.steps or 0) > self.steps
+        ):
+            raise ValueError(
+                "expected a run that ends at the variant's own temperature, got one that may stop "
+                f"before the annealing ends (after {self.temperature.steps or self.steps} steps)"
+            )
         check_choices(self)
         for name in ("steps", "batch_size", "evaluate_every", "log_every"):
             value: int = getattr(self, name)
@@ -279,23 +278,12 @@ class TrainingConfig:
                 f"{self.optimizer.betas[0]}"
             )
 
-    def _check_temperature(self) -> None:
-        if self.temperature is None:
-            return
-        if self.execution.compile:
-            raise ValueError(
-                "expected no compile with an annealed temperature, which would compile the network "
-                "again at every step"
-            )
-        if self.stop_when_solved or (self.temperature.steps or 0) > self.steps:
-            raise ValueError(
-                "expected a run that ends at the variant's own temperature, got one that may stop "
-                f"before the annealing ends (after {self.temperature.steps or self.steps} steps)"
-            )
-
     def temperature_factor(self, step: int) -> float:
-        """Return the factor of the variant's softmax temperature after ``step`` steps."""
-        return 1.0 if self.temperature is None else self.temperature.factor(step, self.steps)
+        """Return tau/T, the factor of the variant's softmax temperature, after ``step`` steps."""
+        if self.temperature is None:
+            return 1.0
+        done = min(1.0, step / (self.temperature.steps or self.steps))
+        return self.temperature.start ** (1.0 - done)
 
 
 @stored("RunConfig")
@@ -309,9 +297,7 @@ class RunConfig:
     seed: int
     """Seed of the initial weights, the order of the examples and the dropout."""
     device: str = "cpu"
-    """Device, as torch names it."""
     dtype: Literal["float32", "float64"] = "float32"
-    """Type of the weights."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -341,11 +327,7 @@ class RunConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs; for an image, the tokens that it is cut into.
-
-        Raises:
-            ValueError: if the network of an image task does not read patches.
-        """
+        """Tokens in one sequence, for the costs; for an image, the tokens that it is cut into."""
         return self.task.count_tokens(self.network)
 
     @property
@@ -359,11 +341,7 @@ class RunConfig:
         return dataclasses.replace(self, training=training, device=execution.device)
 
     def run_key(self, data_fingerprint: str | None = None) -> str:
-        """Return the sha256 that identifies this run in a store.
-
-        Args:
-            data_fingerprint: Fingerprint of the examples; by default that of the task's config.
-        """
+        """Return the sha256 that identifies this run in a store."""
         data = self.task.data_fingerprint if data_fingerprint is None else data_fingerprint
         identity = f"{identity_json(self)}\n{data}\nnumerics {NUMERICS_VERSION}\n"
         for kind in own_classes(self.network, self.task):

@@ -16,17 +16,16 @@ from qkvary.checkpoints.training_state import (
     state_sha256,
 )
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.tasks.contract import ProcessGroup
 from qkvary.training.config import Precision
 from qkvary.training.optimizers import optimizer_tensors, restore_optimizer
 
 
-class Distribution:
-    """The processes that train one network, seen from one of them; here there is one process."""
+class Distribution(ProcessGroup):
+    """The processes that train one network, seen from one of them; here there is one process.
 
-    rank = 0
-    """Rank of this process; rank 0 writes files."""
-    size = 1
-    """Number of processes."""
+    Rank 0 writes files.
+    """
 
     def wrap(self, model: nn.Module, _: Precision, /) -> nn.Module:
         """Wrap a network that is on its device; return the module that computes the loss."""
@@ -36,24 +35,12 @@ class Distribution:
         """Return a context for a micro-batch whose gradients are not synchronized."""
         return nullcontext()
 
-    def all_reduce(self, values: Sequence[float]) -> list[float]:
-        """Sum numbers over all processes; collective. All get the same bits."""
-        return list(values)
-
     def run_on_all(self, work: Callable[[], JsonValue]) -> list[Any]:
-        """Call ``work`` on every rank and return all results; collective.
-
-        Raises:
-            QkvaryError: the error of the first rank that failed, on every rank.
-        """
+        """Call ``work`` on every rank and return all results, or raise the first rank's error."""
         return [work()]
 
     def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
-        """Call ``work`` on rank 0 and return its result on every rank; collective.
-
-        Raises:
-            QkvaryError: the error of rank 0, on every rank.
-        """
+        """Call ``work`` on rank 0 and return its result, or raise its error, on every rank."""
         return self.run_on_all(lambda: work() if self.rank == 0 else None)[0]
 
     def total_norm(self, gradients: Sequence[Tensor]) -> Tensor:
@@ -70,22 +57,14 @@ class Distribution:
         about: Mapping[str, JsonValue],
         keep: int,
     ) -> None:
-        """Write a checkpoint, then remove all but the newest ``keep``; collective.
-
-        Raises:
-            ResourceError: if the disk is full, broken or not writable.
-        """
-
-        def write() -> None:
-            state = TrainingState(
-                step=step,
-                weights=model.state_dict(),
-                optimizer=optimizer_tensors(optimizer),
-                about=about,
-            )
-            save_training_state(directory, state, keep=keep)
-
-        self.run_on_first(write)
+        """Write a checkpoint, then remove all but the newest ``keep``; collective."""
+        state = TrainingState(
+            step=step,
+            weights=model.state_dict(),
+            optimizer=optimizer_tensors(optimizer),
+            about=about,
+        )
+        self.run_on_first(lambda: save_training_state(directory, state, keep=keep))
 
     def load(
         self,
@@ -99,13 +78,7 @@ class Distribution:
     ) -> Mapping[str, JsonValue] | None:
         """Load the newest valid checkpoint, written by any number of processes; collective.
 
-        Keeps this checkpoint and older ones, ``keep`` in total.
-
-        Returns:
-            The ``about`` of the checkpoint, or None if there is no checkpoint.
-
-        Raises:
-            DamagedError: if there are checkpoints and all of them are damaged.
+        Keeps this checkpoint and older ones, ``keep`` in total; returns its ``about``, if any.
         """
         stored = load_training_state(
             directory,

@@ -5,14 +5,14 @@ each micro-batch is weighted by its share of those targets. Knows no optimizer.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from qkvary.storage.errors import UsageError
-from qkvary.tasks.contract import Batch, Task
+from qkvary.tasks.contract import Task
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import Distribution
 
@@ -24,28 +24,12 @@ def step_seed(seed: int, step: int, rank: int = 0) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def never(_done: float) -> bool:
-    """Return False: do not give up the step."""
-    return False
-
-
 class Gradients:
     """Computes the gradient of each step."""
 
     def __init__(
         self, run: RunConfig, task: Task, wrapped: nn.Module, distribution: Distribution
     ) -> None:
-        """Choose the micro-batch size.
-
-        Args:
-            run: The run.
-            task: Supplies batches and their loss.
-            wrapped: The module that computes the loss.
-            distribution: The processes that train together.
-
-        Raises:
-            UsageError: if the batch size is not divisible by the number of processes.
-        """
         self.run, self.task, self.wrapped = run, task, wrapped
         self.distribution = distribution
         whole, size = run.training.batch_size, distribution.size
@@ -53,26 +37,28 @@ class Gradients:
             raise UsageError(
                 f"expected a batch size divisible by the {size} processes, got {whole}"
             )
-        self.rows_per_process = whole // size
-        self.micro_batch_size = min(
-            run.training.execution.micro_batch_size or self.rows_per_process, self.rows_per_process
-        )
+        own = whole // size
+        micro = min(run.training.execution.micro_batch_size or own, own)
+        first, last = distribution.rank * own, (distribution.rank + 1) * own
+        self.rows = [slice(row, min(row + micro, last)) for row in range(first, last, micro)]
+        """The rows of each micro-batch of this process."""
 
-    def find(self, step: int, stop: Callable[[float], bool] = never) -> float | None:
+    def find(self, step: int, stop: Callable[[float], bool] = lambda _done: False) -> float | None:
         """Accumulate the gradient of a step in the parameters and return the loss.
 
-        Args:
-            step: The step.
-            stop: Called between micro-batches with the share of them that is done; if it returns
-                True, the step is given up. Not called where other processes would wait for this
-                one.
-
-        Returns:
-            ``None`` for a step that was given up; its gradient is incomplete.
+        A process that trains alone calls ``stop`` between micro-batches with the share of them that
+        is done. If it returns True, the step is given up: its gradient is incomplete, and the
+        result is None.
         """
-        distribution = self.distribution
-        _seed_everything(step_seed(self.run.seed, step, distribution.rank), self.run.device)
-        batches = list(self._micro_batches(step))
+        distribution, training = self.distribution, self.run.training
+        seed = step_seed(self.run.seed, step, distribution.rank)
+        if self.run.device == "cpu":
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
+        batches = [
+            self.task.batch(step, training.batch_size, self.run.seed, rows) for rows in self.rows
+        ]
         counts = [batch.counted for batch in batches]
         (total,) = distribution.all_reduce([float(sum(counts))])
         weights = [count / total if total else 0.0 for count in counts]
@@ -98,16 +84,3 @@ class Gradients:
         if self.run.training.execution.precision == "full":
             return nullcontext()
         return torch.autocast(torch.device(self.run.device).type, torch.bfloat16)
-
-    def _micro_batches(self, step: int) -> Iterator[Batch]:
-        training, first = self.run.training, self.distribution.rank * self.rows_per_process
-        for start in range(first, first + self.rows_per_process, self.micro_batch_size):
-            rows = slice(start, min(start + self.micro_batch_size, first + self.rows_per_process))
-            yield self.task.batch(step, training.batch_size, self.run.seed, rows)
-
-
-def _seed_everything(seed: int, device: str) -> None:
-    if device == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)

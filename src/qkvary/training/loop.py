@@ -5,7 +5,6 @@ each step, so no generator state is stored and a killed run resumes bit for bit.
 its log and its checkpoints. Knows nothing of studies.
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from qkvary.nn.attention import anneal
 from qkvary.nn.blocks import Stack, compile_blocks
@@ -25,7 +24,7 @@ from qkvary.storage.errors import DivergedError, UsageError
 from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
-from qkvary.tasks.contract import EvaluationContext, Generate, ProcessGroup, Split, Task
+from qkvary.tasks.contract import EvaluationContext, Generate, Split, Task
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ROUNDING_VERSION, ExecutionSettings, RunConfig
 from qkvary.training.distribution import Distribution, SingleProcess
@@ -56,7 +55,6 @@ _VERSIONS: Mapping[str, JsonValue] = {
 }
 """Versions that change the last bits of a run; a checkpoint without ``rounding`` has 0."""
 LogEntry = Mapping[str, JsonValue]
-"""A log entry: ``event``, ``step`` and the fields of that event."""
 ADAM_MOMENTS = 2
 """Values that Adam stores per weight."""
 CHECKPOINTS_NEEDED = 2.2
@@ -103,47 +101,34 @@ def train(
 ) -> Outcome:
     """Train one network in ``directory``, resuming from the newest valid checkpoint.
 
-    The caller owns the folder. Several processes that train together all call this with the same
-    arguments.
+    The caller owns the folder, which must exist. Several processes that train together all call
+    this with the same arguments.
 
-    Args:
-        run: The run.
-        task: The task that ``run.task`` names.
-        directory: The folder of the log and the checkpoints; it must exist.
-        stop: Called before each step, and by one process between micro-batches; if it returns
-            True, a checkpoint of the last full step is written and training stops.
-        callbacks: Called during training.
-        checkpoint_seconds: Seconds between checkpoints.
-        keep: Number of newest checkpoints to keep; at least 1.
-        distribution: The processes that train together; one by default.
-        execution: Execution settings from now on; the settings of ``run`` by default. The log
-            records the differences.
-        generate: Passed to the task when it scores the network.
-
-    Raises:
-        DamagedError: if there are checkpoints, but all of them are damaged.
-        UsageError: if the folder belongs to another run, or the device does not exist.
-        ResourceError: if the disk is full, broken or not writable, or memory ran out.
-        ValueError: if ``keep`` is less than 1.
+    ``stop`` is called before each step, and by one process between micro-batches; if it returns
+    True, a checkpoint of the last full step is written and training stops. ``execution`` has the
+    settings from now on; the log records how they differ from those of the run.
     """
     if keep < 1:
         raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
     computed = run if execution is None else run.with_execution(execution)
+    others = distribution or SingleProcess()
     require_device(computed.device)
-    require_training_memory(computed, processes=distribution.size if distribution else 1)
+    require_training_memory(computed, processes=others.size)
     loop: _Trainer | None = None
     try:
         with use_threads(computed.threads):
-            others = distribution or SingleProcess()
             loop = _Trainer(run, computed, task, directory, callbacks, others, keep, generate)
             return loop.finish(loop.advance(stop, checkpoint_seconds))
     except DivergedError as error:
-        return cast("_Trainer", loop).diverge(str(error))
+        trainer = cast("_Trainer", loop)
+        # Stores the network as it was before the diverged step.
+        trainer.checkpoint()
+        return trainer.outcome("diverged", message=str(error))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        step, size = loop.state.step if loop else 0, distribution.size if distribution else 1
-        raise out_of_memory(computed, step=step, processes=size) from error
+        step = loop.state.step if loop else 0
+        raise out_of_memory(computed, step=step, processes=others.size) from error
     finally:
         if loop is not None:
             loop.journal.close()
@@ -164,12 +149,18 @@ class _Trainer:
         self.generate = generate
         self.run, self.task, self.directory, self.callbacks = run, task, directory, callbacks
         self.distribution, self.keep = distribution, keep
+        self.is_writer = distribution.rank == 0
         self.changed = {} if begun is run else begun.execution.differences(run.execution)
         self.key = begun.run_key(task.data_fingerprint)
         self.state = RunState()
         self.stopwatch = Stopwatch(self.state)
-        self.model = self.build()
-        self.wrapped = self.wrap()
+        self.model, settings = self.build(), run.training.execution
+        for module in self.model.modules():
+            if isinstance(module, Stack):
+                module.recompute_blocks = settings.recompute_blocks
+        if settings.compile:
+            compile_blocks(self.model)
+        self.wrapped = distribution.wrap(self.model, settings.precision)
         self.optimizer = make_optimizer(self.model, run.network, run.training.optimizer)
         self.gradients = Gradients(run, task, self.wrapped, distribution)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -185,23 +176,10 @@ class _Trainer:
 
     # ---- state and checkpoints
 
-    @property
-    def is_writer(self) -> bool:
-        return self.distribution.rank == 0
-
     def build(self) -> nn.Module:
         run = self.run
         network = self.task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
         return anneal(network, run.training.temperature_factor(self.state.step))
-
-    def wrap(self) -> nn.Module:
-        execution = self.run.training.execution
-        for module in self.model.modules():
-            if isinstance(module, Stack):
-                module.recompute_blocks = execution.recompute_blocks
-        if execution.compile:
-            compile_blocks(self.model)
-        return self.distribution.wrap(self.model, execution.precision)
 
     def warn(self, message: str) -> None:
         self.callbacks.on_event(
@@ -231,9 +209,8 @@ class _Trainer:
         if about is None:
             self.journal.rewind(FileEntry.of(b""))
             return
-        stored = RunState.from_json(cast("dict[str, Any]", about["state"]))
-        for field in dataclasses.fields(stored):
-            setattr(self.state, field.name, getattr(stored, field.name))
+        self.state = RunState.from_json(cast("dict[str, Any]", about["state"]))
+        self.stopwatch.state = self.state
         self.stored_step = self.state.step
         if isinstance(self.journal, Journal):
             self.restore_log(self.journal, FileEntry(**cast("dict[str, Any]", about["journal"])))
@@ -347,7 +324,9 @@ class _Trainer:
         norm = self.distribution.total_norm(gradients)
         self.last_norm = norm.item()
         if self.allows(step, loss, self.last_norm):
-            self.clip(norm)
+            limit = self.run.training.optimizer.gradient_clip
+            if limit is not None and self.last_norm + 1e-6 > limit:
+                torch.nn.utils.clip_grads_with_norm_(self.parameters, limit, norm, foreach=True)
             set_schedule(self.optimizer, self.run.training, step)
             self.optimizer.step()
             self.state.loss_sum += loss
@@ -369,11 +348,6 @@ class _Trainer:
         if not allowed:
             self.log("skipped", **values)
         return allowed
-
-    def clip(self, norm: Tensor) -> None:
-        limit = self.run.training.optimizer.gradient_clip
-        if limit is not None and self.last_norm + 1e-6 > limit:
-            torch.nn.utils.clip_grads_with_norm_(self.parameters, limit, norm, foreach=True)
 
     def log_loss(self) -> None:
         state = self.state
@@ -404,13 +378,8 @@ class _Trainer:
 
     def evaluate(self, split: Split) -> dict[str, float]:
         self.wrapped.eval()
-        group = ProcessGroup(
-            rank=self.distribution.rank,
-            size=self.distribution.size,
-            all_reduce=self.distribution.all_reduce,
-        )
+        context = EvaluationContext(processes=self.distribution, generate=self.generate)
         with torch.no_grad(), self.gradients.precision():
-            context = EvaluationContext(processes=group, generate=self.generate)
             scores = self.task.evaluate(self.wrapped, split, context)
         self.wrapped.train()
         return {name: float(score) for name, score in scores.items()}
@@ -421,8 +390,16 @@ class _Trainer:
         state.validation = self.evaluate("validation")
         self.stopwatch.lap("evaluation")
         self.log("validation", seconds=state.seconds["training"], **state.validation)
-        if training.test_at == "best":
-            self.test_best(state.validation[self.task.metric])
+        score, sign = (
+            state.validation[self.task.metric],
+            1.0 if self.task.higher_is_better else -1.0,
+        )
+        if training.test_at == "best" and (
+            state.best is None or sign * (score - state.best.metric) > 0.0
+        ):
+            test = self.evaluate("test")
+            state.best = BestStep(step=state.step, metric=score, test=test)
+            self.stopwatch.lap("evaluation")
         if self.is_sampled:
             self.wrapped.eval()
             network = self.gather_network()
@@ -431,18 +408,8 @@ class _Trainer:
             self.wrapped.train()
         if training.solve_threshold is None or state.steps_to_solve is not None:
             return
-        score = state.validation[self.task.metric]
-        better = score - training.solve_threshold
-        if (better if self.task.higher_is_better else -better) >= 0.0:
+        if sign * (score - training.solve_threshold) >= 0.0:
             state.steps_to_solve = state.step
-
-    def test_best(self, metric: float) -> None:
-        """Test the network if its validation metric is the best so far."""
-        best, sign = self.state.best, 1.0 if self.task.higher_is_better else -1.0
-        if best is None or sign * (metric - best.metric) > 0.0:
-            test = self.evaluate("test")
-            self.state.best = BestStep(step=self.state.step, metric=metric, test=test)
-            self.stopwatch.lap("evaluation")
 
     def finish(self, complete: bool) -> Outcome:
         if not complete:
@@ -468,11 +435,6 @@ class _Trainer:
     def gather_network(self) -> nn.Module:
         """Return the unsharded network on rank 0."""
         return self.distribution.gather_network(self.model, self.build)
-
-    def diverge(self, message: str) -> Outcome:
-        # Stores the network as it was before the diverged step.
-        self.checkpoint()
-        return self.outcome("diverged", message=message)
 
     def outcome(
         self,

@@ -24,14 +24,11 @@ glibc itself allows."""
 
 
 def keep_freed_memory() -> bool:
-    """Make this process reuse freed memory; meant for processes that only train.
+    """Make this process reuse freed memory; return whether its allocator can (glibc on Linux).
 
-    Each step allocates the same memory as the one before. By default glibc returns freed memory to
-    the system, which zeroes it page by page on the next allocation: 2 to 4 % of a step on a CPU. No
-    number of a run depends on it.
-
-    Returns:
-        Whether the allocator supports it (glibc on Linux does).
+    Meant for processes that only train: each step allocates the same memory as the one before. By
+    default glibc returns freed memory to the system, which zeroes it page by page on the next
+    allocation: 2 to 4 % of a step on a CPU. No number of a run depends on it.
     """
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return False
@@ -51,14 +48,7 @@ def use_threads(number: int) -> Generator[None]:
 
 
 def require_device(name: str) -> None:
-    """Check that this machine has a device.
-
-    Args:
-        name: The device, as torch names it.
-
-    Raises:
-        UsageError: if it does not exist; the message lists the choices.
-    """
+    """Check that this machine has a device."""
     device, count = torch.device(name), torch.cuda.device_count()
     choices = ["cpu", *(f"cuda:{number}" for number in range(count))]
     if torch.backends.mps.is_available():
@@ -71,15 +61,7 @@ def require_device(name: str) -> None:
 
 
 def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
-    """Check that the CPU has the memory for a run: its state, its batch and one micro-batch.
-
-    Args:
-        run: The run; one on a device is not checked.
-        processes: Number of processes.
-
-    Raises:
-        ResourceError: if it has less.
-    """
+    """Check that the CPU has the memory for a run: its state, its batch and one micro-batch."""
     if run.device != "cpu":
         return
     own, rows = _count_rows(run, processes)
@@ -91,12 +73,7 @@ def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
 
 
 def training_bytes(run: RunConfig, *, processes: int = 1) -> int:
-    """Return the bytes of a run in each process: its state, its batch and one micro-batch.
-
-    Args:
-        run: The run.
-        processes: Number of processes.
-    """
+    """Return the bytes of a run in each process: its state, its batch and one micro-batch."""
     model, tokens = as_model(run.network), run.sequence_length
     own, rows = _count_rows(run, processes)
     execution = run.training.execution
@@ -111,13 +88,7 @@ def training_bytes(run: RunConfig, *, processes: int = 1) -> int:
 
 
 def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError:
-    """Return an error that states what a step needs and how to reduce it.
-
-    Args:
-        run: The run.
-        step: Completed steps.
-        processes: Number of processes.
-    """
+    """Return an error that states what a step needs and how to reduce it."""
     execution, (_, rows) = run.training.execution, _count_rows(run, processes)
     options = [f"--micro-batch-size {rows // 2}"] if rows > 1 else []
     if not execution.recompute_blocks:
@@ -125,9 +96,14 @@ def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError
     less = "use a shorter context or a smaller network"
     if options:
         less = f"resume with `qkvary train ... --allow-change` and {' or '.join(options)}"
+    if torch.device(run.device).type == "cuda":
+        most = torch.cuda.max_memory_allocated(run.device)
+    else:
+        unit = 1 if platform.system() == "Darwin" else 1024
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return ResourceError(
         f"out of memory at step {step:,}: a micro-batch of {rows:,} rows of "
-        f"{run.sequence_length:,} tokens, {_peak(run.device)} in use; the last checkpoint is "
+        f"{run.sequence_length:,} tokens, {most / 2**30:,.1f} GiB in use; the last checkpoint is "
         f"kept; to use less memory, {less}"
     )
 
@@ -135,12 +111,3 @@ def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError
 def _count_rows(run: RunConfig, processes: int) -> tuple[int, int]:
     own = -(-run.training.batch_size // processes)
     return own, min(run.training.execution.micro_batch_size or own, own)
-
-
-def _peak(device: str) -> str:
-    if torch.device(device).type == "cuda":
-        most = torch.cuda.max_memory_allocated(device)
-    else:
-        unit = 1 if platform.system() == "Darwin" else 1024
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return f"{most / 2**30:,.1f} GiB"

@@ -54,17 +54,7 @@ _BLOCK = re.compile(r"(?:^|\.)blocks\.\d+$")
 def join_process_group(
     strategy: Strategy, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Generator[Distribution]:
-    """Join the process group that torchrun started; without torchrun there is one process.
-
-    Args:
-        strategy: The distribution of the network.
-        device: ``cpu`` (gloo) or ``cuda`` (NCCL, a GPU for each process).
-        timeout_seconds: Timeout of each collective call.
-
-    Raises:
-        UsageError: if the strategy, the device or torchrun's environment is invalid.
-        ResourceError: if other processes cannot be reached.
-    """
+    """Join the process group that torchrun started; without torchrun there is one process."""
     if strategy not in get_args(Strategy):
         raise UsageError(f"unknown strategy {strategy!r}; choices: {', '.join(get_args(Strategy))}")
     info = RankInfo.from_environment(os.environ)
@@ -154,6 +144,7 @@ class Sharded(_MultiProcess):
         """
         blocks = [module for name, module in model.named_modules() if _BLOCK.search(name)]
         for block in blocks:
+            policy = MixedPrecisionPolicy()
             if precision == "bf16":
                 norms = [m for m in block.modules() if isinstance(m, (nn.LayerNorm, nn.RMSNorm))]
                 for norm in norms:
@@ -163,9 +154,7 @@ class Sharded(_MultiProcess):
                     reduce_dtype=next(model.parameters()).dtype,
                     cast_forward_inputs=False,
                 )
-                fully_shard(block, mesh=self.mesh, mp_policy=policy)
-            else:
-                fully_shard(block, mesh=self.mesh)
+            fully_shard(block, mesh=self.mesh, mp_policy=policy)
         fully_shard(model, mesh=self.mesh)
         return model
 

@@ -59,17 +59,12 @@ class Preset:
     """A language model and everything its training needs except the data folder."""
 
     name: str
-    """Name on the command line."""
     network: LanguageModelConfig
     training: TrainingConfig
     protocol: Protocol
-    """How documents are arranged in rows."""
     corpus: str
-    """Default corpus."""
     tokenizer: str
-    """Default tokenizer."""
     source: str
-    """The publication that describes the preset."""
     variants: tuple[str, ...] = ()
     """Labels of the variants that the source trained."""
     validation_tokens: int | None = None
@@ -109,12 +104,7 @@ class Preset:
     def with_variant(self, label: AnyVariant | str) -> "Preset":
         """Return the preset with another variant, whose scale and weight decay apply.
 
-        Args:
-            label: The variant or its label. If it names no positions, it keeps those of the preset.
-
-        Raises:
-            UsageError: if the preset is limited to its own variant or tuning.
-            ValueError: if the variant is unknown or invalid for this network.
+        A label that names no positions keeps those of the preset.
         """
         own = self.network.layers[0].variant
         variant = keep_positions(as_label(label), own)
@@ -130,21 +120,12 @@ class Preset:
         return replace(self, network=network, remarks=tuple(kept))
 
     def with_vocabulary(self, tokens: int) -> "Preset":
-        """Return the preset for another tokenizer.
-
-        Args:
-            tokens: Distinct tokens, padded to the next multiple of 64.
-        """
+        """Return the preset for this many tokens, padded to the next multiple of 64."""
         padded = -(-tokens // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
         return replace(self, network=replace(self.network, vocabulary=padded))
 
     def task(self, *, data: str, data_sha256: str) -> LanguageTaskConfig:
-        """Return the task of the preset on a prepared data set.
-
-        Args:
-            data: Folder or name of the set.
-            data_sha256: Fingerprint of the set.
-        """
+        """Return the task of the preset on a prepared data set."""
         return LanguageTaskConfig(
             data=data, data_sha256=data_sha256, context=self.context, protocol=self.protocol
         )
@@ -156,14 +137,7 @@ def preset_names() -> tuple[str, ...]:
 
 
 def find_preset(name: str) -> Preset:
-    """Return a preset by the name of its network.
-
-    Args:
-        name: As for ``arch.named_networks.find_network``: ``lm-300m`` and ``300M`` are one.
-
-    Raises:
-        UsageError: if it does not exist; the message lists all, and suggests the nearest.
-    """
+    """Return a preset by the name of its network in any spelling: ``lm-300m``, ``300M``."""
     known = canonical_name(name, PRESETS)
     if known is None:
         near = near_names(name, PRESETS)
@@ -460,4 +434,3 @@ PRESETS: Mapping[str, Preset] = Lazy(
         **{name: partial(_portable, name) for name in PORTABLE_NETWORKS},
     }
 )
-"""Every preset by name."""

@@ -25,7 +25,6 @@ from qkvary.storage.errors import QkvaryError, ResourceError, UsageError
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 
 TIMEOUT_SECONDS = 600.0
-"""Timeout of a collective call."""
 CONNECT_SECONDS = 10.0
 """Timeout for connecting once all processes have started."""
 GRACE_SECONDS = 20.0
@@ -43,19 +42,12 @@ class RankInfo:
     """The ranks of one process that torchrun started."""
 
     rank: int
-    """Rank among all processes."""
     size: int
-    """Number of processes on all machines."""
     local_rank: int
-    """Rank on its own machine."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "RankInfo":
-        """Read the environment variables of torchrun; without them there is one process.
-
-        Raises:
-            UsageError: if their values are invalid.
-        """
+        """Read the environment variables of torchrun; without them there is one process."""
         if "WORLD_SIZE" not in environment:
             return cls(rank=0, size=1, local_rank=0)
         try:
@@ -95,11 +87,7 @@ class Collectives:
         return [decode(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
     def run_on_all(self, work: Callable[[], JsonValue]) -> list[Any]:
-        """Call ``work`` on every rank and return all results.
-
-        Raises:
-            QkvaryError: the error of the first rank that failed, on every rank.
-        """
+        """Call ``work`` on every rank and return all results, or raise the first rank's error."""
         mine: QkvaryError | None = None
         answer: JsonValue = None
         try:
@@ -109,14 +97,13 @@ class Collectives:
         failure: JsonValue = None if mine is None else [type(mine).__name__, str(mine)]
         answers = self.all_gather([answer, failure])
         for rank, (_, problem) in enumerate(answers):
+            if mine is not None and rank == self.rank:
+                raise mine
             if problem is not None:
-                raise mine if mine is not None and rank == self.rank else self._error(rank, problem)
+                name, message = problem
+                kind: Any = getattr(errors, name, QkvaryError)
+                raise kind(f"process {rank}: {message}" if rank else message)
         return [answer for answer, _ in answers]
-
-    def _error(self, rank: int, problem: Sequence[str]) -> QkvaryError:
-        name, message = problem
-        kind: Any = getattr(errors, name, QkvaryError)
-        return kind(f"process {rank}: {message}" if rank else message)
 
     def _gather(self, mine: Tensor) -> Tensor:
         rows = torch.empty(self.size * len(mine), dtype=mine.dtype)
@@ -128,17 +115,7 @@ class Collectives:
 def connect(
     info: RankInfo, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Generator[Collectives]:
-    """Initialize the process group, and destroy it when the block ends.
-
-    Args:
-        info: The ranks of this process.
-        device: The device type; with ``cuda`` each process uses the device of its local rank.
-        timeout_seconds: Timeout of each collective call.
-
-    Raises:
-        ResourceError: if other processes cannot be reached.
-        UsageError: if there is no such device for each process.
-    """
+    """Initialize the process group, and destroy it when the block ends."""
     kind = torch.device(device).type
     _choose_device(kind, info)
     with _translate_errors():

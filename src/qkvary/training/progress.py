@@ -33,9 +33,7 @@ class GuardState:
     """State of the guards."""
 
     first_loss: float | None = None
-    """Loss of the first step."""
     usual: list[float] = field(default_factory=list[float])
-    """The latest losses that are not outliers."""
     far_off: int = 0
     """Number of consecutive outliers so far."""
     skipped: list[int] = field(default_factory=list[int])
@@ -48,25 +46,10 @@ class Guards:
     """Checks each step before the weights are updated."""
 
     def __init__(self, config: GuardConfig, state: GuardState) -> None:
-        """Continue from ``state``.
-
-        Args:
-            config: The limits.
-            state: Updated in place.
-        """
         self.config, self.state = config, state
 
     def allows(self, step: int, *, loss: float, norm: float) -> bool:
-        """Return whether a step may update the weights; False skips it.
-
-        Args:
-            step: Counted from 0.
-            loss: Loss of the step, over all processes.
-            norm: Total gradient norm before clipping.
-
-        Raises:
-            DivergedError: if the run must end before this update.
-        """
+        """Return whether a step may update the weights; False skips it."""
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._skip(step, f"loss {loss}" if not math.isfinite(loss) else f"gradient norm {norm}")
             return False
@@ -93,7 +76,12 @@ class Guards:
         state = self.state
         if state.first_loss is None:
             state.first_loss = loss
-        if loss > MIN_OUTLIER_SHARE * state.first_loss and self._is_outlier(loss):
+        is_outlier = False
+        if loss > MIN_OUTLIER_SHARE * state.first_loss and len(state.usual) >= LOSS_WINDOW:
+            middle = median(state.usual)
+            spread = median(abs(value - middle) for value in state.usual)
+            is_outlier = loss > middle + OUTLIER_DEVIATIONS * spread
+        if is_outlier:
             state.far_off += 1
             if state.far_off >= LONGEST_SPIKE:
                 raise DivergedError(
@@ -105,14 +93,6 @@ class Guards:
         state.far_off = 0
         state.usual = [*state.usual[1 - LOSS_WINDOW :], loss]
 
-    def _is_outlier(self, loss: float) -> bool:
-        usual = self.state.usual
-        if len(usual) < LOSS_WINDOW:
-            return False
-        middle = median(usual)
-        spread = median(abs(value - middle) for value in usual)
-        return loss > middle + OUTLIER_DEVIATIONS * spread
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -121,7 +101,6 @@ class Event:
     step: int
     """Completed steps."""
     steps: int
-    """Steps of the whole run."""
     part: float = 0.0
     """Share of the next step's micro-batches that is done."""
     loss: float | None = None
@@ -136,9 +115,7 @@ class BestStep:
 
     step: int
     metric: float
-    """The validation metric at this step."""
     test: Mapping[str, float]
-    """The test scores of the network at this step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,11 +127,9 @@ class RunState:
     loss_sum: float = 0.0
     """Sum of the training losses not logged yet."""
     loss_count: int = 0
-    """Number of training losses not logged yet."""
     train_loss: float = math.nan
     """Mean training loss of the last log interval."""
     validation: dict[str, float] = field(default_factory=dict[str, float])
-    """The latest validation scores."""
     best: BestStep | None = None
     """The best validation so far, if its step is the one that is tested."""
     steps_to_solve: int | None = None
@@ -162,13 +137,10 @@ class RunState:
     seconds: dict[str, float] = field(
         default_factory=lambda: {"training": 0.0, "evaluation": 0.0, "other": 0.0}
     )
-    """Seconds spent so far, by phase."""
     cpu_seconds: float = 0.0
-    """CPU seconds spent so far."""
     log_gaps: list[list[int]] = field(default_factory=list[list[int]])
     """Step ranges in which a damaged log lacks lines."""
     guards: GuardState = field(default_factory=GuardState)
-    """State of the guards."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values."""
@@ -186,11 +158,7 @@ class RunState:
         return state
 
     def metrics(self, test: Mapping[str, float]) -> dict[str, float | int | None]:
-        """Return the metrics for a run's outcome.
-
-        Args:
-            test: The test scores, none before the end.
-        """
+        """Return the metrics for a run's outcome."""
         best = {} if self.best is None else {"best_step": self.best.step}
         return {
             "steps": self.step,
@@ -217,15 +185,15 @@ class Stopwatch:
     """Attributes the seconds of a run to its phases."""
 
     def __init__(self, state: RunState) -> None:
-        self._state = state
+        self.state = state
         self._mark = time.perf_counter()
         self._cpu_mark = time.process_time()
 
     def lap(self, phase: Phase) -> None:
         """Add the time since the last lap to ``phase``."""
         now, cpu = time.perf_counter(), time.process_time()
-        self._state.seconds[phase] += now - self._mark
-        self._state.cpu_seconds += cpu - self._cpu_mark
+        self.state.seconds[phase] += now - self._mark
+        self.state.cpu_seconds += cpu - self._cpu_mark
         self._mark, self._cpu_mark = now, cpu
 
 
@@ -242,7 +210,6 @@ class Callbacks:
     on_event: Callable[[Event], None] = ignore
     """Called with progress events, at most four times a second, and with warnings."""
     on_log: Callable[[Mapping[str, JsonValue]], None] = ignore
-    """Called with every log entry when it is written."""
     sample: Callable[[Any], str] | None = None
     """Generates a text from the network at each validation, for the log. It must restore the state
     of the global generator."""
@@ -254,4 +221,3 @@ class Callbacks:
 
 
 NO_CALLBACKS = Callbacks()
-"""Callbacks that do nothing."""

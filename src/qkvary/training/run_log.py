@@ -27,27 +27,15 @@ class LogDamage:
     """The lines that a damaged log lacks."""
 
     gaps: Gaps
-    """Step ranges in which lines are missing."""
     message: str
     """Description of damage and repair; empty if an earlier call has reported it."""
 
 
 def restore_log(journal: Journal, mark: FileEntry, step: int) -> LogDamage | None:
-    """Remove the lines after a checkpoint; keep only the valid lines of a damaged log.
+    """Remove the lines after a checkpoint, and damaged ones; return the damage, if there is any.
 
     A damaged log is backed up first. The event ``cut`` stores the mark that the log no longer
     matches, so that resuming from the same checkpoint again finds the log repaired.
-
-    Args:
-        journal: The log, with nothing appended yet.
-        mark: Size and digest of the log at the checkpoint.
-        step: The step of the checkpoint.
-
-    Returns:
-        The damage; None if the log is intact up to the checkpoint.
-
-    Raises:
-        ResourceError: if the log cannot be written.
     """
     if journal.starts_with(mark):
         journal.rewind(mark)
@@ -57,7 +45,13 @@ def restore_log(journal: Journal, mark: FileEntry, step: int) -> LogDamage | Non
     if repaired:
         journal.replace(repaired)
         return LogDamage(gaps=repaired[-1]["gaps"], message="")
-    kept = [e for e in contents.events if e["event"] == _CUT_EVENT or _is_before(e, step)]
+    kept = [
+        event
+        for event in contents.events
+        if event["event"] == _CUT_EVENT
+        or event["step"] < step
+        or (event["step"] == step and event["event"] not in _AFTER_CHECKPOINT)
+    ]
     known: list[Gaps] = [event["gaps"] for event in kept if event["event"] == _CUT_EVENT]
     problems, gaps = _find_damage(contents, step)
     if not problems:
@@ -71,11 +65,8 @@ def restore_log(journal: Journal, mark: FileEntry, step: int) -> LogDamage | Non
     }
     copy = ""
     if contents.events or contents.problems:
-        folder = journal.back_up()
-        cut["copy"], copy = (
-            folder.name,
-            f", and the damaged log was copied to {folder.name}",
-        )
+        cut["copy"] = journal.back_up().name
+        copy = f", and the damaged log was copied to {cut['copy']}"
     journal.replace([*kept, cut])
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     remedy = f"the run resumes from a valid checkpoint, {describe_gaps(gaps)}{copy}"
@@ -103,11 +94,6 @@ def _earlier_repair(contents: JournalContents, mark: FileEntry) -> Sequence[dict
             is_sound = all(gap >= number for gap in contents.gaps)
             return contents.events[:number] if is_sound else ()
     return ()
-
-
-def _is_before(event: dict[str, Any], step: int) -> bool:
-    is_again = event["event"] in _AFTER_CHECKPOINT
-    return event["step"] < step or (event["step"] == step and not is_again)
 
 
 def _find_damage(contents: JournalContents, step: int) -> tuple[list[str], Gaps]:

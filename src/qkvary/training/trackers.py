@@ -30,16 +30,12 @@ class TrackedRun:
     name: str
     """The run, by its title and the start of its key."""
     config: Mapping[str, Any]
-    """The configuration of the run, as JSON values."""
     folder: Path
-    """The folder of the copies, for trackers that write files."""
 
 
 class _Opened(NamedTuple):
-    log: Callable[[Mapping[str, float | str], int], None]
-    """Logs values by name at a step."""
+    log: Callable[..., None]
     finish: Callable[[], None]
-    """Writes what is pending, and closes."""
 
 
 def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
@@ -62,11 +58,7 @@ def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
     else:
         library, own = cast("Any", import_module("wandb")), {"id": run.name, "dir": str(run.folder)}
     library.init(project=run.project, name=run.name, config=dict(run.config), resume="allow", **own)
-
-    def log_all(values: Mapping[str, float | str], step: int) -> None:
-        library.log(dict(values), step=step)
-
-    return _Opened(log_all, library.finish)
+    return _Opened(library.log, library.finish)
 
 
 class LogCopy:
@@ -75,13 +67,6 @@ class LogCopy:
     def __init__(
         self, tracker: TrackerName | None, run: TrackedRun, warn: Callable[[str], None]
     ) -> None:
-        """Prepare a copy.
-
-        Args:
-            tracker: The tracker; None for no copy.
-            run: The run.
-            warn: Called with the reason if the tracker fails; then the copy ends, not the run.
-        """
         self._name: TrackerName | None = tracker
         self._run, self._warn = run, warn
         self._opened: _Opened | None = None
@@ -102,7 +87,7 @@ class LogCopy:
                 # that step.
                 first = step + (entry["event"] == "resumed")
                 self._opened = _open(self._name, self._run, first)
-            self._opened.log(values, step)
+            self._opened.log(values, step=step)
 
     def finish(self) -> None:
         """End the copy."""
@@ -125,10 +110,6 @@ class LogCopy:
 
 
 def require_tracker(tracker: TrackerName | None) -> None:
-    """Check that the library of a tracker is installed.
-
-    Raises:
-        UsageError: if it is not; the message says how to install it.
-    """
+    """Check that the library of a tracker is installed."""
     if tracker is not None:
         require(tracker)

@@ -23,16 +23,9 @@ REPEATS = 5
 def measure_utilization(
     run: RunConfig, steps_per_second: float, *, processes: int = 1
 ) -> dict[str, float]:
-    """Return the utilization for the timing of a record; empty if it cannot be measured.
+    """Return ``utilization``, and ``product_flops_per_second``, to which it is relative.
 
-    Args:
-        run: The run; only language models are measured.
-        steps_per_second: Speed of training.
-        processes: Number of processes, each on a separate device.
-
-    Returns:
-        ``utilization``, and ``product_flops_per_second`` of all processes, to which it is
-        relative.
+    The latter is that of all processes. Empty if it cannot be measured.
     """
     if not isinstance(run.network, LanguageModelConfig) or not steps_per_second:
         return {}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from qkvary.inference.evaluation.scoring import score_rows, score_windows
+from qkvary.inference.evaluation.scoring import score_windows
 from qkvary.inference.evaluation.windows import cut
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
@@ -77,10 +77,13 @@ def test_padding_is_not_visible(label: str) -> None:
 
 
 def test_tokens_that_cannot_be_scored_are_rejected() -> None:
-    model, text = toy(), tokens()
+    def fail(tokens: np.ndarray, model: LanguageModel) -> None:
+        windows = cut(np.array([[0, len(tokens)]]), context=len(tokens), stride=len(tokens))
+        score_windows(model, tokens, windows, batch_size=1)
+
     with pytest.raises(ValueError, match="expected a model in evaluation mode"):
-        score_rows(toy().train(), text[None, :9], batch_size=1)
+        fail(tokens()[:9], toy().train())
     with pytest.raises(ValueError, match="expected windows of at most 17 tokens, got 18"):
-        score_rows(model, text[None, :19], batch_size=1)
+        fail(tokens()[:19], toy())
     with pytest.raises(ValueError, match=r"expected tokens below 13, .* got 13: the text was enc"):
-        score_rows(model, np.array([[1, 13]]), batch_size=1)
+        fail(np.array([1, 13]), toy())

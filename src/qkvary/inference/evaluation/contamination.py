@@ -9,14 +9,14 @@ Source: Brown et al. 2020, appendix C.
 import codecs
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
 
-from qkvary.data.prepared import PreparedData, TokenSplit, open_prepared
-from qkvary.data.prepared_sets import find_prepared
+from qkvary.data.prepared import PreparedData, TokenSplit
 from qkvary.data.token_bytes import find_boundary_tokens, list_token_bytes
+from qkvary.inference.evaluation.scoring import Progress, ignore_progress
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 
@@ -26,16 +26,12 @@ LONGEST_WORD = 2**16
 """Longer stretches without a space may be split, because the text is read in parts."""
 
 _BLOCK = 2**18
-"""Number of tokens decoded at a time."""
 _REMEMBERED = 2**10
 """Number of words kept of a long run of known words."""
 _BORDER = ""
 """Marks the border between two documents; it is not a word."""
 _WORD = re.compile(r"[^\W_]+")
 _APOSTROPHES = str.maketrans("", "", "'’")
-
-Progress = Callable[[int, int], None]
-"""Called with the number of tokens read and their total."""
 
 
 def split_words(text: str) -> list[str]:
@@ -53,11 +49,6 @@ class TrainingText:
     """The words of the training split of a prepared set."""
 
     def __init__(self, data: PreparedData) -> None:
-        """Select the split without reading it.
-
-        Raises:
-            UsageError: if the set has no training split.
-        """
         if "train" not in data.splits:
             raise UsageError(
                 f"expected a set with a training split, got {data.path} with "
@@ -66,16 +57,12 @@ class TrainingText:
         self.data, self.split = data, data.splits["train"]
 
     def find(
-        self, questions: Sequence[str], *, on_progress: Progress = lambda _read, _total: None
+        self, questions: Sequence[str], *, on_progress: Progress = ignore_progress
     ) -> list[bool]:
         """Return for each question whether it shares ``RUN`` consecutive words with a document.
 
         A shorter question counts if all its words occur consecutively in a document; a question
-        without words never does.
-
-        Args:
-            questions: The texts.
-            on_progress: Called after each block.
+        without words never does. ``on_progress`` counts the tokens of the set.
         """
         owners: dict[tuple[str, ...], list[int]] = {}
         for number, question in enumerate(questions):
@@ -113,19 +100,6 @@ class TrainingText:
             "tokens": self.split.tokens,
             "words_in_a_row": RUN,
         }
-
-
-def open_training_text(reference: str) -> TrainingText:
-    """Open the training split of a set.
-
-    Args:
-        reference: The path of a prepared set, or its name in the cache.
-
-    Raises:
-        UsageError: if the set or its training split does not exist.
-        DamagedError: if it is damaged.
-    """
-    return TrainingText(open_prepared(find_prepared(reference)))
 
 
 def _decode(

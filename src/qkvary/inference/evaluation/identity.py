@@ -18,9 +18,7 @@ class Identity:
     network_sha256: str
     """The digest of the configuration and of every weight with its name, dtype and shape."""
     tokenizer_sha256: str | None
-    """The digest of the tokenizer; ``None`` without one."""
     dtype: str
-    """The dtype of the computation."""
 
 
 def identify(model: LanguageModel, tokenizer: Tokenizer | None) -> Identity:

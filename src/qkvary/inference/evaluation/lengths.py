@@ -19,7 +19,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
 FIRST_BUCKET = 128
-"""Positions per bucket, if that does not make too many buckets."""
+"""Positions per bucket, doubled until there are no more buckets than ``MOST_BUCKETS``."""
 MOST_BUCKETS = 32
 
 
@@ -56,10 +56,6 @@ def lengthen(model: LanguageModel, max_tokens: int) -> LanguageModel:
 
     ``max_tokens`` is only a limit, except with learned positions.
 
-    Args:
-        model: The network.
-        max_tokens: The new limit.
-
     Raises:
         UsageError: if the network has too few learned positions.
     """
@@ -87,12 +83,8 @@ def score_lengths(
 ) -> tuple[LengthScore, ...]:
     """Score the same tokens from windows of several lengths, side by side.
 
-    Args:
-        model: The network, in evaluation mode.
-        text: The documents; those shorter than the longest window are left out.
-        lengths: The window lengths.
-        protocol: The windows and batches.
-        on_progress: Called after each batch, for each length from the start.
+    Documents shorter than the longest window are left out. ``on_progress`` counts each length from
+    the start.
 
     Raises:
         UsageError: if no document is as long as the longest window, or the network cannot read one.
@@ -107,7 +99,9 @@ def score_lengths(
         )
     documents = text.documents if protocol.joined else len(spans)
     network = lengthen(model, longest)
-    width = choose_width(longest)
+    width = FIRST_BUCKET
+    while -(-longest // width) > MOST_BUCKETS:
+        width *= 2
     found: list[LengthScore] = []
     for length in lengths:
         windows = cut(spans, context=length, stride=length)
@@ -126,14 +120,6 @@ def score_lengths(
             )
         )
     return tuple(found)
-
-
-def choose_width(longest: int) -> int:
-    """Return the positions per bucket: 128, doubled until there are at most the allowed buckets."""
-    width = FIRST_BUCKET
-    while -(-longest // width) > MOST_BUCKETS:
-        width *= 2
-    return width
 
 
 def _sort_into_buckets(

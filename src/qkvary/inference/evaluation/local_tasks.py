@@ -22,18 +22,15 @@ class LocalTask:
     """A task of lm-eval and its local files, whose fields differ from those of the hub."""
 
     task: str
-    """The name in lm-eval."""
     config: str
     """The configuration file in lm-eval's folder of tasks."""
     evaluated: str
-    """The file of the questions."""
     shots: tuple[str, ...] = ()
     """Possible files of solved examples: the first that exists is used, otherwise the file of the
     questions."""
     convert: Callable[[Row], Row]
     """Converts a row of the local file to the fields that the prompts read."""
     usual_shots: int = 5
-    """The default number of solved examples."""
     is_processed: bool = False
     """Whether ``convert`` already does what the configuration's ``process_docs`` does."""
 
@@ -43,15 +40,7 @@ class LocalTask:
 
 
 def read_rows(path: Path, convert: Callable[[Row], Row] | None = None) -> list[Row]:
-    """Read the documents of a task.
-
-    Args:
-        path: A file with a JSON object on each line.
-        convert: Converts an object to the fields of the task.
-
-    Raises:
-        DamagedError: if the file is damaged or empty.
-    """
+    """Read the documents of a task."""
     lines = read_file(path, limit=LARGEST_FILE).split(b"\n")
     found: list[Row] = []
     for number, line in enumerate(lines, start=1):
@@ -159,4 +148,3 @@ LOCAL_TASKS: dict[str, LocalTask] = {
         usual_shots=0,
     ),
 }
-"""The tasks that are evaluated on local files alone."""

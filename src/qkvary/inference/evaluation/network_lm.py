@@ -36,13 +36,6 @@ class NetworkLM(HFLM):
     """lm-eval's class for models of transformers, with the tokenizer of the checkpoint."""
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, *, batch_size: int) -> None:
-        """Wrap a network; its weights are shared.
-
-        Args:
-            model: The network, in evaluation mode.
-            tokenizer: The tokenizer of the network.
-            batch_size: Requests per batch.
-        """
         self._network, self._words = model, tokenizer
         self._encode: Callable[[str], list[int]] = lru_cache(_REMEMBERED)(tokenizer.encode)
         self._begin = tokenizer.beginning
@@ -53,9 +46,12 @@ class NetworkLM(HFLM):
         """The tasks that the current requests belong to."""
         self._cut: dict[str, list[bool]] = {}
         """For each task, whether each prompt lost its beginning."""
+        # lm-eval requires a tokenizer, but never calls it: this class encodes.
+        library = LibraryModel(WordLevel({_UNKNOWN: 0}, unk_token=_UNKNOWN))
+        names = dict.fromkeys(("unk_token", "pad_token", "eos_token"), _UNKNOWN)
         options: dict[str, Any] = {
             "pretrained": QKVForCausalLM.wrap(model),
-            "tokenizer": _make_stand_in(),
+            "tokenizer": PreTrainedTokenizerFast(tokenizer_object=library, **names),
             "max_length": self._limit,
             "batch_size": batch_size,
             "prefix_token_id": self._prefix,
@@ -76,11 +72,7 @@ class NetworkLM(HFLM):
         return found[-left_truncate_len:] if left_truncate_len else list(found)
 
     def generate_until(self, requests: list[Any], **_options: Any) -> list[str]:
-        """Continue prompts one by one; a prompt that does not fit loses its beginning.
-
-        Raises:
-            UsageError: for a task whose answers leave the prompt no room.
-        """
+        """Continue prompts one by one; a prompt that does not fit loses its beginning."""
         answers: list[str] = []
         for request in requests:
             context, options = request.args
@@ -133,11 +125,7 @@ class NetworkLM(HFLM):
         disable_tqdm: bool = False,
         override_bs: int | None = None,
     ) -> Any:
-        """Count the prompts that do not fit before lm-eval truncates them on the left.
-
-        Raises:
-            UsageError: if an answer alone does not fit, or is empty.
-        """
+        """Count the prompts that do not fit before lm-eval truncates them on the left."""
         # Windows of a rolling text belong to no task, and are not cut.
         names = self._names or [""] * len(requests)
         for name, (_, context, answer) in zip(names, requests, strict=True):
@@ -161,13 +149,6 @@ def _sampling(options: Mapping[str, Any]) -> Sampling:
         temperature=float(options["temperature"]),
         **{name: options[name] for name in ("top_k", "top_p", "min_p") if options.get(name)},
     )
-
-
-def _make_stand_in() -> PreTrainedTokenizerFast:
-    """Return the tokenizer that lm-eval requires but never calls: ``NetworkLM`` encodes itself."""
-    library = LibraryModel(WordLevel({_UNKNOWN: 0}, unk_token=_UNKNOWN))
-    names = dict.fromkeys(("unk_token", "pad_token", "eos_token"), _UNKNOWN)
-    return PreTrainedTokenizerFast(tokenizer_object=library, **names)
 
 
 @contextmanager

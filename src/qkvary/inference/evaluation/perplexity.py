@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvary.inference.evaluation.scoring import Progress, ignore_progress, score_rows, score_windows
+from qkvary.inference.evaluation.scoring import Progress, ignore_progress, score_windows
 from qkvary.inference.evaluation.texts import Text
-from qkvary.inference.evaluation.windows import cut
+from qkvary.inference.evaluation.windows import Windows, cut
 from qkvary.nn.decoder import Decoder
 from qkvary.storage.environment import require_memory
 
@@ -107,13 +107,7 @@ class PaperScore:
 def score_text(
     model: Decoder, text: Text, protocol: Protocol, *, on_progress: Progress = ignore_progress
 ) -> TextScore:
-    """Score every token of a text once.
-
-    Args:
-        model: The network, in evaluation mode.
-        text: The documents.
-        protocol: The windows and batches.
-        on_progress: Called after each batch.
+    """Score every token of a text once, by a network in evaluation mode.
 
     Raises:
         ValueError: if there is no token to predict, or the network cannot read such windows.
@@ -134,30 +128,24 @@ def summarise(
     documents: int,
     windows: int,
 ) -> TextScore:
-    """Return the mean losses of a text.
-
-    Args:
-        text: The documents.
-        losses: The loss of every token, NaN where it was not a target.
-        protocol: The windows and batches.
-        documents: The number of documents.
-        windows: The number of windows.
-
-    Raises:
-        ValueError: if no token was predicted.
-    """
+    """Return the mean of the losses of a text, which are NaN where a token was no target."""
     scored = ~np.isnan(losses)
     count = int(scored.sum())
     if not count:
         raise ValueError("expected a text with a token to predict, got none")
-    marks = scored & text.is_mark()
+    marks = scored & text.marks[text.tokens]
+    spans = text.spans(joined=protocol.joined)
+    sizes = spans[:, 1] - spans[:, 0]
+    counts = -(-sizes // protocol.context)
+    within = np.arange(len(text.tokens)) - np.repeat(spans[:, 0], sizes)
+    blocks = np.repeat(np.cumsum(counts) - counts, sizes) + within // protocol.context
     return TextScore(
         documents=documents,
         windows=windows,
         tokens=count,
         text_bytes=text.count_bytes(scored),
         loss=float(losses[scored].sum() / count),
-        loss_error=_estimate_error(losses, scored, _number_blocks(text, protocol)),
+        loss_error=_estimate_error(losses, scored, blocks),
         marks=int(marks.sum()),
         mark_loss=float(losses[marks].mean()) if marks.any() else math.nan,
     )
@@ -171,14 +159,9 @@ def score_as_papers(
     batch_size: int = 8,
     on_progress: Progress = ignore_progress,
 ) -> PaperScore:
-    """Score documents by the papers' protocol; the tail of a long document is not read.
+    """Score documents by the papers' protocol, rows that read ``context`` tokens.
 
-    Args:
-        model: The network, in evaluation mode.
-        text: The documents.
-        context: Tokens that a row reads.
-        batch_size: Rows per batch.
-        on_progress: Called after each batch.
+    The tail of a long document is not read.
 
     Raises:
         ValueError: if there is no separator for padding.
@@ -191,8 +174,20 @@ def score_as_papers(
         f"padding {text.documents:,} documents to {context:,} tokens takes",
         "use a smaller --context, or leave out --paper",
     )
-    rows, real = pad_rows(text, context=context, separator=text.separator)
-    losses = score_rows(model, rows, batch_size=batch_size, on_progress=on_progress)
+    starts, ends = text.starts[:-1], text.starts[1:]
+    lengths = np.minimum(ends - starts, context + 1)
+    places = np.arange(context + 1)
+    inside = places < lengths[:, None]
+    found = text.tokens[np.minimum(starts[:, None] + places, len(text.tokens) - 1)]
+    rows, real = np.where(inside, found, text.separator), inside[:, 1:]
+    windows = Windows(
+        starts=np.arange(len(rows)) * (context + 1),
+        lengths=np.full(len(rows), context),
+        known=np.zeros(len(rows), dtype=np.int64),
+    )
+    tokens = rows.reshape(-1)
+    scored = score_windows(model, tokens, windows, batch_size=batch_size, on_progress=on_progress)
+    losses = scored.reshape(rows.shape)[:, 1:]
     count = int(real.sum())
     return PaperScore(
         rows=len(rows),
@@ -201,35 +196,6 @@ def score_as_papers(
         real_loss=float(losses[real].mean()) if count else math.nan,
         pad_loss=float(losses[~real].mean()) if count < real.size else math.nan,
     )
-
-
-def pad_rows(
-    text: Text, *, context: int, separator: int
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return one row per document, and a mask of its real targets.
-
-    Args:
-        text: The documents.
-        context: Tokens that a row reads; it has one more.
-        separator: The padding token.
-
-    Returns:
-        Tokens [documents, context + 1], and a mask [documents, context].
-    """
-    starts, ends = text.starts[:-1], text.starts[1:]
-    lengths = np.minimum(ends - starts, context + 1)
-    places = np.arange(context + 1)
-    inside = places < lengths[:, None]
-    found = text.tokens[np.minimum(starts[:, None] + places, len(text.tokens) - 1)]
-    return np.where(inside, found, separator), inside[:, 1:]
-
-
-def _number_blocks(text: Text, protocol: Protocol) -> NDArray[np.int64]:
-    spans = text.spans(joined=protocol.joined)
-    sizes = spans[:, 1] - spans[:, 0]
-    counts = -(-sizes // protocol.context)
-    within = np.arange(len(text.tokens)) - np.repeat(spans[:, 0], sizes)
-    return np.repeat(np.cumsum(counts) - counts, sizes) + within // protocol.context
 
 
 def _estimate_error(

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from qkvary.costs.memory import forward_bytes
 from qkvary.inference.evaluation.windows import Windows, batch
@@ -34,22 +33,17 @@ def score_windows(
 
     Batching affects rounding only: windows of similar lengths are batched, and shorter ones are
     padded at the end, which a causal network does not see.
-
-    Args:
-        model: The network, in evaluation mode.
-        tokens: The text.
-        windows: The windows to read.
-        batch_size: Windows per batch.
-        on_progress: Called after each batch.
-
-    Raises:
-        ValueError: if the network is in training mode, shorter than a window, or a token is not in
-            its vocabulary.
-        ResourceError: if this machine has no memory for a batch.
     """
     longest = int(windows.lengths.max(initial=0))
-    check(model, tokens, longest=longest)
-    _require_memory(model, rows=min(batch_size, len(windows)), length=longest)
+    _check(model, tokens, longest=longest)
+    if device_of(model).type == "cpu":
+        size = next(model.parameters()).element_size()
+        rows = min(batch_size, len(windows))
+        require_memory(
+            forward_bytes(model.config, tokens=rows * longest, number_bytes=size),
+            f"scoring {count(rows, 'window')} of {longest:,} tokens at a time takes",
+            "use a smaller --batch-size or --context",
+        )
     losses = np.full(len(tokens), np.nan)
     done = 0
     for numbers in batch(windows, size=batch_size):
@@ -60,56 +54,14 @@ def score_windows(
         targets = starts[:, None] + offsets + 1
         wanted = (offsets >= known[:, None]) & (offsets < lengths[:, None])
         places = np.minimum(targets, len(tokens) - 1)
-        rows = _put(tokens[places - 1], model), _put(tokens[places], model)
-        losses[targets[wanted]] = _score(model, *rows, torch.from_numpy(wanted))
+        losses[targets[wanted]] = _score(model, tokens[places - 1], tokens[places], wanted)
         done += len(numbers)
         on_progress(done, len(windows))
     return losses
 
 
-@torch.inference_mode()
-def score_rows(
-    model: Decoder,
-    rows: NDArray[np.int64],
-    *,
-    batch_size: int,
-    on_progress: Progress = ignore_progress,
-) -> NDArray[np.float64]:
-    """Return the loss of every target of equally long rows, in nats: [rows, length - 1].
-
-    Args:
-        model: The network, in evaluation mode.
-        rows: Tokens; the last of each row is only a target.
-        batch_size: Rows per batch.
-        on_progress: Called after each batch.
-
-    Raises:
-        ValueError: as ``score_windows``.
-    """
-    check(model, rows.reshape(-1), longest=rows.shape[1] - 1)
-    _require_memory(model, rows=min(batch_size, len(rows)), length=rows.shape[1] - 1)
-    losses = np.empty((len(rows), rows.shape[1] - 1))
-    for first in range(0, len(rows), batch_size):
-        part = _put(rows[first : first + batch_size], model)
-        wanted = torch.ones(part[:, 1:].shape, dtype=torch.bool)
-        found = _score(model, part[:, :-1], part[:, 1:], wanted)
-        losses[first : first + batch_size] = found.reshape(len(part), -1)
-        on_progress(min(first + batch_size, len(rows)), len(rows))
-    return losses
-
-
-def check(model: Decoder, tokens: NDArray[np.int64], *, longest: int) -> None:
-    """Check that a network can score the tokens.
-
-    Args:
-        model: The network.
-        tokens: The tokens.
-        longest: The length of the longest window.
-
-    Raises:
-        ValueError: if the network is in training mode, shorter than a window, or a token is not in
-            its vocabulary.
-    """
+def _check(model: Decoder, tokens: NDArray[np.int64], *, longest: int) -> None:
+    """Check that a network can score windows of ``longest`` tokens."""
     if model.training:
         raise ValueError("expected a model in evaluation mode, got one that is training")
     if longest > model.config.max_tokens:
@@ -124,23 +76,15 @@ def check(model: Decoder, tokens: NDArray[np.int64], *, longest: int) -> None:
         )
 
 
-def _require_memory(model: Decoder, *, rows: int, length: int) -> None:
-    if device_of(model).type != "cpu":
-        return
-    size = next(model.parameters()).element_size()
-    require_memory(
-        forward_bytes(model.config, tokens=rows * length, number_bytes=size),
-        f"scoring {count(rows, 'window')} of {length:,} tokens at a time takes",
-        "use a smaller --batch-size or --context",
-    )
-
-
-def _put(values: NDArray[np.int64], model: Decoder) -> Tensor:
-    return torch.from_numpy(values).to(device_of(model))
-
-
-def _score(model: Decoder, inputs: Tensor, targets: Tensor, wanted: Tensor) -> NDArray[np.float64]:
+def _score(
+    model: Decoder,
+    inputs: NDArray[np.int64],
+    targets: NDArray[np.int64],
+    wanted: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    device = device_of(model)
     # Positions are found on the host, so that the device need not be waited for.
-    chosen = tuple(place.to(inputs.device) for place in wanted.nonzero(as_tuple=True))
-    losses = model.token_losses(model.features(inputs)[chosen], targets[chosen])
+    chosen = tuple(place.to(device) for place in torch.from_numpy(wanted).nonzero(as_tuple=True))
+    features = model.features(torch.from_numpy(inputs).to(device))
+    losses = model.token_losses(features[chosen], torch.from_numpy(targets).to(device)[chosen])
     return losses.double().cpu().numpy()

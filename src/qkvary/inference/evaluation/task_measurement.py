@@ -25,8 +25,10 @@ from lm_eval.tasks import TaskManager
 
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.downloads import cache_only, find_hub_problem
+from qkvary.data.prepared import open_prepared
+from qkvary.data.prepared_sets import find_prepared
 from qkvary.data.tokenizers import CharacterTokenizer, Tokenizer
-from qkvary.inference.evaluation.contamination import TrainingText, open_training_text
+from qkvary.inference.evaluation.contamination import TrainingText
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, read_rows
 from qkvary.inference.evaluation.network_lm import NetworkLM, be_quiet
 from qkvary.inference.evaluation.reading import TaskReading
@@ -54,23 +56,12 @@ class PreparedTasks:
 
     reading: TaskReading
     folder: Path | None
-    """The folder of local files, if any."""
     against: TrainingText | None
     """The training text that is searched for the questions."""
     manager: TaskManager
-    """lm-eval's index of tasks."""
 
     def load(self) -> dict[str, Any]:
-        """Load the tasks as lm-eval does, with their local rows and their number of examples.
-
-        Returns:
-            The tasks and groups, for lm-eval's ``evaluate``.
-
-        Raises:
-            UsageError: if data cannot be loaded, lm-eval refuses a task, or there are too few
-                examples.
-            DamagedError: if a local file is damaged.
-        """
+        """Load tasks and groups as lm-eval does, with local rows and their number of examples."""
         reading, advice, problem = self.reading, "", None
         local = {one.task: one for one in reading.local.values()}
         paths = [str(files("lm_eval") / "tasks" / one.config) for one in local.values()]
@@ -96,19 +87,16 @@ class PreparedTasks:
 
 
 def prepare_tasks(reading: TaskReading) -> PreparedTasks:
-    """Check that the tasks and their files exist, before a network is loaded.
-
-    Raises:
-        UsageError: if there is no such task, file or text.
-        DamagedError: if the text is damaged.
-    """
+    """Check that the tasks and their files exist, before a network is loaded."""
     others, folder = reading.others, reading.task_data
     if others and reading.against is not None:
         raise UsageError(
             f"expected tasks with local files to compare with a set, got {', '.join(others)}; "
             f"choices: {', '.join(LOCAL_TASKS)}"
         )
-    against = None if reading.against is None else open_training_text(reading.against)
+    against = None
+    if reading.against is not None:
+        against = TrainingText(open_prepared(find_prepared(reading.against)))
     if folder is None and (root := os.environ.get("QKVARY_DATA")):
         folder = Path(root) / "lm_eval"
     for name, task in reading.local.items():
@@ -191,12 +179,7 @@ def measure_tasks(
 
 
 def question_text(task: Any, document: Mapping[str, Any]) -> str:
-    """Return a question with its correct answer in lm-eval's words, without its labels.
-
-    Args:
-        task: The task of lm-eval.
-        document: One of its documents.
-    """
+    """Return a question with its correct answer in lm-eval's words, without its labels."""
     requests: Any = task.construct_requests(
         document, task.fewshot_context(document, 0), metadata=(task.config.task, 0, 1)
     )

@@ -17,7 +17,6 @@ class Metric:
     """A figure of a task, such as the share of correct answers."""
 
     value: float
-    """The figure."""
     error: float = math.nan
     """The standard error over questions; NaN for fewer than two questions, or if the figure is not
     a mean."""
@@ -55,7 +54,6 @@ class Contamination(Metrics):
     """The overlap of a task's questions with a training text, and accuracies on the others."""
 
     questions: int
-    """Number of questions that were searched for."""
     shared: int
     """Number of questions that share a run of words with the text."""
 
@@ -88,13 +86,10 @@ class TaskMeasurement:
     """The scores of a language model on tasks."""
 
     reading: TaskReading
-    """The tasks and their settings."""
     against: Mapping[str, Any] | None
-    """The text that was searched for the questions."""
     scores: Mapping[str, TaskScore]
     """The scores by the name of the task, or of the group in lm-eval's list."""
     lm_eval: str
-    """The version of lm-eval."""
 
     @property
     def mean(self) -> Metrics | None:
@@ -114,12 +109,7 @@ class TaskMeasurement:
 
 
 def measure_mean(answers: Sequence[float], choices: Sequence[int] | None = None) -> Metric:
-    """Average the answers to questions.
-
-    Args:
-        answers: A figure for each question, such as 1 for a correct answer and 0 for a wrong one.
-        choices: The number of choices of each question.
-    """
+    """Average the answers to questions."""
     count = len(answers)
     value = sum(answers) / count
     spread = sum((one - value) ** 2 for one in answers)

@@ -30,17 +30,13 @@ class TextMeasurement:
     """The scores of a language model on one text."""
 
     reading: TextReading
-    """The text and how it was read."""
     protocol: Protocol
-    """How the text was cut into windows."""
     made_for: int
     """The network's maximum number of tokens."""
     score: TextScore
-    """The score per token."""
     paper: PaperScore | None
     """The score as the papers count; ``None`` if it was not requested, or there is no separator."""
     lengths: tuple[LengthScore, ...]
-    """The scores at several window lengths."""
 
 
 def no_progress(_part: str) -> AbstractContextManager[Progress]:
@@ -55,20 +51,7 @@ def measure_text(
     batch_size: int = 8,
     show_progress: ShowProgress = no_progress,
 ) -> TextMeasurement:
-    """Score a language model on a text.
-
-    Args:
-        loaded: The network and its tokenizer.
-        reading: The text and how it is read.
-        batch_size: Windows per batch; changes rounding only.
-        show_progress: Opens a display of the progress.
-
-    Raises:
-        UsageError: if the text does not exist, has other tokens than the network, or the network
-            cannot read such windows.
-        ValueError: for a stride beyond the context, or no token to predict.
-        ResourceError: if this machine has no memory for the windows.
-    """
+    """Score a language model on a text."""
     network = loaded.network
     requested = reading.context or network.config.max_tokens
     longest = lengthen(network, requested)

@@ -22,7 +22,6 @@ class Text:
     """Concatenated documents with their boundary tokens."""
 
     tokens: NDArray[np.int64]
-    """The tokens of all documents."""
     starts: NDArray[np.int64]
     """The start of each document, and the end of the last one; [documents + 1]."""
     token_bytes: TokenBytes
@@ -38,25 +37,13 @@ class Text:
         return len(self.starts) - 1
 
     def spans(self, *, joined: bool = False) -> NDArray[np.int64]:
-        """Return the start and end of each document, [documents, 2]; or of the whole text as one.
-
-        Args:
-            joined: Whether documents are concatenated, as in packed training rows.
-        """
+        """Return the start and end of each document, or of all as one: [documents, 2]."""
         if joined:
             return np.array([[0, len(self.tokens)]])
         return np.stack((self.starts[:-1], self.starts[1:]), axis=1)
 
-    def is_mark(self) -> NDArray[np.bool_]:
-        """Return a mask of the tokens that begin or end a document."""
-        return self.marks[self.tokens]
-
     def count_bytes(self, chosen: NDArray[np.bool_]) -> int:
-        """Return the UTF-8 bytes of selected tokens.
-
-        Args:
-            chosen: A mask over the tokens.
-        """
+        """Return the UTF-8 bytes of selected tokens."""
         before = np.append(self.token_bytes.opening, self.tokens[:-1])
         return int(self.token_bytes.of(self.tokens, before)[chosen].sum())
 
@@ -69,15 +56,7 @@ class Text:
 
 
 def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
-    """Encode documents, each with the tokenizer's beginning token or else with its separator.
-
-    Args:
-        tokenizer: The tokenizer of the network.
-        documents: The texts.
-
-    Raises:
-        UsageError: if the documents are empty, or cannot be encoded.
-    """
+    """Encode documents, each with the tokenizer's beginning token or else with its separator."""
     parts: list[NDArray[np.int64]] = []
     for number, document in enumerate(documents, start=1):
         try:
@@ -97,14 +76,7 @@ def wrap_tokens(
     *,
     separator: int | None,
 ) -> Text:
-    """Return a text of given tokens.
-
-    Args:
-        tokenizer: The tokenizer that made them.
-        tokens: The tokens of all documents.
-        starts: The start of each document, and the end of the last.
-        separator: The token between documents.
-    """
+    """Return a text of given tokens."""
     marks = find_boundary_tokens(tokenizer, separator)
     return Text(
         tokens=tokens,
@@ -116,17 +88,7 @@ def wrap_tokens(
 
 
 def open_split(path: Path, name: str, *, most: int | None = None) -> tuple[Tokenizer, Text]:
-    """Return the tokenizer and the text of a split of a prepared set.
-
-    Args:
-        path: The path of the set.
-        name: The name of the split.
-        most: The maximum number of tokens, the first ones.
-
-    Raises:
-        UsageError: if the set or the split does not exist.
-        DamagedError: if it is damaged.
-    """
+    """Return the tokenizer and the text of a split of a prepared set."""
     data = open_prepared(path)
     if name not in data.splits:
         raise UsageError(

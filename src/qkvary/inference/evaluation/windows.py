@@ -29,14 +29,6 @@ def cut(spans: Positions, *, context: int, stride: int) -> Windows:
 
     A target has at least ``context - stride + 1`` preceding tokens in its window, or all of its
     document.
-
-    Args:
-        spans: The start and end of each document: [documents, 2].
-        context: The maximum number of tokens per window.
-        stride: The offset between consecutive windows.
-
-    Raises:
-        ValueError: if the stride is not from 1 to the context.
     """
     if not 1 <= stride <= context:
         raise ValueError(f"expected a stride from 1 to the context of {context}, got {stride}")
@@ -56,10 +48,6 @@ def trim_to_windows(spans: Positions, *, length: int) -> Positions:
     """Trim spans to whole windows of a length; drop those shorter than one window.
 
     All windows cut from the result score the same tokens.
-
-    Args:
-        spans: The start and end of each document: [documents, 2].
-        length: Tokens per window; the token after the last is a target too.
     """
     whole = np.maximum(spans[:, 1] - spans[:, 0] - 1, 0) // length * length
     kept = np.stack((spans[:, 0], spans[:, 0] + whole + 1), axis=1)
@@ -67,11 +55,6 @@ def trim_to_windows(spans: Positions, *, length: int) -> Positions:
 
 
 def batch(windows: Windows, *, size: int) -> list[Positions]:
-    """Group windows of similar lengths into batches, the longest first.
-
-    Args:
-        windows: All windows.
-        size: The maximum number of windows per batch.
-    """
+    """Group windows of similar lengths into batches of ``size``, the longest first."""
     order = np.argsort(-windows.lengths, kind="stable")
     return [order[first : first + size] for first in range(0, len(order), size)]
