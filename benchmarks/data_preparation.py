@@ -23,10 +23,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.data.byte_pairs import BytePairTokenizer
-from qkvary.data.corpora import open_source
 from qkvary.data.preparation import prepare
 from qkvary.data.prepared import PreparedData
-from qkvary.data.sources import Source
+from qkvary.data.sources import Source, open_source
 from qkvary.data.tokenizer_files import load_gpt2
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import data_root

@@ -7,8 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from qkvary.api.arguments import open_checkpoint
-from qkvary.api.options import Checkpoint, CheckpointTokenizer
+from qkvary.api.options import Checkpoint, CheckpointTokenizer, open_checkpoint
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout
 from qkvary.costs.formats import format_options, parse_options
@@ -16,8 +15,7 @@ from qkvary.data.tokenizers import DOCUMENT_END
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Cell, Table, number, plain, tabulate, word
 from qkvary.storage.errors import UsageError
-from qkvary.text.numbers import fixed, percent, whole
-from qkvary.text.units import parse_count
+from qkvary.text.numbers import fixed, parse_count, percent, whole
 
 if TYPE_CHECKING:
     from decoding.cache_quality import CacheMeasurement, CacheQuality

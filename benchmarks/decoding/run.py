@@ -18,13 +18,13 @@ from decoding.records import (
     MeasurementSettings,
     from_json,
 )
-from qkvary.api.arguments import read_threads
 from qkvary.api.options import (
     Count,
     Terminal,
     complete_checkpoint,
     complete_variant,
     options,
+    read_threads,
     takes_options,
 )
 from qkvary.api.results import Result
@@ -35,8 +35,7 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.costs.formats import Dtype, parse_storage
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
-from qkvary.text.numbers import check_seed
-from qkvary.text.units import parse_count, read_count
+from qkvary.text.numbers import check_seed, parse_count, read_count
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext

@@ -23,7 +23,7 @@ from qkvary.reports.report import Chart, Code, Pairs, Prose, Report, Section
 from qkvary.reports.tables import Cell, Column, Table, named, plain
 from qkvary.reports.variant_styles import family_of, mark
 from qkvary.storage.durable import make_directory, write_output
-from qkvary.text import numbers, units
+from qkvary.text import numbers
 from qkvary.text.names import listed
 
 Line = dict[str, Any]
@@ -189,7 +189,7 @@ def compare_programs(speeds: list[Line]) -> str:
         return line["ours_over_llama_cpp"]
 
     def name(line: Line) -> str:
-        behind = f"behind {units.tokens(line['context'])}"
+        behind = f"behind {numbers.tokens(line['context'])}"
         return f"{line['variant']} at {line['size']} {behind} on {line['cpu']}"
 
     ordered = sorted(speeds, key=ratio)
@@ -215,7 +215,7 @@ def compare(size: str, context: int, rows: dict[str, Line]) -> str:
         if name != BASELINE
     ]
     return (
-        f"On {base['cpu']} at {size} behind {units.tokens(context)} tokens, over {BASELINE}: "
+        f"On {base['cpu']} at {size} behind {numbers.tokens(context)} tokens, over {BASELINE}: "
         f"{listed(said)}."
     )
 
@@ -253,7 +253,7 @@ def cache_table(lines: list[Line]) -> Table:
     rows = tuple(
         (
             plain(name_of(line)),
-            plain(line["context"], units.tokens(line["context"])),
+            plain(line["context"], numbers.tokens(line["context"])),
             named(line["variant"]),
             plain(" ".join(line["llama_cpp_says"].split())),
             *(cell(line["cache_mib"].get(name), "{:.1f}") for name in ENGINES),
@@ -282,7 +282,7 @@ def speed_table(lines: list[Line]) -> Table:
             plain(line["threads"]),
             plain(line["cpu"]),
             plain(name_of(line)),
-            plain(line["context"], units.tokens(line["context"])),
+            plain(line["context"], numbers.tokens(line["context"])),
             named(line["variant"]),
             *(
                 cell(line["tokens_per_cpu_second"].get(name), write_rate(line, name))
@@ -371,7 +371,7 @@ def memory_drawing(lines: list[Line]) -> svg.Drawing:
     )
     parts = [
         svg.y_axis(up, LEFT, RIGHT, numbers.tick, 6),
-        svg.x_axis(across, BOTTOM, units.tokens, 6),
+        svg.x_axis(across, BOTTOM, numbers.tokens, 6),
         svg.text(8, 15, "cache, MiB", "axis-title"),
         svg.text(RIGHT, HEIGHT - 10, "context in tokens (1k = 1,024)", "axis-title end"),
     ]

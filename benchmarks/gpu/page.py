@@ -23,7 +23,7 @@ from qkvary.reports.tables import Cell, Column, Table, named, plain
 from qkvary.reports.variant_styles import family_of, mark
 from qkvary.storage.durable import make_directory, write_output
 from qkvary.studies.published_tables import PublishedFigure
-from qkvary.text import numbers, units
+from qkvary.text import numbers
 from qkvary.text.names import listed
 
 Line = dict[str, Any]
@@ -109,7 +109,7 @@ def make_report(lines: list[Line]) -> Report:
     picture = Chart(
         draw=lambda: drawing(last),
         caption=(
-            f"Decoding {SHAPES[shape]}, {batch} sequences with {units.tokens(context)} tokens "
+            f"Decoding {SHAPES[shape]}, {batch} sequences with {numbers.tokens(context)} tokens "
             f"each, bfloat16, {last[0]['gpu']}"
         ),
         detail="Measured; random weights.",
@@ -174,7 +174,7 @@ def answers(decoding: list[Line], training: list[Line]) -> tuple[str, ...]:
         refused = [line for line in own if not line["fits"]]
         if refused:
             names = [
-                f"`{line['variant']}` ({units.tokens(line['context'])} x {line['batch']})"
+                f"`{line['variant']}` ({numbers.tokens(line['context'])} x {line['batch']})"
                 for line in refused
             ]
             said.append(f"{gpu}, {SHAPES[shape]}: not enough memory for {listed(names)}.")
@@ -225,7 +225,7 @@ def decoding_table(lines: list[Line]) -> Table:
         head = (
             plain(line["gpu"]),
             plain(SHAPES.get(line["shape"], line["shape"])),
-            plain(line["context"], units.tokens(line["context"])),
+            plain(line["context"], numbers.tokens(line["context"])),
             plain(line["batch"]),
             named(line["variant"]),
         )

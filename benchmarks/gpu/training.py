@@ -29,8 +29,7 @@ from qkvary.papers.key_value.vision import vit_base
 from qkvary.tasks.config import ImageTaskConfig, LanguageTaskConfig
 from qkvary.tasks.contract import Batch
 from qkvary.training.config import ExecutionConfig, OptimizerConfig, RunConfig, TrainingConfig
-from qkvary.training.distribution import SingleProcess
-from qkvary.training.gradients import Gradients
+from qkvary.training.distribution import Gradients, SingleProcess
 from qkvary.training.optimizers import make_optimizer
 from qkvary.training.presets import find_preset
 

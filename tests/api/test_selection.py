@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from qkvary.api.arguments import Part, choose_study, read_seeds
+from qkvary.api.options import Part, choose_study, read_seeds
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study
 

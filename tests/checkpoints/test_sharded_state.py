@@ -18,15 +18,16 @@ from qkvary.checkpoints.sharded_state import (
     shard_metadata,
 )
 from qkvary.checkpoints.training_state import load_training_state, read_state
-from qkvary.storage.checkpoint_folders import (
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.manifest import (
+    Manifest,
     checkpoint_directory,
     keep_newest,
+    read_manifest,
     step_folder,
     write_checked,
     write_manifest,
 )
-from qkvary.storage.errors import DamagedError
-from qkvary.storage.manifest import Manifest, read_manifest
 from tests.storage.damage import DAMAGES, trials
 
 SHAPES = {"a": (11, 3), "b": (7,), "one": (1, 5), "wide": (2, 13)}

@@ -14,10 +14,10 @@ from qkvary.checkpoints.training_state import (
     save_training_state,
     state_sha256,
 )
-from qkvary.storage import checkpoint_folders
-from qkvary.storage.checkpoint_folders import stored_steps
+from qkvary.storage import manifest
 from qkvary.storage.durable import remove_dir
 from qkvary.storage.errors import DamagedError
+from qkvary.storage.manifest import stored_steps
 from tests.storage.damage import DAMAGES, trials
 
 
@@ -106,7 +106,7 @@ def test_with_one_state_the_old_is_removed_after_the_new_is_written(
         removed.append(path)
         remove_dir(path)
 
-    monkeypatch.setattr(checkpoint_folders, "remove_dir", watched)
+    monkeypatch.setattr(manifest, "remove_dir", watched)
     for step in (1, 2, 3):
         save_training_state(tmp_path / "states", state(step), keep=1)
     assert [path.name for path in removed] == ["step-000000000001", "step-000000000002"]
@@ -116,14 +116,14 @@ def test_a_failed_verification_removes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_training_state(tmp_path, state(1), keep=1)
-    real = checkpoint_folders.write_new_file
+    real = manifest.write_new_file
 
     def flipped(path: Path, blocks: Iterable[bytes | memoryview], size: int) -> None:
         real(path, blocks, size)
         data = path.read_bytes()
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
-    monkeypatch.setattr(checkpoint_folders, "write_new_file", flipped)
+    monkeypatch.setattr(manifest, "write_new_file", flipped)
     with pytest.raises(DamagedError, match=r"safetensors was changed"):
         save_training_state(tmp_path, state(2), keep=1)
     found = load(tmp_path)

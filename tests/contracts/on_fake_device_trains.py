@@ -32,7 +32,7 @@ from tests.fake_device import DEVICE, DeviceTensor, FakeDevice
 from tests.tasks.tiny_networks import task_names, tiny_network, tiny_task
 
 STEPS, MICRO_BATCHES = 3, 2
-LOSS, NORM = "training/gradients.py Gradients.find", "training/loop.py _Trainer.step"
+LOSS, NORM = "training/distribution.py Gradients.find", "training/loop.py _Trainer.step"
 
 SIMILAR = ("characters", "numbers", "reverse", "sort", "sub", "swap", "translation")
 
@@ -44,7 +44,7 @@ PER_MICRO_BATCH = {
     # Whether there is padding: without it no mask is needed.
     "texts": {"tasks/texts.py TextTask.logits": 1},
     # Only the logits of words are computed.
-    "translation": {"nn/fused_loss.py smoothed_loss_sum": 1},
+    "translation": {"nn/linear.py smoothed_loss_sum": 1},
 }
 """What a task waits for besides."""
 

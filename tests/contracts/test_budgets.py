@@ -30,7 +30,7 @@ CATALOGS = {
     )
 } | {
     "src/qkvary/studies/running/executors/task.py",
-    "src/qkvary/arch/own.py",
+    "src/qkvary/arch/canonical.py",
 }
 """They find files by name; the last two import what trains, and what a user names, when it is
 used."""

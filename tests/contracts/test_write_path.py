@@ -7,8 +7,6 @@ from pathlib import Path
 from tests.contracts.parsed import PACKAGE, nodes_of, python_files
 
 WRITERS = {"storage/durable.py"}
-# The lock file is created and filled, and never removed.
-LOCKS = {"storage/locks.py"}
 # The null device stands in for a stream that was closed.
 # The kernels and timings that can be made again stand below the one write path.
 # A mark of the kernel is set back by writing to a file that is none.
@@ -27,7 +25,7 @@ ALLOWED = {
     # A file is made to try its lock, and removed.
     "storage/file_systems.py": ("tempfile.NamedTemporaryFile",),
     # Output goes to the null device once the terminal is gone.
-    "storage/interruption.py": ("os.open", "os.O_WRONLY"),
+    "storage/environment.py": ("os.open", "os.O_WRONLY"),
     # The folder of all runners is removed where it is empty.
     "studies/running/executors/slurm.py": ("self._folder.parent.rmdir",),
 }
@@ -109,7 +107,7 @@ def test_no_other_file_touches_a_folder() -> None:
     found = [
         f"{name_of(path)}, {what}"
         for path in python_files("src/qkvary")
-        if name_of(path) not in WRITERS | LOCKS
+        if name_of(path) not in WRITERS
         for what in touches(nodes_of(path))
         if what.split()[-1] not in ALLOWED.get(name_of(path), ())
     ]
@@ -117,6 +115,11 @@ def test_no_other_file_touches_a_folder() -> None:
 
 
 def test_the_lock_is_never_removed_or_replaced() -> None:
-    (name,) = LOCKS
-    found = {what.split()[-1] for what in touches(nodes_of(PACKAGE / name))}
+    (name,) = WRITERS
+    owner = next(
+        node
+        for node in nodes_of(PACKAGE / name)
+        if isinstance(node, ast.ClassDef) and node.name == "OwnerLock"
+    )
+    found = {what.split()[-1] for what in touches(ast.walk(owner))}
     assert found == {"os.open", "os.ftruncate", "os.pwrite", "os.O_CREAT", "os.O_RDWR"}

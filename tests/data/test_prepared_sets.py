@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from qkvary.data import documents, tokenizer_files
-from qkvary.data.corpora import open_source
 from qkvary.data.downloads import DownloadError
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.prepared_sets import (
@@ -16,7 +15,7 @@ from qkvary.data.prepared_sets import (
     prepare_corpus,
 )
 from qkvary.data.shakespeare import load_shakespeare
-from qkvary.data.sources import SourceOptions
+from qkvary.data.sources import SourceOptions, open_source
 from qkvary.data.tokenizer_files import load_gpt2, load_tokenizer
 from qkvary.reports.prepared_set import find_share_error
 from qkvary.storage.errors import DamagedError, UsageError

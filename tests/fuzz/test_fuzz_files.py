@@ -12,8 +12,7 @@ from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.cli.main import main
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.journal import to_line
-from qkvary.storage.manifest import MANIFEST_NAME
+from qkvary.storage.manifest import MANIFEST_NAME, to_line
 from qkvary.storage.untrusted_files import FREE_BYTES, MAX_ENTRIES
 from qkvary.studies.running.run_archive import unpack_runs
 from qkvary.studies.running.store import Store

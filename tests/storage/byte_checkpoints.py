@@ -1,14 +1,14 @@
 """Checkpoints of plain bytes, written and read as training states are: a folder of numbered steps.
 
 What holds for them holds for every kind of checkpoint that goes through
-``storage.checkpoint_folders``.
+``storage.manifest``.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qkvary.storage import checkpoint_folders
+from qkvary.storage import manifest
 from qkvary.storage.jsonvalues import JsonValue
 
 
@@ -21,20 +21,20 @@ class Stored:
 
 def save(directory: Path, stored: Stored) -> None:
     contents = {
-        name: checkpoint_folders.FileContents(size=len(data), blocks=[data])
+        name: manifest.FileContents(size=len(data), blocks=[data])
         for name, data in stored.files.items()
     }
     size = sum(len(data) for data in stored.files.values())
-    with checkpoint_folders.checkpoint_directory(directory, stored.step, size) as folder:
-        entries = checkpoint_folders.write_checked(folder, contents)
-        checkpoint_folders.write_manifest(folder, stored.step, entries, stored.about)
-    checkpoint_folders.keep_newest(directory)
+    with manifest.checkpoint_directory(directory, stored.step, size) as folder:
+        entries = manifest.write_checked(folder, contents)
+        manifest.write_manifest(folder, stored.step, entries, stored.about)
+    manifest.keep_newest(directory)
 
 
 def load(directory: Path, step: int) -> Stored:
-    manifest = checkpoint_folders.step_manifest(directory, step)
-    files = manifest.read_all(checkpoint_folders.step_folder(directory, step))
-    return Stored(step, files, manifest.about)
+    found = manifest.step_manifest(directory, step)
+    files = found.read_all(manifest.step_folder(directory, step))
+    return Stored(step, files, found.about)
 
 
 def load_newest(
@@ -48,9 +48,9 @@ def load_newest(
         accept(stored)
         return stored
 
-    checkpoint_folders.clean_leftovers(directory)
-    steps = checkpoint_folders.stored_steps(directory)
-    found = checkpoint_folders.find_newest(directory, steps, read=read, report=report)
+    manifest.clean_leftovers(directory)
+    steps = manifest.stored_steps(directory)
+    found = manifest.find_newest(directory, steps, read=read, report=report)
     if found is not None:
-        checkpoint_folders.keep_up_to(directory, found.step)
+        manifest.keep_up_to(directory, found.step)
     return found

@@ -4,9 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.storage import checkpoint_folders
-from qkvary.storage.checkpoint_folders import (
+from qkvary.storage import manifest
+from qkvary.storage.durable import remove_dir
+from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
+from qkvary.storage.manifest import (
+    MANIFEST_NAME,
     FileContents,
+    Manifest,
     checkpoint_directory,
     keep_newest,
     keep_up_to,
@@ -14,9 +18,6 @@ from qkvary.storage.checkpoint_folders import (
     write_checked,
     write_manifest,
 )
-from qkvary.storage.durable import remove_dir
-from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
-from qkvary.storage.manifest import MANIFEST_NAME, Manifest
 from tests.storage.byte_checkpoints import Stored, load, load_newest, save
 from tests.storage.test_manifest import write_version
 
@@ -182,7 +183,7 @@ def test_what_does_not_arrive_is_noticed(folder: Path, monkeypatch: pytest.Monke
     def half(path: Path, blocks: Iterable[bytes], _size: int) -> None:
         path.write_bytes(b"".join(blocks)[:-1])
 
-    monkeypatch.setattr(checkpoint_folders, "write_new_file", half)
+    monkeypatch.setattr(manifest, "write_new_file", half)
     with pytest.raises(DamagedError, match=r"expected 11 bytes in .*b\.bin, got 10"):
         fill(folder, 17)
     assert stored_steps(folder) == (13, 7)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import qkvary
-from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.durable import TEMPORARY_PREFIX
+from qkvary.storage.manifest import stored_steps
 from tests.storage import crash_script
 from tests.storage.byte_checkpoints import Stored, load, load_newest, save
 from tests.storage.crash_script import content

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qkvary.storage.interruption import ending_signals, stop_in_order
+from qkvary.storage.environment import ending_signals, stop_in_order
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(hangup: None) -> None:
 def test_printing_to_a_lost_terminal_does_not_fail() -> None:
     code = (
         "import signal, sys\n"
-        "from qkvary.storage.interruption import leave_terminal\n"
+        "from qkvary.storage.environment import leave_terminal\n"
         "sys.stdin.readline()\n"
         "leave_terminal(signal.SIGHUP)\n"
         "print('lost', flush=True)\n"

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.storage import locks
+from qkvary.storage import durable
+from qkvary.storage.durable import OwnerLock, is_held, read_note, read_owner
 from qkvary.storage.errors import BusyError, ResourceError
-from qkvary.storage.locks import OwnerLock, is_held, read_note, read_owner
 from tests.forked import ForkedPython
 
 HOLDER = """
 import sys, time
 from pathlib import Path
 from qkvary.storage.errors import BusyError
-from qkvary.storage.locks import OwnerLock
+from qkvary.storage.durable import OwnerLock
 print("waiting", flush=True)
 sys.stdin.readline()
 try:
@@ -173,6 +173,6 @@ def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     def refuse(_descriptor: int, _kind: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    monkeypatch.setattr(durable.fcntl, "flock", refuse)
     with pytest.raises(ResourceError, match=r"cannot write .*run\.lock: No locks available"):
         OwnerLock(tmp_path / "run.lock")

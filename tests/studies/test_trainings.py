@@ -9,18 +9,19 @@ import pytest
 from qkvary.data.prepared_sets import PlannedSet
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
-from qkvary.storage.journal import Journal
-from qkvary.studies.pretraining import TrainingOptions, training_study
-from qkvary.studies.running.store import JOURNAL_NAME, Store
-from qkvary.studies.study import Study
-from qkvary.studies.trainings import (
+from qkvary.storage.manifest import Journal
+from qkvary.studies.pretraining import (
     FOLDER,
+    TrainingOptions,
     describe_older,
     find_training,
     list_trainings,
     note_training,
     page_name,
+    training_study,
 )
+from qkvary.studies.running.store import JOURNAL_NAME, Store
+from qkvary.studies.study import Study
 from qkvary.training.presets import find_preset
 from tests.studies.toy_study import claim_cell
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.text import units
+from qkvary.text import numbers
 
 POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 
@@ -26,15 +26,15 @@ POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
     ],
 )
 def test_amounts_of_memory(amount: float | None, binary: str, decimal: str) -> None:
-    assert units.data_size(amount) == binary
-    assert units.data_size(amount, decimal=True) == decimal
+    assert numbers.data_size(amount) == binary
+    assert numbers.data_size(amount, decimal=True) == decimal
 
 
 @given(amount=st.integers(0, 2**70), digits=st.integers(3, 5), decimal=st.booleans())
 def test_what_is_printed_is_what_was_counted(amount: int, digits: int, decimal: bool) -> None:
     """So many digits of it, in the largest unit of one system that leaves at least 1."""
     match = re.fullmatch(
-        r"([\d,.]+) (B|[kKMGTPE]i?B)", units.data_size(amount, digits, decimal=decimal)
+        r"([\d,.]+) (B|[kKMGTPE]i?B)", numbers.data_size(amount, digits, decimal=decimal)
     )
     assert match is not None
     unit = match[2]
@@ -52,7 +52,7 @@ def test_what_is_printed_is_what_was_counted(amount: int, digits: int, decimal: 
     [(16, "16"), (1024, "1k"), (1536, "1.5k"), (1500, "1,500"), (32_768, "32k"), (2**20, "1M")],
 )
 def test_tokens_are_counted_in_1024(number: int, written: str) -> None:
-    assert units.tokens(number) == written
+    assert numbers.tokens(number) == written
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_tokens_are_counted_in_1024(number: int, written: str) -> None:
     ],
 )
 def test_duration_chooses_its_unit(seconds: float | None, written: str) -> None:
-    assert units.duration(seconds) == written
+    assert numbers.duration(seconds) == written
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_duration_chooses_its_unit(seconds: float | None, written: str) -> None:
 def test_memory(text: str, amount: int | None) -> None:
     if amount is None:
         with pytest.raises(ValueError, match="expected memory such as"):
-            units.parse_bytes(text)
+            numbers.parse_bytes(text)
     else:
-        assert units.parse_bytes(text) == amount
+        assert numbers.parse_bytes(text) == amount
 
 
 @pytest.mark.parametrize(
@@ -123,14 +123,14 @@ def test_other_memory_is_refused(text: str) -> None:
     with pytest.raises(
         ValueError, match=r"expected memory such as 24GiB \(2\^30\) or 40GB"
     ) as caught:
-        units.parse_bytes(text)
+        numbers.parse_bytes(text)
     assert len(str(caught.value)) < 200
 
 
 def test_other_rates_are_refused() -> None:
     for text in ("fast", "900", "0GB/s", "900G/s", "1GB/h"):
         with pytest.raises(ValueError, match="expected a bandwidth such as 900GB/s"):
-            units.parse_bandwidth(text)
+            numbers.parse_bandwidth(text)
     for text in ("121T", "121 TOPS", "-1TFLOPS", "0TFLOPS"):
         with pytest.raises(ValueError, match="expected a matrix rate such as 121TFLOPS"):
-            units.parse_flops(text)
+            numbers.parse_flops(text)

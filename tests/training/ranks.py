@@ -29,9 +29,8 @@ from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from qkvary.nn import linear as linear_module
-from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import QkvaryError, ResourceError
-from qkvary.storage.manifest import FileEntry
+from qkvary.storage.manifest import DEFAULT_KEEP, FileEntry
 from qkvary.training import parallel, presets
 from qkvary.training.loop import train
 from qkvary.training.optimizers import make_optimizer

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, Batch
 from qkvary.training.config import ExecutionConfig, RunConfig
-from qkvary.training.distribution import SingleProcess
-from qkvary.training.gradients import Gradients
+from qkvary.training.distribution import Gradients, SingleProcess
 from tests.training.toy import ToyTask, toy_run
 
 BATCH = 16

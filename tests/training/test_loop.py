@@ -9,13 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.journal import parse_journal
+from qkvary.storage.manifest import parse_journal, stored_steps
 from qkvary.tasks.contract import SINGLE_PROCESS_CONTEXT, Batch, EvaluationContext, Split
 from qkvary.training.config import ROUNDING_VERSION, ExecutionConfig, RunConfig
-from qkvary.training.distribution import SingleProcess
-from qkvary.training.gradients import step_seed
+from qkvary.training.distribution import SingleProcess, step_seed
 from qkvary.training.loop import Outcome, train
 from qkvary.training.progress import Callbacks, Event
 from tests.training.toy import ToyTask, toy_run

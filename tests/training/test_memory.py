@@ -13,9 +13,8 @@ from qkvary.arch.networks import BlockConfig
 from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.training import loop
-from qkvary.training.gradients import Gradients
+from qkvary.training.distribution import Gradients, keep_freed_memory
 from qkvary.training.loop import train
-from qkvary.training.memory import keep_freed_memory
 from qkvary.training.progress import Callbacks, Event
 from tests import forked
 from tests.conftest import Runner
@@ -105,7 +104,7 @@ def test_a_run_that_ran_out_of_memory_is_resumed(
 COUNT_FAULTS = """
 import resource
 import torch
-from qkvary.training.memory import keep_freed_memory
+from qkvary.training.distribution import keep_freed_memory
 
 def step():
     return [torch.ones(2**21) for _ in range(8)]

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
-from qkvary.api.arguments import open_checkpoint, read_texts
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
@@ -14,9 +13,11 @@ from qkvary.api.options import (
     ShowProgress,
     Texts,
     no_progress,
+    open_checkpoint,
+    read_texts,
 )
 from qkvary.api.results import Result
-from qkvary.text.units import read_count
+from qkvary.text.numbers import read_count
 
 if TYPE_CHECKING:
     from qkvary.analysis.results import NetworkAnalysis

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import open_checkpoint, read_count, read_share, read_texts
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
@@ -23,7 +22,11 @@ from qkvary.api.options import (
     ShowProgress,
     Texts,
     no_progress,
+    open_checkpoint,
     options,
+    read_count,
+    read_share,
+    read_texts,
     say_nothing,
     takes_options,
 )
@@ -39,8 +42,8 @@ from qkvary.conversions.catalog import (
 )
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
+from qkvary.storage.environment import announce_stop, stop_in_order
 from qkvary.storage.errors import StoppedError, UsageError
-from qkvary.storage.interruption import announce_stop, stop_in_order
 from qkvary.storage.untrusted_files import StrPath, read_path
 
 if TYPE_CHECKING:

@@ -4,13 +4,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import find_model, read_labels
-from qkvary.api.options import AnyModel, Count, Variants
+from qkvary.api.options import AnyModel, Count, Variants, find_model, read_labels
 from qkvary.api.results import Result
 from qkvary.costs.comparison import CostComparison, compare_model
 from qkvary.costs.formats import parse_format
 from qkvary.reports.cost import cost_report
-from qkvary.text.units import read_count
+from qkvary.text.numbers import read_count
 
 
 def cost(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, overload
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import open_checkpoint, read_texts
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
@@ -16,7 +15,9 @@ from qkvary.api.options import (
     ShowProgress,
     Texts,
     no_progress,
+    open_checkpoint,
     options,
+    read_texts,
     takes_options,
 )
 from qkvary.api.results import Result
@@ -25,7 +26,7 @@ from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
 from qkvary.storage.untrusted_files import StrPath, read_path
-from qkvary.text.units import read_count
+from qkvary.text.numbers import read_count
 
 if TYPE_CHECKING:
     from qkvary.inference.evaluation.task_scores import TaskMeasurement

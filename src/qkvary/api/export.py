@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import open_checkpoint
-from qkvary.api.options import Checkpoint, CheckpointTokenizer
+from qkvary.api.options import Checkpoint, CheckpointTokenizer, open_checkpoint
 from qkvary.api.results import Result, say_in_lines
 from qkvary.storage.durable import check_file, check_folder
 from qkvary.storage.errors import UsageError

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from qkvary.api.arguments import open_checkpoint
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
     Count,
     NetworkOptions,
+    open_checkpoint,
     options,
     say_nothing,
     takes_options,
@@ -31,7 +31,7 @@ from qkvary.inference.streaming import REPLACEMENT, count_replaced
 from qkvary.reports.generation import generation_report
 from qkvary.storage.errors import UsageError
 from qkvary.text.names import count
-from qkvary.text.units import read_count
+from qkvary.text.numbers import read_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkvary.api.options import NETWORK, NetworkOptions, takes_options
-from qkvary.arch.own import import_file
+from qkvary.arch.canonical import import_file
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.storage.untrusted_files import StrPath
 

@@ -1,7 +1,6 @@
 """Write the finished runs of a study into one file, to keep or to take elsewhere."""
 
-from qkvary.api.arguments import PART, Part, choose_study
-from qkvary.api.options import AnyStudy, takes_options
+from qkvary.api.options import PART, AnyStudy, Part, choose_study, takes_options
 from qkvary.api.results import Result, say_in_lines
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.storage.durable import check_file, make_directory

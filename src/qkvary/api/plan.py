@@ -4,8 +4,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import find_model, read_labels, read_share
-from qkvary.api.options import AnyModel, Count, Share, Variants, options, takes_options
+from qkvary.api.options import (
+    AnyModel,
+    Count,
+    Share,
+    Variants,
+    find_model,
+    options,
+    read_labels,
+    read_share,
+    takes_options,
+)
 from qkvary.api.results import Result
 from qkvary.costs.comparison import choose_context
 from qkvary.costs.devices import Device, choose_device
@@ -15,7 +24,7 @@ from qkvary.costs.training import Precision
 from qkvary.planning.advice import Goal, TaskKind
 from qkvary.planning.plans import Plan, Regime, make_plan
 from qkvary.reports.plan import plan_report
-from qkvary.text.units import read_count
+from qkvary.text.numbers import read_count
 
 
 @options

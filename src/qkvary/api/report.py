@@ -4,17 +4,16 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from qkvary.api.arguments import PART, Part, choose_runs
-from qkvary.api.options import AnyStudy, Formats, takes_options
+from qkvary.api.options import PART, AnyStudy, Formats, Part, choose_runs, takes_options
 from qkvary.api.results import Result, add_data
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.durable import check_folder
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import StrPath, read_path
+from qkvary.studies.pretraining import describe_older, page_name
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
-from qkvary.studies.trainings import describe_older, page_name
 from qkvary.text import names
 
 if TYPE_CHECKING:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import find_model, open_checkpoint, read_count
 from qkvary.api.options import (
     CheckpointTokenizer,
     Count,
     complete_checkpoint,
+    find_model,
+    open_checkpoint,
     options,
+    read_count,
     say_nothing,
     takes_options,
 )
@@ -34,7 +36,7 @@ from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.packages import require
 from qkvary.storage.untrusted_files import StrPath, read_file, read_path
-from qkvary.text import units
+from qkvary.text import numbers
 
 if TYPE_CHECKING:
     from qkvary.arch.networks import LanguageModelConfig
@@ -232,8 +234,8 @@ def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:
 def _describe_cache(title: str, cache: CacheLine | None, predicted: int | None) -> tuple[str, ...]:
     if cache is None:
         return ()
-    held = "" if cache.nbytes is None else f" in {units.data_size(cache.nbytes)}"
-    planned = "" if predicted is None else f" (plan: {units.data_size(predicted)})"
+    held = "" if cache.nbytes is None else f" in {numbers.data_size(cache.nbytes)}"
+    planned = "" if predicted is None else f" (plan: {numbers.data_size(predicted)})"
     return (f"{title} says: cache of {cache.tokens:,} tokens{held}{planned}",)
 
 

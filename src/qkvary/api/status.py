@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from qkvary.api.arguments import PART, Part, choose_runs
-from qkvary.api.options import AnyStudy, takes_options
+from qkvary.api.options import PART, AnyStudy, Part, choose_runs, takes_options
 from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report, Section

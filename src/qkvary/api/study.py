@@ -6,8 +6,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from qkvary.api.arguments import PART, Part, choose_study, read_threads
-from qkvary.api.options import AnyStudy, Count, Terminal, options, takes_options
+from qkvary.api.options import (
+    PART,
+    AnyStudy,
+    Count,
+    Part,
+    Terminal,
+    choose_study,
+    options,
+    read_threads,
+    takes_options,
+)
 from qkvary.api.results import Result, add_data
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.files import write_report
@@ -28,7 +37,7 @@ from qkvary.studies.running.runner import run_study as run
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
 from qkvary.text.names import count
-from qkvary.text.units import duration
+from qkvary.text.numbers import duration
 from qkvary.training.trackers import TrackerName
 
 REFRESH_SECONDS = 20

@@ -14,28 +14,34 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import read_labels, read_seeds, read_threads
-from qkvary.api.options import Terminal, Variants, takes_options
+from qkvary.api.options import (
+    Terminal,
+    Variants,
+    read_labels,
+    read_seeds,
+    read_threads,
+    takes_options,
+)
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
-from qkvary.storage.environment import without_downloads
+from qkvary.storage.durable import Owner
+from qkvary.storage.environment import announce_stop, stop_in_order, without_downloads
 from qkvary.storage.errors import DamagedError, StoppedError, UsageError
-from qkvary.storage.interruption import announce_stop, stop_in_order
-from qkvary.storage.locks import Owner
 from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.pretraining import (
     NO_OPTIONS,
     TrainingOptions,
     describe_effort,
+    find_similar_run,
+    note_training,
     training_study,
 )
 from qkvary.studies.records import Record
 from qkvary.studies.running.cells import CellOptions, execute_cell
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
-from qkvary.studies.trainings import find_similar_run, note_training, with_execution
-from qkvary.text.units import duration, read_count
+from qkvary.text.numbers import duration, read_count
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.presets import Preset, find_preset, preset_names
 from qkvary.training.progress import Callbacks, Event, ignore
@@ -84,7 +90,7 @@ def train(
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
     # Imported here because the help needs no torch.
-    from qkvary.training.memory import require_training_memory
+    from qkvary.training.distribution import require_training_memory
 
     chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
     options.check()
@@ -147,7 +153,12 @@ def _train(
     )
     if begun is not None:
         requested = study.cells()[0].run.execution
-        study = with_execution(study, from_dict(ExecutionSettings, begun))
+        execution = from_dict(ExecutionSettings, begun)
+        settings = tuple(
+            replace(setting, training=replace(setting.training, execution=execution.config))
+            for setting in study.settings
+        )
+        study = replace(study, settings=settings, device=execution.device)
     distribution.run_on_first(lambda: _check_finished(study, store))
     if not distribution.rank:
         runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]

@@ -4,15 +4,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import find_model, read_labels
-from qkvary.api.options import AnyModel, Count, Labels, complete_variant
+from qkvary.api.options import AnyModel, Count, Labels, complete_variant, find_model, read_labels
 from qkvary.api.results import Result
 from qkvary.arch.labels import as_variant
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import Variant
 from qkvary.costs.formats import Dtype
 from qkvary.reports.variants import choose_layer, variants_report
-from qkvary.text.units import read_count
+from qkvary.text.numbers import read_count
 
 
 def variants(

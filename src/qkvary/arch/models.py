@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention, share_layer
+from qkvary.arch.canonical import not_counted
 from qkvary.arch.networks import (
     EncoderConfig,
     EncoderDecoderConfig,
@@ -22,7 +23,6 @@ from qkvary.arch.networks import (
     TokenNetwork,
     VisionTransformerConfig,
 )
-from qkvary.arch.own import not_counted
 from qkvary.arch.parts import Linear, Norm, Table, check_sizes
 from qkvary.arch.variants import AnyVariant, Variant
 

@@ -1,7 +1,7 @@
 """The terms of a variant by name, and its core, in words and in equations.
 
 ``nn.terms`` has the class of a score term, which computes it, ``nn.projections`` the role terms,
-``nn.kernels`` the cores, and ``costs.terms`` the costs of all.
+``nn.kernels`` the cores, and ``costs.parameters`` the costs of all.
 """
 
 from collections.abc import Callable, Mapping

@@ -15,9 +15,8 @@ from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from qkvary.arch.canonical import canonical_json, from_dict
+from qkvary.arch.canonical import canonical_json, from_dict, not_counted, own_classes, version_of
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.own import not_counted, own_classes, version_of
 from qkvary.arch.variants import UnknownPartError
 from qkvary.checkpoints.structure import (
     check_structure,

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 
 from qkvary.checkpoints.tensor_files import contents_of, read_tensors
-from qkvary.storage.checkpoint_folders import FileContents
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.manifest import Manifest
+from qkvary.storage.manifest import FileContents, Manifest
 
 Kind = Literal["weights", "optimizer"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -13,8 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qkvary.storage.checkpoint_folders import FileContents
 from qkvary.storage.errors import DamagedError
+from qkvary.storage.manifest import FileContents
 from qkvary.storage.untrusted_files import short_reason
 
 _NAMES = {

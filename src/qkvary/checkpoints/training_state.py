@@ -13,7 +13,10 @@ from torch import Tensor
 
 from qkvary.checkpoints.sharded_state import Reader, file_contents
 from qkvary.checkpoints.tensor_files import tensor_bytes
-from qkvary.storage.checkpoint_folders import (
+from qkvary.storage.durable import clean_leftovers
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.manifest import (
     DEFAULT_KEEP,
     checkpoint_directory,
     find_newest,
@@ -25,9 +28,6 @@ from qkvary.storage.checkpoint_folders import (
     write_checked,
     write_manifest,
 )
-from qkvary.storage.durable import clean_leftovers
-from qkvary.storage.errors import DamagedError
-from qkvary.storage.jsonvalues import JsonValue, encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ from qkvary.reports.json_data import to_json
 from qkvary.storage.environment import package_version
 from qkvary.storage.errors import EndedEarlyError, UsageError
 from qkvary.text.names import count, printable
-from qkvary.text.units import duration
+from qkvary.text.numbers import duration
 
 if TYPE_CHECKING:
     from qkvary.api.results import Result

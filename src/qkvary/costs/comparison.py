@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from qkvary.arch.blocks import ProjectedAttention
+from qkvary.arch.canonical import own_parts
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model, count_kinds
-from qkvary.arch.own import own_parts
 from qkvary.arch.variants import AnyVariant
 from qkvary.costs.cache import growth_bytes, model_cache_bytes, model_state_bytes
 from qkvary.costs.candidates import Candidate, Candidates, choose_candidates

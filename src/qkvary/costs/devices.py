@@ -7,7 +7,7 @@ drivers often report a few percent more.
 from dataclasses import dataclass, replace
 
 from qkvary.text.names import find_name, near_names, spell
-from qkvary.text.units import parse_bandwidth, parse_bytes, parse_flops
+from qkvary.text.numbers import parse_bandwidth, parse_bytes, parse_flops
 
 GB = 10**9
 TERA = 10**12

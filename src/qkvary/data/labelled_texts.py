@@ -13,8 +13,8 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvary.data.corpora import CORPORA, find_local
 from qkvary.data.documents import NULS
+from qkvary.data.sources import CORPORA, find_local
 from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file

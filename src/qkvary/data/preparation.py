@@ -41,16 +41,15 @@ from qkvary.data.sources import Source, Stream
 from qkvary.data.splits import HeldOut
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.durable import (
+    OwnerLock,
     atomic_write_file,
     clean_leftovers,
     make_directory,
     remove_file,
 )
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.journal import from_line, to_line
 from qkvary.storage.jsonvalues import JsonValue, encode
-from qkvary.storage.locks import OwnerLock
-from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, from_line, to_line
 
 GROUP_BYTES = (2**23, 2**28)
 """UTF-8 bytes of text in the first group of shards, and in the largest; each group has twice as

@@ -13,13 +13,6 @@ from glob import escape
 from pathlib import Path
 from typing import Any, Self, cast
 
-from qkvary.data.corpora import (
-    CORPORA,
-    canonical_reference,
-    find_local,
-    identify_source,
-    open_source,
-)
 from qkvary.data.preparation import OnProgress, prepare
 from qkvary.data.prepared import (
     PreparedData,
@@ -28,7 +21,16 @@ from qkvary.data.prepared import (
     read_fingerprint,
     stored_plan,
 )
-from qkvary.data.sources import SHARE, Source, SourceOptions
+from qkvary.data.sources import (
+    CORPORA,
+    SHARE,
+    Source,
+    SourceOptions,
+    canonical_reference,
+    find_local,
+    identify_source,
+    open_source,
+)
 from qkvary.data.splits import MAX_SHARE_ERROR, share_error
 from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_tokenizer, plain_name
 from qkvary.storage.environment import cache_directory

@@ -11,7 +11,7 @@ from qkvary.costs.network import Costs, network_costs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Brief, Table, label, number, pick, plain, tabulate, word
-from qkvary.text import numbers, units
+from qkvary.text import numbers
 
 MOST_MATRICES = 3
 """Maximum number of inverted matrices that the terminal lists by default."""
@@ -34,7 +34,7 @@ def conversion_report(made: Rewriting, checkpoint: str) -> Report:
             number(
                 "cache_bytes_per_token=costs.cache_bytes_per_token",
                 "cache/token",
-                lambda size: plain(size or 0, units.data_size(size or 0)),
+                lambda size: plain(size or 0, numbers.data_size(size or 0)),
             ),
         ),
     )

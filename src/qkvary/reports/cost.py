@@ -20,7 +20,7 @@ from qkvary.reports.tables import (
     tabulate,
     word,
 )
-from qkvary.text import names, numbers, units
+from qkvary.text import names, numbers
 
 CONVENTIONS = {
     "macs_per_token": "one decoded token that attends to the whole context",
@@ -57,7 +57,7 @@ def cost_report(costs: CostComparison) -> Report:
 
 
 def _table(costs: CostComparison) -> Table:
-    size = partial(units.data_size, decimal=costs.decimal)
+    size = partial(numbers.data_size, decimal=costs.decimal)
     compact = partial(numbers.compact, digits=4)
 
     def changed(key: str, title: str, path: str, write: Callable[[float | None], str]) -> Field:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from qkvary.reports.report import Report, facts_section
 from qkvary.storage.packages import describe_missing
-from qkvary.text.units import data_size
+from qkvary.text.numbers import data_size
 
 ENOUGH_FREE_BYTES = 1 << 30
 TESTED_TORCH = "2.13"

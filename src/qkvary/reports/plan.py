@@ -32,7 +32,7 @@ from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import Block, Bullets, Chart, Group, Pairs, Prose, Report, Section
 from qkvary.reports.svg import Drawing
 from qkvary.reports.tables import Table, pick
-from qkvary.text import names, numbers, units
+from qkvary.text import names, numbers
 
 
 def plan_report(plan: Plan) -> Report:
@@ -77,7 +77,7 @@ def _sentences(key: str, title: str, sentences: tuple[str, ...]) -> Iterator[Sec
 
 
 def _facts(plan: Plan, serving: ServingAnswer | None) -> Iterator[tuple[str, str]]:
-    demand, size = plan.demand, partial(units.data_size, decimal=plan.decimal)
+    demand, size = plan.demand, partial(numbers.data_size, decimal=plan.decimal)
     yield "parameters", numbers.compact(model_parameters(plan.model).total)
     yield "layers", numbers.whole(len(plan.model.layers))
     yield f"weights in {demand.weights.name}", size(weight_bytes(plan.model, demand.weights))
@@ -97,7 +97,7 @@ def _facts(plan: Plan, serving: ServingAnswer | None) -> Iterator[tuple[str, str
 
 def _savings(plan: Plan, answer: ServingAnswer) -> Section:
     """Return the exact savings with the given weights."""
-    report, size = answer.savings, partial(units.data_size, decimal=plan.decimal)
+    report, size = answer.savings, partial(numbers.data_size, decimal=plan.decimal)
     now = f"{size(report.bytes_now)} of cache per user in {plan.formats[0].name}"
     methods = [_describe_saving(one, len(plan.model.layers), size) for one in report.savings]
     lossy = names.listed([f"{name} {size(held)}" for name, held in report.lossy])

@@ -15,7 +15,7 @@ from qkvary.arch.published_quality import BASELINE
 from qkvary.planning.curves import CacheCurves, Curve, QualityPoints, UserCurves
 from qkvary.reports import label_placement, svg
 from qkvary.reports.variant_styles import Family, family_of, mark, name_points
-from qkvary.text import numbers, units
+from qkvary.text import numbers
 from qkvary.text.names import clip, listed, short
 
 WIDTH = 400.0
@@ -37,17 +37,17 @@ def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
     high = max(high, data.memory_bytes * (data.memory_bytes / low) ** 0.2)
     plot = _plot(data, (low, high), across_binary=True, up_binary=not decimal)
     left, _, right, bottom = plot.area
-    size = partial(units.data_size, decimal=decimal)
+    size = partial(numbers.data_size, decimal=decimal)
     at_context = [
         next(value for x, value in curve.points if x >= data.context) for curve in data.curves
     ]
     parts = [
         plot.cover("taken", min(max(plot.up(max(data.free_bytes, low)), plot.up.end), bottom)),
         svg.y_axis(plot.up, left, right, size, 6),
-        svg.x_axis(plot.across, bottom, units.tokens, _ticks(plot, 40)),
+        svg.x_axis(plot.across, bottom, numbers.tokens, _ticks(plot, 40)),
         svg.text(8, 13, f"cache of one user, {data.cache.name}", "axis-title"),
         svg.text(right, bottom + 38, "context in tokens (1k = 1,024)", "axis-title end"),
-        *_vertical(plot, data.context, f"requested: {units.tokens(data.context)}"),
+        *_vertical(plot, data.context, f"requested: {numbers.tokens(data.context)}"),
         *_longest(plot, data),
         *_memory_line(plot, data, size),
         *_lines(plot, data.curves),
@@ -74,7 +74,7 @@ def users_chart(data: UserCurves, *, decimal: bool = False) -> svg.Drawing:
     ends = (0.8 if min(users) < 4 else min(users) / 2), max(max(users) * 1.5, 4.0)
     plot = _plot(data, ends, across_binary=not decimal, up_binary=False)
     left, _, right, bottom = plot.area
-    size = partial(units.data_size, decimal=decimal)
+    size = partial(numbers.data_size, decimal=decimal)
     at_device = data.users_at(data.memory_bytes)
     memory = f"{short(data.device, 26)}: {size(data.memory_bytes)}"
     # A curve whose first step is on the axis begins there, any other at 0.
@@ -196,7 +196,7 @@ def _vertical(plot: svg.Plot, value: float, words: str, row: int = 1) -> list[Ma
 def _longest(plot: svg.Plot, data: CacheCurves) -> list[Markup]:
     if data.max_tokens is None or not data.low <= data.max_tokens <= data.high:
         return []
-    x, words = plot.across(data.max_tokens), f"made for {units.tokens(data.max_tokens)}"
+    x, words = plot.across(data.max_tokens), f"made for {numbers.tokens(data.max_tokens)}"
     # Names of neighbouring lines need two rows.
     is_near = abs(x - plot.across(data.context)) < label_placement.text_width(words)
     drawn = _vertical(plot, data.max_tokens, words, 2 if is_near else 1)

@@ -29,7 +29,7 @@ from qkvary.reports.tables import (
     tabulate,
     word,
 )
-from qkvary.text import names, numbers, units
+from qkvary.text import names, numbers
 from qkvary.text.printed import useful_decimals
 
 MOST_COLUMNS = 7
@@ -38,7 +38,7 @@ MOST_COLUMNS = 7
 
 def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
     """Return a table: cache of one user by context, including the requested one."""
-    size = partial(units.data_size, decimal=decimal)
+    size = partial(numbers.data_size, decimal=decimal)
     notes = [
         (
             f"Stored in {data.cache.name}; the peak up to that many tokens. "
@@ -53,7 +53,7 @@ def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
         [(name, dict(curve.points)) for curve in data.curves for name in curve.names],
         _VARIANT,
         *(
-            _at(tokens, f"bytes_at_{tokens:.0f}=", units.tokens(tokens), size, below="tokens")
+            _at(tokens, f"bytes_at_{tokens:.0f}=", numbers.tokens(tokens), size, below="tokens")
             for tokens in _thin(data.low, data.high, (data.context, data.max_tokens))
         ),
         notes=notes,
@@ -94,7 +94,7 @@ def users_table(data: UserCurves, *, decimal: bool) -> Table:
             _at(
                 place,
                 f"users_at_{place:.0f}=",
-                units.data_size(place, decimal=decimal),
+                numbers.data_size(place, decimal=decimal),
                 lambda users: numbers.whole(users) if users else "none",
                 below="this device" if place == data.memory_bytes else "memory",
             )
@@ -144,7 +144,7 @@ def _thin(low: float, high: float, wanted: Sequence[int | None]) -> list[float]:
 
 def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
     """Return every variant in every format: users, costs and frontier status."""
-    size = partial(units.data_size, decimal=plan.decimal)
+    size = partial(numbers.data_size, decimal=plan.decimal)
     price = number(
         "price_per_month=plan.price_per_month", "price", numbers.money, below="per month"
     )
@@ -225,7 +225,7 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
     )
     states = {row.name: row.state_bytes for row in answer.rows if row.state_bytes}
     for name, held in states.items():
-        size = units.data_size(held, decimal=plan.decimal)
+        size = numbers.data_size(held, decimal=plan.decimal)
         yield f"{name}: {size} per user are a state that does not grow with the context."
     lossy = [*dict.fromkeys(row.cache.name for row in answer.rows if row.cache.is_lossy)]
     if lossy:
@@ -248,7 +248,7 @@ def engines_table(answer: ServingAnswer, *, decimal: bool) -> Table:
         number(
             "cache_bytes_per_user=user_bytes",
             "cache",
-            partial(units.data_size, decimal=decimal),
+            partial(numbers.data_size, decimal=decimal),
             below="per user",
         ),
         number("against_minimum=user_bytes", "more", against, below="than the minimum"),
@@ -269,7 +269,7 @@ def training_table(plan: Plan) -> Table:
     if regime is None or isinstance(answer, ServingAnswer):
         raise ValueError("expected a plan of training with its regime, got none")
     rows = answer.rows
-    size = partial(units.data_size, digits=4, decimal=plan.decimal)
+    size = partial(numbers.data_size, digits=4, decimal=plan.decimal)
     compact = partial(numbers.compact, digits=4)
 
     brief = "variant parameters state_bytes largest_batch macs_per_token change_percent"

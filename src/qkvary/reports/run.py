@@ -6,8 +6,7 @@ from typing import Any, cast
 from qkvary.reports.report import Prose, Report, Section, facts_section
 from qkvary.reports.tables import pick
 from qkvary.reports.terminal import sparkline
-from qkvary.text.numbers import MISSING, real, whole
-from qkvary.text.units import duration
+from qkvary.text.numbers import MISSING, duration, real, whole
 
 
 def run_report(

@@ -26,7 +26,7 @@ from qkvary.studies.results.summary import (
     Summary,
     metric_title,
 )
-from qkvary.text import names, numbers, units
+from qkvary.text import names, numbers
 
 _FLAGS: dict[str, tuple[str, Tone]] = {
     "yes": ("recomputes", ""),
@@ -121,7 +121,7 @@ def run_table(runs: Sequence[RunRow], notes: Sequence[str]) -> Table:
             for name, titles in metrics.items()
         ),
         number("steps_to_solve", "steps", numbers.whole, below="until solved"),
-        number("training_seconds", "training", units.duration),
+        number("training_seconds", "training", numbers.duration),
         _RUN_KEY,
         notes=notes,
     )

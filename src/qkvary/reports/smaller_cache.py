@@ -11,7 +11,7 @@ from qkvary.costs.network import network_costs
 from qkvary.reports.conversion import COST_COLUMNS
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Brief, Table, label, number, pick, tabulate, word
-from qkvary.text import numbers, units
+from qkvary.text import numbers
 
 MOST_LAYERS = 6
 """Maximum number of runs of equal layers that the terminal lists by default."""
@@ -22,7 +22,7 @@ def describe_stage(stage: Stage, first: Stage) -> str:
     if stage is first:
         return f"{stage.name}: loss {stage.loss:.4f} nats a token on the held-out text"
     seconds = stage.cpu_seconds
-    took = f", {units.duration(seconds, 2)} of CPU time" if seconds else ""
+    took = f", {numbers.duration(seconds, 2)} of CPU time" if seconds else ""
     return (
         f"{stage.name}: loss {stage.loss:.4f} ({stage.loss - first.loss:+.4f}), divergence "
         f"{stage.divergence:.4f}{took}"
@@ -53,7 +53,7 @@ def _lead(made: SmallerCache) -> str:
     if made.layers or found is None:
         last, first = made.stages[-1], made.stages[0]
         return f"{made.statement}; the loss is {last.loss - first.loss:+.4f} nats a token"
-    seconds = units.duration(made.seconds or 0.0, 2)
+    seconds = numbers.duration(made.seconds or 0.0, 2)
     return (
         f"{made.statement}; forecast: up to {found.divergence:+.4f} nats a token before the refit, "
         f"{seconds} of CPU time; nothing was converted"
@@ -74,7 +74,7 @@ def _stages(made: SmallerCache) -> Table:
         number(
             "cpu_seconds=stage.cpu_seconds",
             "CPU time",
-            lambda seconds: units.duration(seconds, 2) if seconds else "-",
+            lambda seconds: numbers.duration(seconds, 2) if seconds else "-",
         ),
         notes=["Nats a token; divergence is KL(as it is || stage)."],
     )
@@ -94,7 +94,7 @@ def _costs(made: SmallerCache) -> Table:
         number(
             "cache_bytes_per_token=bytes",
             "cache/token",
-            lambda size: units.data_size(round(size)),
+            lambda size: numbers.data_size(round(size)),
         ),
         *COST_COLUMNS,
     )

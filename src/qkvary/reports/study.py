@@ -45,7 +45,7 @@ from qkvary.studies.results.summary import (
     RunRow,
     Summary,
 )
-from qkvary.text import names, numbers, units
+from qkvary.text import names, numbers
 
 MOST_PANELS = 320
 """Maximum number of curve panels per page, each over steps and seconds; the CSV file has all."""
@@ -111,7 +111,7 @@ def _facts(summary: Summary, shared: str) -> Iterator[tuple[str, str]]:
         yield "all variants with", shared
     yield "tasks", numbers.whole(len({run.task for run in summary.runs}))
     yield "seeds", numbers.whole(len(summary.seeds))
-    yield "training time", units.duration(summary.training_seconds)
+    yield "training time", numbers.duration(summary.training_seconds)
     if summary.ended:
         yield "last run ended", moment(summary.ended)
 
@@ -358,7 +358,7 @@ def _published(summary: Summary) -> Section:
 
 def _provenance(summary: Summary) -> Section:
     seeds = names.listed([str(seed) for seed in summary.seeds])
-    training, total = map(units.duration, (summary.training_seconds, summary.total_seconds))
+    training, total = map(numbers.duration, (summary.training_seconds, summary.total_seconds))
     facts = {
         "records": f"sha256 {records_digest(summary.runs)[:16]}",
         "first run started": summary.started and moment(summary.started),

@@ -23,7 +23,7 @@ from qkvary.studies.results.summary import (
     VariantRow,
 )
 from qkvary.studies.results.verdicts import is_share
-from qkvary.text import numbers, units
+from qkvary.text import numbers
 from qkvary.text.names import clip, listed, short
 
 _ROW = 22.0
@@ -56,7 +56,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
     better = "higher is better" if frontier.higher_is_better else "lower is better"
     parts = [
         svg.y_axis(plot.up, left, right, numbers.tick),
-        svg.x_axis(plot.across, bottom, units.data_size if is_cache else numbers.tick, 5),
+        svg.x_axis(plot.across, bottom, numbers.data_size if is_cache else numbers.tick, 5),
         svg.text(10, 13, f"{metric_name(frontier)} ({better})", "axis-title"),
         svg.text(right, 324, AXIS_TITLES[frontier.axis], "axis-title end"),
         svg.path(corners, "frontier"),

@@ -32,7 +32,7 @@ from qkvary.studies.results.summary import (
     Summary,
     VariantRow,
 )
-from qkvary.text import names, numbers, units
+from qkvary.text import names, numbers
 
 _TONES: dict[str, Tone] = {"better": "better", "worse": "worse"}
 ARROWS = {"better": "▲", "worse": "▼"}
@@ -238,8 +238,8 @@ def frontier_table(frontier: Frontier, key: str, notes: Sequence[str] = ()) -> T
     left_out = names.listed([names.clip(name, 60) for name in frontier.left_out])
     missing = [f"Without a finished run or without this cost: {left_out}."] if left_out else []
     writers: dict[str, Callable[[float], str]] = {
-        "cache_bytes_per_token": units.data_size,
-        "training_seconds": units.duration,
+        "cache_bytes_per_token": numbers.data_size,
+        "training_seconds": numbers.duration,
     }
     write = writers.get(frontier.axis, numbers.whole)
 
@@ -359,7 +359,7 @@ def cost_table(tables: Sequence[ResultTable]) -> Table:
         number("macs_per_token=macs", "MACs", numbers.compact, below="per token"),
         number("macs_per_sequence=sequence", "MACs", numbers.compact, below="per sequence"),
         number("cache_bytes_per_token=cache", "cache", _cache, below="per token"),
-        number("training_seconds=seconds", "training", units.duration, below="per run, mean"),
+        number("training_seconds=seconds", "training", numbers.duration, below="per run, mean"),
         *([utilization] if measured else []),
         notes=(
             "MACs are multiply-accumulate operations of one forward pass; FLOPs are twice.",
@@ -376,4 +376,4 @@ def _group_mean(group: Sequence[ResultTable], variant: str, name: str) -> float 
 
 
 def _cache(value: float | None) -> str:
-    return "none" if value is None else units.data_size(value)
+    return "none" if value is None else numbers.data_size(value)

@@ -14,7 +14,7 @@ from qkvary.reports.run_tables import metric
 from qkvary.reports.study import drop_shared_terms, study_report
 from qkvary.reports.tables import Cell, label, number, plain, tabulate, word
 from qkvary.studies.results.summary import RunRow, Summary
-from qkvary.text import names, numbers, units
+from qkvary.text import names, numbers
 
 COMPARING = ("results", "frontiers", "solving", "published")
 """The sections of a study's report that make sense only for several variants."""
@@ -109,7 +109,7 @@ def _scores(summary: Summary) -> Section:
             for key, title, write in _SPEEDS
             if key in measured
         ),
-        number("training_seconds", "training", units.duration),
+        number("training_seconds", "training", numbers.duration),
         word("state"),
         main=True,
     )

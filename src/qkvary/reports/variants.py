@@ -21,7 +21,7 @@ from qkvary.costs.parameters import attention_parameters
 from qkvary.planning.quality import PublishedQuality, published_quality
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Brief, Cell, named, number, pick, plain, tabulate, word
-from qkvary.text import units
+from qkvary.text import numbers
 from qkvary.text.numbers import MISSING, whole
 
 _BRIEF = Brief(
@@ -219,7 +219,7 @@ def _cache(variant: Variant, costs: LayerCosts, of: int | None) -> Cell:
     cached = costs.cache_bytes_per_token
     if cached is None or of is None:
         return plain("no causal form")
-    held = f" of {units.data_size(costs.state_bytes)}" if costs.state_bytes else ""
+    held = f" of {numbers.data_size(costs.state_bytes)}" if costs.state_bytes else ""
     return Cell(raw=cached, text=_share(cached, of).text, below=(name_cached(variant) + held,))
 
 

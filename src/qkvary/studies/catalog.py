@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from qkvary.arch.own import import_file
+from qkvary.arch.canonical import import_file
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import describe_missing, is_installed
 from qkvary.storage.untrusted_files import StrPath, read_name

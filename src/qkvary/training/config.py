@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
-from qkvary.arch.canonical import ADDED_LATER, from_dict, identity_json, stored, stored_as, to_dict
+from qkvary.arch.canonical import (
+    ADDED_LATER,
+    code_of,
+    from_dict,
+    identity_json,
+    import_code,
+    own_classes,
+    stored,
+    stored_as,
+    to_dict,
+    version_of,
+)
 from qkvary.arch.networks import Network
-from qkvary.arch.own import code_of, import_code, own_classes, version_of
 from qkvary.arch.parts import check_choices, check_word
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant

@@ -17,19 +17,25 @@ from torch import nn
 
 from qkvary.nn.attention import anneal
 from qkvary.nn.blocks import Stack, compile_blocks
-from qkvary.storage.checkpoint_folders import CHECKPOINTS_NAME, DEFAULT_KEEP
 from qkvary.storage.durable import free_bytes
 from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import DivergedError, UsageError
-from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.manifest import FileEntry
+from qkvary.storage.manifest import (
+    CHECKPOINTS_NAME,
+    DEFAULT_KEEP,
+    JOURNAL_NAME,
+    FileEntry,
+    Journal,
+    SilentJournal,
+)
 from qkvary.tasks.contract import EvaluationContext, Generate, Split, Task
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ROUNDING_VERSION, ExecutionSettings, RunConfig
-from qkvary.training.distribution import Distribution, SingleProcess
-from qkvary.training.gradients import Gradients
-from qkvary.training.memory import (
+from qkvary.training.distribution import (
+    Distribution,
+    Gradients,
+    SingleProcess,
     out_of_memory,
     require_device,
     require_training_memory,

@@ -29,16 +29,16 @@ from qkvary.checkpoints.sharded_state import (
     shard_metadata,
 )
 from qkvary.checkpoints.training_state import TrainingState, state_sha256
-from qkvary.storage.checkpoint_folders import (
+from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.manifest import (
     FileContents,
+    FileEntry,
     checkpoint_directory,
     keep_newest,
     write_checked,
     write_manifest,
 )
-from qkvary.storage.errors import ResourceError, UsageError
-from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.manifest import FileEntry
 from qkvary.training.config import Precision
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.optimizers import optimizer_tensors, restore_optimizer

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.storage.errors import BusyError, DamagedError
-from qkvary.storage.journal import Journal, from_line, to_line
-from qkvary.storage.manifest import MANIFEST_NAME, describe
+from qkvary.storage.manifest import MANIFEST_NAME, Journal, describe, from_line, to_line
 from qkvary.studies.running.run_archive import (
     Extra,
     Unpacked,

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from qkvary.storage import durable
+from qkvary.storage.durable import OwnerLock
 from qkvary.storage.errors import BusyError, DamagedError, NewerFormatError, UnsafeError
-from qkvary.storage.journal import Journal
-from qkvary.storage.locks import OwnerLock
-from qkvary.storage.manifest import describe
+from qkvary.storage.manifest import Journal, describe
 from qkvary.studies import records
 from qkvary.studies.records import Record
 from qkvary.studies.running.store import Claim, Store

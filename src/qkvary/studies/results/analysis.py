@@ -8,8 +8,8 @@ their rows and contrasts), ``comparisons`` (differences), ``frontier``, ``learni
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
+from qkvary.arch.canonical import PACKAGE, not_counted
 from qkvary.arch.labels import parse_label
-from qkvary.arch.own import PACKAGE, not_counted
 from qkvary.costs.parameters import network_parameters
 from qkvary.studies.records import Record
 from qkvary.studies.results.answers import write_answers, write_caveats

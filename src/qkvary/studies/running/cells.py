@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkvary.arch.canonical import identity_dict
-from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.manifest import DEFAULT_KEEP
 from qkvary.studies.records import Record, make_record
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell

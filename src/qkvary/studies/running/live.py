@@ -16,7 +16,7 @@ from rich.text import Text
 from qkvary.studies.records import Record
 from qkvary.studies.study import Cell
 from qkvary.text.names import count
-from qkvary.text.units import duration
+from qkvary.text.numbers import duration
 
 FIRST_SECONDS, INTERVAL_SECONDS = 10.0, 20.0
 """Minimum number of seconds before the first page of partial results, and between two pages."""

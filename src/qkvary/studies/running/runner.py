@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from qkvary.storage.environment import stop_in_order
 from qkvary.storage.errors import UsageError
-from qkvary.storage.interruption import stop_in_order
 from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.contract import Executor, Task
 from qkvary.studies.running.executors.local import LocalExecutor

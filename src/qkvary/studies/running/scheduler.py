@@ -10,6 +10,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from qkvary.storage.environment import STOPPING
 from qkvary.storage.errors import (
     BusyError,
     DamagedError,
@@ -18,7 +19,6 @@ from qkvary.storage.errors import (
     ResourceError,
 )
 from qkvary.storage.file_systems import find_file_system
-from qkvary.storage.interruption import STOPPING
 from qkvary.studies.records import Record
 from qkvary.studies.running.cells import MAX_CRASHES, CellEnd, describe_crashes, record_failure
 from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd

@@ -25,21 +25,30 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkvary.data.checkpoint_names import NETWORK_NAME
-from qkvary.storage.checkpoint_folders import CHECKPOINTS_NAME, stored_steps
 from qkvary.storage.durable import (
+    Owner,
+    OwnerLock,
     atomic_write_file,
     clean_leftovers,
+    is_held,
     make_directory,
     quarantine,
+    read_owner,
     refuse_files,
     remove_dir,
     remove_file,
 )
 from qkvary.storage.errors import BusyError, DamagedError, UnsafeError
-from qkvary.storage.journal import JOURNAL_NAME, parse_journal
 from qkvary.storage.jsonvalues import encode
-from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
-from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
+from qkvary.storage.manifest import (
+    CHECKPOINTS_NAME,
+    JOURNAL_NAME,
+    MANIFEST_NAME,
+    describe,
+    parse_journal,
+    read_manifest,
+    stored_steps,
+)
 from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.studies.records import Record, from_json, to_json
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from qkvary.arch.own import import_code
+from qkvary.arch.canonical import import_code
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.studies.running.cells import CellEnd, CellOptions
 from qkvary.studies.running.run_archive import FinishedRun

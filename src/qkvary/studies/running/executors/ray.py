@@ -21,7 +21,7 @@ from qkvary.studies.running.executors.contract import (
 )
 from qkvary.studies.running.executors.needs import needed_resources
 from qkvary.studies.study import Cell
-from qkvary.text.units import data_size
+from qkvary.text.numbers import data_size
 
 _PREFIXES = ("QKVARY_", "OMP_", "MKL_")
 """Prefixes of the environment variables that this process passes on to tasks."""

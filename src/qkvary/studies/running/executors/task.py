@@ -13,8 +13,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from qkvary.storage.durable import AppendFile, make_directory, remove_dir
+from qkvary.storage.environment import stop_in_order
 from qkvary.storage.errors import QkvaryError, UsageError
-from qkvary.storage.interruption import stop_in_order
 from qkvary.studies.running.cells import RUNNER_GONE, TERMINATED, CellEnd, execute_cell
 from qkvary.studies.running.executors.contract import Task, TaskEnd
 from qkvary.studies.running.run_archive import FinishedRun, read_run
