@@ -286,10 +286,7 @@ def describe_effort(
     seconds: Sequence[float | None] = (),
     text_bytes: int | None = None,
 ) -> str:
-    """Return passes and time as a sentence, and shorter options if the text is read too often.
-
-    A text whose tokens are not counted has at most as many as its ``text_bytes``.
-    """
+    """Return passes, at least those of ``text_bytes``, and time; and shorter options if too many."""
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens or text_bytes)
@@ -395,9 +392,7 @@ def page_name(store: Store, study: Study) -> str:
     named = [one for one in list_trainings(store) if one.study.name == study.name]
     begun = [one for one in named if _has_begun(store, one)] or named
     own = next((one for one in named if _keys(study) <= _keys(one.study)), None)
-    if own is None or own is begun[0]:
-        return study.name
-    return own.notes[0]
+    return study.name if own is None or own is begun[0] else own.notes[0]
 
 
 def _read_note(path: Path) -> tuple[str, Training]:
@@ -416,11 +411,8 @@ def _join(first: Training, second: Training) -> Training | None:
     one, other = first.study, second.study
     if one.name != other.name:
         return None
-    study = replace(
-        one,
-        variants=tuple(dict.fromkeys((*one.labels, *other.labels))),
-        seeds=tuple(dict.fromkeys((*one.seeds, *other.seeds))),
-    )
+    variants = tuple(dict.fromkeys((*one.labels, *other.labels)))
+    study = replace(one, variants=variants, seeds=tuple(dict.fromkeys((*one.seeds, *other.seeds))))
     if not (_keys(one) | _keys(other)) <= _keys(study):
         return None
     return Training(
