@@ -211,8 +211,18 @@ class AttentionConfig:
         if self.head_dim is not None and self.head_dim < 1:
             raise ValueError(f"expected a positive head_dim or None, got {self.head_dim}")
         check_rates(self, "dropout")
-        self._check_kernel()
-        core = CORES[self.variant.core]
+        core, is_divided = CORES[self.variant.core], self.variant.diagonal != "none"
+        if self.kernel == "sdpa" and (is_divided or self.variant.soft_cap is not None):
+            raise ValueError(
+                f"expected kernel auto or explicit for "
+                f"{'diagonal normalisation' if is_divided else 'a soft cap'}, got sdpa, which does "
+                "not expose its scores"
+            )
+        if self.kernel == "sdpa" and core.name != "softmax":
+            raise ValueError(
+                f"expected kernel auto or explicit for the core {core.name}, got sdpa, "
+                "which always takes a softmax"
+            )
         if self.causal and not core.has_causal:
             raise ValueError(
                 f"expected a bidirectional layer for the core {core.name}, got a causal one: its "
@@ -237,23 +247,6 @@ class AttentionConfig:
             self.rank(source)
         if self.position.scaling is not None and self.rotated_channels:
             self.position.scaling.check(self.rotated_channels)
-
-    def _check_kernel(self) -> None:
-        """Refuse a kernel that hides what the variant changes."""
-        if self.kernel != "sdpa":
-            return
-        is_divided = self.variant.diagonal != "none"
-        if is_divided or self.variant.soft_cap is not None:
-            raise ValueError(
-                f"expected kernel auto or explicit for "
-                f"{'diagonal normalisation' if is_divided else 'a soft cap'}, got sdpa, which does "
-                "not expose its scores"
-            )
-        if self.variant.core != "softmax":
-            raise ValueError(
-                f"expected kernel auto or explicit for the core {self.variant.core}, got sdpa, "
-                "which always takes a softmax"
-            )
 
     @property
     def size_per_head(self) -> int:

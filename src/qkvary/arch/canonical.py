@@ -96,8 +96,6 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
         return config
     if isinstance(config, Variant):
         return format_label(config)
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return _encode_fields(config, is_identity=is_identity)
     # In a tuple or dictionary, all fields count for the identity.
     if isinstance(config, tuple | list):
         return [to_dict(item) for item in typing.cast("tuple[Any, ...]", config)]
@@ -105,10 +103,8 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
         return {
             str(key): to_dict(value) for key, value in typing.cast("dict[Any, Any]", config).items()
         }
-    return config
-
-
-def _encode_fields(config: Any, *, is_identity: bool) -> dict[str, Any]:
+    if isinstance(config, type) or not dataclasses.is_dataclass(config):
+        return config
     hints = field_hints(type(config))
     encoded: dict[str, Any] = {_KIND: stored_kind(type(config))}
     for field in dataclasses.fields(config):

@@ -80,16 +80,14 @@ class Variant(ScoreTerms):
         object.__setattr__(self, "temperature", float(self.temperature))
         if self.soft_cap is not None:
             object.__setattr__(self, "soft_cap", float(self.soft_cap))
-        self._check_query_form()
-        self._check_heads()
-        self._check_ranks()
+        self._check_projections()
         self._check_key_value()
-        self._check_decoupled()
         self._check_scores()
         self._check_core()
 
-    def _check_query_form(self) -> None:
-        query, form = self.sharing.query, self.query_form
+    def _check_projections(self) -> None:
+        """Refuse query forms, numbers of heads and ranks that the sharing has no place for."""
+        query, form, heads = self.sharing.query, self.query_form, self.num_kv_heads
         if form in ("residual", "residual-gelu") and query != "q":
             raise ValueError(
                 f"expected a query with its own projection for the {form} form, "
@@ -102,33 +100,26 @@ class Variant(ScoreTerms):
                 "choices: Q[map]=K-V, Q[map]=K=V, Q[map]=V/g"
             )
         # Otherwise the map of every head could be merged into that head's key projection.
-        free_key = self.sharing.readers("k") == ("key",) and self.num_kv_heads is None
+        free_key = self.sharing.readers("k") == ("key",) and heads is None
         if form == "map" and free_key and self.positions != "rotary":
             raise ValueError(
                 "expected a key that cannot absorb the map, got a key with its own projection and "
                 "heads, where q M k = q (k M'); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
             )
-
-    def _check_heads(self) -> None:
-        heads = self.num_kv_heads
-        if heads is None:
-            return
-        if heads < 1:
+        if heads is not None and heads < 1:
             raise ValueError(f"expected at least 1 KV head, got {heads}")
-        tied = self.sharing.query in (self.sharing.key, self.sharing.value)
-        if tied and self.sharing.query != IDENTITY and self.query_form != "map":
+        tied = query in (self.sharing.key, self.sharing.value) and query != IDENTITY
+        if heads is not None and tied and form != "map":
             raise ValueError(
                 f"expected a separate query with {heads} KV heads, got a query that reads the "
                 "same projection as a key or value with fewer heads; "
                 "choices: Q-K=V with heads shared (Q-GQA-g, Q-MQA), or a map (Q[map]=K-V/g)"
             )
-        if IDENTITY in self.sharing.cached:
+        if heads is not None and IDENTITY in self.sharing.cached:
             raise ValueError(
                 f"expected a learned key and value with {heads} KV heads, got one that reads the "
                 "layer input, which has as many heads as the query; choices: I-K-V, I-K=V"
             )
-
-    def _check_ranks(self) -> None:
         if self.k_rank and self.sharing.key == IDENTITY:
             raise ValueError(
                 "expected a learned key for a key rank, got a key that is the layer input"
@@ -169,21 +160,18 @@ class Variant(ScoreTerms):
                 "choices: decoupled-N, alibi, relative"
             )
 
-    def _check_decoupled(self) -> None:
-        if self.decoupled is None:
-            return
-        if self.decoupled < 2 or self.decoupled % 2:
+    def _check_scores(self) -> None:
+        """Refuse score terms with numbers out of range, and two of which one is enough."""
+        if self.decoupled is not None and (self.decoupled < 2 or self.decoupled % 2):
             raise ValueError(
                 "expected an even number of decoupled rotary channels of at least 2, got "
                 f"{self.decoupled}"
             )
-        if self.positions == "rotary":
+        if self.decoupled is not None and self.positions == "rotary":
             raise ValueError(
                 "expected keys that are rotated in one way, got rotary and decoupled; choices: "
                 f"rotary, decoupled-{self.decoupled}"
             )
-
-    def _check_scores(self) -> None:
         if self.own is not None and self.own not in OWN:
             hint = suggest(self.own, OWN) if OWN else "no file that registers any was imported"
             raise UnknownPartError(

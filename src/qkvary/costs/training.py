@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig
 from qkvary.arch.blocks import (
-    AttentionLayer,
+    CompressedAttention,
     Experts,
     FeedForward,
     LatentAttention,
@@ -180,17 +180,19 @@ def activation_numbers(layer: Layer, d_model: int) -> int:
     sublayers = 2 if layer.cross is None else 3
     # Every norm stores its input; a sublayer after a norm stores the norm's output.
     norms = len(layer.norms) or sublayers
-    numbers = (norms + min(norms, sublayers)) * d_model + _attention_numbers(layer.attention)
+    numbers = (norms + min(norms, sublayers)) * d_model
+    if isinstance(layer.attention, ProjectedAttention):
+        numbers += _projected_numbers(layer.attention)
+    else:
+        numbers += _published_numbers(layer.attention)
     if layer.cross is not None:
         config = layer.cross.config
         numbers += 2 * config.num_heads * config.size_per_head
     return numbers + sum(_feed_forward_numbers(part) for part in layer.feed_forward)
 
 
-def _attention_numbers(attention: AttentionLayer) -> int:
+def _published_numbers(attention: LatentAttention | RecurrentLayer | CompressedAttention) -> int:
     """Return the numbers per token that the softmax core and the output projection read."""
-    if isinstance(attention, ProjectedAttention):
-        return _projected_numbers(attention)
     if isinstance(attention, LatentAttention):
         read = 2 * attention.key_dim + attention.value_dim
         # The norms of the latents store their inputs, and the projections after them theirs.

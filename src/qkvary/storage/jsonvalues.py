@@ -28,17 +28,15 @@ def _tagged(value: object) -> object:
         name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         return {_TAG: name}
     if isinstance(value, Mapping):
-        items = cast("Mapping[object, object]", value).items()
-        return {_escaped(key): _tagged(item) for key, item in items}
+        tagged: dict[str, object] = {}
+        for key, item in cast("Mapping[object, object]", value).items():
+            if not isinstance(key, str):
+                raise TypeError(f"expected strings as JSON keys, got {key!r}")
+            tagged[f"${key}" if key.startswith("$") else key] = _tagged(item)
+        return tagged
     if isinstance(value, (list, tuple)):
         return [_tagged(item) for item in cast("Sequence[object]", value)]
     return value
-
-
-def _escaped(key: object) -> str:
-    if not isinstance(key, str):
-        raise TypeError(f"expected strings as JSON keys, got {key!r}")
-    return f"${key}" if key.startswith("$") else key
 
 
 def _untagged(pairs: list[tuple[str, object]]) -> object:

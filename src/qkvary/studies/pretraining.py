@@ -286,7 +286,7 @@ def describe_effort(
     seconds: Sequence[float | None] = (),
     text_bytes: int | None = None,
 ) -> str:
-    """Return passes, at least those of ``text_bytes``, and time; and shorter options if too many."""
+    """Return passes and time, and shorter options; uncounted text has at most ``text_bytes``."""
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens or text_bytes)

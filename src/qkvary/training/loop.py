@@ -329,7 +329,14 @@ class _Trainer:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = self.distribution.total_norm(gradients)
         self.last_norm = norm.item()
-        if self.allows(step, loss, self.last_norm):
+        values = {"loss": loss, "gradient_norm": self.last_norm}
+        try:
+            is_allowed = self.guards.allows(step, loss=loss, norm=self.last_norm)
+        except DivergedError:
+            self.state.train_loss = loss
+            self.log("diverged", **values)
+            raise
+        if is_allowed:
             limit = self.run.training.optimizer.gradient_clip
             if limit is not None and self.last_norm + 1e-6 > limit:
                 torch.nn.utils.clip_grads_with_norm_(self.parameters, limit, norm, foreach=True)
@@ -337,23 +344,13 @@ class _Trainer:
             self.optimizer.step()
             self.state.loss_sum += loss
             self.state.loss_count += 1
+        else:
+            self.log("skipped", **values)
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step = step + 1
         if self.run.training.temperature is not None:
             anneal(self.model, self.run.training.temperature_factor(self.state.step))
         return True
-
-    def allows(self, step: int, loss: float, norm: float) -> bool:
-        values = {"loss": loss, "gradient_norm": norm}
-        try:
-            allowed = self.guards.allows(step, loss=loss, norm=norm)
-        except DivergedError:
-            self.state.train_loss = loss
-            self.log("diverged", **values)
-            raise
-        if not allowed:
-            self.log("skipped", **values)
-        return allowed
 
     def log_loss(self) -> None:
         state = self.state
