@@ -241,13 +241,13 @@ def _expect(data: Any, kind: Any, where: str) -> Any:
 
 
 PACKAGE = __name__.partition(".")[0]
-PREFIX = f"{PACKAGE}_own_"
+OWN_PREFIX = f"{PACKAGE}_own_"
 """Prefix of the module names of imported files."""
 
 
 def import_file(path: Path) -> ModuleType:
     """Import a Python file, which may register classes; an error in it is raised unchanged."""
-    name = PREFIX + path.absolute().as_posix().encode().hex()
+    name = OWN_PREFIX + path.absolute().as_posix().encode().hex()
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ValueError(f"expected a Python file, got {path}")
@@ -268,7 +268,7 @@ def import_code(code: Iterable[str]) -> None:
     """Import modules by name, and files by path, that this process has not imported yet."""
     for one in code:
         if one.endswith(".py"):
-            if PREFIX + one.encode().hex() not in sys.modules:
+            if OWN_PREFIX + one.encode().hex() not in sys.modules:
                 import_file(Path(one))
         else:
             importlib.import_module(one)
@@ -286,8 +286,8 @@ def code_of(classes: Iterable[type[Any]]) -> tuple[str, ...]:
     found = dict[str, None]()
     for kind in classes:
         name = kind.__module__
-        is_file = name.startswith(PREFIX)
-        found[bytes.fromhex(name.removeprefix(PREFIX)).decode() if is_file else name] = None
+        is_file = name.startswith(OWN_PREFIX)
+        found[bytes.fromhex(name.removeprefix(OWN_PREFIX)).decode() if is_file else name] = None
     return tuple(found)
 
 

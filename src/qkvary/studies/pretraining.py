@@ -314,8 +314,8 @@ def describe_effort(
 # ---- stored trainings
 
 
-FOLDER = "trainings"
-FORMAT = DocumentFormat(name="a note of a training", version=1, key="format")
+NOTES = "trainings"
+NOTE = DocumentFormat(name="a note of a training", version=1, key="format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,17 +333,17 @@ def note_training(store: Store, study: Study, command: str) -> None:
     """Write a note of a training, unless it exists."""
     written = to_dict(study)
     digest = hashlib.sha256(encode(written).encode()).hexdigest()[:FOLDER_DIGITS]
-    path = store.path / FOLDER / f"{slug(study.name)}-{digest}.json"
+    path = store.path / NOTES / f"{slug(study.name)}-{digest}.json"
     if path.exists():
         return
     make_directory(path.parent)
-    atomic_write_file(path, FORMAT.write({"command": command, "noted": now(), "study": written}))
+    atomic_write_file(path, NOTE.write({"command": command, "noted": now(), "study": written}))
 
 
 def list_trainings(store: Store) -> tuple[Training, ...]:
     """Return all trainings of a store, the oldest first."""
     # Notes store whole seconds; within one second, modification times decide.
-    paths = sorted((store.path / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    paths = sorted((store.path / NOTES).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     found = [_read_note(path) for path in paths]
     trainings: list[Training] = []
     for _, training in sorted(found, key=lambda one: one[0]):
@@ -403,7 +403,7 @@ def _read_note(path: Path) -> tuple[str, Training]:
         training = Training(study=study, commands=(str(note["command"]),), notes=(path.stem,))
         return str(note["noted"]), training
 
-    return FORMAT.read(path.read_bytes(), path, build)
+    return NOTE.read(path.read_bytes(), path, build)
 
 
 def _join(first: Training, second: Training) -> Training | None:
