@@ -25,10 +25,10 @@ import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import save_model
-from qkvary.checkpoints.training_state import load_training_state
 from qkvary.data.prepared import open_prepared
 from qkvary.storage.errors import DamagedError, UnsafeError
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
+from tests.checkpoints.loaded_states import load_training_state
 from tests.checkpoints.test_models import CHARACTERS, make_model
 from tests.tasks.tiny_networks import tiny_set
 
@@ -266,6 +266,6 @@ def test_a_training_state_that_became_a_pickle_is_refused(kind: str, tmp_path: P
     manifest = Manifest(files=entries, about={"step": 3})
     (folder / MANIFEST_NAME).write_bytes(manifest.to_json())
     with watched() as events, pytest.raises(DamagedError, match="every checkpoint"):
-        load_training_state(folder.parent, accept=lambda _about: None, report=lambda _text: None)
+        load_training_state(folder.parent, lambda _text: None)
     assert not [event for event in events if event[0] in RUNNING]
     assert not canary.exists()

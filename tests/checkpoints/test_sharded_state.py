@@ -17,7 +17,7 @@ from qkvary.checkpoints.sharded_state import (
     row_counts,
     shard_metadata,
 )
-from qkvary.checkpoints.training_state import load_training_state, read_state
+from qkvary.checkpoints.training_state import read_state
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import (
     Manifest,
@@ -28,6 +28,7 @@ from qkvary.storage.manifest import (
     write_checked,
     write_manifest,
 )
+from tests.checkpoints.loaded_states import load_training_state
 from tests.storage.damage import DAMAGES, trials
 
 SHAPES = {"a": (11, 3), "b": (7,), "one": (1, 5), "wide": (2, 13)}
@@ -162,7 +163,7 @@ def test_the_newest_valid_state_is_loaded(tmp_path: Path) -> None:
     save(tmp_path, 5, 3)
     (step_folder(tmp_path, 5) / "optimizer-00002-of-00003.safetensors").unlink()
     reported: list[str] = []
-    state = load_training_state(tmp_path, accept=lambda _about: None, report=reported.append)
+    state = load_training_state(tmp_path, reported.append)
     assert state
     assert state.step == 3
     assert len(reported) == 1

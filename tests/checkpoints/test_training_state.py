@@ -10,7 +10,6 @@ import torch
 
 from qkvary.checkpoints.training_state import (
     TrainingState,
-    load_training_state,
     save_training_state,
     state_sha256,
 )
@@ -18,6 +17,7 @@ from qkvary.storage import manifest
 from qkvary.storage.durable import remove_dir
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import stored_steps
+from tests.checkpoints.loaded_states import load_training_state
 from tests.storage.damage import DAMAGES, trials
 
 
@@ -38,7 +38,7 @@ def digest(found: TrainingState) -> str:
 
 def load(folder: Path, reported: list[str] | None = None) -> TrainingState | None:
     said = [] if reported is None else reported
-    return load_training_state(folder, accept=lambda _about: None, report=said.append)
+    return load_training_state(folder, said.append)
 
 
 def test_a_digest_covers_every_name_type_shape_and_number() -> None:
@@ -77,9 +77,7 @@ def test_a_changed_number_applies_from_the_next_load(
 ) -> None:
     for step in range(1, 8):
         save_training_state(tmp_path, state(step), keep=before)
-    found = load_training_state(
-        tmp_path, accept=lambda _about: None, report=pytest.fail, keep=behind
-    )
+    found = load_training_state(tmp_path, pytest.fail, keep=behind)
     assert found
     assert found.step == 7
     left = min(before, behind)
@@ -97,8 +95,7 @@ def test_with_one_state_the_old_is_removed_after_the_new_is_written(
     def watched(path: Path) -> None:
         found = load_training_state(
             shutil.copytree(tmp_path / "states", tmp_path / f"copy-{len(removed)}"),
-            accept=lambda _about: None,
-            report=pytest.fail,
+            pytest.fail,
             keep=9,
         )
         assert found

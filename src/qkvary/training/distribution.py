@@ -19,16 +19,18 @@ from qkvary.arch.models import as_model
 from qkvary.checkpoints.sharded_state import Reader
 from qkvary.checkpoints.training_state import (
     TrainingState,
-    load_training_state,
+    read_state,
     save_training_state,
     state_sha256,
 )
 from qkvary.costs.memory import TOKEN_BYTES
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.training import LOGIT_BYTES, STATE_BYTES, activation_bytes
+from qkvary.storage.durable import clean_leftovers
 from qkvary.storage.environment import require_memory
-from qkvary.storage.errors import ResourceError, UsageError
-from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.errors import DamagedError, ResourceError, UsageError
+from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.manifest import find_newest, keep_up_to, stored_steps
 from qkvary.storage.posix import resource
 from qkvary.tasks.contract import ProcessGroup, Task
 from qkvary.training.config import Precision, RunConfig
@@ -90,20 +92,38 @@ class Distribution(ProcessGroup):
         report: Callable[[str], None],
         keep: int,
     ) -> Mapping[str, JsonValue] | None:
-        """Load the newest valid checkpoint, written by any number of processes; collective.
+        """Load the newest checkpoint that is valid in every process; collective.
 
-        Keeps this checkpoint and older ones, ``keep`` in total; returns its ``about``, if any.
+        ``accept`` gets what is not a tensor and rejects it with ``DamagedError``; ``report`` gets a
+        sentence for each damaged checkpoint. Keeps the loaded one and older ones, ``keep`` in
+        total; returns its ``about``, or None if no checkpoint exists.
         """
-        stored = load_training_state(
-            directory,
-            accept=accept,
-            report=report if self.rank == 0 else lambda _: None,
-            keep=keep,
-            reader=self.reader(model, optimizer),
-            run_on_all=self.run_on_all,
-        )
+        reader = self.reader(model, optimizer)
+
+        def list_steps() -> JsonValue:
+            clean_leftovers(directory)
+            return stored_steps(directory)
+
+        def read(step: int) -> TrainingState:
+            found: list[TrainingState] = []
+
+            def work() -> JsonValue:
+                found.append(read_state(directory, step, accept=accept, reader=reader))
+                return encode(found[0].about)
+
+            if len(set(self.run_on_all(work))) > 1:
+                raise DamagedError(
+                    f"the processes read different checkpoints of step {step} in {directory}: "
+                    "it must be on a disk that all processes share"
+                )
+            return found[0]
+
+        steps = self.run_on_first(list_steps)
+        warn = report if self.rank == 0 else lambda _: None
+        stored = find_newest(directory, steps, read=read, report=warn)
         if stored is None:
             return None
+        self.run_on_first(lambda: keep_up_to(directory, stored.step, keep))
         self.restore(stored, model, optimizer)
         return stored.about
 
