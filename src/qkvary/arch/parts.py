@@ -154,9 +154,11 @@ def given_sizes(
             f"expected {article} {kind.__name__}, or {', '.join(required)} by name, got {config!r}"
         )
     given = {name: value for name, value in sizes.items() if value is not None}
-    if config is not None and given:
-        raise ValueError(f"expected a configuration or sizes, got both: {', '.join(given)}")
+    if config is not None:
+        if given:
+            raise ValueError(f"expected a configuration or sizes, got both: {', '.join(given)}")
+        return given
     missing = [name for name in required if name not in given]
-    if config is None and missing:
+    if missing:
         raise ValueError(f"expected {', '.join(required)}, got no {', '.join(missing)}")
     return given

@@ -132,17 +132,17 @@ class Variant(ScoreTerms):
 
     def _check_key_value(self) -> None:
         """Refuse options that have no meaning for a shared key and value."""
-        sharing, given = self.sharing, self.sharing.format_tuple({})
+        sharing = self.sharing
         is_shared = sharing.key == sharing.value != IDENTITY
         if self.kv_norm and not is_shared:
             raise ValueError(
                 "expected a learned tensor that key and value share for kv-norm, which normalises "
-                f"it, got {given}; choices: Q-K=V, I-K=V, Q=K=V"
+                f"it, got {sharing.format_tuple({})}; choices: Q-K=V, I-K=V, Q=K=V"
             )
         if self.head_norm != "none" and (sharing.key == sharing.value or self.latent is not None):
             raise ValueError(
-                f"expected a key that the value does not read for {self.head_norm}, got {given}; "
-                "choices: kv-norm, which normalises both"
+                f"expected a key that the value does not read for {self.head_norm}, got "
+                f"{sharing.format_tuple({})}; choices: kv-norm, which normalises both"
             )
         if self.latent is None:
             return
@@ -211,8 +211,11 @@ class Variant(ScoreTerms):
         """Refuse the terms that have no meaning with the core."""
         core = CORES[self.core]
         some = dict.fromkeys(name for entry in CORES.values() for name in entry.fields)
-        given = [name for name in some if getattr(self, name) != DEFAULTS[name]]
-        meaningless = [name for name in given if name not in core.fields]
+        meaningless = [
+            name
+            for name in some
+            if name not in core.fields and getattr(self, name) != DEFAULTS[name]
+        ]
         if meaningless:
             raise ValueError(
                 f"expected no {listed(meaningless, 'or')} with the core {core.name}, where "

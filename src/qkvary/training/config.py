@@ -313,13 +313,14 @@ class RunConfig:
         check_choices(self)
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be in [0, 2**63), got {self.seed}")
-        cores = {layer.variant.core for layer in self.network.layers}
-        rigid = [core for core in sorted(cores) if "temperature" not in CORES[core].fields]
-        if self.training.temperature is not None and rigid:
-            raise ValueError(
-                "expected variants with a temperature in a run that anneals it, got the core "
-                f"{rigid[0]}"
-            )
+        if self.training.temperature is None:
+            return
+        for core in sorted({layer.variant.core for layer in self.network.layers}):
+            if "temperature" not in CORES[core].fields:
+                raise ValueError(
+                    "expected variants with a temperature in a run that anneals it, got the core "
+                    f"{core}"
+                )
 
     @property
     def code(self) -> tuple[str, ...]:

@@ -118,9 +118,12 @@ class Distribution(ProcessGroup):
                 )
             return found[0]
 
-        steps = self.run_on_first(list_steps)
-        warn = report if self.rank == 0 else lambda _: None
-        stored = find_newest(directory, steps, read=read, report=warn)
+        stored = find_newest(
+            directory,
+            self.run_on_first(list_steps),
+            read=read,
+            report=report if self.rank == 0 else lambda _: None,
+        )
         if stored is None:
             return None
         self.run_on_first(lambda: keep_up_to(directory, stored.step, keep))
