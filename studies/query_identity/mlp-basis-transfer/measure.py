@@ -32,7 +32,7 @@ from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import machine
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.training.config import ScheduleConfig
-from qkvary.training.gradients import step_seed
+from qkvary.training.distribution import step_seed
 from qkvary.training.optimizers import learning_rate
 
 CHUNK = 8_192
