@@ -122,9 +122,7 @@ def find_newest(
     """Return the newest valid checkpoint, or None if there are none; ``steps`` are newest first.
 
     ``read`` raises ``DamagedError`` for a damaged checkpoint; ``report`` gets a message for each.
-
-    Raises:
-        NoValidCheckpointError: if all of them are damaged.
+    If all are damaged, this is a ``NoValidCheckpointError``.
     """
     problems: list[str] = []
     for step in steps:

@@ -52,10 +52,9 @@ class OwnerLock:
     """An exclusive lock, held from construction until ``release`` or the end of the process."""
 
     def __init__(self, path: Path, *, progress: Callable[[], str] = lambda: "") -> None:
-        """Acquire the lock; ``progress`` returns that of the work, such as its newest checkpoint.
+        """Acquire the lock, or raise a ``BusyError`` that names the process that holds it.
 
-        Raises:
-            BusyError: if another process holds it; the message names the owner.
+        ``progress`` returns that of the work, such as its newest checkpoint.
         """
         self.path = path
         self.deaths = 0

@@ -156,13 +156,10 @@ class Store:
     def claim(
         self, key: str, config: Mapping[str, Any], *, again: int | None = None
     ) -> "Claim | None":
-        """Claim an open run for this process; return None if it is done.
+        """Claim an open run for this process, or raise ``BusyError``; return None if it is done.
 
         A damaged run is reopened: its files are quarantined, and the claim has a warning. A run
         whose record has the version ``again`` is made again.
-
-        Raises:
-            BusyError: if another process owns the run; the message names it.
         """
         directory = self.directory(key)
         make_directory(directory)
