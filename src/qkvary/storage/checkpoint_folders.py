@@ -122,7 +122,9 @@ def find_newest(
     """Return the newest valid checkpoint, or None if there are none; ``steps`` are newest first.
 
     ``read`` raises ``DamagedError`` for a damaged checkpoint; ``report`` gets a message for each.
-    If all are damaged, this is a ``NoValidCheckpointError``.
+
+    Raises:
+        NoValidCheckpointError: if all of them are damaged.
     """
     problems: list[str] = []
     for step in steps:

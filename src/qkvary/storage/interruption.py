@@ -35,9 +35,15 @@ def stop_in_order(
 ) -> Generator[list[int]]:
     """Call a function at the first of these signals inside the block; the second ends the process.
 
-    ``stop`` may interrupt a print, so it must not print; see :func:`announce_stop`. ``end`` is
-    called before the process ends; an error that it raises is raised. The list that is yielded
-    gets the first signal. Outside the main thread the signals are not changed.
+    Only the main thread can do so; in other threads the signals are not changed.
+
+    Args:
+        stop: Called with the first signal. It may interrupt a print, so it must not print; see
+            :func:`announce_stop`.
+        end: Called with the second before the process ends; an error that it raises is raised.
+
+    Yields:
+        A list, which gets the first signal.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -52,9 +52,10 @@ class OwnerLock:
     """An exclusive lock, held from construction until ``release`` or the end of the process."""
 
     def __init__(self, path: Path, *, progress: Callable[[], str] = lambda: "") -> None:
-        """Acquire the lock, or raise a ``BusyError`` that names the process that holds it.
+        """Acquire the lock; ``progress`` returns that of the work, such as its newest checkpoint.
 
-        ``progress`` returns that of the work, such as its newest checkpoint.
+        Raises:
+            BusyError: if another process holds it; the message names the owner.
         """
         self.path = path
         self.deaths = 0

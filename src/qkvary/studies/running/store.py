@@ -303,8 +303,8 @@ class Claim:
 
     def finish(self, result: RunResult) -> None:
         """Write the record and release the run; after an error of the disk it stays open."""
-        directory = self.directory
-        files = {CONFIG_NAME: config_bytes(self.config), RECORD_NAME: to_json(result.record)}
+        directory, record = self.directory, result.record
+        files = {CONFIG_NAME: config_bytes(self.config), RECORD_NAME: to_json(record)}
         if (directory / JOURNAL_NAME).exists():
             files[JOURNAL_NAME] = (directory / JOURNAL_NAME).read_bytes()
         extras = ((ATTENTION_NAME, result.attention), (SAMPLES_NAME, result.samples))
@@ -314,7 +314,7 @@ class Claim:
                 atomic_write_file(directory / name, data)
         atomic_write_file(directory / MANIFEST_NAME, describe(files).to_json())
         atomic_write_file(directory / RECORD_NAME, files[RECORD_NAME])
-        if result.record.status != "diverged":
+        if record.status != "diverged":
             clean_up(directory)
         self.release()
 
