@@ -16,12 +16,7 @@ from qkvary.data.files import load_published
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import (
-    MAX_SIDE_FILE_BYTES,
-    parse_json,
-    read_file,
-    short_reason,
-)
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read_file, short_reason
 
 NAMES = ("gpt2", "bytes", "characters")
 LONGEST_NAME = 80

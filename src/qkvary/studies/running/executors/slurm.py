@@ -13,12 +13,7 @@ from typing import Any, Literal
 
 from qkvary.storage.durable import make_directory, remove_dir
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running.executors.contract import (
-    ClusterOptions,
-    Resources,
-    Task,
-    TaskEnd,
-)
+from qkvary.studies.running.executors.contract import ClusterOptions, Resources, Task, TaskEnd
 from qkvary.studies.running.executors.polling import PollingExecutor
 
 FOLDER = "slurm"
