@@ -82,7 +82,8 @@ the calibration (1.4 million tokens), attention alone, 4,096 tokens a step.
 - On stories, which no text of the distillation has, the same latent costs {half_stories[0]:+.3f}
   without training and {half_stories[1]:+.3f} after a million tokens.
 - Healing a latent of 50 % with a million tokens took {seconds:.0f} s on an {device} that did other
-  work too, and {gib:.1f} GiB of its memory.
+  work too, and {gib:.1f} GiB of its memory. A latent of 25 % took {core:.1f} hours of one core
+  of an {cpu} (bf16).
 {questions}
 ## What they write
 
@@ -456,7 +457,9 @@ def make_page(
         [by_name[name], by_name[f"{name}, healed {DRAWN}"]]
         for name in (f"latent {share}{USUAL}" for share in ("50%", "67%"))
     )
-    healed = records[half[1].name]
+    healed, on_a_core = (
+        records[f"latent {share}{USUAL}, healed {DRAWN}"] for share in ("50%", "25%")
+    )
     tuned = {(tokens, rate): loss - base["loss"] for tokens, rate, loss, _ in tuning["losses"]}
     return {
         "README.md": PAGE.format(
@@ -477,6 +480,8 @@ def make_page(
             seconds=healed["seconds"],
             device=healed["device"],
             gib=healed["peak_bytes"] / 2**30,
+            core=on_a_core["healing_cpu_seconds"] / 3600,
+            cpu=on_a_core["versions"]["cpu"],
             commit=healed["versions"]["commit"],
             picture=PICTURE,
             table=_write_table(make_table(_shorten(rows, USUAL), "novels")),

@@ -17,7 +17,7 @@ from qkvary.arch.sharing import share
 from qkvary.checkpoints.models import build_model
 from qkvary.conversions.attention_bases import LayerDraft
 from qkvary.conversions.bases import attention_draft
-from qkvary.conversions.draft import block_prefix, choose_layer, make_draft, replace_layers
+from qkvary.conversions.draft import block_prefix, make_draft, replace_layers
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.role_maps import RoleMaps, make_role_maps
 from qkvary.storage.errors import UsageError
@@ -42,7 +42,7 @@ def tie_layer(
             has no bias to take the constant.
     """
     draft = make_draft(network)
-    index = choose_layer(draft, layer)
+    index = layer - 1
     _check(network, index)
     old = attention_draft(draft, index)
     maps = make_role_maps([*network.stack.blocks][index].attention)
