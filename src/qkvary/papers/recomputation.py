@@ -112,7 +112,7 @@ def recompute_figure(table: PublishedTable, figure: PublishedFigure) -> Recomput
 
 
 def published_tables(*names: str) -> tuple[PublishedTable, ...]:
-    """Return published tables for a study; each figure states whether it is equal."""
+    """Return published tables for a study; each figure states whether a recomputation equals it."""
     return tuple(
         replace(load_published(name), figures=tuple(map(_checked, recompute(name))))
         for name in names
