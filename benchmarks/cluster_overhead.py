@@ -14,11 +14,10 @@ from pathlib import Path
 from qkvary.papers.ours.studies.quickstart import STUDY
 from qkvary.storage.environment import now
 from qkvary.studies.records import make_record
-from qkvary.studies.running.cells import RunResult
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
-from qkvary.studies.running.store import Store
+from qkvary.studies.running.store import RunResult, Store
 from qkvary.studies.study import Cell, Study
 from timing.interleaved import Timing, print_case, read_quick
 

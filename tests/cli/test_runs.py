@@ -11,7 +11,7 @@ import pytest
 from qkvary.storage.durable import OwnerLock
 from qkvary.storage.manifest import MANIFEST_NAME, Journal, describe, read_manifest
 from qkvary.studies.running.runner import RunSummary
-from qkvary.studies.running.store import JOURNAL_NAME, LOCK_NAME, RECORD_NAME, Store
+from qkvary.studies.running.store import JOURNAL_NAME, LOCK_NAME, RECORD_NAME, RunResult, Store
 from qkvary.studies.study import Cell, Study
 from qkvary.tasks.config import TranslationTaskConfig
 from tests.conftest import Typed
@@ -28,7 +28,7 @@ def fill(store: Store, cell: Cell, outcome: float | str, **more: Any) -> None:
         journal.append({"event": "train", "step": step, "loss": 1.0 / step, "seconds": 0.1 * step})
     journal.append({"event": "validation", "step": 50, "accuracy": 0.75, "seconds": 5.0})
     journal.close()
-    claim.finish(make_record(cell, outcome, **more))
+    claim.finish(RunResult(record=make_record(cell, outcome, **more)))
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ MODULES = (
     "qkvary.inference.evaluation.local_tasks",
     "qkvary.inference.evaluation.reading",
     "qkvary.inference.evaluation.task_scores",
-    "qkvary.inference.prompts",
     "qkvary.inference.requests",
     "qkvary.inference.streaming",
     "qkvary.tasks.config",

@@ -5,7 +5,7 @@ import json
 import lzma
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ def _make_runs(folder: Path) -> Path:
     claim = store.claim(cell.run_key, cell.run.identity())
     assert claim is not None
     made = finished(cell, "0123456789abcdef" * 4)
-    claim.finish(made.record, attention=made.attention, samples=b"samples")
+    claim.finish(replace(made, samples=b"samples"))
     run_archive.pack_runs(store, [cell.run_key], folder / "runs.jsonl.xz", shown=[cell.run_key])
     return folder / "runs.jsonl.xz"
 

@@ -24,7 +24,7 @@ from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import Journal
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import LearningCurve
-from qkvary.studies.running.store import JOURNAL_NAME, Store
+from qkvary.studies.running.store import JOURNAL_NAME, RunResult, Store
 from tests.conftest import Typed
 from tests.studies.made_up import make_record
 
@@ -120,7 +120,7 @@ def test_runs_of_a_folder_come_before_tables(tmp_path: Path) -> None:
     journal = Journal(claim.directory / JOURNAL_NAME)
     journal.append({"event": "validation", "step": 49, "loss": 2.75, "seconds": 5.0})
     journal.close()
-    claim.finish(make_record(cell, 0.5))
+    claim.finish(RunResult(record=make_record(cell, 0.5)))
     write_tables(tmp_path, [curve("QKV", (9.0,), setting=cell.setting)], "numbers-quick")
     found = read_records("numbers-quick", store, tmp_path)
     (own,) = (one for one in found.curves if one.quantity == "validation loss")

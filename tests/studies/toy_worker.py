@@ -22,7 +22,8 @@ from qkvary.storage.environment import now
 from qkvary.storage.errors import ResourceError
 from qkvary.storage.manifest import FileEntry, Journal
 from qkvary.studies.records import make_record
-from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions, RunResult
+from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions
+from qkvary.studies.running.store import RunResult
 from qkvary.studies.study import Cell
 from qkvary.tasks.example_files import maps_to_bytes
 from qkvary.tasks.examples import AttentionExample

@@ -87,19 +87,7 @@ def analyze_windows(
     expected: int = 1,
     on_progress: Progress = lambda _done, _total: None,
 ) -> NetworkAnalysis:
-    """Analyze the attention layers of a network on windows of tokens.
-
-    Args:
-        network: The network, in evaluation mode.
-        windows: Tokens, [tokens] each.
-        context: The maximum tokens of a window.
-        seed: The seed of all samples.
-        expected: The number of windows, if it is known.
-        on_progress: Called after each step of a layer.
-
-    Raises:
-        UsageError: if there are too few tokens, or some that the network does not have.
-    """
+    """Analyze the attention layers of a network in evaluation mode on windows, [tokens] each."""
     layers: list[LayerStatistics] = []
     depth, done = network.config.num_layers, 0
     # Windows are read one by one, their statistics are added up, and the figures are computed at
@@ -161,9 +149,6 @@ def read_windows(
 
     A document begins with the tokenizer's beginning, or else ends with its separator. Windows of a
     single token are left out, and only the part of a text that is read is encoded.
-
-    Raises:
-        UsageError: if a document cannot be encoded.
     """
     left = tokens
     for document in documents:

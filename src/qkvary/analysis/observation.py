@@ -82,11 +82,7 @@ def read_window(
 
 
 def check_layers(network: LanguageModel) -> None:
-    """Refuse layers whose scores are not functions of products of query and key.
-
-    Raises:
-        ValueError: for such a layer.
-    """
+    """Refuse layers whose scores are not functions of products of query and key."""
     for number, layer in enumerate(network.config.layers, start=1):
         variant = layer.variant
         if variant.core_name != "softmax":

@@ -18,7 +18,6 @@ from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout, DecodeKernel
 from qkvary.costs.formats import parse_storage
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.inference.prompts import choose_sampling, make_requests
 from qkvary.inference.requests import (
     Completion,
     Event,
@@ -26,6 +25,7 @@ from qkvary.inference.requests import (
     Sampling,
     collect,
     group_requests,
+    make_requests,
 )
 from qkvary.inference.streaming import REPLACEMENT, count_replaced
 from qkvary.reports.generation import generation_report
@@ -94,9 +94,10 @@ class Choosing:
     """With --beams: exponent of the length that a beam's log-probability is divided by."""
 
     def sampling(self) -> Sampling:
-        """Return the sampling settings."""
-        return choose_sampling(
-            self.temperature,
+        """Return the settings of sampling; a filter alone implies a temperature of 1."""
+        default = 0.0 if self.top_k is self.top_p is self.min_p is None else 1.0
+        return Sampling(
+            temperature=default if self.temperature is None else self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,

@@ -12,14 +12,7 @@ from typing import Any, get_args
 
 from qkvary.arch.sharing import IDENTITY, SHARINGS, Sharing, Source, share
 from qkvary.arch.terms import DEFAULTS, OPTIONS
-from qkvary.arch.variants import (
-    AnyVariant,
-    LayerVariants,
-    QueryForm,
-    Rank,
-    Variant,
-    join_layers,
-)
+from qkvary.arch.variants import AnyVariant, LayerVariants, QueryForm, Rank, Variant, join_layers
 
 _ALIASES = {
     "MHA": "QKV",

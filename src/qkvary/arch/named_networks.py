@@ -60,12 +60,8 @@ def gpt_124m(
 ) -> LanguageModelConfig:
     """Return the 124M GPT of "[Key,Value] is probably all you need": nanoGPT without biases.
 
-    Args:
-        variant: Its attention; ``I-K-V`` is the paper's identity query.
-        d_model: 768, or 744 for the paper's narrower baseline (12 heads of 62 channels).
-        d_ff: Width of the feed-forward networks; ``None`` means four times ``d_model``.
-        scale: The factor of the scores of an identity query: 1/2 as published, or derived.
-        tied_head: Whether the output head is the embedding, as in all that is published.
+    ``I-K-V`` is its identity query, whose scores have the factor 1/2 as published, or the derived
+    one. The paper's narrower baseline has 744 channels (12 heads of 62).
 
     Source: its section 5.1 and Table 2, and its public configurations.
     """

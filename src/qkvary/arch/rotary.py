@@ -100,12 +100,9 @@ class RotaryScaling:
             )
 
     def divisors(self, channels: int, base: float, tokens: int) -> tuple[float, ...]:
-        """Return the divisor of the frequency of each pair of channels.
+        """Return the divisors of the frequencies ``base^(-2k/channels)`` of the pairs of channels.
 
-        Args:
-            channels: Rotated channels of a head.
-            base: Pair k rotates by ``base^(-2k/channels)`` per position without scaling.
-            tokens: The length of the text, which counts where the scaling depends on it.
+        ``tokens`` is the length of the text, which counts where the scaling depends on it.
         """
         counted = max(tokens, self.original_tokens) if self.depends_on_length else 0
         if self.form == "longrope":

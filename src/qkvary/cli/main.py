@@ -137,11 +137,7 @@ def print_help() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.
-
-    Args:
-        arguments: The words after ``qkvary``; ``None`` for those of this process.
-    """
+    """Run one command, by default that of this process, and return its exit code."""
     for name in ("stdout", "stderr"):
         # Streams that the caller closed are replaced, so that printing does not fail.
         if getattr(sys, name) is None:

@@ -30,14 +30,9 @@ class Rewrite(Protocol):
     """The theorem or proposition that the rewrite applies."""
 
     def rewrite(self, draft: "Draft", options: "RewriteOptions", /) -> "Rewritten":
-        """Return the new network.
+        """Return the new network, or refuse it if a condition does not hold.
 
-        Args:
-            draft: The network, in float64; it may be changed in place.
-            options: The options of the user.
-
-        Raises:
-            UsageError: if a condition does not hold.
+        The draft is in float64, and may be changed in place.
         """
         ...
 
@@ -49,11 +44,7 @@ class Method(Protocol):
     """The new form, as a clause of a sentence."""
 
     def choose(self, layer: "AttentionConfig", numbers: int, /) -> "AttentionConfig":
-        """Return the form of the layer with at most this many values per token in its cache.
-
-        Raises:
-            UsageError: if there is no such form; the message lists the choices.
-        """
+        """Return the form of the layer with at most this many values per token in its cache."""
         ...
 
     def convert(self, maps: "LayerMaps", config: "AttentionConfig", /) -> "Converted":

@@ -103,11 +103,8 @@ def _make_opener() -> urllib.request.OpenerDirector:
 def fetch(url: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
     """Download a small file; ``timeout`` is for the whole download.
 
-    Raises:
-        FileNotFoundError: if the file does not exist.
-        PermissionError: if it is not public.
-        ValueError: if it is too large.
-        DownloadError: for any other failure.
+    A missing file is a ``FileNotFoundError``, one that is not public a ``PermissionError``, one
+    that is too large a ``ValueError``, and any other failure a ``DownloadError``.
     """
     end = monotonic() + timeout
     try:

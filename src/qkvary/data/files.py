@@ -6,13 +6,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkvary.data.downloads import (
-    TIMEOUT_SECONDS,
-    DownloadError,
-    fetch,
-    is_offline,
-    keep_in_cache,
-)
+from qkvary.data.downloads import TIMEOUT_SECONDS, DownloadError, fetch, is_offline, keep_in_cache
 from qkvary.storage.environment import cache_directory, data_root
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file

@@ -36,15 +36,7 @@ class ImageFeatures(NamedTuple):
 
 
 def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[Any]:
-    """Return images sorted by class, in their order within a class.
-
-    Args:
-        images: Pixels or features, ``[count, ...]``.
-        labels: ``[count]``.
-
-    Returns:
-        ``[classes, images of a class, ...]``.
-    """
+    """Return images ``[count, ...]`` by class, in order: ``[classes, images of a class, ...]``."""
     sizes = np.bincount(labels)
     if len(set(sizes)) != 1:
         raise ValueError(
@@ -90,9 +82,8 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
 def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
     """Return the images that a set describes, ``train`` and ``test``, in its order.
 
-    Returns:
-        ``[classes, images of a class, channels, rows, columns]``; None if the set describes none or
-        they are not on this machine.
+    They are ``[classes, images of a class, channels, rows, columns]``; None if the set describes
+    none or they are not on this machine.
     """
     about = FEATURE_SETS[name]
     loaded = None if about.images is None else find_images(about.images)

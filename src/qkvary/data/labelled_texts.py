@@ -53,12 +53,10 @@ class LabelledTexts:
 
 @functools.lru_cache(maxsize=2)
 def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = None) -> LabelledTexts:
-    """Return texts and their labels, read once per process.
+    """Return texts and their labels, all if ``labels`` is None, read once per process.
 
-    Args:
-        data: A folder with a folder of ``.txt`` files for each label; or ``english-novels``, whose
-            labels are the authors of at least three novels.
-        labels: The labels to keep; None for all.
+    ``data`` is a folder with a folder of ``.txt`` files for each label, or ``english-novels``,
+    whose labels are the authors of at least three novels.
     """
     if not data:
         raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got ''")
@@ -104,11 +102,7 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
 def split_texts(
     texts: Sequence[LabelledText],
 ) -> dict[DataSplit, tuple[LabelledText, ...]]:
-    """Split the texts of a label by checksum: the smallest are test, the next validation.
-
-    Args:
-        texts: At least three.
-    """
+    """Split at least three texts by checksum: the smallest are test, the next validation."""
     ordered = sorted(texts, key=lambda text: text.sha256)
     count = max(1, round(HELD_OUT_SHARE * len(ordered)))
     return {

@@ -18,12 +18,7 @@ from qkvary.data.checkpoint_names import find_packaged
 from qkvary.data.downloads import HUB, fetch, is_offline, keep_in_cache
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.jsonvalues import decode
-from qkvary.storage.untrusted_files import (
-    StrPath,
-    check_regular_file,
-    read_name,
-    read_start,
-)
+from qkvary.storage.untrusted_files import StrPath, check_regular_file, read_name, read_start
 from qkvary.text.names import short
 
 CONFIG_NAME = "config.json"

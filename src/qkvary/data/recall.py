@@ -134,9 +134,8 @@ def _count_others(
 ) -> Iterator[NDArray[np.float64]]:
     """Yield for each event the distribution of how many of the others happened.
 
-    Args:
-        rang: The probability of each event, ``[events, times]``.
-        number: The distribution of the number of earlier events, ``[numbers, times]``.
+    ``rang`` is each event's probability, ``[events, times]``; ``number`` the distribution of the
+    number of earlier events, ``[numbers, times]``.
     """
     if len(rang) == 1:
         yield number

@@ -16,12 +16,7 @@ from qkvary.data.files import load_published
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import (
-    MAX_SIDE_FILE_BYTES,
-    parse_json,
-    read_file,
-    short_reason,
-)
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read_file, short_reason
 
 NAMES = ("gpt2", "bytes", "characters")
 LONGEST_NAME = 80
@@ -38,14 +33,11 @@ _NUMBERS = ("vocab.json", "encoder.json")
 def load_tokenizer(
     reference: str, *, documents: Iterable[Document] = (), separator: str = ""
 ) -> Tokenizer:
-    """Load a tokenizer by name.
+    """Load a tokenizer: one of ``NAMES``, ``gpt2-4096`` (this many of its tokens), or files.
 
-    Args:
-        reference: One of ``NAMES``, ``gpt2-4096`` (this many of GPT-2's tokens), a
-            ``tokenizer.json`` or a folder with one, or a folder with a list of merges and its
-            indices.
-        documents: The documents that define the alphabet of ``characters``.
-        separator: The token after every document, if a file does not name it.
+    The files are a ``tokenizer.json`` or a folder with one, or with a list of merges and its
+    indices; ``separator`` is the token after every document, if they do not name it. ``documents``
+    define the alphabet of ``characters``.
     """
     shortened = _SHORTENED.fullmatch(reference)
     if separator and (shortened or reference in NAMES):

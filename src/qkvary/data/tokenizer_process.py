@@ -11,14 +11,7 @@ LARGEST_TOKEN = 2**24
 
 
 def load(content: str) -> Callable[[Any], Any]:
-    """Return the function that answers requests: a text is encoded, a list of tokens decoded.
-
-    Args:
-        content: The text of a ``tokenizer.json``.
-
-    Raises:
-        ValueError: if the numbers of tokens are implausible.
-    """
+    """Return what answers requests to a ``tokenizer.json``: it encodes a text or decodes a list."""
     library = tokenizers.Tokenizer.from_str(content)
     # Names of special tokens in a text are treated as ordinary text.
     library.encode_special_tokens = True

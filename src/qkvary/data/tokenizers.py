@@ -139,11 +139,7 @@ class ByteTokenizer(_Separable):
         super().__init__(256, has_separator=has_separator)
 
     def encode(self, text: str) -> list[int]:
-        """Return the bytes of the text.
-
-        Raises:
-            ValueError: for an unpaired surrogate, which has no bytes.
-        """
+        """Return the bytes of the text."""
         return list(text_bytes(text))
 
     # The protocol Tokenizer has ``after``, which changes nothing here.
@@ -179,19 +175,10 @@ class PieceTokenizer:
         adds_space: bool = True,
         adds_beginning: bool = True,
     ) -> None:
-        """Number the pieces.
+        """Number the pieces; those with the highest score are merged first.
 
-        Args:
-            pieces: The bytes of each token.
-            scores: The score of each token; the highest is merged first.
-            joins_spaces: Whether to strip spaces at the ends of a text and collapse runs of them
-                first.
-            adds_space: Whether a space is added before a text.
-            adds_beginning: Whether a text begins with the beginning token.
-
-        Raises:
-            ValueError: if pieces and scores do not match, a score is not finite, or only some of
-                the 256 bytes have a token.
+        ``joins_spaces`` first strips spaces at the ends of a text and collapses runs of them;
+        ``adds_space`` and ``adds_beginning`` put a space and the beginning token before it.
         """
         if len(pieces) != len(scores):
             raise ValueError(
@@ -218,11 +205,7 @@ class PieceTokenizer:
             )
 
     def encode(self, text: str) -> list[int]:
-        """Return the beginning, if it is added, and the pieces of the text.
-
-        Raises:
-            ValueError: for an unpaired surrogate, which has no bytes.
-        """
+        """Return the beginning, if it is added, and the pieces of the text."""
         text_bytes(text)
         start = [] if self.beginning is None else [self.beginning]
         if self.joins_spaces:

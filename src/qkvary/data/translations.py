@@ -56,13 +56,10 @@ def load_translations(
 ) -> Translations:
     """Return a corpus, read once per process.
 
+    ``data`` is ``multi30k``, a folder with files of the same names, or the common path of two
+    files, each with the name of a language at the end: ``mine`` for ``mine.fr`` and ``mine.en``.
     The files of Multi30k are those below ``QKVARY_DATA`` or in the cache, or are downloaded into
     the cache.
-
-    Args:
-        data: ``multi30k``, a folder with files of the same names, or the common path of two files,
-            each with the name of a language at the end: ``mine`` for ``mine.fr`` and ``mine.en``.
-        languages: The two languages.
     """
     if data != MULTI30K and not Path(data).is_dir():
         return _load_pair(data, languages)

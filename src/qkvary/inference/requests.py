@@ -5,10 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.storage.errors import UsageError
 from qkvary.text.numbers import check_number, check_seed, check_whole
 
 Finish = Literal["length", "stop", "end"]
 """Why a text ends: the token limit, a stop string, or a stop token."""
+DEFAULT_TOKENS = 256
+"""The default number of new tokens, if the network has positions for them."""
 MAX_STOP_LENGTH = 1024
 MAX_STOPS = 64
 
@@ -109,6 +113,52 @@ class Request:
                 f"expected at most {room} new tokens after a prompt of {len(self.prompt)} (limit "
                 f"{max_tokens}), got {self.max_new_tokens}"
             )
+
+
+def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
+    """Return the tokens of a prompt; an empty one becomes the token that begins texts."""
+    if not isinstance(text, str):
+        raise UsageError(f"expected a text for a prompt, got {text!r}"[:200])
+    tokens = tuple(tokenizer.encode(text))
+    if not tokens and tokenizer.separator is not None:
+        # In training, each document follows the separator of the previous one.
+        tokens = (tokenizer.separator,)
+    if not tokens:
+        raise UsageError("expected a prompt, got none; this model has no token to begin with")
+    return tokens
+
+
+def make_requests(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    max_tokens: int,
+    tokens: int | None,
+    sampling: Sampling,
+    stop: tuple[str, ...],
+    seed: int,
+    logprobs: bool,
+) -> list[Request]:
+    """Return the requests to continue texts, by ``tokens`` tokens each.
+
+    The default is as many as the model has positions for, up to 256.
+    """
+    requests: list[Request] = []
+    for text in texts:
+        prompt = encode_prompt(tokenizer, text)
+        room = min(DEFAULT_TOKENS, max(0, max_tokens + 1 - len(prompt)))
+        requests.append(
+            Request(
+                prompt=prompt,
+                max_new_tokens=room if tokens is None else tokens,
+                sampling=sampling,
+                stop=stop,
+                stop_tokens=tokenizer.ends,
+                seed=seed,
+                logprobs=logprobs,
+            )
+        )
+    return requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

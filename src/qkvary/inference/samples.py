@@ -6,8 +6,7 @@ from torch import nn
 
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.decoding import complete, make_cache
-from qkvary.inference.prompts import encode_prompt
-from qkvary.inference.requests import Request, Sampling
+from qkvary.inference.requests import Request, Sampling, encode_prompt
 from qkvary.nn.decoder import Decoder
 
 SAMPLE_TOKENS = 64

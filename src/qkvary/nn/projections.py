@@ -85,11 +85,7 @@ def make_projection(
 
 
 def read_matrix(projection: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Return weight and bias of a projection as one linear map, in float64 on the CPU.
-
-    Raises:
-        ValueError: for a module that has taken the place of a projection.
-    """
+    """Return weight and bias of a projection as one linear map, in float64 on the CPU."""
     if not (is_plain(projection) or isinstance(projection, LowRank)):
         raise ValueError(
             f"expected a projection with its own weights, got {type(projection).__name__}; "

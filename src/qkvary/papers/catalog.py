@@ -20,11 +20,7 @@ def document_names() -> tuple[str, ...]:
 
 
 def claims_file(document: str) -> Any:
-    """Return the contents of the claims of a document.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest known one.
-    """
+    """Return the contents of the claims of a document."""
     return _choose(document, _claims(), "a document")
 
 
@@ -34,26 +30,13 @@ def published_names() -> tuple[str, ...]:
 
 
 def published_file(name: str) -> Any:
-    """Return the contents of a published table.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest known one.
-    """
+    """Return the contents of a published table."""
     file = _choose(name, _published(), "a published table")
     return json.loads(file.read_text("utf-8"))
 
 
 def find_by_end(text: str, names: Collection[str], what: str) -> str:
-    """Return the name that equals a text, or the only one that ends with it.
-
-    Args:
-        text: The whole name or its end.
-        names: The names.
-        what: What they name, for the message.
-
-    Raises:
-        ValueError: for no match or several, with suggestions.
-    """
+    """Return the name that equals a text, or the only one that ends with it; ``what`` they name."""
     if text in names:
         return text
     found = [name for name in names if name.endswith(f"-{text}")]

@@ -148,20 +148,12 @@ def claim_names() -> list[str]:
 
 @functools.cache
 def load_document(name: str) -> ClaimedDocument:
-    """Read the claims of one document.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest known one.
-    """
+    """Read the claims of one document."""
     return decode_document(claims_file(name), name)
 
 
 def decode_document(data: Mapping[str, Any], name: str) -> ClaimedDocument:
-    """Build the claims of a document from the contents of its file.
-
-    Raises:
-        ValueError: if the contents have another schema, name or kind.
-    """
+    """Build the claims of a document from the contents of its file."""
     if data.get("schema_version") != SCHEMA_VERSION or data.get("document") != name:
         raise ValueError(
             f"claims of {name!r}: expected schema_version {SCHEMA_VERSION} and its own name, "

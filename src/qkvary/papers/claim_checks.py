@@ -13,12 +13,7 @@ _ABSENT = "nothing"
 
 
 def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
-    """Return the claims of a JSON document that was written earlier.
-
-    Raises:
-        UsageError: if the file cannot be read.
-        DamagedError: if it is not a document of claims.
-    """
+    """Return the claims of a JSON document that was written earlier."""
     written = read_file(path, limit=MAX_SIDE_FILE_BYTES)
     try:
         content = decode(written)
@@ -35,12 +30,7 @@ def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
 def find_wrong(
     stored: Sequence[Mapping[str, Any]], derived: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Return a sentence for each claim whose stored verdict differs, with the first difference.
-
-    Args:
-        stored: The claims of an earlier document.
-        derived: The claims with the verdicts and figures that follow now, as a document has them.
-    """
+    """Return a sentence for each claim whose stored verdict differs, with the first difference."""
     now = {str(one["name"]): one for one in derived}
     before = {str(one["name"]): one for one in stored}
     found: list[str] = []

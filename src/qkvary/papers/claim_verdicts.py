@@ -54,15 +54,7 @@ class JudgedClaim:
 
 
 def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
-    """Judge a claim.
-
-    Args:
-        claim: The claim.
-        find: Returns the figures of kept studies.
-
-    Raises:
-        KeyError: if a judge names a published figure that does not exist.
-    """
+    """Judge a claim."""
     findings = [_at_scale(find_one(judge, find), claim) for judge in claim.judges]
     deciding = _deciding(claim, findings)
     verdict, condition = _combine(deciding, claim.quantifier)

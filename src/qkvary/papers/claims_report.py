@@ -56,13 +56,9 @@ def claims_report(
     asked: bool,
     near: str = "",
 ) -> Report:
-    """Return the report of some claims.
+    """Return the report of some claims; the terminal prints each that was asked for.
 
-    Args:
-        documents: The documents, in this order.
-        judged: The claims to show, with their verdicts.
-        asked: Whether these claims were asked for, so that the terminal prints each of them.
-        near: A word to search for instead, where no claim was found.
+    Where no claim was found, ``near`` is a word to search for instead.
     """
     sections = [
         _section(document, own, brief=asked)

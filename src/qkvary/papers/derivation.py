@@ -70,11 +70,7 @@ def by_row(rows: Mapping[str, Callable[[], Derivation]]) -> Derive:
 
 
 def printed_value(table: str, row: str, column: str) -> float:
-    """Return a printed number that enters another figure.
-
-    Raises:
-        ValueError: if the figure has no number.
-    """
+    """Return a printed number that enters another figure."""
     figure = load_published(table).figure(row, column)
     if figure.value is None:
         raise ValueError(
@@ -84,11 +80,7 @@ def printed_value(table: str, row: str, column: str) -> float:
 
 
 def variant_of(figure: PublishedFigure) -> str:
-    """Return the variant of a figure's row.
-
-    Raises:
-        ValueError: if the row is not a variant.
-    """
+    """Return the variant of a figure's row."""
     if figure.variant is None:
         raise ValueError(f"expected a row that is a variant, got {figure.row!r}")
     return figure.variant

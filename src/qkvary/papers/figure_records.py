@@ -55,17 +55,10 @@ class StudyRecords:
 
 
 def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
-    """Return the records of a study.
+    """Return the records of a study, from a store or from the tables of its report.
 
-    Args:
-        name: The study.
-        store: Where its runs are.
-        tables: A folder of reports, read where the store has no run of the study: its tables,
-            which hold neither attention maps nor pictures.
-
-    Raises:
-        DamagedError: if a table is not one of a report.
-        NewerFormatError: if a newer qkvary wrote a run.
+    The tables, read where the store has no run of the study, hold neither attention maps nor
+    pictures.
     """
     study = load_study(name)
     # A study may have thousands of keys; without runs, none of them is needed.

@@ -69,12 +69,7 @@ class _Drawn:
 
 
 def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
-    """Return the report of some figures.
-
-    Args:
-        figures: The figures, in this order.
-        read: Returns the records of a study.
-    """
+    """Return the report of some figures."""
     read = functools.cache(read)
     drawn = {figure.name: _DRAWERS[figure.kind](figure, read) for figure in figures}
     parts = [bool(one.missing) or one.is_part for one in drawn.values() if one.blocks]

@@ -127,15 +127,7 @@ class Finding:
 
 
 def find(judge: Judge, kept: FindKept) -> Finding:
-    """Return what a judge finds.
-
-    Args:
-        judge: The judge.
-        kept: Returns the figures of kept studies.
-
-    Raises:
-        KeyError: if it names a published figure that does not exist.
-    """
+    """Return what a judge finds."""
     match judge:
         case ByFigure():
             return _by_figure(judge)

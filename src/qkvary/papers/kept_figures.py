@@ -64,11 +64,7 @@ def encode_kept(figures: Mapping[str, KeptFigure]) -> str:
 
 
 def decode_kept(data: Mapping[str, Any]) -> dict[str, KeptFigure]:
-    """Build the figures from the contents of the file.
-
-    Raises:
-        ValueError: if the contents have another schema.
-    """
+    """Build the figures from the contents of the file."""
     if data.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(
             f"kept figures: expected schema_version {SCHEMA_VERSION}, "

@@ -41,15 +41,7 @@ def find_table(tables: Path, name: str) -> Path | None:
 
 
 def read_rows(path: Path, wanted: Collection[str]) -> list[dict[str, str]]:
-    """Return the rows of a table of a report.
-
-    Args:
-        path: The file.
-        wanted: Columns that it must have.
-
-    Raises:
-        DamagedError: if it is not such a table.
-    """
+    """Return the rows of a table of a report."""
     try:
         data = read_file(path, limit=LARGEST_TABLE)
         if path.suffix == ".xz":
@@ -64,15 +56,7 @@ def read_rows(path: Path, wanted: Collection[str]) -> list[dict[str, str]]:
 
 
 def read_kept(folder: Path, judge: ByStudy) -> KeptFigure | None:
-    """Return the figure that a judge asks for, or None if the tables lack it.
-
-    Args:
-        folder: The folder of reports.
-        judge: The judge.
-
-    Raises:
-        DamagedError: if a table is not one of a report.
-    """
+    """Return the figure that a judge asks for, or None if the tables lack it."""
     tables = find_tables(folder, judge.study)
     if tables is None:
         return None

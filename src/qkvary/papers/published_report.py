@@ -32,13 +32,9 @@ def published_report(
     counts: bool,
     shown: Sequence[Recomputed] | None = None,
 ) -> Report:
-    """Return the recomputed figures of some tables.
+    """Return the recomputed figures of some tables, with their numbers per verdict if asked.
 
-    Args:
-        tables: The tables, in this order.
-        rows: The figures.
-        counts: Also show the number of figures per table and verdict.
-        shown: The figures to list in tables; all by default. The JSON data has all of them.
+    ``shown`` are the figures to list, all by default; the JSON data has all of them.
     """
     shown = rows if shown is None else shown
     listed = [

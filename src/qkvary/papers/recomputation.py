@@ -86,11 +86,7 @@ class Recomputed:
 
 @functools.cache
 def recompute(name: str) -> tuple[Recomputed, ...]:
-    """Recompute every figure of a published table.
-
-    Raises:
-        ValueError: for an unknown table, with the nearest known one.
-    """
+    """Recompute every figure of a published table."""
     table = load_published(name)
     return tuple(recompute_figure(table, figure) for figure in table.figures)
 
@@ -116,11 +112,7 @@ def recompute_figure(table: PublishedTable, figure: PublishedFigure) -> Recomput
 
 
 def published_tables(*names: str) -> tuple[PublishedTable, ...]:
-    """Return published tables for a study; each figure states whether it was recomputed as equal.
-
-    Raises:
-        ValueError: for an unknown table, with the nearest known one.
-    """
+    """Return published tables for a study; each figure states whether a recomputation equals it."""
     return tuple(
         replace(load_published(name), figures=tuple(map(_checked, recompute(name))))
         for name in names
@@ -159,9 +151,8 @@ def judge(
 ) -> tuple[FigureVerdict, Alternative | None, str]:
     """Compare a printed figure with its recomputation.
 
-    Returns:
-        The verdict; the alternative that gives the printed figure, if any; and a sentence, empty
-        for equal figures and without a recomputation.
+    Returns the verdict; the alternative that gives the printed figure, if any; and a sentence,
+    empty for equal figures and without a recomputation.
     """
     if derivation is None:
         return ("stated" if figure.value is None else "measured"), None, ""

@@ -63,15 +63,8 @@ def figure_row(
 ) -> dict[str, Raw]:
     """Return a figure with its interval and the smallest difference that could be detected.
 
-    Args:
-        estimate: The figure.
-        table: Its table or setting.
-        variant: What was measured.
-        quantity: The name of the figure.
-        reference: What was subtracted; empty for a figure that is no difference.
-        scale: Factor of all figures, such as 100 for points.
-        runs: The number of runs or pairs of runs; the units of the estimate if not given.
-        parameters: The parameters of the networks; empty for a figure of none.
+    ``scale`` is a factor of all figures, such as 100 for points; ``reference`` is what was
+    subtracted, if anything; ``runs`` are counted by the units of the estimate if not given.
     """
     found = {
         "value": estimate.mean,

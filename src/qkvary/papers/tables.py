@@ -17,11 +17,7 @@ SCHEMA_VERSION = 1
 
 @functools.cache
 def load_published(name: str) -> PublishedTable:
-    """Read one published table.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest known one.
-    """
+    """Read one published table."""
     return decode_table(published_file(name), name)
 
 
@@ -31,11 +27,7 @@ def find_published(text: str) -> str:
 
 
 def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:
-    """Build a table from the contents of its file.
-
-    Raises:
-        ValueError: if the contents have another schema or name.
-    """
+    """Build a table from the contents of its file."""
     if data.get("schema_version") != SCHEMA_VERSION or data.get("name") != name:
         raise ValueError(
             f"published table {name!r}: expected schema_version {SCHEMA_VERSION} and its own name, "

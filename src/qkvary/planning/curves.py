@@ -145,8 +145,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
     model, demand, cache = plan.model, plan.demand, plan.formats[0]
     if not model.is_causal:
         return None
-    low, high = _context_range(model, demand.context)
-    contexts = _sample_contexts(model, demand.context, low, high)
+    low, high, contexts = _sample_contexts(model, demand.context)
     rows = plan.candidates.rows
     found: dict[tuple[int, ...], list[int]] = {}
     for order, row in enumerate(rows):
@@ -253,22 +252,6 @@ def compute_quality_points(size: Size) -> QualityPoints:
     return QualityPoints(size=size, points=tuple(points), caveats=collect_caveats(found))
 
 
-def shared_caveats(charts: Sequence[QualityPoints]) -> tuple[str, ...]:
-    """Return the limitations that several charts share."""
-    return tuple(
-        caveat for caveat in charts[0].caveats if all(caveat in one.caveats for one in charts)
-    )
-
-
-def estimate_note() -> str:
-    """Return the explanation of a published point's second interval."""
-    most, fewest = (f"{share * 100:.0f} %" for share in REAL_RANGE)
-    return (
-        "Dotted bars: an estimate, not a measurement, of the change per real token, if "
-        f"{fewest} to {most} of the positions are real tokens and padding costs nothing."
-    )
-
-
 def name_row(row: Candidate) -> str:
     """Return the name of a row, with a star for the given weights."""
     return row.name + (" *" if row.is_original else "")
@@ -286,21 +269,21 @@ def _windows(model: Model) -> set[int]:
     return found
 
 
-def _context_range(model: Model, context: int) -> tuple[int, int]:
-    """Return powers of two around the context, the model's maximum and its shortest window."""
-    shortest = min([DEFAULT_FIRST, context // 4, *(window // 2 for window in _windows(model))])
+def _sample_contexts(model: Model, context: int) -> tuple[int, int, list[int]]:
+    """Return four contexts per doubling, and those where a curve may bend, between two powers of 2.
+
+    These are around the context, the model's maximum and its shortest window.
+    """
+    windows = _windows(model)
+    shortest = min([DEFAULT_FIRST, context // 4, *(window // 2 for window in windows)])
     low = 2 ** math.floor(math.log2(max(shortest, FEWEST_TOKENS)))
     high = 2 ** math.ceil(math.log2(max(2 * context, 2 * (model.max_tokens or 0), 16 * low)))
-    return max(low, high >> MOST_DOUBLINGS), high
-
-
-def _sample_contexts(model: Model, context: int, low: int, high: int) -> list[int]:
-    """Return four contexts per doubling, and those where a curve may bend."""
+    low = max(low, high >> MOST_DOUBLINGS)
     first, last = low.bit_length() - 1, high.bit_length() - 1
     regular = {round(2 ** (quarter / 4)) for quarter in range(4 * first, 4 * last + 1)}
     bends = {context, model.max_tokens or context}
-    bends |= {window + shift for window in _windows(model) for shift in (-1, 0)}
-    return sorted(tokens for tokens in regular | bends if low <= tokens <= high)
+    bends |= {window + shift for window in windows for shift in (-1, 0)}
+    return low, high, sorted(tokens for tokens in regular | bends if low <= tokens <= high)
 
 
 def _memory_range(memory: int, firsts: Sequence[float]) -> tuple[float, float]:

@@ -30,12 +30,7 @@ from qkvary.planning.advice import (
     summarize_serving,
 )
 from qkvary.planning.engines import EngineRow, compare_engines
-from qkvary.planning.training_advice import (
-    Regime,
-    TrainedVariant,
-    advise_training,
-    train_variants,
-)
+from qkvary.planning.training_advice import Regime, TrainedVariant, advise_training, train_variants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

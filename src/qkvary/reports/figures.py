@@ -29,11 +29,7 @@ _WIDEST = 1300.0
 
 
 def figure_files(report: Report, formats: Sequence[FigureFormat]) -> dict[str, bytes]:
-    """Return every figure in every format by its file name.
-
-    Raises:
-        UsageError: if PNG or PDF is wanted and its converter is not installed.
-    """
+    """Return every figure in every format by its file name."""
     files: dict[str, bytes] = {}
     for stem, group in _figures(report) if formats else ():
         drawing = sheet(group)

@@ -260,11 +260,7 @@ def engines_table(answer: ServingAnswer, *, decimal: bool) -> Table:
 
 
 def training_table(plan: Plan) -> Table:
-    """Return every variant: memory and throughput of training on one device.
-
-    Raises:
-        ValueError: if the plan has no regime of training.
-    """
+    """Return every variant: memory and throughput of training on one device."""
     answer, regime = plan.answer, plan.regime
     if regime is None or isinstance(answer, ServingAnswer):
         raise ValueError("expected a plan of training with its regime, got none")

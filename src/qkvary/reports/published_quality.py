@@ -6,7 +6,7 @@ Shown in a plan, and in a study whose variants were trained as language models.
 from collections.abc import Sequence
 from functools import partial
 
-from qkvary.planning.curves import compute_quality_points, estimate_note, shared_caveats
+from qkvary.planning.curves import REAL_RANGE, compute_quality_points
 from qkvary.planning.quality import Size
 from qkvary.reports import svg
 from qkvary.reports.plan_charts import quality_chart
@@ -18,7 +18,9 @@ from qkvary.reports.variant_styles import FAMILIES, mark, swatch
 def published_quality(sizes: Sequence[Size]) -> tuple[Block, ...]:
     """Return the papers' quality against cache of networks of these sizes, each caveat once."""
     points = [compute_quality_points(size) for size in sizes]
-    shared = shared_caveats(points)
+    shared = tuple(
+        one for one in points[0].caveats if all(one in chart.caveats for chart in points)
+    )
     charts = tuple(
         Chart(
             draw=partial(quality_chart, one),
@@ -28,8 +30,14 @@ def published_quality(sizes: Sequence[Size]) -> tuple[Block, ...]:
         )
         for one in points
     )
-    notes = (*shared, estimate_note())
-    group = Group(blocks=charts, notes=notes, layout="wide", file="quality-against-cache")
+    most, fewest = (f"{share * 100:.0f} %" for share in REAL_RANGE)
+    estimate = (
+        "Dotted bars: an estimate, not a measurement, of the change per real token, if "
+        f"{fewest} to {most} of the positions are real tokens and padding costs nothing."
+    )
+    group = Group(
+        blocks=charts, notes=(*shared, estimate), layout="wide", file="quality-against-cache"
+    )
     return _legend(), group
 
 

@@ -39,9 +39,6 @@ def gather_results(study: Study, store: Store, typed: str = "") -> Results:
     """Read every run of a study or of a part of it, unfinished ones with their curves so far.
 
     ``typed`` is the study with the options that select the part, as they are typed.
-
-    Raises:
-        NewerFormatError: if a newer qkvary wrote one of the runs.
     """
     records: list[Record] = []
     curves: dict[str, list[dict[str, object]]] = {}

@@ -69,12 +69,7 @@ def choose_layer(
     length: int,
     dtype: Dtype,
 ) -> LayerSize:
-    """Return a layer of the given sizes, or one like the first of a model.
-
-    Raises:
-        ValueError: for a model and sizes, a model whose layers have no projections to share, or an
-            unknown number format.
-    """
+    """Return a layer of the given sizes, or one like the first of a model."""
     check_word("dtype", dtype, get_args(Dtype))
     if model is None:
         return LayerSize(
@@ -105,12 +100,7 @@ def choose_layer(
 
 
 def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
-    """Return the report of some variants or labels, or of the whole table if there are none.
-
-    Raises:
-        ValueError: for an unknown label, a requested variant that does not fit the size, or a size
-            that fits no layer.
-    """
+    """Return the report of some variants or labels, or of the whole table if there are none."""
     if size.length < 1:
         raise ValueError(f"expected a length of at least 1 token, got {size.length}")
     variants = [as_variant(label) for label in labels] or [one.variant for one in VARIANTS]
@@ -152,11 +142,7 @@ def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
 
 
 def count_layer(variant: Variant, size: LayerSize) -> LayerCosts:
-    """Return the costs of one layer, a causal one where the variant has a causal form.
-
-    Raises:
-        ValueError: if the variant does not fit the size.
-    """
+    """Return the costs of one layer, a causal one where the variant has a causal form."""
     has_causal = CORES[variant.core].has_causal
     layer = AttentionConfig(
         d_model=size.d_model,

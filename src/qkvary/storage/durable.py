@@ -189,9 +189,7 @@ def write_new_file(path: Path, blocks: Iterable[bytes | memoryview], size: int) 
 def atomic_write_file(path: Path, data: bytes) -> None:
     """Write a file atomically and durably.
 
-    Raises:
-        ResourceError: if the disk is full, broken or not writable; an older file remains, unless
-            only the flush of the directory failed.
+    After a ``ResourceError`` an older file remains, unless only the flush of the directory failed.
     """
     with explain_os_errors(path, len(data)):
         while True:

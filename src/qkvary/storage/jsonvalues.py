@@ -90,12 +90,7 @@ class DocumentFormat:
         return (encode({**fields, **self.version_field}, indent=1) + "\n").encode()
 
     def read(self, data: bytes, where: object, build: Callable[[dict[str, Any]], Read]) -> Read:
-        """Return the value that ``build`` makes of a document's fields without the version.
-
-        Raises:
-            DamagedError: if the document is damaged, or ``build`` refuses its fields.
-            NewerFormatError: if a newer qkvary wrote it.
-        """
+        """Return the value that ``build`` makes of a document's fields without the version."""
         try:
             found = decode(data)
             if isinstance(found, dict):

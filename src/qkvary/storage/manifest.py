@@ -57,13 +57,7 @@ class Manifest:
     """Further facts about the folder, such as the step of a checkpoint."""
 
     def read(self, directory: Path, name: str) -> bytes:
-        """Return the checked bytes of a file.
-
-        Raises:
-            DamagedError: if the file is not listed, missing, or does not match the manifest.
-            ResourceError: if this machine has no memory for it.
-            UnsafeError: if the file is a link out of the folder.
-        """
+        """Return the checked bytes of a file."""
         found = self.check_size(directory, name)
         path, entry = self._find(directory, name)
         require_memory(found.st_size, f"reading {path} takes", "use a machine with more")
@@ -161,13 +155,7 @@ def describe(
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Return the manifest of a folder; files are checked when they are read.
-
-    Raises:
-        DamagedError: if it is missing, is not a manifest, or was changed.
-        NewerFormatError: if a newer qkvary wrote it.
-        UnsafeError: if it lists a file outside the folder.
-    """
+    """Return the manifest of a folder; files are checked when they are read."""
     path = directory / MANIFEST_NAME
     try:
         data = read_file(path, limit=MAX_SIDE_FILE_BYTES)

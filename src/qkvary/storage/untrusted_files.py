@@ -82,11 +82,7 @@ def parse_json(
     object_pairs_hook: Callable[[list[tuple[str, object]]], object] | None = None,
     parse_constant: Callable[[str], object] | None = None,
 ) -> Any:
-    """Return the value of a JSON document, as ``json.loads`` does, with a limit on its depth.
-
-    Raises:
-        ValueError: if it is not JSON, or is too deep.
-    """
+    """Return the value of a JSON document, as ``json.loads`` does, with a limit on its depth."""
     text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
     deep = f"expected at most {MAX_JSON_DEPTH} levels of JSON, got more"
     if _is_deep(text):

@@ -16,9 +16,9 @@ from qkvary.arch.canonical import identity_dict
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError, NoValidCheckpointError
 from qkvary.studies.running import training
-from qkvary.studies.running.cells import CellOptions, RunResult, execute_cell
+from qkvary.studies.running.cells import CellOptions, execute_cell
 from qkvary.studies.running.runner import TRAINER
-from qkvary.studies.running.store import Store
+from qkvary.studies.running.store import RunResult, Store
 from qkvary.studies.running.training import train_cell
 from qkvary.studies.study import Cell, Study
 from qkvary.text.names import slug

@@ -2,6 +2,7 @@
 
 import lzma
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def store(tmp_path: Path) -> Store:
             journal.append({"event": "train", "step": step, "loss": 1 / (step + 1)})
         journal.close()
         made = finished(cell, f"{number}23456789abcdef0" * 4)
-        claim.finish(made.record, attention=made.attention, samples=b"samples of any kind")
+        claim.finish(replace(made, samples=b"samples of any kind"))
     return store
 
 

@@ -39,7 +39,7 @@ def finish(taken: Claim) -> Record:
         journal.append({"event": "train", "step": step, "loss": 1 / (step + 1)})
     journal.close()
     made = finished(CELL, "0123456789abcdef" * 4)
-    taken.finish(made.record, attention=made.attention)
+    taken.finish(made)
     return made.record
 
 
@@ -295,7 +295,8 @@ def test_a_diverged_run_keeps_its_checkpoints(store: Store, status: Any) -> None
     checkpoint = taken.directory / "checkpoints" / "step-000000000007"
     checkpoint.mkdir(parents=True)
     made = finished(CELL, "0123456789abcdef" * 4)
-    taken.finish(dataclasses.replace(made.record, status=status))
+    record = dataclasses.replace(made.record, status=status)
+    taken.finish(dataclasses.replace(made, record=record))
     assert checkpoint.is_dir() == (status == "diverged")
     assert store.is_clean(KEY)
     assert store.claim(KEY, IDENTITY) is None

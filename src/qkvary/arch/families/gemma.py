@@ -14,12 +14,7 @@ from dataclasses import dataclass
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
-from qkvary.arch.families.attention_fields import (
-    LAYER_TYPES,
-    Heads,
-    build_decoder,
-    build_each,
-)
+from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_decoder, build_each
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.families.recipes import (
     AttentionRecipe,

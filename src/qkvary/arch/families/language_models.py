@@ -28,13 +28,7 @@ from qkvary.arch.families.recipes import (
     rotary_fields,
 )
 from qkvary.arch.families.rotary_fields import GROWTH, read_scaling
-from qkvary.arch.networks import (
-    Activation,
-    BlockConfig,
-    LanguageModelConfig,
-    Norm,
-    NormPlacement,
-)
+from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig, Norm, NormPlacement
 
 GATED: Mapping[str, Activation] = {
     "silu": "swiglu",

@@ -18,12 +18,7 @@ from torch import Tensor
 from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.families.written import write_language_model
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.gguf.families import (
-    ARCHITECTURE,
-    Expressed,
-    convert_family,
-    describe_sizes,
-)
+from qkvary.checkpoints.gguf.families import ARCHITECTURE, Expressed, convert_family, describe_sizes
 from qkvary.checkpoints.gguf.files import Tensor as StoredTensor
 from qkvary.checkpoints.gguf.files import pack_file
 from qkvary.checkpoints.gguf.headers import BLOCKS, CHAT_TEMPLATE, MAGIC, TensorType

@@ -25,13 +25,7 @@ from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import DivergedError, StoppedError
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.config_parts import digest
-from qkvary.tasks.contract import (
-    ALL_ROWS,
-    SINGLE_PROCESS_CONTEXT,
-    Batch,
-    EvaluationContext,
-    Split,
-)
+from qkvary.tasks.contract import ALL_ROWS, SINGLE_PROCESS_CONTEXT, Batch, EvaluationContext, Split
 from qkvary.training.config import (
     ExecutionConfig,
     OptimizerConfig,

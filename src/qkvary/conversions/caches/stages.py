@@ -9,11 +9,7 @@ from pathlib import Path
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.conversions.caches.budget import Budget, network_bytes, spend_by_cost, spend_evenly
 from qkvary.conversions.caches.calibration import Texts
-from qkvary.conversions.caches.conversion import (
-    LayerOutcome,
-    choose_network,
-    convert_network,
-)
+from qkvary.conversions.caches.conversion import LayerOutcome, choose_network, convert_network
 from qkvary.conversions.caches.divergence import Comparison
 from qkvary.conversions.caches.forecast import Forecast, forecast
 from qkvary.conversions.caches.forms import check_layers, count_numbers

@@ -127,18 +127,7 @@ def measure_tasks(
     batch_size: int = 8,
     show_progress: ShowProgress = no_progress,
 ) -> TaskMeasurement:
-    """Score a language model on tasks.
-
-    Args:
-        loaded: The network and its tokenizer.
-        asked: The tasks.
-        batch_size: Requests per batch; changes rounding only.
-        show_progress: Opens a display of the progress.
-
-    Raises:
-        UsageError: for a tokenizer that cannot encode every text, and see ``PreparedTasks.load``.
-        DamagedError: if a file is damaged.
-    """
+    """Score a language model on tasks; ``batch_size`` changes rounding only."""
     reading, tokenizer = asked.reading, cast("Tokenizer", loaded.tokenizer)
     if isinstance(tokenizer, CharacterTokenizer):
         raise UsageError(

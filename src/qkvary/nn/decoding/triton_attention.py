@@ -86,11 +86,7 @@ def supports(problem: Decoding) -> bool:
 
 
 def attend_triton(problem: Decoding) -> Float[Tensor, "batch heads queries value_dim"]:
-    """Attend to runs of keys and merge them.
-
-    Raises:
-        RuntimeError: if Triton is not installed, or cannot build its kernels for the device.
-    """
+    """Attend to runs of keys and merge them."""
     if kernels is None:
         raise RuntimeError("Triton is not installed")
     try:

@@ -38,15 +38,8 @@ def translation_network(
 ) -> EncoderDecoderConfig:
     """Return the pre-norm encoder-decoder of the translation experiment.
 
-    Args:
-        source: The language of the source in Multi30k.
-        target: The language of the translation there.
-        d_model: Channels.
-        num_layers: Blocks of the encoder, and of the decoder.
-        num_heads: Query heads.
-        cross_sharing: What attention to the source shares.
-        min_count: Occurrences from which a word has a token.
-        words: Tokens of source and target, for other texts than Multi30k.
+    A word that occurs ``min_count`` times has a token; ``words`` are the tokens of source and
+    target for other texts than Multi30k.
 
     Source: code of paper 2: interleaved sinusoids, scaled embeddings, dropout 0.1 after the
     embedding, on attention probabilities, inside the feed-forward network and after each sublayer,

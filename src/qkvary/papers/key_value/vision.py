@@ -12,12 +12,7 @@ from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS
 from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import ImageSplits, ImageTaskConfig
-from qkvary.training.config import (
-    OptimizerConfig,
-    OptimizerName,
-    ScheduleConfig,
-    TrainingConfig,
-)
+from qkvary.training.config import OptimizerConfig, OptimizerName, ScheduleConfig, TrainingConfig
 
 EPOCHS: Mapping[ImageSetName, int] = {
     "mnist": 20,
@@ -45,16 +40,9 @@ def vision_network(
     num_heads: int,
     scale: ScaleBy = "width",
 ) -> VisionTransformerConfig:
-    """Return the vision transformer of the published code.
+    """Return the vision transformer of the published code, for a data set or a user's own images.
 
-    Args:
-        name: The data set, or a task with a user's own images.
-        patch_size: Rows and columns of a patch.
-        d_model: Channels.
-        num_layers: Blocks.
-        num_heads: Query heads.
-        scale: Whether scores are divided by the root of the width, as in the code, or of that of a
-            head.
+    Scores are divided by the root of the width, as in the code, or of that of a head.
 
     Source: code of paper 2: pre-norm without a norm after the last block, input projections
     without bias, d_ff = d with GELU, no dropout, m = 50, learned class token and positions drawn
@@ -131,13 +119,6 @@ def vision_grid(
     the schedule ``multistep`` is here for longer ones),
     with two validations an epoch; the best is tested.
 
-    Args:
-        splits: What validation is on.
-        patches: The patch sizes of each data set.
-        optimizer: Adam or AdamW, both with torch's defaults.
-        weight_decay: Its weight decay.
-        scale: What scores are divided by.
-
     Source: code of paper 2: batches of 200 for MNIST and FashionMNIST, of 128 for CIFAR.
     """
     settings: list[Setting] = []
@@ -178,13 +159,8 @@ def vision_grid(
 def quick_protocols(study: str, name: ImageSetName, **sizes: Any) -> Mapping[str, Study]:
     """Return a study of one data set with clean splits, and one with the published splits.
 
-    It takes minutes: the published network with small sizes.
-
-    Args:
-        study: The name of the study.
-        name: The data set.
-        sizes: ``patch_size``, ``batch_size`` and ``steps``, the ``learning_rate`` of a cosine with
-            warm-up, and the ``validation_images`` that are held out, 5,000 by default.
+    It takes minutes: the published network with small sizes, a cosine with warm-up, and 5,000
+    images held out by default.
     """
     return {
         "clean": _quick_study(study, name, "clean", **sizes),

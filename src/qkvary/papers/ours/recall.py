@@ -47,17 +47,7 @@ def recall_network(
     tied_head: bool = False,
     init: Initialization = TORCH_INIT,
 ) -> LanguageModelConfig:
-    """Return a pre-norm language model of two layers with learned positions.
-
-    Args:
-        task: The task.
-        d_model: Channels.
-        num_heads: Query heads.
-        d_ff: Inner width of the feed-forward networks.
-        dropout: Dropout after the embedding and on attention probabilities.
-        tied_head: Whether the output head is the embedding.
-        init: Initialization of all weights.
-    """
+    """Return a pre-norm language model of two layers with learned positions."""
     return LanguageModelConfig(
         attention=AttentionConfig(
             d_model=d_model, num_heads=num_heads, causal=True, dropout=dropout, init=init
@@ -82,17 +72,7 @@ def recall_training(
     warmup_steps: int = 0,
     gradient_clip: float | None = None,
 ) -> TrainingConfig:
-    """Return the training with AdamW and a cosine to zero, which ends when the task is solved.
-
-    Args:
-        steps: Steps at most.
-        batch_size: Sequences per step.
-        evaluate_every: Steps between validations.
-        learning_rate: Peak learning rate.
-        weight_decay: Decoupled weight decay.
-        warmup_steps: Steps to the peak.
-        gradient_clip: Largest norm of gradients.
-    """
+    """Return the training with AdamW and a cosine to zero, which ends when the task is solved."""
     return TrainingConfig(
         steps=steps,
         batch_size=batch_size,
@@ -129,13 +109,7 @@ def quick_recall(
 ) -> Setting:
     """Return a small setting that trains in seconds, in its own table.
 
-    Args:
-        name: The name of the setting and its table.
-        d_model: Channels.
-        num_heads: Query heads; one head leaves the sharings of projections alone.
-        learning_rate: Peak learning rate.
-        limits: What the setting cannot show.
-        steps: Steps at most.
+    One query head leaves the sharings of projections alone.
     """
     task = RecallTaskConfig(
         length=32, pairs=4, vocabulary=64, validation_examples=256, test_examples=1_000

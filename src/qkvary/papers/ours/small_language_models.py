@@ -32,12 +32,7 @@ _INIT = Initialization(scheme="normal", std=0.06)
 
 
 def small_rotary(*, fraction: float = 1.0, value: ValueRope = "counter") -> PositionConfig:
-    """Return rotary positions with a base for short rows.
-
-    Args:
-        fraction: The share of a head's channels to rotate.
-        value: Meaning of the value if it reads the key's projection.
-    """
+    """Return rotary positions with a base for short rows."""
     return PositionConfig(rotary_base=100.0, rotary_fraction=fraction, value_rope=value)
 
 
@@ -54,13 +49,6 @@ def small_network(
     Positions are those of the variants (rotary), not added to embeddings, and the initial weights
     are three times as large as in paper 1: with smaller weights, chance decides when such a small
     network begins to use its context (docs/decisions/0017).
-
-    Args:
-        context: Tokens per row.
-        num_heads: Query heads.
-        d_model: Channels.
-        vocabulary: Distinct tokens.
-        position: Sizes of the variants' position terms.
     """
     return LanguageModelConfig(
         attention=AttentionConfig(
@@ -82,12 +70,8 @@ def small_network(
 def small_training(*, steps: int, context: int, learning_rate: float) -> TrainingConfig:
     """Return paper 1's training (AdamW that decays everything, warm-up, a cosine to a tenth).
 
-    All variants have the same weight decay, although the papers give identity queries 2^-5.
-
-    Args:
-        steps: Steps of 1,024 positions each.
-        context: Tokens per row.
-        learning_rate: Peak learning rate.
+    A step has 1,024 positions. All variants have the same weight decay, although the papers give
+    identity queries 2^-5.
     """
     return TrainingConfig(
         steps=steps,
@@ -142,13 +126,7 @@ def stories(*, context: int, protocol: Protocol) -> LanguageTaskConfig:
 
 
 def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
-    """State how long the same comparison would take at usual sizes.
-
-    Args:
-        networks: Number of networks per seed.
-        seeds: Number of seeds.
-        presets: Names of presets.
-    """
+    """State how long the same comparison would take at usual sizes."""
     device = find_device(DEVICE)
     parts: list[str] = []
     for name in presets:

@@ -12,13 +12,6 @@ def text_network(
 
     Embeddings are N(0, 1), like positions: initialised as a linear layer on one-hot tokens, they
     would be too small next to the positions.
-
-    Args:
-        classes: Labels.
-        context: Bytes per window.
-        d_model: Channels.
-        num_layers: Blocks.
-        num_heads: Query heads.
     """
     return EncoderConfig(
         attention=AttentionConfig(d_model=d_model, num_heads=num_heads),

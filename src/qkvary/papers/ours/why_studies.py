@@ -59,19 +59,7 @@ def why_setting(
     weight_decay: float = 0.1,
     d_ff: int | None = None,
 ) -> Setting:
-    """Return a setting with its own table, on the bytes of novels.
-
-    Args:
-        name: Name of the setting and of its table.
-        size: Network, rows and training.
-        variants: Labels of its variants; None for all.
-        skips: The sublayers whose input is added to their output.
-        norm: Kind of normalisation.
-        std: Initial deviation of all weights.
-        learning_rate: Peak learning rate; None for that of the size.
-        weight_decay: Weight decay of all parameters and variants.
-        d_ff: Inner channels of the feed-forward networks; None for four times ``d_model``.
-    """
+    """Return a setting with its own table, on the bytes of novels; of all variants by default."""
     plain = small_network(context=size.context, num_heads=size.num_heads, d_model=size.d_model)
     attention = plain.layers[0]
     init = Initialization(scheme="normal", std=std)
@@ -113,19 +101,7 @@ def why_study(
     limits: tuple[str, ...] = (),
     positions: str = "rotary positions on all channels",
 ) -> Study:
-    """Return a study of one size with five seeds, whose baseline is the first variant.
-
-    Args:
-        name: Name of the study.
-        size: Network, rows and training, which the description and the limits state.
-        question: The question, in one sentence.
-        description: What is compared.
-        settings: The settings.
-        variants: Labels of the variants.
-        contrasts: Direct comparisons.
-        limits: Further limits of every setting.
-        positions: The positions of the network, for the description.
-    """
+    """Return a study of one size with five seeds, whose baseline is the first variant."""
     own = (
         f"Networks of {size.num_layers} layers of {size.d_model} channels after "
         f"{size.steps * POSITIONS_PER_STEP:,} bytes, with rows of {size.context}: the beginning of "

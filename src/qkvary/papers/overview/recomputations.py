@@ -8,13 +8,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.parameters import attention_parameters, projection_parameters
 from qkvary.papers import quantities as costs
-from qkvary.papers.derivation import (
-    Alternative,
-    Derivation,
-    Registry,
-    by_column,
-    variant_of,
-)
+from qkvary.papers.derivation import Alternative, Derivation, Registry, by_column, variant_of
 from qkvary.studies.published_tables import PublishedFigure
 
 _HEADS = 16

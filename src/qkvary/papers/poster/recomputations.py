@@ -25,12 +25,7 @@ from qkvary.papers.three_projections.recomputations import (
     derive_token_kb,
 )
 from qkvary.papers.three_projections.recomputations_text import attention_parameter_share
-from qkvary.papers.training_runs import (
-    RUN_300M,
-    RUN_1200M,
-    derive_steps,
-    derive_tokens,
-)
+from qkvary.papers.training_runs import RUN_300M, RUN_1200M, derive_steps, derive_tokens
 from qkvary.studies.published_tables import PublishedFigure
 
 DOWNSTREAM = "poster-downstream"

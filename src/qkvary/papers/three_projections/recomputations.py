@@ -233,14 +233,7 @@ def derive_token_kb(label: str) -> Derivation:
 
 
 def derive_cache_gb(label: str, size: quality.Size, tokens: int, users: int = 1) -> Derivation:
-    """Derive a cache in 10^9 bytes, and with "k" meaning 1,000 tokens.
-
-    Args:
-        label: The variant.
-        size: The size of the network.
-        tokens: A context of 2^15 or 2^17 tokens.
-        users: Sequences.
-    """
+    """Derive a cache in 10^9 bytes, and with "k" meaning 1,000 tokens, of 2^15 or 2^17 tokens."""
     decimal = {
         costs.TOKENS_32K: costs.ROUND_32K,
         costs.TOKENS_128K: costs.ROUND_128K,

@@ -7,13 +7,7 @@ from collections.abc import Callable, Mapping
 
 from qkvary.costs.formats import parse_format
 from qkvary.papers import quantities as costs
-from qkvary.papers.derivation import (
-    Alternative,
-    Derivation,
-    Registry,
-    by_row,
-    printed_value,
-)
+from qkvary.papers.derivation import Alternative, Derivation, Registry, by_row, printed_value
 from qkvary.papers.tables import load_published
 from qkvary.papers.three_projections.recomputations import (
     LARGE,

@@ -13,13 +13,7 @@ from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.devices import find_device
 from qkvary.costs.formats import parse_format
 from qkvary.papers import quantities as costs
-from qkvary.papers.derivation import (
-    Alternative,
-    Derivation,
-    Derive,
-    Registry,
-    variant_of,
-)
+from qkvary.papers.derivation import Alternative, Derivation, Derive, Registry, variant_of
 from qkvary.papers.three_projections.recomputations import derive_cache_gb
 from qkvary.planning import quality
 from qkvary.studies.published_tables import PublishedFigure

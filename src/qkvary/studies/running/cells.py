@@ -18,8 +18,8 @@ from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import DEFAULT_KEEP
-from qkvary.studies.records import Record, make_record
-from qkvary.studies.running.store import Claim, Store
+from qkvary.studies.records import make_record
+from qkvary.studies.running.store import Claim, RunResult, Store
 from qkvary.studies.study import Cell
 from qkvary.text.names import slug
 from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
@@ -56,15 +56,6 @@ class CellOptions:
 
 
 DEFAULT_OPTIONS = CellOptions()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """The result of a run, with its attention maps and samples if it has any."""
-
-    record: Record
-    attention: bytes | None = None
-    samples: bytes | None = None
 
 
 TrainFunction = Callable[..., RunResult | None]
@@ -149,7 +140,7 @@ def _record(
                 claim.release()
         if made is None:
             return CellEnd(outcome="stopped")
-        claim.finish(made.record, attention=made.attention, samples=made.samples)
+        claim.finish(made)
         return CellEnd(outcome="made", seconds=time.perf_counter() - started)
     finally:
         # After the record is written, so that a hanging tracker loses no run.
@@ -221,4 +212,5 @@ def describe_crashes(claim: Claim, reason: str) -> str:
 
 def record_failure(claim: Claim, cell: Cell, message: str) -> None:
     """Record a claimed run as failed because it cannot be executed."""
-    claim.finish(make_record(cell, status="failed", started=now(), message=message))
+    record = make_record(cell, status="failed", started=now(), message=message)
+    claim.finish(RunResult(record=record))

@@ -26,6 +26,7 @@ from qkvary.studies.running.store import (
     JOURNAL_NAME,
     RECORD_NAME,
     SAMPLES_NAME,
+    RunResult,
     Store,
     config_bytes,
     network_names,
@@ -112,15 +113,12 @@ def _add_packed(run: FinishedRun, store: Store) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedRun:
+class FinishedRun(RunResult):
     """A finished run outside a store: in a file, or on its way from a node of a cluster."""
 
     config: Mapping[str, Any]
-    record: Record
     journal: bytes | None
     """The log, if the run has one."""
-    attention: bytes | None
-    samples: bytes | None
     networks: Mapping[str, Mapping[str, bytes]] = field(
         default_factory=dict[str, Mapping[str, bytes]]
     )
@@ -181,7 +179,7 @@ def add_run(run: FinishedRun, store: Store, *, again: int | None = None) -> bool
             atomic_write_file(claim.directory / JOURNAL_NAME, run.journal)
         for name, files in run.networks.items():
             atomic_write_dir(claim.directory / name, files)
-        claim.finish(run.record, attention=run.attention, samples=run.samples)
+        claim.finish(run)
     except BaseException:
         claim.release()
         raise
@@ -221,16 +219,16 @@ def _read_run(fields: Mapping[str, Any], where: str) -> FinishedRun:
         raise DamagedError(f"{where} holds a run that cannot be read: {error}") from None
 
 
+def _check_run(key: str, config: dict[str, Any], record: Record) -> None:
+    if config["run_key"] != key or record.run_key != key:
+        raise ValueError("configuration and record are of different runs")
+    if config["run"] != record.config:
+        raise ValueError("configuration and record differ")
+
+
 def _to_text(data: bytes | None) -> str | None:
     return None if data is None else b64encode(data).decode()
 
 
 def _from_text(text: str | None) -> bytes | None:
     return None if text is None else b64decode(text, validate=True)
-
-
-def _check_run(key: str, config: dict[str, Any], record: Record) -> None:
-    if config["run_key"] != key or record.run_key != key:
-        raise ValueError("configuration and record are of different runs")
-    if config["run"] != record.config:
-        raise ValueError("configuration and record differ")

@@ -165,13 +165,10 @@ class Store:
     def claim(
         self, key: str, config: Mapping[str, Any], *, again: int | None = None
     ) -> "Claim | None":
-        """Claim an open run for this process; return None if it is done.
+        """Claim an open run for this process, or raise ``BusyError``; return None if it is done.
 
         A damaged run is reopened: its files are quarantined, and the claim has a warning. A run
         whose record has the version ``again`` is made again.
-
-        Raises:
-            BusyError: if another process owns the run; the message names it.
         """
         directory = self.directory(key)
         make_directory(directory)
@@ -262,8 +259,7 @@ def _restore(
             remove_file(directory / name)
         for name in network_names(directory):
             remove_dir(directory / name)
-        if (directory / CHECKPOINTS_NAME).exists():
-            remove_dir(directory / CHECKPOINTS_NAME)
+        clean_up(directory)
     elif (directory / MANIFEST_NAME).exists():
         # Killed between the manifest and the record, or the record was deleted.
         warnings.append(f"{directory / RECORD_NAME} is missing; the run is resumed")
@@ -277,6 +273,15 @@ def _restore(
             warnings.append(f"{path} was changed; it is rewritten")
         atomic_write_file(path, expected)
     return tuple(warnings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """The result of a run, with its attention maps and samples if it has any."""
+
+    record: Record
+    attention: bytes | None = None
+    samples: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -305,15 +310,14 @@ class Claim:
         # The log first: if this is interrupted, the damaged checkpoints are found again.
         return quarantine(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
 
-    def finish(
-        self, record: Record, *, attention: bytes | None = None, samples: bytes | None = None
-    ) -> None:
+    def finish(self, result: RunResult) -> None:
         """Write the record and release the run; after an error of the disk it stays open."""
-        directory = self.directory
+        directory, record = self.directory, result.record
         files = {CONFIG_NAME: config_bytes(self.config), RECORD_NAME: to_json(record)}
         if (directory / JOURNAL_NAME).exists():
             files[JOURNAL_NAME] = (directory / JOURNAL_NAME).read_bytes()
-        for name, data in ((ATTENTION_NAME, attention), (SAMPLES_NAME, samples)):
+        extras = ((ATTENTION_NAME, result.attention), (SAMPLES_NAME, result.samples))
+        for name, data in extras:
             if data is not None:
                 files[name] = data
                 atomic_write_file(directory / name, data)

@@ -17,8 +17,8 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import now
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.records import make_record
-from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions, RunResult
-from qkvary.studies.running.store import network_name
+from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions
+from qkvary.studies.running.store import RunResult, network_name
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
@@ -89,6 +89,8 @@ def train_cell(
     if is_shown and None in cell.kept_networks:
         keep(None, outcome.network)
     speed = outcome.timing["steps_per_second"] if is_shown else 0.0
+    keys, layers = cell.run.sequence_length, cell.run.network.layers
+    kernels = {choose_kernel(layer, keys, training=True) for layer in layers}
     record = make_record(
         cell,
         status=outcome.status,
@@ -100,7 +102,7 @@ def train_cell(
             "torch": str(torch.__version__),
             **describe_device(computed.device),
             "instructions": torch.backends.cpu.get_cpu_capability(),
-            "kernel": _kernel(cell),
+            "kernel": " and ".join(sorted(kernels)),
             "processes": others.size,
             **({"changed": changed} if changed else {}),
         },
@@ -135,10 +137,3 @@ def _samples(task: Task, network: nn.Module) -> bytes | None:
     with torch.no_grad():
         found = task.samples(network, generate)
     return samples_to_bytes(found) if found else None
-
-
-def _kernel(cell: Cell) -> str:
-    """Return the softmax kernels that training uses."""
-    keys = cell.run.sequence_length
-    layers = cell.run.network.layers
-    return " and ".join(sorted({choose_kernel(layer, keys, training=True) for layer in layers}))

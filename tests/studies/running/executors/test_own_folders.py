@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
-from qkvary.studies.records import make_record
-from qkvary.studies.running.cells import MAX_CRASHES
+from qkvary.studies.running.cells import MAX_CRASHES, record_failure
 from qkvary.studies.running.executors import task as task_module
 from qkvary.studies.running.executors.contract import Task, TaskEnd
 from qkvary.studies.running.executors.task import execute_task
@@ -179,7 +177,7 @@ def test_a_result_yields_to_the_process_that_holds_its_run(
         if not text.startswith("waiting for process"):
             return
         if theirs:
-            claim.finish(make_record(first, status="failed", started=now(), message="theirs"))
+            record_failure(claim, first, "theirs")
         else:
             claim.release()
 

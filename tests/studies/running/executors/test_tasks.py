@@ -13,8 +13,13 @@ import pytest
 
 from qkvary.storage import file_systems
 from qkvary.studies.running.cells import MAX_CRASHES
-from qkvary.studies.running.executors.contract import PollingExecutor, Task, TaskEnd
-from qkvary.studies.running.executors.needs import MEMORY_UNIT, PROCESS_BYTES, needed_resources
+from qkvary.studies.running.executors.contract import Task, TaskEnd
+from qkvary.studies.running.executors.polling import (
+    MEMORY_UNIT,
+    PROCESS_BYTES,
+    PollingExecutor,
+    needed_resources,
+)
 from qkvary.studies.running.store import Store
 from tests.studies.running.executors.inline import Inline, run_there
 from tests.studies.toy_study import check_equal, claim_cell, ends, starts, stored_record, toy_study

@@ -7,7 +7,6 @@ twice, or late, does no harm.
 
 import concurrent.futures
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
@@ -168,60 +167,3 @@ class Executor(concurrent.futures.Executor):
     def kill(self) -> None:
         """Cancel all tasks without a checkpoint, if the scheduler can."""
         raise NotImplementedError
-
-
-class PollingExecutor(Executor):
-    """An executor whose scheduler must be asked which tasks have ended."""
-
-    is_remote = True
-    stop_seconds = 60.0
-    poll_seconds = 0.25
-
-    def __init__(self) -> None:
-        self.pending: dict[Any, Future[TaskEnd]] = {}
-        """The futures of the tasks, by the scheduler's handles."""
-        self._asking: threading.Thread | None = None
-        self._closed = threading.Event()
-
-    def watch(self, handle: Any) -> Future[TaskEnd]:
-        """Return the future of a task that was submitted."""
-        if self._closed.is_set():
-            raise RuntimeError("expected an open executor, got one that was shut down")
-        future = self.pending[handle] = Future[TaskEnd]()
-        future.set_running_or_notify_cancel()
-        if self._asking is None:
-            self._asking = threading.Thread(target=self._ask, daemon=True)
-            self._asking.start()
-        return future
-
-    def find_ended(self, handles: Sequence[Any]) -> Sequence[Any]:
-        """Return the handles of the tasks that have ended."""
-        raise NotImplementedError
-
-    def load(self, handle: Any) -> TaskEnd:
-        """Return the end of a task, or raise the scheduler's error."""
-        raise NotImplementedError
-
-    def _ask(self) -> None:
-        while not self._closed.wait(self.poll_seconds):
-            try:
-                for handle in self.find_ended(list(self.pending)):
-                    self._settle(handle)
-            # The runner has to know whatever goes wrong in the scheduler.
-            except Exception as error:  # noqa: BLE001
-                for future in [self.pending.pop(handle) for handle in list(self.pending)]:
-                    future.set_exception(ConnectionError(str(error)))
-
-    def _settle(self, handle: Any) -> None:
-        future = self.pending.pop(handle)
-        try:
-            future.set_result(self.load(handle))
-        # A damaged pickle can raise any exception.
-        except Exception as error:  # noqa: BLE001
-            future.set_exception(error)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Stop asking the scheduler."""
-        self._closed.set()
-        if self._asking is not None and self._asking is not threading.current_thread():
-            self._asking.join(timeout=5.0)

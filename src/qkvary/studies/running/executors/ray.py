@@ -13,14 +13,11 @@ from typing import Any
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors.contract import (
     ClusterOptions,
-    Executor,
-    PollingExecutor,
     Resources,
     Task,
     TaskEnd,
 )
-from qkvary.studies.running.executors.needs import needed_resources
-from qkvary.studies.study import Cell
+from qkvary.studies.running.executors.polling import PollingExecutor
 from qkvary.text.numbers import data_size
 
 _PREFIXES = ("QKVARY_", "OMP_", "MKL_")
@@ -50,12 +47,11 @@ _UNTIL_IT_ENDS = -1
 class RayExecutor(PollingExecutor):
     """Executes tasks on a Ray cluster."""
 
-    def __init__(self, options: ClusterOptions) -> None:
+    def __init__(self, options: ClusterOptions, _folder: Path | None = None) -> None:
         """Connect to a running cluster."""
-        super().__init__()
+        super().__init__(options)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._ray: Any = importlib.import_module("ray")
-        self._gpu_share, self.shared_folder = options.gpu_share, options.shared_folder
         self._is_mine = not self._ray.is_initialized()
         if self._is_mine:
             self._connect(options.address or os.environ.get("RAY_ADDRESS") or "auto")
@@ -80,10 +76,6 @@ class RayExecutor(PollingExecutor):
             ) from error
         except (ValueError, RuntimeError) as error:
             raise UsageError(f"cannot connect to the Ray cluster {address!r}: {error}") from error
-
-    def needs(self, cell: Cell) -> Resources:
-        """Return what a run needs of a node."""
-        return needed_resources(cell, self._gpu_share)
 
     def find_obstacle(self, needs: Resources) -> str | None:
         """Return why a run cannot be placed on any present node, or None."""
@@ -170,6 +162,4 @@ def _check_port(address: str) -> None:
         raise ConnectionError(str(error)) from error
 
 
-def open_executor(options: ClusterOptions, _folder: Path) -> Executor:
-    """Return the executor of a running cluster."""
-    return RayExecutor(options)
+open_executor = RayExecutor

@@ -13,16 +13,8 @@ from typing import Any, Literal
 
 from qkvary.storage.durable import make_directory, remove_dir
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running.executors.contract import (
-    ClusterOptions,
-    Executor,
-    PollingExecutor,
-    Resources,
-    Task,
-    TaskEnd,
-)
-from qkvary.studies.running.executors.needs import needed_resources
-from qkvary.studies.study import Cell
+from qkvary.studies.running.executors.contract import ClusterOptions, Resources, Task, TaskEnd
+from qkvary.studies.running.executors.polling import PollingExecutor
 
 FOLDER = "slurm"
 """The folder inside the store that has one folder per runner, with submitit's files and logs."""
@@ -57,23 +49,19 @@ class SlurmExecutor(PollingExecutor):
         cluster: Literal["slurm", "local"] = "slurm",
     ) -> None:
         """Prepare to submit jobs, for tests to processes of this machine (``local``)."""
-        super().__init__()
+        super().__init__(options)
         # Every check of a job reads the shared folder.
         self.poll_seconds = 0.1 if cluster == "local" else POLL_SECONDS
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise UsageError(
                 "expected Slurm's sbatch on PATH, got none: submit from a login node of the cluster"
             )
-        self.runs_per_task, self.shared_folder = options.runs_per_job, options.shared_folder
+        self.runs_per_task = options.runs_per_job
         self._submitit: Any = importlib.import_module("submitit")
-        self._options, self._cluster = options, cluster
+        self._cluster = cluster
         own = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         self._folder = folder.absolute() / FOLDER / own
         self._failed = self._cancelled = False
-
-    def needs(self, cell: Cell) -> Resources:
-        """Return what a run needs of a node."""
-        return needed_resources(cell, self._options.gpu_share)
 
     def submit_all(
         self, function: Callable[[Task], TaskEnd], tasks: Sequence[Task]
@@ -96,7 +84,7 @@ class SlurmExecutor(PollingExecutor):
         return [futures[number] for number in range(len(tasks))]
 
     def _scheduler(self, needs: Resources) -> Any:
-        chosen = self._options
+        chosen = self.options
         scheduler = self._submitit.AutoExecutor(folder=self._folder, cluster=self._cluster)
         parameters: dict[str, Any] = {
             "name": "qkvary",
@@ -155,6 +143,4 @@ class SlurmExecutor(PollingExecutor):
                 self._folder.parent.rmdir()
 
 
-def open_executor(options: ClusterOptions, folder: Path) -> Executor:
-    """Return the executor of this cluster's queue."""
-    return SlurmExecutor(options, folder)
+open_executor = SlurmExecutor
