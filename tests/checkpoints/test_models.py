@@ -10,11 +10,7 @@ import torch
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.models import (
-    FORMAT,
-    load_model,
-    save_model,
-)
+from qkvary.checkpoints.models import FORMAT, load_model, save_model
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.durable import atomic_write_dir

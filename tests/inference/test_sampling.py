@@ -16,13 +16,7 @@ from transformers import (
 )
 
 from qkvary.inference.requests import Request, Sampling
-from qkvary.inference.sampling import (
-    Sampler,
-    keep_min_p,
-    keep_top_k,
-    keep_top_p,
-    penalise,
-)
+from qkvary.inference.sampling import Sampler, keep_min_p, keep_top_k, keep_top_p, penalise
 from tests.conftest import examples
 
 VALUES = st.floats(-30, 30, allow_nan=False).map(lambda value: round(value, 3))

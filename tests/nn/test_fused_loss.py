@@ -13,11 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from qkvary.nn.fused_loss import (
-    IGNORE_INDEX,
-    linear_cross_entropy,
-    linear_token_losses,
-)
+from qkvary.nn.fused_loss import IGNORE_INDEX, linear_cross_entropy, linear_token_losses
 from qkvary.nn.language_model import LanguageModel
 from tests.conftest import ROOT, Runner
 from tests.contracts.variant_cases import distance, make_language_model_config, randomize

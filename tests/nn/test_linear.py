@@ -11,12 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkvary.nn import linear as linear_module
 from qkvary.nn.fused_loss import linear_cross_entropy
-from qkvary.nn.linear import (
-    LARGE,
-    apply,
-    is_plain,
-    linear,
-)
+from qkvary.nn.linear import LARGE, apply, is_plain, linear
 
 ROWS, INNER, WIDTH = 512, 96, 192
 

@@ -12,11 +12,7 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.formats.char_gpt import load
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
-from tests.checkpoints.published_models import (
-    KINDS,
-    find_model,
-    read_reference,
-)
+from tests.checkpoints.published_models import KINDS, find_model, read_reference
 from tests.reference import char_gpt
 
 CONFIG = char_gpt.CONFIG

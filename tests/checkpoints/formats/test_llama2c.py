@@ -15,11 +15,7 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.formats.llama2c import load, read_header, read_tokenizer
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
-from tests.checkpoints.published_models import (
-    KINDS,
-    find_model,
-    read_reference,
-)
+from tests.checkpoints.published_models import KINDS, find_model, read_reference
 from tests.conftest import examples
 from tests.reference import llama2c
 
