@@ -102,12 +102,6 @@ def test_what_is_remembered_survives_a_checkpoint() -> None:
     assert restored.guards == whole.state
 
 
-def test_a_state_comes_back() -> None:
-    state = RunState(step=7, loss_sum=0.1 + 0.2, validation={"loss": math.inf}, steps_to_solve=5)
-    state.seconds["training"] = 1.5
-    assert RunState.from_json(state.to_json()) == state
-
-
 def test_every_second_belongs_to_one_phase() -> None:
     state = RunState()
     watch = Stopwatch(state)

@@ -14,7 +14,7 @@ import pytest
 from qkvary.storage import file_systems
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors.contract import PollingExecutor, Task, TaskEnd
-from qkvary.studies.running.executors.needs import MEMORY_UNIT, PROCESS_BYTES, needed_resources
+from qkvary.studies.running.executors.needs import needed_resources
 from qkvary.studies.running.store import Store
 from tests.studies.running.executors.inline import Inline, run_there
 from tests.studies.toy_study import check_equal, claim_cell, ends, starts, stored_record, toy_study
@@ -233,12 +233,6 @@ def test_a_run_on_a_device_has_main_memory_too() -> None:
     on_cpu = replace(large, run=replace(large.run, device="cpu"))
     assert needed_resources(large, 1.0).memory_bytes >= needed_resources(on_cpu, 1.0).memory_bytes
     assert needed_resources(on_cpu, 1.0).memory_bytes > 4 * 2**30
-
-
-def test_runs_with_similar_needs_share_them() -> None:
-    needs = {needed_resources(cell, 0.5) for cell in toy_study([0]).cells()}
-    (one,) = needs
-    assert (one.cores, one.gpus, one.memory_bytes) == (1, 0.0, PROCESS_BYTES + MEMORY_UNIT)
 
 
 def test_an_executor_takes_no_task_after_its_shutdown() -> None:
