@@ -53,7 +53,7 @@ def is_decided(logits: Tensor, share: float) -> bool:
     return bool((limits[:, 1:].abs() > 1e-9).all() and (limits[0].abs() > 1e-9).all())
 
 
-@examples(100)
+@examples(50)
 @given(rows=ROWS, data=st.data())
 def test_filters_keep_what_transformers_keeps(rows: list[list[float]], data: st.DataObject) -> None:
     logits = torch.tensor(rows, dtype=torch.float64)

@@ -124,10 +124,10 @@ def test_payloads_in_every_field_of_a_subject_stay_text(
     monkeypatch.setattr(label_placement, "text_width", lambda _text: 40.0)
     make = SUBJECTS[subject]
     benign = shape(tree(render_page(make("plain "))))
-    for payload in MARKUP[1:3]:
-        root = tree(render_page(make(payload + "~ ")))
-        assert shape(root) == benign, payload
-        assert dangers(root) == []
+    # The end of a script, and an attribute.
+    root = tree(render_page(make(f"{MARKUP[1]} {MARKUP[2]}~ ")))
+    assert shape(root) == benign
+    assert dangers(root) == []
 
 
 def test_a_fragment_has_what_is_brief_and_folds_the_rest() -> None:

@@ -65,12 +65,3 @@ def test_files_that_are_no_study_are_refused(tmp_path: Path, text: str, says: st
     path.write_text(text, "utf-8")
     with pytest.raises(UsageError, match=says):
         load_study(str(path))
-
-
-def test_only_a_study_of_features_hashes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed: list[str] = []
-    monkeypatch.setattr("qkvary.data.feature_sets.hash_features", hashed.append)
-    load_study("quickstart")
-    assert hashed == []
-    load_study("anomaly-quick")
-    assert hashed
