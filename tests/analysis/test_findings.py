@@ -4,12 +4,7 @@ import dataclasses
 
 import pytest
 
-from qkvary.analysis.findings import (
-    count_directions,
-    find_answers,
-    find_caveats,
-    is_uncertain,
-)
+from qkvary.analysis.findings import count_directions, find_answers, find_caveats, is_uncertain
 from qkvary.analysis.results import NetworkAnalysis
 from tests.analysis.examples import change_heads, make_analysis
 

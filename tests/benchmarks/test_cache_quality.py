@@ -18,7 +18,7 @@ from tests.checkpoints.published_models import KINDS, find_model, held_out_chara
 from tests.contracts.variant_cases import make_language_model_config, randomize
 
 STORAGES = ("int8-g64", "int4-g3-r2", "int8-b4-rot", "int4-b3-r1")
-TOKENS_OF_A_GATE, LONGEST = 2_048, 256
+TOKENS_OF_A_GATE, LONGEST = 2_048, 128
 
 
 def toy() -> tuple[LanguageModel, Tensor]:

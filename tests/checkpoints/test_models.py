@@ -1,6 +1,5 @@
 """A saved model loads bit-exactly, and a damaged one is rejected."""
 
-import dataclasses
 import random
 import shutil
 from pathlib import Path
@@ -8,13 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.models import (
-    FORMAT,
-    load_model,
-    save_model,
-)
+from qkvary.checkpoints.models import FORMAT, load_model, save_model
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.durable import atomic_write_dir
@@ -63,14 +57,6 @@ def test_every_dtype_survives_a_round_trip(dtype: torch.dtype, tmp_path: Path) -
     for name, tensor in model.state_dict().items():
         assert found.state_dict()[name].dtype == dtype
         assert torch.equal(found.state_dict()[name], tensor)
-
-
-def test_mixed_layers_survive_a_round_trip(tmp_path: Path) -> None:
-    config = make_language_model_config("QKV")
-    layers = (config.layers[0], make_language_model_config("Q-MQA@w3").layers[0])
-    mixed: LanguageModelConfig = dataclasses.replace(config, attention=layers)
-    save_model(tmp_path / "model", LanguageModel(mixed))
-    assert load_model(tmp_path / "model").network.config == mixed
 
 
 def test_a_model_replaces_a_model_and_nothing_else(tmp_path: Path) -> None:

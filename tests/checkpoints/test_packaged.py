@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.arch.canonical import from_dict
 from qkvary.arch.labels import format_label
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.data.checkpoint_names import PACKAGED, packaged_names
 from qkvary.data.model_configs import resolve_model
@@ -29,19 +27,10 @@ STORY = (
 
 
 @pytest.mark.parametrize("name", packaged_names())
-def test_a_packaged_model_is_its_stored_configuration(name: str) -> None:
-    network, tokenizer = load_checkpoint(name)
-    stored = json.loads((PACKAGED / name / "config.json").read_bytes())
-    assert network.config == from_dict(LanguageModelConfig, stored)
-    assert {format_label(one.variant) for one in network.config.layers} == {VARIANTS[name]}
-    assert {weight.dtype for weight in network.parameters()} == {torch.bfloat16}
-    assert tokenizer is not None
-    assert tokenizer.vocabulary == network.config.vocabulary
-
-
-@pytest.mark.parametrize("name", packaged_names())
 def test_a_packaged_model_has_learnt_stories(name: str) -> None:
     network, tokenizer = load_checkpoint(name)
+    assert {format_label(one.variant) for one in network.config.layers} == {VARIANTS[name]}
+    assert {weight.dtype for weight in network.parameters()} == {torch.bfloat16}
     assert tokenizer is not None
     prompt = tuple(tokenizer.encode("Once upon"))
     request = Request(prompt=prompt, max_new_tokens=12, stop_tokens=tokenizer.ends)

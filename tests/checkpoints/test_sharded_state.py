@@ -132,7 +132,7 @@ def test_no_damage_is_silent(tmp_path: Path) -> None:
     """Of a checkpoint of three, to readers of any number."""
     save(tmp_path / "sound", 3, 3)
     save(tmp_path / "sound", 5, 3)
-    for seed in range(trials("DAMAGES", 100)):
+    for seed in range(trials("DAMAGES", 60)):
         folder = tmp_path / "damaged"
         shutil.copytree(tmp_path / "sound", folder)
         generator = random.Random(seed)

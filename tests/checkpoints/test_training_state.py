@@ -132,7 +132,7 @@ def test_no_damage_is_silent(tmp_path: Path) -> None:
     """The newest checkpoint is damaged, and the one before is loaded."""
     for step in (3, 5):
         save_training_state(tmp_path / "sound", state(step))
-    for seed in range(trials("DAMAGES", 200)):
+    for seed in range(trials("DAMAGES", 80)):
         folder, generator = tmp_path / "damaged", random.Random(seed)
         shutil.copytree(tmp_path / "sound", folder)
         path = generator.choice(sorted((folder / "step-000000000005").iterdir()))

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.models import Model
 from qkvary.costs.cache import model_cache_bytes
-from qkvary.costs.exact_savings import (
-    Method,
-    Saving,
-    SavingsReport,
-    apply_saving,
-    find_savings,
-)
+from qkvary.costs.exact_savings import Method, Saving, SavingsReport, apply_saving, find_savings
 from qkvary.costs.formats import parse_format
 from qkvary.costs.macs import decode_macs
 from tests.costs.toy_models import (

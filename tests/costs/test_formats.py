@@ -5,13 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.costs.formats import (
-    Format,
-    cache_format,
-    format_options,
-    parse_format,
-    parse_options,
-)
+from qkvary.costs.formats import Format, cache_format, format_options, parse_format, parse_options
 
 BY_CHANNEL = CacheOptions(storage="int4", scales="channel", block=16, residual=5, rotate=True)
 

@@ -11,11 +11,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import gpt_300m
 from qkvary.arch.variants import QKV
-from qkvary.costs.macs import (
-    forward_macs,
-    score_macs,
-    visible_pairs,
-)
+from qkvary.costs.macs import forward_macs, score_macs, visible_pairs
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,7 @@ from qkvary.costs.formats import parse_format
 from qkvary.costs.replicas import device_cache_bytes
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
 from tests.conftest import examples
-from tests.costs.toy_models import (
-    ALL_KINDS,
-    language_model,
-)
+from tests.costs.toy_models import ALL_KINDS, language_model
 
 BF16, INT4 = parse_format("bf16"), parse_format("int4")
 KINDS = st.sampled_from(ALL_KINDS)

@@ -13,12 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 from qkvary.data import downloads
-from qkvary.data.downloads import (
-    DownloadError,
-    cache_only,
-    fetch,
-    find_hub_problem,
-)
+from qkvary.data.downloads import DownloadError, cache_only, fetch, find_hub_problem
 
 ANSWERS: dict[str, tuple[int, bytes]] = {
     "/good": (200, b"x" * 1000),

@@ -2,9 +2,7 @@ import numpy as np
 import pytest
 
 from qkvary.data.feature_sets import FEATURE_SETS
-from qkvary.data.image_features import (
-    load_features,
-)
+from qkvary.data.image_features import load_features
 from qkvary.storage.errors import UsageError
 
 

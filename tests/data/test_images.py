@@ -19,13 +19,7 @@ from qkvary.data.image_files import read_idx
 from qkvary.data.image_sets import IMAGE_SETS, Archive
 from qkvary.data.images import load_images
 from qkvary.storage.errors import DamagedError, UsageError
-from tests.data.small_images import (
-    describe_small,
-    draw,
-    pack_idx,
-    small_contents,
-    write_files,
-)
+from tests.data.small_images import describe_small, draw, pack_idx, small_contents, write_files
 
 GREY, COLOUR = "mnist", "cifar10-15k"
 IMAGES = "train-images-idx3-ubyte"

@@ -5,11 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.data.labelled_texts import (
-    FEWEST_TEXTS,
-    LabelledTexts,
-    load_labelled_texts,
-)
+from qkvary.data.labelled_texts import FEWEST_TEXTS, LabelledTexts, load_labelled_texts
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.tasks.config import TextTaskConfig
 

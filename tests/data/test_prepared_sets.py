@@ -9,11 +9,7 @@ import pytest
 from qkvary.data import documents, tokenizer_files
 from qkvary.data.downloads import DownloadError
 from qkvary.data.prepared import PreparedData, open_prepared
-from qkvary.data.prepared_sets import (
-    ensure_prepared,
-    find_prepared,
-    prepare_corpus,
-)
+from qkvary.data.prepared_sets import ensure_prepared, find_prepared, prepare_corpus
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import SourceOptions, open_source
 from qkvary.data.tokenizer_files import load_gpt2, load_tokenizer

@@ -11,6 +11,7 @@ from qkvary.checkpoints.gguf.headers import parse_file
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.cli.main import main
+from qkvary.storage import parser_processes
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import MANIFEST_NAME, to_line
 from qkvary.storage.untrusted_files import FREE_BYTES, MAX_ENTRIES
@@ -42,8 +43,13 @@ def test_a_few_mutations_load_or_are_refused(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_tokenizers_of_attackers_are_a_sentence_of_the_command(
-    name: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    name: str,
+    message: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(parser_processes, "PARSER_BYTES", 2**30)
     network = build(rotary_config("QKV", fraction=1.0, vocabulary=300, max_tokens=61))
     export_folder(LoadedModel(network, None), tmp_path / "model", to="llama")
     (tmp_path / "model" / MANIFEST_NAME).unlink()

@@ -16,13 +16,7 @@ from transformers import (
 )
 
 from qkvary.inference.requests import Request, Sampling
-from qkvary.inference.sampling import (
-    Sampler,
-    keep_min_p,
-    keep_top_k,
-    keep_top_p,
-    penalise,
-)
+from qkvary.inference.sampling import Sampler, keep_min_p, keep_top_k, keep_top_p, penalise
 from tests.conftest import examples
 
 VALUES = st.floats(-30, 30, allow_nan=False).map(lambda value: round(value, 3))
@@ -59,7 +53,7 @@ def is_decided(logits: Tensor, share: float) -> bool:
     return bool((limits[:, 1:].abs() > 1e-9).all() and (limits[0].abs() > 1e-9).all())
 
 
-@examples(100)
+@examples(50)
 @given(rows=ROWS, data=st.data())
 def test_filters_keep_what_transformers_keeps(rows: list[list[float]], data: st.DataObject) -> None:
     logits = torch.tensor(rows, dtype=torch.float64)

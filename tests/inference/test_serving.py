@@ -26,12 +26,7 @@ from qkvary.checkpoints.models import save_model
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.inference.engines import ENGINES, CacheLine, Serving
 from qkvary.inference.served_models import name_export
-from qkvary.inference.serving import (
-    check_key,
-    choose_port,
-    describe_end,
-    run_engine,
-)
+from qkvary.inference.serving import check_key, choose_port, describe_end, run_engine
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError, UsageError
 from tests import forked

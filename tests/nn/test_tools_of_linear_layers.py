@@ -101,22 +101,3 @@ def test_hooks_of_projections_fire(label: str, training: bool) -> None:
     assert (after - before).abs().max() < 1e-5
     layer.get_submodule(names[0]).register_forward_hook(lambda _, __, out: 2.0 * out)
     assert (layer(x) - before).abs().max() > 1e-3
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-@pytest.mark.parametrize("label", LABELS)
-def test_dynamic_quantisation_works(label: str) -> None:
-    plain = make_network(label)
-    quantised = torch.ao.quantization.quantize_dynamic(plain, {nn.Linear}, dtype=torch.qint8)
-    dynamic = torch.ao.nn.quantized.dynamic.Linear
-    count = sum(isinstance(part, dynamic) for part in quantised.modules())
-    assert count == sum(type(part) is nn.Linear for part in plain.modules())
-    assert count >= 2 * (len(plain.config.layers[0].variant.projections) + 3)
-    tokens = torch.randint(11, (2, 17))
-    with torch.no_grad():
-        difference = (quantised(tokens) - plain(tokens)).abs().max()
-        cache = qk.KVCache(quantised.config.layers, options=CacheOptions())
-        steps = [quantised(tokens[:, i : i + 1], cache=cache) for i in range(17)]
-        assert torch.cat(steps, dim=1).isfinite().all()
-    assert 0 < difference < 0.3
-    assert not step.supports(quantised, cache)

@@ -87,13 +87,6 @@ def test_costs_are_those_of_what_is_built(label: str) -> None:
     assert (costs.length, costs.cache_bytes_per_token) == (10, None)
 
 
-def test_attention_maps_are_those_of_the_forward_pass() -> None:
-    model = VisionTransformer(make("(Q=K-V)+"), seed=3).eval()
-    maps = model.attention_maps(torch.randn(2, 2, 15, 15))
-    assert maps.shape == (2, 2, 3, 10, 10)
-    torch.testing.assert_close(maps.sum(-1), torch.ones(2, 2, 3, 10))
-
-
 def test_dropout_on_the_input_is_for_training() -> None:
     model = VisionTransformer(make(input_dropout=0.5, d_head=None), seed=3)
     image = torch.randn(1, 2, 15, 15)

@@ -9,12 +9,7 @@ from qkvary.costs.parameters import model_parameters
 from qkvary.costs.serving import Demand
 from qkvary.costs.training import plan_training
 from qkvary.planning.quality import Size
-from qkvary.planning.training_advice import (
-    Regime,
-    TrainedVariant,
-    advise_training,
-    train_variants,
-)
+from qkvary.planning.training_advice import Regime, TrainedVariant, advise_training, train_variants
 
 A100 = find_device("a100-40gb")
 

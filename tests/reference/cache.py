@@ -8,14 +8,7 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
-from tests.reference.attention import (
-    Weights,
-    head_size,
-    is_visible,
-    mix,
-    read_sources,
-    rows_of,
-)
+from tests.reference.attention import Weights, head_size, is_visible, mix, read_sources, rows_of
 
 
 def decode(config: AttentionConfig, weights: Weights, x: Tensor) -> tuple[Tensor, int]:

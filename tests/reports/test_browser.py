@@ -18,6 +18,7 @@ from tests.reports.test_page import everything
 
 pytestmark = pytest.mark.browser
 
+COMMAND = "qkvary train lm-10m --data " + "long/" * 200 + "mine.txt"
 MODELS = ("llama-3.1-8b", "gemma-4-31b", "deepseek-v4-flash")
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SMALLEST = """Math.min(...[...document.querySelectorAll('.charts svg text')]
@@ -49,9 +50,10 @@ NUMBERS = """(cells) => cells.map((cell) =>
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    summary = make_summary()
+    summary, small = make_summary(), make_summary(("QKV", "Q-K=V"), 2)
     reports = {
         "study": study_report(summary, make_attention(summary)),
+        "small": study_report(dataclasses.replace(small, commands=(COMMAND, "qkvary doctor"))),
         "plan": plan_report(make_plan()),
         **{name: plan_report(make_plan(name)) for name in MODELS},
     }
@@ -132,7 +134,7 @@ def test_switches_work_with_the_keyboard_and_without_a_script(
 def test_tab_reaches_every_control_and_shows_where_it_is(
     open_page: Open, pages: dict[str, Path]
 ) -> None:
-    page = open_page(pages["study"])
+    page = open_page(pages["small"])
     reached: list[str] = []
     for _ in range(400):
         page.keyboard.press("Tab")
@@ -162,18 +164,17 @@ def test_header_buttons_sort_their_table(open_page: Open, pages: dict[str, Path]
     assert cells.evaluate_all(NUMBERS) == sorted(values, reverse=True)
 
 
-def test_commands_are_whole_and_a_button_copies_them(open_page: Open, tmp_path: Path) -> None:
-    command = "qkvary train lm-10m --data " + "long/" * 200 + "mine.txt"
-    report = study_report(dataclasses.replace(make_summary(), commands=(command, "qkvary doctor")))
-    (tmp_path / "page.html").write_text(render_page(report), "utf-8")
-    page = open_page(tmp_path / "page.html", 390)
-    assert page.locator("pre.sh").text_content() == f"{command}\nqkvary doctor"
+def test_commands_are_whole_and_a_button_copies_them(
+    open_page: Open, pages: dict[str, Path]
+) -> None:
+    page = open_page(pages["small"], 390)
+    assert page.locator("pre.sh").text_content() == f"{COMMAND}\nqkvary doctor"
     assert page.evaluate(OVERFLOW) == 0
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.locator(".copy").click()
     page.get_by_text("Copied").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
-    assert copied == f"{command}\nqkvary doctor"
+    assert copied == f"{COMMAND}\nqkvary doctor"
 
 
 def test_odd_names_do_not_break_the_layout(open_page: Open, tmp_path: Path) -> None:

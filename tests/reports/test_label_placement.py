@@ -5,14 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.reports.label_placement import (
-    Box,
-    Label,
-    Spot,
-    place,
-    stack,
-    text_width,
-)
+from qkvary.reports.label_placement import Box, Label, Spot, place, stack, text_width
 from tests.conftest import examples
 
 AREA = (0.0, 0.0, 340.0, 260.0)

@@ -21,8 +21,6 @@ def test_a_plan_says_the_question_the_answers_and_their_limits() -> None:
     assert report.caveats == (plan.answer.caveats[0], *plan.notes)
     assert section(report, "advice").blocks == (Bullets(plan.answer.advice),)
     assert section(report, "limits").blocks == (Bullets(plan.answer.caveats[1:]),)
-    assert report.data["advice"] == (*plan.answer.summary, *plan.answer.advice)
-    assert report.data["caveats"] == plan.answer.caveats
     facts = dict(report.facts)
     assert facts["cache per user, bf16"] == "2.5 GiB"
     assert facts["after 10 % reserve"] == "33.5 GiB"

@@ -13,7 +13,7 @@ from qkvary.studies.catalog import load_study
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import RunRow
 from tests.reports.subjects import section, tables
-from tests.reports.synthetic import make_summary
+from tests.reports.synthetic import make_study, make_summary
 from tests.studies.made_up import make_record
 
 
@@ -52,25 +52,9 @@ def test_counts_are_in_every_table_of_results(seed: int) -> None:
 
 
 def test_an_empty_store_makes_a_page() -> None:
-    summary = make_summary()
-    bare = {"state": "missing", "value": None, "metrics": (), "steps_to_solve": None}
-    runs = tuple(dataclasses.replace(run, **bare) for run in summary.runs)
-    empty = dataclasses.replace(
-        summary,
-        runs=runs,
-        tables=(),
-        frontiers=(),
-        curves=(),
-        published=(),
-        environments=(),
-        answers=(),
-        started=None,
-        ended=None,
-        training_seconds=0.0,
-        total_seconds=0.0,
-    )
-    report = study_report(empty)
-    assert len(tables(report)["runs"].rows) == len(runs)
+    study = make_study()
+    report = study_report(summarise(study, []))
+    assert len(tables(report)["runs"].rows) == len(study.cells())
     assert "<h1>" in render_page(report)
 
 

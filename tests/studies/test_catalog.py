@@ -10,10 +10,6 @@ from qkvary.studies.catalog import load_study, study_names
 from tests.papers.definitions import module_of
 
 
-def test_underscores_and_capitals_do_not_matter() -> None:
-    assert load_study("Synthetic_Paper") == load_study("synthetic-paper")
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -69,18 +65,3 @@ def test_files_that_are_no_study_are_refused(tmp_path: Path, text: str, says: st
     path.write_text(text, "utf-8")
     with pytest.raises(UsageError, match=says):
         load_study(str(path))
-
-
-def test_a_study_of_ones_own_is_found_by_its_path(tmp_path: Path) -> None:
-    path = tmp_path / "with space.py"
-    path.write_text("from qkvary.papers.ours.studies.quickstart import STUDY\n", "utf-8")
-    assert load_study(str(path)) == load_study("quickstart")
-
-
-def test_only_a_study_of_features_hashes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed: list[str] = []
-    monkeypatch.setattr("qkvary.data.feature_sets.hash_features", hashed.append)
-    load_study("quickstart")
-    assert hashed == []
-    load_study("anomaly-quick")
-    assert hashed

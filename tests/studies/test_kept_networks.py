@@ -14,7 +14,7 @@ from qkvary.studies.study import Setting, Study
 from qkvary.tasks.catalog import load_task
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 from qkvary.training.loop import train
-from tests.studies.made_up import make_setting
+from tests.studies.made_up import make_setting, make_study
 from tests.studies.toy_study import stored_record
 from tests.tasks.tiny_networks import tiny_network, tiny_task
 
@@ -26,24 +26,15 @@ def characters_study(
     training = TrainingConfig(
         steps=length, batch_size=5, optimizer=OptimizerConfig(learning_rate=3e-3), **options
     )
-    task = dataclasses.replace(tiny_task("characters"), scored_characters=1_009)
-    network = tiny_network("characters")
     setting = Setting(
         name="characters",
-        task=task,
-        network=network,
+        task=dataclasses.replace(tiny_task("characters"), scored_characters=1_009),
+        network=tiny_network("characters"),
         training=training,
         keep_networks=keep,
         keep_steps=steps,
     )
-    return Study(
-        name="kept",
-        question="Is it there?",
-        description="One network.",
-        settings=(setting,),
-        variants=("QKV",),
-        seeds=(3,),
-    )
+    return make_study(setting, variants=("QKV",), seeds=(3,))
 
 
 def run(study: Study, path: Path) -> RunSummary:

@@ -92,27 +92,6 @@ def test_steps_through_a_cache_are_one_pass(label: str) -> None:
     assert not torch.allclose(plain(x), whole)
 
 
-def test_a_temperature_of_each_head_divides_its_scores() -> None:
-    config = AttentionConfig(d_model=12, num_heads=3, variant=parse_variant(LABELS[0]))
-    layer = make_attention(config).double()
-    for number, parameter in enumerate(layer.parameters()):
-        generator = torch.Generator().manual_seed(number)
-        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    x = torch.randn(1, 5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    weights = dict(layer.named_parameters())
-    heads: list[torch.Tensor] = []
-    for head in range(3):
-        rows = slice(4 * head, 4 * head + 4)
-        query, key = (
-            x[0] @ weights[f"{one}_proj.weight"][rows].T + weights[f"{one}_proj.bias"][rows]
-            for one in ("q", "k")
-        )
-        scores = query @ key.T / 2.0 * weights["own.weight"][head].exp()
-        heads.append(scores.softmax(-1) @ key)
-    expected = torch.cat(heads, -1) @ weights["o_proj.weight"].T + weights["o_proj.bias"]
-    torch.testing.assert_close(layer(x)[0], expected)
-
-
 @pytest.mark.parametrize("is_stated", [True, False])
 def test_a_run_depends_on_the_stated_version_or_on_the_file(
     tmp_path: Path, *, is_stated: bool

@@ -71,10 +71,6 @@ def test_any_record_comes_back(record: Record) -> None:
     check(record)
 
 
-def test_a_run_that_did_not_come_so_far_has_no_headline() -> None:
-    assert make_record(CELL, status="failed", started="").headline is None
-
-
 def changed(**fields: object) -> bytes:
     value = decode(to_json(make_record(CELL, status="done", started="")))
     assert isinstance(value, dict)
@@ -109,27 +105,21 @@ def test_a_newer_schema_is_refused() -> None:
         from_json(changed(schema_version=2), where="r.json")
 
 
-def test_a_record_says_what_was_run() -> None:
-    record = make_record(CELL, status="done", started="2026-01-02T03:04:05+00:00")
+def test_a_record_says_what_was_run_where_and_at_what_cost() -> None:
+    began = "2026-01-02T03:04:05+00:00"
+    record = make_record(CELL, status="done", started=began, environment={"kernel": "AVX2"})
     assert record.run_key == CELL.run_key == CELL.run.run_key()
     assert from_dict(RunConfig, record.config) == CELL.run
     assert (record.task, record.variant, record.seed) == ("copy", "Q-K=V", 5)
     assert (record.metric, record.higher_is_better) == ("test_accuracy", True)
     assert record.started < record.ended
     assert record.ended.endswith("+00:00")
-
-
-def test_costs_are_those_of_the_network_at_the_length_of_the_task() -> None:
-    record = make_record(CELL, status="done", started="")
     assert record.costs == network_costs(CELL.run.network, length=3).to_dict()
     assert record.costs["cache_bytes_per_token"] is None
-
-
-def test_the_surroundings_are_recorded() -> None:
-    found = make_record(CELL, status="done", started="", environment={"kernel": "AVX2"}).environment
+    found = record.environment
     assert {"qkvary", "commit", "python", "torch", "platform", "cpu", "cpu_count"} <= found.keys()
-    assert (found["threads"], found["rounding"]) == (1, ROUNDING_VERSION)
-    assert found["kernel"] == "AVX2"
+    assert (found["threads"], found["rounding"], found["kernel"]) == (1, ROUNDING_VERSION, "AVX2")
+    assert make_record(CELL, status="failed", started="").headline is None
 
 
 def test_the_identity_holds_everything_that_the_key_is_made_of() -> None:

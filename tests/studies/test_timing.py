@@ -97,50 +97,51 @@ def test_a_language_model_is_timed_by_one_layer_of_it(monkeypatch: pytest.Monkey
     assert threads == 3 != torch.get_num_threads()
 
 
-def test_a_large_step_is_timed_with_fewer_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = toy_study([1]).cells()[0].run
-    run = dataclasses.replace(run, training=dataclasses.replace(run.training, batch_size=12))
+@pytest.fixture
+def losses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """The rows of every loss that is computed, and whether by autocast."""
+    found: list[tuple[int, bool]] = []
+    task = load_task(toy_study([1]).cells()[0].run.task)
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        found.append((len(batch.inputs), torch.is_autocast_enabled("cpu")))
+        return type(task).loss(task, model, batch)
+
+    monkeypatch.setattr(task, "loss", loss)
+    monkeypatch.setattr(timing, "load_task", lambda _: task)
+    return found
+
+
+def with_training(run: RunConfig, **fields: object) -> RunConfig:
+    training = dataclasses.replace(run.training, **fields)  # type: ignore[arg-type]
+    return dataclasses.replace(run, training=training)
+
+
+def test_a_large_step_is_timed_with_fewer_examples(
+    losses: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = with_training(toy_study([1]).cells()[0].run, batch_size=12)
     macs = forward_macs(as_model(run.network), tokens=run.sequence_length, pairs="square").total
     monkeypatch.setattr(timing, "MOST_TIMED_MACS", 3 * macs + 1)
     monkeypatch.setattr(timing, "perf_counter", itertools.count().__next__)
-    task = load_task(run.task)
-    seen: list[int] = []
-
-    def loss(model: nn.Module, batch: Batch) -> Tensor:
-        seen.append(len(batch.inputs))
-        return type(task).loss(task, model, batch)
-
-    monkeypatch.setattr(task, "loss", loss)
-    monkeypatch.setattr(timing, "load_task", lambda _: task)
     # A second by this clock for a quarter of the examples.
     assert timing.time_step(run) == 4
-    assert set(seen) == {3}
+    assert set(losses) == {(3, False)}
 
 
 def test_a_timed_step_has_the_micro_batches_and_precision_of_the_run(
-    monkeypatch: pytest.MonkeyPatch,
+    losses: list[tuple[int, bool]],
 ) -> None:
-    run = toy_study([1]).cells()[0].run
     execution = ExecutionConfig(micro_batch_size=2, precision="bf16")
-    training = dataclasses.replace(run.training, batch_size=5, execution=execution)
-    run = dataclasses.replace(run, training=training)
-    task = load_task(run.task)
-    seen: list[tuple[int, bool]] = []
-
-    def loss(model: nn.Module, batch: Batch) -> Tensor:
-        seen.append((len(batch.inputs), torch.is_autocast_enabled("cpu")))
-        return type(task).loss(task, model, batch)
-
-    monkeypatch.setattr(task, "loss", loss)
-    monkeypatch.setattr(timing, "load_task", lambda _: task)
-    timing.time_step(run)
-    assert seen == [(2, True), (2, True), (1, True)] * (timing.TIMED_STEPS + 1)
+    run = toy_study([1]).cells()[0].run
+    timing.time_step(with_training(run, batch_size=5, execution=execution))
+    assert losses == [(2, True), (2, True), (1, True)] * (timing.TIMED_STEPS + 1)
 
 
 def test_timing_leaves_the_threads_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = toy_study([1]).cells()[0]
-    training = dataclasses.replace(cell.run.training, execution=ExecutionConfig(threads=3))
-    cell = dataclasses.replace(cell, run=dataclasses.replace(cell.run, training=training))
+    run = with_training(cell.run, execution=ExecutionConfig(threads=3))
+    cell = dataclasses.replace(cell, run=run)
     seen: list[int] = []
 
     def note(*_: object) -> float:

@@ -15,13 +15,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import EvaluationContext, ProcessGroup
 from qkvary.tasks.language import LanguageTask
-from tests.tasks.tiny_networks import (
-    ALPHABET,
-    SAYINGS,
-    VALIDATION,
-    tiny_network,
-    tiny_task,
-)
+from tests.tasks.tiny_networks import ALPHABET, SAYINGS, VALIDATION, tiny_network, tiny_task
 
 SEPARATOR = 26
 CONTEXT = 7

@@ -10,11 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.data.number_words import load_number_words
-from qkvary.papers.key_value.protocols import (
-    NUMBER_BATCH,
-    NUMBER_CEILING,
-    NUMBER_STEPS_PER_EPOCH,
-)
+from qkvary.papers.key_value.protocols import NUMBER_BATCH, NUMBER_CEILING, NUMBER_STEPS_PER_EPOCH
 from qkvary.tasks.config import NumberProtocol, NumberTaskConfig
 from qkvary.tasks.contract import Split
 from qkvary.tasks.numbers import NumberTask

@@ -50,7 +50,7 @@ def test_killed_runs_end_bit_by_bit_like_others(
     dense = rank_server.run(tmp_path / "dense", ranks, checkpoint_seconds=0.0, **order)
     seconds = time.monotonic() - start
     assert result(dense) == whole
-    killed, count = 0, trials("KILLS", 4)
+    killed, count = 0, trials("KILLS", 3)
     for seed in range(count):
         generator, path = random.Random(seed), tmp_path / str(seed)
         for _ in range(generator.randint(1, 5)):
@@ -66,4 +66,4 @@ def test_killed_runs_end_bit_by_bit_like_others(
             killed += -signal.SIGKILL in codes
         assert result(rank_server.run(path, ranks, **order)) == whole, f"seed {seed}"
         assert not list(path.rglob(f"{TEMPORARY_PREFIX}*"))
-    assert killed >= count / 4
+    assert killed >= count / 3

@@ -25,19 +25,13 @@ TABLE_10 = {
     "Q-MQA": (1033.35, 187.52),
 }
 PAPER_1 = ("lm-300m", "lm-300m-poster", "lm-1.2b")
+LARGE, SMALL = (124.37, 84.95), (117.30, 77.88)
 PAPER_3 = {
-    "gpt2-124m": (124.37, 84.95),
-    "gpt2-117m-mlp": (117.30, 77.88),
+    **dict.fromkeys(("gpt2-124m", "gpt2-124m-identity", "gpt2-124m-identity-derived"), LARGE),
+    **dict.fromkeys(("gpt2-124m-residual", "gpt2-124m-residual-gelu"), LARGE),
+    **dict.fromkeys(("gpt2-124m-decay", "gpt2-124m-scale", "gpt2-124m-decay-scale"), LARGE),
+    **dict.fromkeys(("gpt2-117m-mlp", "gpt2-117m-identity", "gpt2-117m-identity-derived"), SMALL),
     "gpt2-118m-narrow": (117.92, 79.73),
-    "gpt2-117m-identity": (117.30, 77.88),
-    "gpt2-124m-identity": (124.37, 84.95),
-    "gpt2-117m-identity-derived": (117.30, 77.88),
-    "gpt2-124m-identity-derived": (124.37, 84.95),
-    "gpt2-124m-residual": (124.37, 84.95),
-    "gpt2-124m-residual-gelu": (124.37, 84.95),
-    "gpt2-124m-decay": (124.37, 84.95),
-    "gpt2-124m-scale": (124.37, 84.95),
-    "gpt2-124m-decay-scale": (124.37, 84.95),
     # An own head has 50,304 x 768 parameters more.
     "gpt2-163m-untied": (163.01, 84.95),
     "gpt2-156m-identity-untied": (155.93, 77.88),

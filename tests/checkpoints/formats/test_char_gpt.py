@@ -10,47 +10,27 @@ import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.formats.char_gpt import load
-from qkvary.checkpoints.models import LoadedModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
-from tests.checkpoints.published_models import (
-    KINDS,
-    find_model,
-    read_reference,
-)
+from tests.checkpoints.published_models import KINDS, find_model, read_reference
 from tests.reference import char_gpt
 
 CONFIG = char_gpt.CONFIG
 WEIGHTS = char_gpt.make_weights(CONFIG)
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return find_model("shakespeare_char_mha", kind, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def loaded(folder: Path) -> LoadedModel:
-    return load_checkpoint(folder)
-
-
-def encode(loaded: LoadedModel, text: str) -> torch.Tensor:
-    assert loaded.tokenizer is not None
-    return torch.tensor(loaded.tokenizer.encode(text))
-
-
-def test_logits_are_the_reference_to_the_printed_digits(folder: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_the_reference_to_the_printed_digits(
+    kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = find_model("shakespeare_char_mha", kind, tmp_path_factory)
     reference = read_reference(folder)
     expected = torch.tensor(reference["logits_after_prompt"], dtype=torch.float64)
     for dtype in (torch.float64, torch.float32):
-        loaded = load(folder)
-        prompt = encode(loaded, reference["greedy"]["prompt"])
+        network, tokenizer = load(folder)
+        assert tokenizer is not None
+        prompt = torch.tensor([tokenizer.encode(reference["greedy"]["prompt"])])
         with torch.inference_mode():
-            found = loaded.network.to(dtype)(prompt[None])[0, -1]
+            found = network.to(dtype)(prompt)[0, -1]
         assert (found.double() - expected).abs().max() < 1e-5
 
 

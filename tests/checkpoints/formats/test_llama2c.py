@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.formats.llama2c import load, read_header, read_tokenizer
-from qkvary.checkpoints.models import LoadedModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
-from tests.checkpoints.published_models import (
-    KINDS,
-    find_model,
-    read_reference,
-)
+from tests.checkpoints.published_models import KINDS, find_model, read_reference
 from tests.conftest import examples
 from tests.reference import llama2c
 
@@ -31,21 +26,11 @@ TOKENIZER = llama2c.pack_tokenizer(PIECES, SCORES)
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return find_model("stories260K", request.param, tmp_path_factory)
 
 
-@pytest.fixture(scope="module")
-def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return find_model("stories260K", kind, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def loaded(folder: Path) -> LoadedModel:
-    return load_checkpoint(folder)
-
-
-def test_logits_are_the_reference_to_the_printed_digits(folder: Path, loaded: LoadedModel) -> None:
+def test_logits_are_the_reference_to_the_printed_digits(folder: Path) -> None:
     expected = torch.tensor(read_reference(folder)["logits_after_bos"], dtype=torch.float64)
     for dtype in (torch.float64, torch.float32):
         with torch.inference_mode():
@@ -53,9 +38,9 @@ def test_logits_are_the_reference_to_the_printed_digits(folder: Path, loaded: Lo
         assert (found.double() - expected).abs().max() < 1e-5
 
 
-def test_greedy_tokens_and_their_text_are_the_reference(folder: Path, loaded: LoadedModel) -> None:
+def test_greedy_tokens_and_their_text_are_the_reference(folder: Path) -> None:
     expected = read_reference(folder)["greedy"]
-    network, tokenizer = loaded
+    network, tokenizer = load_checkpoint(folder)
     ids = list(expected["prompt_ids"])
     with torch.inference_mode():
         while len(ids) < len(expected["ids"]):

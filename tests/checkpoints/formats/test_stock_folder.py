@@ -215,20 +215,14 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
+NAMED = [{"name": "tools", "template": "other"}, {"name": "default", "template": CHAT}]
+
+
 @pytest.mark.parametrize(
     "files",
     [
         {"chat_template.jinja": CHAT, "tokenizer_config.json": '{"chat_template": "older"}'},
-        {
-            "tokenizer_config.json": json.dumps(
-                {
-                    "chat_template": [
-                        {"name": "tools", "template": "other"},
-                        {"name": "default", "template": CHAT},
-                    ]
-                }
-            )
-        },
+        {"tokenizer_config.json": json.dumps({"chat_template": NAMED})},
     ],
 )
 def test_a_chat_template_goes_through_every_export(tmp_path: Path, files: dict[str, str]) -> None:

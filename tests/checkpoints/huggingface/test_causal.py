@@ -75,20 +75,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("label", "options"),
-    [
-        # Each label by one of the ways, by turns.
-        pytest.param(
-            label, WAYS[way], id=f"{label}-{way}", marks=pytest.mark.slow if (i + j) % 4 else ()
-        )
-        for i, label in enumerate(LABELS)
-        for j, way in enumerate(WAYS)
-    ],
-)
-def test_every_way_to_generate_gives_the_same_with_and_without_cache(
-    label: str, options: dict[str, Any]
-) -> None:
+@pairwise("label, way", itertools.product(LABELS, WAYS), together=1, ids=str)
+def test_every_way_to_generate_gives_the_same_with_and_without_cache(label: str, way: str) -> None:
+    options = WAYS[way]
     model = make_model(label)
     ids, mask = left_padding(prompt(3, LENGTH))
     plain = {

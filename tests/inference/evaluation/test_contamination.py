@@ -129,16 +129,6 @@ def test_a_planted_question_is_found_with_any_tokenizer(tmp_path: Path, name: st
     assert find(data, asked) == expected == [shares_a_run(one, train) for one in asked]
 
 
-@pytest.mark.parametrize("cuts", [[], [1]])
-def test_a_run_does_not_cross_documents(tmp_path: Path, cuts: list[int]) -> None:
-    """Not where both are in one shard, and not where one shard ends between them."""
-    words = LONG.split()
-    halves = [" ".join(words[:9]), " ".join(words[9:])]
-    assert find(made(tmp_path, halves, cuts=cuts), [LONG, "seventeen"]) == [False, True]
-    assert find(made(tmp_path, [LONG, "seventeen"], cuts=cuts), [LONG]) == [True]
-    assert find(made(tmp_path, ["of the", "and of"], cuts=cuts), ["the and"]) == [False]
-
-
 @pytest.mark.parametrize(
     ("text", "asked"),
     [

@@ -13,11 +13,7 @@ import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.inference.evaluation.perplexity import (
-    Protocol,
-    score_as_papers,
-    score_text,
-)
+from qkvary.inference.evaluation.perplexity import Protocol, score_as_papers, score_text
 from qkvary.inference.evaluation.texts import make_text, open_split
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import LanguageTaskConfig

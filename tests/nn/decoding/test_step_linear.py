@@ -11,15 +11,7 @@ from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.linear_attention import State
 from tests.nn.decoding.cases import distance
-from tests.nn.decoding.test_step import (
-    FLOAT32,
-    NEW,
-    PROMPT,
-    compare,
-    make,
-    new_cache,
-    texts,
-)
+from tests.nn.decoding.test_step import FLOAT32, NEW, PROMPT, compare, make, new_cache, texts
 
 MAPS = ("linear", "linear-relu", "linear-softmax", "linear-identity")
 DECAYS = ("", "@decay-learned", "@decay-fixed@undecayed-sum", "@decay-learned@unnormalised")

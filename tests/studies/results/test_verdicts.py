@@ -44,25 +44,17 @@ def test_an_interval_that_touches_zero_supports_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("differences", "sentence"),
+    ("differences", "begins"),
     [
         ([], "not compared: no pair of finished runs out of 5"),
-        (
-            [-0.2],
-            (
-                "no interval: lower by 0.200 in a single pair, which says nothing about its "
-                "spread, from 1 of 5 pairs"
-            ),
-        ),
-        (
-            [0.2] * 5,
-            "no interval: higher by 0.200 in all 5 pairs, which leaves no spread to go by",
-        ),
-        ([0.0] * 5, "no interval: the same in all 5 pairs, which leaves no spread to go by"),
+        ([-0.2], "no interval: lower by 0.200 in a single pair, which"),
+        ([0.2] * 5, "no interval: higher by 0.200 in all 5 pairs, which"),
+        ([0.0] * 5, "no interval: the same in all 5 pairs, which"),
     ],
 )
-def test_without_an_interval_nothing_is_claimed(differences: list[float], sentence: str) -> None:
-    result = judge(
+def test_without_an_interval_nothing_is_claimed(differences: list[float], begins: str) -> None:
+    verdict, sentence = judge(
         paired_t(differences), ACCURACY, detectable=None, pairs=len(differences), pairs_planned=5
     )
-    assert result == ("no interval", sentence)
+    assert verdict == "no interval"
+    assert sentence.startswith(begins)

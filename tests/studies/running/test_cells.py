@@ -244,9 +244,3 @@ def test_the_log_of_a_run_is_copied_to_the_tracker(
     assert [step for _, _, step in logged] == [event["step"] for event in curve]
     losses = [values["train/loss"] for _, values, _ in logged if "train/loss" in values]
     assert losses == [event["loss"] for event in curve if event["event"] == "train"]
-
-
-def test_a_gpu_is_recorded_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"GPU {device}")
-    assert training.describe_device("cuda:1") == {"device": "cuda:1", "gpu": "GPU cuda:1"}
-    assert training.describe_device("mps") == {"device": "mps"}

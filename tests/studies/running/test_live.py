@@ -68,28 +68,21 @@ def test_the_summary_line_of_a_study() -> None:
     assert view(cells=CELLS[:3]).summary() == "0 of 3 runs"
 
 
-def test_plain_lines_are_whole_and_without_markup() -> None:
-    file = io.StringIO()
-    display = PlainDisplay(Console(file=file, width=40), view(*ENDED))
-    display.note("a note of [bold]more[/bold] than forty characters, unbroken")
-    display.ended("Q-K=V: done")
-    display.refresh()
-    display.close()
-    first, second = file.getvalue().splitlines()
-    assert first == "a note of [bold]more[/bold] than forty characters, unbroken"
-    assert second.startswith("Q-K=V: done  [5 of 11 runs")
-
-
-def test_plain_lines_come_every_ten_seconds_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_lines_are_whole_without_markup_and_every_ten_seconds_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = [100.0]
     monkeypatch.setattr(live.time, "monotonic", lambda: clock[0])
     file = io.StringIO()
-    display = PlainDisplay(Console(file=file, width=200), view(*ENDED))
+    display = PlainDisplay(Console(file=file, width=40), view(*ENDED))
+    display.note("a note of [bold]more[/bold] than forty characters, unbroken")
     for second in range(0, 25, 3):
         clock[0] = 100.0 + second
         display.ended(f"run {second}")
     display.refresh()
-    assert [line.split(" ")[1] for line in file.getvalue().splitlines()] == ["0", "12", "24"]
+    note, *lines = file.getvalue().splitlines()
+    assert note == "a note of [bold]more[/bold] than forty characters, unbroken"
+    assert [line.split(" ")[1] for line in lines] == ["0", "12", "24"]
     display.ended("run 99")
     display.close()
     assert file.getvalue().splitlines()[-1].startswith("run 99  [5 of 11 runs")

@@ -208,8 +208,3 @@ def test_the_folder_of_another_user_is_refused(
     summary = run_there(toy_study([0]), root, returning())
     assert summary.exit_code == 2
     assert re.search("qkvary-4321-[0-9a-f]{16} belongs to another user", summary.message)
-
-
-def test_studies_of_two_folders_do_not_share_runs_on_a_node(root: Path) -> None:
-    names = {task_module.scratch_name(root / name) for name in ("one", "two")}
-    assert len(names) == 2

@@ -240,12 +240,6 @@ def test_a_run_on_a_device_has_main_memory_too() -> None:
     assert needed_resources(on_cpu, 1.0).memory_bytes > 4 * 2**30
 
 
-def test_runs_with_similar_needs_share_them() -> None:
-    needs = {needed_resources(cell, 0.5) for cell in toy_study([0]).cells()}
-    (one,) = needs
-    assert (one.cores, one.gpus, one.memory_bytes) == (1, 0.0, PROCESS_BYTES + MEMORY_UNIT)
-
-
 def test_an_executor_takes_no_task_after_its_shutdown() -> None:
     executor = Polled()
     executor.shutdown()
