@@ -329,7 +329,11 @@ class LayerVariants:
         return tuple(variant for variant, count in self.runs for _ in range(count))
 
     def check_layers(self, num_layers: int) -> None:
-        """Check that a network has as many layers as there are variants."""
+        """Check that a network has as many layers as there are variants.
+
+        Raises:
+            ValueError: with both numbers.
+        """
         # Sizes come from text: there may be too many layers to list.
         given = sum(count for _, count in self.runs)
         if given != num_layers:

@@ -66,6 +66,9 @@ def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a document, with its beginning token or else its separator.
 
     A document with a beginning token has no separator: networks of llama2.c have never seen one.
+
+    Raises:
+        ValueError: if it cannot be encoded.
     """
     separator = tokenizer.separator if tokenizer.beginning is None else None
     return tokenizer.encode(text) + ([] if separator is None else [separator])

@@ -101,7 +101,8 @@ class Attention(nn.Module):
             head_dim: Channels of a head; by default ``d_model / num_heads``.
             bias: Whether all projections have biases, as they do by default.
             dropout: Dropout on attention probabilities; none by default.
-            seed: Seed of the initial values; by default it is drawn from torch's generator.
+            seed: Seed of the initial values: layers of one seed start equal. By default it is
+                drawn from torch's generator, which ``torch.manual_seed`` sets.
             draw: False leaves parameters unset, for a network that initialises its layers itself.
 
         Raises:
@@ -275,7 +276,11 @@ class Attention(nn.Module):
         return self.output(self.restore(mixed, heads), x)
 
     def check_state(self, layout: Layout) -> None:
-        """Check that a layer with a state supports a call, before its cache is changed."""
+        """Check that a layer with a state supports a call, before its cache is changed.
+
+        Raises:
+            ValueError: in training with dropout, or for documents that are interrupted.
+        """
         if self.training and self.config.dropout:
             raise ValueError(
                 "expected a layer in evaluation mode or without dropout with a state, which has no "

@@ -42,7 +42,12 @@ class LayerCache:
         max_tokens: int | None = None,
         options: CacheOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """Create an empty cache; with ``max_tokens``, for at most so many tokens, stored or not."""
+        """Create an empty cache; with ``max_tokens``, for at most so many tokens, stored or not.
+
+        Raises:
+            ValueError: for preallocated storage without ``max_tokens``, blocks that a window would
+                cut, or no ``max_tokens`` where positions depend on the length of the text.
+        """
         reach = config.variant.reach
         if config.turns_by_length and max_tokens is None:
             raise ValueError(
@@ -88,6 +93,9 @@ class LayerCache:
 
         Keeps only tokens that a later one can see: with a window, the first of many new tokens are
         returned but not kept.
+
+        Raises:
+            ValueError: if the tokens do not fit ``max_tokens`` or are of another batch size.
         """
         first = next(iter(new.values()))
         rows, tokens = first.shape[0], first.shape[2]
@@ -170,7 +178,7 @@ class LayerCache:
         return stays and not self.options.is_quantized
 
     def crop(self, tokens: int) -> None:
-        """Remove all but the first ``tokens`` of the tokens seen."""
+        """Remove all but the first ``tokens`` of the tokens seen; errors as in ``KVCache.crop``."""
         self.check_crop(tokens)
         if self.state is not None and tokens == 0:
             self.state.clear()

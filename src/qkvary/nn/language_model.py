@@ -172,7 +172,7 @@ class LanguageModel(nn.Module):
         features: Float[Tensor, "batch tokens d_model"],
         targets: Int[Tensor, "batch tokens"],
     ) -> Float[Tensor, ""]:
-        """Return the sum over counted tokens of the cross entropy of ``head``, in nats."""
+        """Return the sum of the cross entropy of ``head`` in nats, without targets of -100."""
         if self.config.logit_cap is not None:
             return self._bent_losses(features.flatten(0, 1), targets.flatten()).sum()
         return linear_cross_entropy(

@@ -68,8 +68,8 @@ def quantize_weights(model: LanguageModel) -> LanguageModel:
     query map per head, and an embedding that is not the head are not changed: few of their numbers
     are read per token. Cast and move the network first, and set it to evaluation mode.
 
-    Raises:     ValueError: if it is training, has 8 bits already, or has numbers that no scale
-    holds.
+    Raises:
+        ValueError: if it is training, has 8 bits already, or has numbers that no scale holds.
     """
     if model.training:
         raise ValueError("expected a network in evaluation mode, got one that is training")

@@ -21,6 +21,8 @@ def test_the_first_name_that_is_present_counts() -> None:
     assert fields(n_layer=3, num_layers=None).size("num_layers", "n_layer") == 3
     assert fields(a=None).size("a", default=7) == 7
     assert fields(a=11.0).size("a") == 11
+    with refuses("for n_layer of a llama configuration, got 0"):
+        fields(n_layer=0, num_layers=None).size("num_layers", "n_layer")
 
 
 @pytest.mark.parametrize("value", [0, -1, True, "3", 2.5, math.nan, math.inf, [4], 2**41, 10**400])

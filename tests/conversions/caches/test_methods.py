@@ -69,6 +69,15 @@ def test_what_is_there_twice_is_removed_exactly(method: str) -> None:
     assert distance(logits(convert(other, method, numbers).refitted), logits(other)) > 1e-3
 
 
+def test_heads_without_rotation_are_grouped() -> None:
+    network = make_network(make_config("QKV@alibi"))
+    for role in "kv":
+        copy_heads(network, role, groups=2)
+    made = convert(network, "grouped", 48)
+    assert labels(made.refitted.config) == {"GQA-3@alibi"}
+    assert distance(logits(made.refitted), logits(network)) < EXACT
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("positions", ["alibi", "relative", "cap3.0"])
 def test_layers_without_rotation_lose_nothing_at_full_rank(positions: str, *, bias: bool) -> None:

@@ -171,8 +171,9 @@ class Fields:
         )
 
     def _wrong(self, names: Sequence[str], expected: str, value: object) -> ValueError:
+        named = next(filter(self.has, names), names[0])
         return ValueError(
-            f"expected {expected} for {names[0]} of a {self.family} configuration, "
+            f"expected {expected} for {named} of a {self.family} configuration, "
             f"got {_SHORT.repr(value)}"
         )
 

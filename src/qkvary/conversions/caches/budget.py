@@ -41,7 +41,11 @@ class Budget:
                 )
 
     def share_of(self, config: LanguageModelConfig) -> float:
-        """Return the share of a network's cache that a budget leaves."""
+        """Return the share of a network's cache that a budget leaves.
+
+        Raises:
+            UsageError: if the bytes are not fewer than what the cache takes.
+        """
         if self.share is not None:
             return self.share
         now, wanted = network_bytes(config, self.stored_as), self.bytes_per_token or 0.0

@@ -48,7 +48,7 @@ def cut_slice(
     """
     rotated = maps.config.rotated_channels
     if not rotated:
-        none = maps.query[..., :0]
+        none = maps.query.unflatten(1, (maps.key.shape[1], -1))[:, heads].flatten(1, 2)[..., :0]
         return RotarySlice(maps.key[:, 0, :0], none, maps.key[:, heads], 1.0)
     channels = rotated if channels is None else channels
     folded, frequencies = rotated // channels, channels // 2

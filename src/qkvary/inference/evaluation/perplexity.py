@@ -128,7 +128,11 @@ def summarise(
     documents: int,
     windows: int,
 ) -> TextScore:
-    """Return the mean of the losses of a text, which are NaN where a token was no target."""
+    """Return the mean of the losses of a text, which are NaN where a token was no target.
+
+    Raises:
+        ValueError: if no token was predicted.
+    """
     scored = ~np.isnan(losses)
     count = int(scored.sum())
     if not count:

@@ -37,6 +37,7 @@ class RunnerOptions:
     checkpoint_seconds: float = 30.0
     quiet: bool = False
     trainer: str = TRAINER
+    """The module whose ``train_cell`` trains a run."""
     tracker: TrackerName | None = None
     """The tracker that gets a copy of the logs; None for none."""
     executor: Executor | None = None
