@@ -15,8 +15,6 @@ from qkvary.storage import file_systems
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors.contract import Task, TaskEnd
 from qkvary.studies.running.executors.polling import (
-    MEMORY_UNIT,
-    PROCESS_BYTES,
     PollingExecutor,
     needed_resources,
 )
