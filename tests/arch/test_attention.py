@@ -38,6 +38,8 @@ def make(label: str, *, d_model: int = 24, num_heads: int = 4, **fields: object)
         ("Q-MQA", {"q": 24, "k": 6}),
         ("Q[map]=V/2", {"v": 12, "k": 12}),
         ("I-K=V/1", {"x": 24, "k": 6}),
+        ("Q-GQA-2@decoupled-4", {"q": 24, "k": 12, "q_rope": 16, "k_rope": 4}),
+        ("Q-MQA@latent-9@decoupled-4", {"k": 9, "q_rope": 16, "k_rope": 4}),
     ],
 )
 def test_widths_follow_the_heads(label: str, widths: dict[str, int]) -> None:
