@@ -31,7 +31,7 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.packages import is_installed
 from qkvary.training.config import OptimizerConfig
-from qkvary.training.distribution import keep_freed_memory
+from qkvary.training.memory import keep_freed_memory
 from qkvary.training.optimizers import make_optimizer
 from timing.apart import Apart, clock_of, serve
 from timing.interleaved import Effort, Ratio, Timing, print_case, read_quick, take_turns

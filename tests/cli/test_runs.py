@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from qkvary.storage.durable import OwnerLock
-from qkvary.storage.manifest import MANIFEST_NAME, Journal, describe, read_manifest
+from qkvary.storage.journal import Journal
+from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.studies.running.runner import RunSummary
 from qkvary.studies.running.store import JOURNAL_NAME, LOCK_NAME, RECORD_NAME, RunResult, Store
 from qkvary.studies.study import Cell, Study

@@ -107,7 +107,7 @@ def test_training_step(kind: str, label: str, mode: str) -> None:
     expected: dict[str, int] = {}
     if kind == "encoder-decoder":
         # The targets that count are picked from the batch.
-        expected["nn/linear.py smoothed_loss_sum"] = 1
+        expected["nn/fused_loss.py smoothed_loss_sum"] = 1
     assert device.waits == expected
     # The inputs, and a table that is kept.
     assert set(device.uploads) <= {"elsewhere", TABLES[0]}

@@ -44,7 +44,7 @@ PER_MICRO_BATCH = {
     # Whether there is padding: without it no mask is needed.
     "texts": {"tasks/texts.py TextTask.logits": 1},
     # Only the logits of words are computed.
-    "translation": {"nn/linear.py smoothed_loss_sum": 1},
+    "translation": {"nn/fused_loss.py smoothed_loss_sum": 1},
 }
 """What a task waits for besides."""
 

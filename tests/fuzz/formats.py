@@ -26,15 +26,9 @@ from qkvary.data.prepared import fingerprint_of, open_prepared
 from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import CharacterTokenizer, PieceTokenizer
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.journal import from_line, to_line
 from qkvary.storage.jsonvalues import encode
-from qkvary.storage.manifest import (
-    MANIFEST_NAME,
-    FileEntry,
-    Manifest,
-    from_line,
-    read_manifest,
-    to_line,
-)
+from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 from qkvary.storage.untrusted_files import read_file
 from qkvary.studies.running import run_archive
 from qkvary.studies.running.store import Store

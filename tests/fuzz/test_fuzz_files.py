@@ -13,7 +13,8 @@ from qkvary.checkpoints.models import LoadedModel
 from qkvary.cli.main import main
 from qkvary.storage import parser_processes
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.manifest import MANIFEST_NAME, to_line
+from qkvary.storage.journal import to_line
+from qkvary.storage.manifest import MANIFEST_NAME
 from qkvary.storage.untrusted_files import FREE_BYTES, MAX_ENTRIES
 from qkvary.studies.running.run_archive import unpack_runs
 from qkvary.studies.running.store import Store

@@ -13,12 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from qkvary.nn.fused_loss import IGNORE_INDEX, linear_cross_entropy, linear_token_losses
 from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.linear import (
-    IGNORE_INDEX,
-    linear_cross_entropy,
-    linear_token_losses,
-)
 from tests.conftest import ROOT, Runner
 from tests.contracts.variant_cases import distance, make_language_model_config, randomize
 
@@ -62,7 +58,7 @@ def test_equals_cross_entropy(chunk_tokens: int | None, bias: bool) -> None:
 
 
 def test_losses_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qkvary.nn.linear.choose_chunk", lambda *_: 5)
+    monkeypatch.setattr("qkvary.nn.fused_loss.choose_chunk", lambda *_: 5)
     *parts, targets = draw()
     found = linear_token_losses(*parts, targets)
     expected = F.cross_entropy(F.linear(*parts), targets, reduction="none")

@@ -10,13 +10,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkvary.nn import linear as linear_module
-from qkvary.nn.linear import (
-    LARGE,
-    apply,
-    is_plain,
-    linear,
-    linear_cross_entropy,
-)
+from qkvary.nn.fused_loss import linear_cross_entropy
+from qkvary.nn.linear import LARGE, apply, is_plain, linear
 
 ROWS, INNER, WIDTH = 512, 96, 192
 

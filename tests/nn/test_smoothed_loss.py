@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkvary.nn.linear import smoothed_loss_sum
+from qkvary.nn.fused_loss import smoothed_loss_sum
 
 VOCABULARY, PADDING = 11, 1
 

@@ -21,7 +21,7 @@ from qkvary.reports.report import Bullets, Chart, Group, Report, walk
 from qkvary.reports.run_tables import curve_table
 from qkvary.reports.tables import Table, table_csv
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.manifest import Journal
+from qkvary.storage.journal import Journal
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.studies.running.store import JOURNAL_NAME, RunResult, Store

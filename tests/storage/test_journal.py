@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.storage.manifest import FileEntry, Journal, from_line, parse_journal, to_line
+from qkvary.storage.journal import Journal, from_line, parse_journal, to_line
+from qkvary.storage.manifest import FileEntry
 from tests.storage.test_jsonvalues import KEYS, VALUES, same
 
 EVENTS = [

@@ -9,7 +9,7 @@ import pytest
 from qkvary.data.prepared_sets import PlannedSet
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
-from qkvary.storage.manifest import Journal
+from qkvary.storage.journal import Journal
 from qkvary.studies.pretraining import (
     FOLDER,
     TrainingOptions,

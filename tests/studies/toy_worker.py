@@ -20,7 +20,8 @@ import numpy as np
 
 from qkvary.storage.environment import now
 from qkvary.storage.errors import ResourceError
-from qkvary.storage.manifest import FileEntry, Journal
+from qkvary.storage.journal import Journal
+from qkvary.storage.manifest import FileEntry
 from qkvary.studies.records import make_record
 from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions
 from qkvary.studies.running.store import RunResult

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qkvary.storage.manifest import parse_journal
+from qkvary.storage.journal import parse_journal
 from tests.forked import ForkedPython
 
 ROOT = Path(__file__).resolve().parents[2]

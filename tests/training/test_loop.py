@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.manifest import parse_journal, stored_steps
+from qkvary.storage.journal import parse_journal
+from qkvary.storage.manifest import stored_steps
 from qkvary.tasks.contract import SINGLE_PROCESS_CONTEXT, Batch, EvaluationContext, Split
 from qkvary.training.config import ROUNDING_VERSION, ExecutionConfig, RunConfig
 from qkvary.training.distribution import SingleProcess, step_seed

@@ -13,8 +13,9 @@ from qkvary.arch.networks import BlockConfig
 from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.training import loop
-from qkvary.training.distribution import Gradients, keep_freed_memory
+from qkvary.training.distribution import Gradients
 from qkvary.training.loop import train
+from qkvary.training.memory import keep_freed_memory
 from qkvary.training.progress import Callbacks, Event
 from tests import forked
 from tests.conftest import Runner

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from qkvary.storage.manifest import FileEntry, Journal, parse_journal
+from qkvary.storage.journal import Journal, parse_journal
+from qkvary.storage.manifest import FileEntry
 from qkvary.training.run_log import LogDamage, restore_log
 from tests.storage.damage import DAMAGES, trials
 

@@ -90,7 +90,7 @@ def train(
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
     # Imported here because the help needs no torch.
-    from qkvary.training.distribution import require_training_memory
+    from qkvary.training.memory import require_training_memory
 
     chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
     options.check()

@@ -23,7 +23,7 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
-from qkvary.costs.parameters import CORES, decode_term_macs, term_costs, term_macs
+from qkvary.costs.terms import CORES, decode_term_macs, term_costs, term_macs
 
 Pairs = Literal["square", "visible"]
 """Which pairs of tokens are counted: all (as the papers and an explicit kernel do), or those that

@@ -48,8 +48,9 @@ from qkvary.storage.durable import (
     remove_file,
 )
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.journal import from_line, to_line
 from qkvary.storage.jsonvalues import JsonValue, encode
-from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, from_line, to_line
+from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 
 GROUP_BYTES = (2**23, 2**28)
 """UTF-8 bytes of text in the first group of shards, and in the largest; each group has twice as

@@ -25,8 +25,9 @@ from qkvary.data.downloads import keep_in_cache
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.journal import from_line
 from qkvary.storage.jsonvalues import DocumentFormat, decode, encode
-from qkvary.storage.manifest import MANIFEST_NAME, Manifest, from_line, read_manifest
+from qkvary.storage.manifest import MANIFEST_NAME, Manifest, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path
 
 KIND = "prepared-documents"

@@ -23,8 +23,9 @@ from qkvary.nn.blocks import (
     make_position_embedding,
 )
 from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache, LayerCache
+from qkvary.nn.fused_loss import linear_token_losses, smoothed_loss_sum
 from qkvary.nn.layout import AttentionMask, Layout
-from qkvary.nn.linear import linear, linear_token_losses, smoothed_loss_sum
+from qkvary.nn.linear import linear
 from qkvary.nn.projections import Heads
 
 

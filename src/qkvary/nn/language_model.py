@@ -13,8 +13,9 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.variants import AnyVariant
 from qkvary.nn.blocks import Stack, add_positions, initialize, make_layout, make_position_embedding
 from qkvary.nn.cache import KVCache
+from qkvary.nn.fused_loss import choose_chunk, linear_cross_entropy, linear_token_losses
 from qkvary.nn.layout import AttentionMask, Layout
-from qkvary.nn.linear import choose_chunk, linear, linear_cross_entropy, linear_token_losses
+from qkvary.nn.linear import linear
 
 
 class LanguageModel(nn.Module):

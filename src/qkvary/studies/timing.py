@@ -24,7 +24,8 @@ from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import ClassificationTask, Split, Task
 from qkvary.training.config import RunConfig
-from qkvary.training.distribution import Gradients, SingleProcess, require_device, use_threads
+from qkvary.training.distribution import Gradients, SingleProcess
+from qkvary.training.memory import require_device, use_threads
 from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5

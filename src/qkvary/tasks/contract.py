@@ -17,8 +17,8 @@ from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder
+from qkvary.nn.fused_loss import IGNORE_INDEX
 from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.linear import IGNORE_INDEX
 from qkvary.tasks.config import (
     CharacterTaskConfig,
     LanguageTaskConfig,

@@ -20,22 +20,14 @@ from qkvary.nn.blocks import Stack, compile_blocks
 from qkvary.storage.durable import free_bytes
 from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import DivergedError, UsageError
+from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.manifest import (
-    CHECKPOINTS_NAME,
-    DEFAULT_KEEP,
-    JOURNAL_NAME,
-    FileEntry,
-    Journal,
-    SilentJournal,
-)
+from qkvary.storage.manifest import CHECKPOINTS_NAME, DEFAULT_KEEP, FileEntry
 from qkvary.tasks.contract import EvaluationContext, Generate, Split, Task
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ROUNDING_VERSION, ExecutionSettings, RunConfig
-from qkvary.training.distribution import (
-    Distribution,
-    Gradients,
-    SingleProcess,
+from qkvary.training.distribution import Distribution, Gradients, SingleProcess
+from qkvary.training.memory import (
     out_of_memory,
     require_device,
     require_training_memory,

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qkvary.storage.journal import Journal, JournalContents
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.manifest import FileEntry, Journal, JournalContents
+from qkvary.storage.manifest import FileEntry
 
 Gaps = list[list[int]]
 """Pairs of steps between which lines of a log are missing, in ascending order."""

@@ -14,7 +14,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.linear import linear
 from qkvary.training.config import RunConfig
-from qkvary.training.distribution import use_threads
+from qkvary.training.memory import use_threads
 
 SIDE_ON_CPU, SIDE_ON_GPU = 1024, 8192
 REPEATS = 5

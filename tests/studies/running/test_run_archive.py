@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from qkvary.storage.errors import BusyError, DamagedError
-from qkvary.storage.manifest import MANIFEST_NAME, Journal, describe, from_line, to_line
+from qkvary.storage.journal import Journal, from_line, to_line
+from qkvary.storage.manifest import MANIFEST_NAME, describe
 from qkvary.studies.running.run_archive import (
     Extra,
     Unpacked,

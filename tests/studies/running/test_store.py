@@ -13,7 +13,8 @@ import pytest
 from qkvary.storage import durable
 from qkvary.storage.durable import OwnerLock
 from qkvary.storage.errors import BusyError, DamagedError, NewerFormatError, UnsafeError
-from qkvary.storage.manifest import Journal, describe
+from qkvary.storage.journal import Journal
+from qkvary.storage.manifest import describe
 from qkvary.studies import records
 from qkvary.studies.records import Record
 from qkvary.studies.running.store import Claim, Store

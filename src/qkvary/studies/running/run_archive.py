@@ -16,8 +16,8 @@ from typing import Any, Literal, cast, get_args
 
 from qkvary.storage.durable import atomic_write_dir, atomic_write_file, write_output
 from qkvary.storage.errors import DamagedError
+from qkvary.storage.journal import from_line, to_line
 from qkvary.storage.jsonvalues import decode
-from qkvary.storage.manifest import from_line, to_line
 from qkvary.storage.untrusted_files import FREE_BYTES, LARGEST_RATIO, read_file
 from qkvary.studies.records import Record, from_json, to_json
 from qkvary.studies.running.store import (

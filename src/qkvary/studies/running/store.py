@@ -39,13 +39,12 @@ from qkvary.storage.durable import (
     remove_file,
 )
 from qkvary.storage.errors import BusyError, DamagedError, UnsafeError
+from qkvary.storage.journal import JOURNAL_NAME, parse_journal
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import (
     CHECKPOINTS_NAME,
-    JOURNAL_NAME,
     MANIFEST_NAME,
     describe,
-    parse_journal,
     read_manifest,
     stored_steps,
 )

@@ -25,8 +25,9 @@ from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import ShowsSamples, Task
 from qkvary.tasks.example_files import maps_to_bytes, samples_to_bytes
 from qkvary.training.config import ExecutionSettings
-from qkvary.training.distribution import Distribution, SingleProcess, keep_freed_memory
+from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.loop import train
+from qkvary.training.memory import keep_freed_memory
 from qkvary.training.progress import NO_CALLBACKS, Callbacks
 from qkvary.training.utilization import measure_utilization
 

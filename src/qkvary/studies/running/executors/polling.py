@@ -13,7 +13,7 @@ from qkvary.studies.running.executors.contract import (
     TaskEnd,
 )
 from qkvary.studies.study import Cell
-from qkvary.training.distribution import training_bytes
+from qkvary.training.memory import training_bytes
 
 PROCESS_BYTES = 2**30
 """Memory of a process for torch and the data of its task, in addition to weights and

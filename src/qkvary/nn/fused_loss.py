@@ -1,0 +1,282 @@
+"""The head and its cross entropy, chunk by chunk, so that all logits never exist at once.
+
+Logits of 2,048 tokens over GPT-2's vocabulary take 412 MB, and a backward pass needs twice as much
+again. Here the loss and its gradients are computed chunk by chunk; what is kept for the backward
+pass has the sizes of the inputs. Knows nothing of networks.
+
+Source: the idea of gradients in the forward pass is that of Hsu et al. 2024 (Liger Kernel).
+"""
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from qkvary.nn.linear import goes_to_onednn, linear, multiply_transposed
+
+IGNORE_INDEX = -100
+"""The target of tokens that the loss ignores, as in ``torch.nn.functional.cross_entropy``."""
+
+CHUNK_LOGITS = {"cpu": 3 * 2**22}
+"""Maximum number of logits per chunk, by kind of device, as measured (docs/decisions/0011)."""
+CHUNK_LOGITS_ELSEWHERE = 2**27
+"""The same for other devices: half a gigabyte in float32, so that a GPU has enough to do."""
+CHUNK_MULTIPLE = 64
+"""The number of tokens in a chunk is a multiple of this, which suits matrix products."""
+ROWS_TOGETHER = 8192
+"""Number of rows of the weight's gradient that are converted to another dtype at once."""
+
+
+def linear_cross_entropy(
+    features: Float[Tensor, "tokens d_model"],
+    weight: Float[Tensor, "vocabulary d_model"],
+    bias: Float[Tensor, " vocabulary"] | None,
+    targets: Int[Tensor, " tokens"],
+    *,
+    chunk_tokens: int | None = None,
+) -> Float[Tensor, ""]:
+    """Return the sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
+
+    Gradients are computed with the loss, so that the backward pass only scales them; gradients of
+    gradients are refused. Under autocast products are in its type and everything else in float32;
+    instead of float16, whose range is too small for this, products are in float32. The sum is in
+    nats, float64 for float64, else float32; a target of -100 does not count. ``chunk_tokens`` are
+    the tokens whose logits exist at once; by default as many as were measured to be fast.
+    """
+    if not torch.is_grad_enabled():
+        return _run(features, weight, bias, targets, chunk_tokens)[0].sum()
+    return _Loss.apply(features, weight, bias, targets, chunk_tokens)
+
+
+def linear_token_losses(
+    features: Float[Tensor, "tokens d_model"],
+    weight: Float[Tensor, "vocabulary d_model"],
+    bias: Float[Tensor, " vocabulary"] | None,
+    targets: Int[Tensor, " tokens"],
+) -> Float[Tensor, " tokens"]:
+    """Return the loss of every token, zero where it does not count; without gradients.
+
+    Arguments and errors as of :func:`linear_cross_entropy`.
+    """
+    with torch.no_grad():
+        return _run(features, weight, bias, targets, None)[0]
+
+
+def smoothed_loss_sum(
+    features: Float[Tensor, "tokens d_model"],
+    weight: Float[Tensor, "vocabulary d_model"],
+    bias: Float[Tensor, " vocabulary"] | None,
+    targets: Int[Tensor, " tokens"],
+    *,
+    smoothing: float,
+    excluded: int,
+) -> Float[Tensor, ""]:
+    """Return the sum over counted tokens of KL(smoothed target || softmax(features W^T + b)).
+
+    The target of a token t is 1 - s on t, 0 on the excluded token, which is padding, and c = s/(V -
+    2) on every other. With logits z and their sum S,
+
+        KL = (1-s) log(1-s) + s log c + logsumexp(z) - z_t + (s + c) z_t - c (S - z_excluded).
+
+    Only the cross entropy needs all logits. The sum is in nats; a target of -100 does not count.
+    """
+    # Indices instead of masks: the host waits for a GPU only once.
+    (counted,) = (targets != IGNORE_INDEX).nonzero(as_tuple=True)
+    features, targets = features[counted], targets[counted]
+    loss = linear_cross_entropy(features, weight, bias, targets)
+    if not smoothing:
+        return loss
+    share = smoothing / (len(weight) - 2)
+    constant = (1 - smoothing) * math.log1p(-smoothing) + smoothing * math.log(share)
+    right = (features * weight[targets]).sum()
+    others = features.sum(0) @ (weight.sum(0) - weight[excluded])
+    if bias is not None:
+        right = right + bias[targets].sum()
+        others = others + len(targets) * (bias.sum() - bias[excluded])
+    return loss + len(targets) * constant + (smoothing + share) * right - share * others
+
+
+def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
+    """Return the tokens of a chunk: chunks suit the device and have nearly equal lengths."""
+    logits = CHUNK_LOGITS.get(device_type, CHUNK_LOGITS_ELSEWHERE)
+    most = max(logits // vocabulary, CHUNK_MULTIPLE)
+    if tokens <= most:
+        return max(tokens, 1)
+    chunks = -(-tokens // most)
+    return -(-tokens // (chunks * CHUNK_MULTIPLE)) * CHUNK_MULTIPLE
+
+
+_Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+class _Loss(torch.autograd.Function):
+    """The sum of the losses, with gradients that are computed in the same pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        chunk_tokens: int | None,
+    ) -> Tensor:
+        wanted = ctx.needs_input_grad[:3]
+        losses, gradients = _run(features, weight, bias, targets, chunk_tokens, wanted)
+        ctx.save_for_backward(*gradients)
+        return losses.sum()
+
+    # torch declares one gradient as the only argument.
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        (gradient,) = grad_outputs
+        saved: _Gradients = ctx.saved_tensors
+        # Not in place: the graph may be kept for another backward pass.
+        scaled = (None if part is None else part * gradient.to(part.dtype) for part in saved)
+        return *scaled, None, None
+
+
+def _run(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    chunk_tokens: int | None,
+    wanted: tuple[bool, bool, bool] = (False, False, False),
+) -> tuple[Tensor, _Gradients]:
+    """Return the losses, and the gradients that are wanted of features, weight and bias."""
+    _check(features, weight, bias, targets, chunk_tokens)
+    chunk = chunk_tokens or choose_chunk(len(targets), len(weight), features.device.type)
+    product, device = features.dtype, features.device.type
+    if torch.is_autocast_enabled(device) and product != torch.float64:
+        product = torch.get_autocast_dtype(device)
+    elif product != weight.dtype:
+        raise ValueError(
+            f"expected features and weight of one dtype, got {product} and {weight.dtype}"
+        )
+    if product == torch.float16:
+        product = torch.float32
+    with torch.autocast(device, enabled=False):
+        loss = _Chunks(features, weight, bias, product, wanted)
+        losses = features.new_empty(len(targets), dtype=loss.wide)
+        for start in range(0, len(targets), chunk):
+            rows = slice(start, start + chunk)
+            losses[rows] = loss.add(rows, targets[rows])
+        pairs = zip(loss.gradients, (features, weight, bias), strict=True)
+        by_features, by_weight, by_bias = (
+            None if found is None or part is None else found.to(part.dtype) for found, part in pairs
+        )
+        return losses, (by_features, by_weight, by_bias)
+
+
+class _Chunks:
+    """Goes over chunks of tokens and collects gradients."""
+
+    def __init__(
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        product: torch.dtype,
+        wanted: tuple[bool, bool, bool],
+    ) -> None:
+        self.wide = wide = torch.promote_types(product, torch.float32)
+        self._features, self._weight = features.to(product), weight.to(product)
+        self._bias = None if bias is None else bias.to(product)
+        by_features, by_weight, by_bias = wanted
+        self.gradients: _Gradients = (
+            torch.empty_like(features) if by_features else None,
+            torch.zeros_like(weight, dtype=wide) if by_weight else None,
+            torch.zeros_like(weight[:, 0], dtype=wide) if by_bias else None,
+        )
+        self._logits: Tensor | None = None
+        self._wide_logits: Tensor | None = None
+        self._part: Tensor | None = None
+
+    def add(self, rows: slice, targets: Tensor) -> Tensor:
+        """Return the losses of one chunk, and add its gradients to those so far.
+
+        All chunks but the last use the same memory for their logits.
+        """
+        features = self._features[rows]
+        narrow = logits = self._multiply(features)
+        if narrow.dtype != self.wide:
+            if self._wide_logits is None:
+                self._wide_logits = torch.empty_like(narrow, dtype=self.wide)
+            logits = self._wide_logits[: len(narrow)].copy_(narrow)
+        counted = targets != IGNORE_INDEX
+        right = torch.where(counted, targets, 0)[:, None]
+        highest = logits.amax(dim=-1, keepdim=True)
+        of_right = logits.gather(1, right)
+        terms = logits.sub_(highest).exp_()
+        total = terms.sum(dim=-1, keepdim=True)
+        losses = (total.log() + highest - of_right)[:, 0].masked_fill_(~counted, 0.0)
+        by_features, by_weight, by_bias = self.gradients
+        if by_features is None and by_weight is None and by_bias is None:
+            return losses
+        # Softmax minus one-hot is (terms - total one-hot) / total. The division is per row, so it
+        # can be applied later to a narrower tensor than the logits.
+        terms.scatter_add_(1, right, -total)
+        share = total.reciprocal_().masked_fill_(~counted[:, None], 0.0)
+        if narrow is not terms:
+            narrow.copy_(terms)
+        if by_features is not None:
+            by_features[rows] = linear(narrow, self._weight.t()) * share
+        if by_weight is not None:
+            self._add_by_weight(by_weight, narrow, (features * share).to(narrow.dtype))
+        if by_bias is not None:
+            by_bias.addmv_(terms.t(), share[:, 0])
+        return losses
+
+    def _multiply(self, features: Tensor) -> Tensor:
+        """Return the logits of a chunk, in the memory of the previous one if possible."""
+        if goes_to_onednn(features, self._weight, self._bias):
+            return linear(features, self._weight, self._bias)
+        if self._logits is None:
+            self._logits = features.new_empty(features.shape[0], self._weight.shape[0])
+        out, weight = self._logits[: features.shape[0]], self._weight.t()
+        if self._bias is None:
+            return torch.mm(features, weight, out=out)
+        return torch.addmm(self._bias, features, weight, out=out)
+
+    def _add_by_weight(self, total: Tensor, terms: Tensor, features: Tensor) -> None:
+        if goes_to_onednn(terms.t(), features.t()):
+            total += multiply_transposed(terms, features)
+            return
+        if terms.dtype == total.dtype:
+            # Not addmm_, because torch's flop counter does not know it.
+            torch.addmm(total, terms.t(), features, out=total)
+            return
+        if self._part is None:
+            self._part = torch.empty_like(total, dtype=terms.dtype)
+        part = torch.mm(terms.t(), features, out=self._part)
+        # Adding two dtypes is slow, and converting the whole tensor takes memory.
+        for start in range(0, len(total), ROWS_TOGETHER):
+            rows = slice(start, start + ROWS_TOGETHER)
+            total[rows] += part[rows].to(total.dtype)
+
+
+def _check(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    chunk_tokens: int | None,
+) -> None:
+    fits = features.ndim == 2 and weight.ndim == 2 and features.shape[1] == weight.shape[1]
+    fits = fits and targets.shape == features.shape[:1]
+    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
+        shapes = [list(part.shape) for part in (features, weight, targets)]
+        raise ValueError(
+            "expected features [tokens, d_model], weight [vocabulary, d_model], targets [tokens] "
+            f"and a bias [vocabulary] or none, got {shapes[0]}, {shapes[1]}, {shapes[2]} and "
+            f"{None if bias is None else list(bias.shape)}"
+        )
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise ValueError(f"expected a positive chunk_tokens, got {chunk_tokens}")

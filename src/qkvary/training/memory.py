@@ -1,0 +1,113 @@
+"""Checks of devices, settings of this process, and errors for running out of memory."""
+
+import ctypes
+import platform
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import torch
+
+from qkvary.arch.models import as_model
+from qkvary.costs.memory import TOKEN_BYTES
+from qkvary.costs.parameters import model_parameters
+from qkvary.costs.training import LOGIT_BYTES, STATE_BYTES, activation_bytes
+from qkvary.storage.environment import require_memory
+from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.posix import resource
+from qkvary.training.config import RunConfig
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_LARGEST = 2**31 - 1
+_MAPPED_BYTES = 2**25
+"""Bytes from which glibc maps a block separately, which avoids fragmentation; the maximum that
+glibc itself allows."""
+
+
+def keep_freed_memory() -> bool:
+    """Make this process reuse freed memory; return whether its allocator can (glibc on Linux).
+
+    Meant for processes that only train: each step allocates the same memory as the one before. By
+    default glibc returns freed memory to the system, which zeroes it page by page on the next
+    allocation: 2 to 4 % of a step on a CPU. No number of a run depends on it.
+    """
+    if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return bool(mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES) and mallopt(_TRIM_THRESHOLD, _LARGEST))
+
+
+@contextmanager
+def use_threads(number: int) -> Generator[None]:
+    """Let torch use this many threads inside the block, and restore the number afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def require_device(name: str) -> None:
+    """Check that this machine has a device."""
+    device, count = torch.device(name), torch.cuda.device_count()
+    choices = ["cpu", *(f"cuda:{number}" for number in range(count))]
+    if torch.backends.mps.is_available():
+        choices.append("mps")
+    wanted = f"cuda:{device.index or 0}" if device.type == "cuda" else device.type
+    if wanted not in choices:
+        raise UsageError(
+            f"expected a device of this machine, got {name!r}; choices: {', '.join(choices)}"
+        )
+
+
+def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
+    """Check that the CPU has the memory for a run: its state, its batch and one micro-batch."""
+    if run.device != "cpu":
+        return
+    own, rows = _count_rows(run, processes)
+    require_memory(
+        training_bytes(run, processes=processes),
+        f"training with {own:,} rows of {run.sequence_length:,} tokens, {rows:,} at a time, takes",
+        "use a smaller --micro-batch-size, --batch-size, --context or network",
+    )
+
+
+def training_bytes(run: RunConfig, *, processes: int = 1) -> int:
+    """Return the bytes of a run in each process: its state, its batch and one micro-batch."""
+    model, tokens = as_model(run.network), run.sequence_length
+    own, rows = _count_rows(run, processes)
+    execution = run.training.execution
+    precision = "mixed" if execution.precision == "bf16" else "fp32"
+    state = STATE_BYTES[precision] * model_parameters(model).total // processes
+    activations = activation_bytes(
+        model, tokens=tokens, precision=precision, checkpointing=execution.recompute_blocks
+    )
+    # The loss is fused: not all logits exist at once.
+    activations -= tokens * model.vocabulary * LOGIT_BYTES
+    return state + own * tokens * TOKEN_BYTES + rows * activations
+
+
+def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError:
+    """Return an error that states what a step needs and how to reduce it."""
+    execution, (_, rows) = run.training.execution, _count_rows(run, processes)
+    options = [f"--micro-batch-size {rows // 2}"] if rows > 1 else []
+    if not execution.recompute_blocks:
+        options.append("--recompute-blocks")
+    less = "use a shorter context or a smaller network"
+    if options:
+        less = f"resume with `qkvary train ... --allow-change` and {' or '.join(options)}"
+    if torch.device(run.device).type == "cuda":
+        most = torch.cuda.max_memory_allocated(run.device)
+    else:
+        unit = 1 if platform.system() == "Darwin" else 1024
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return ResourceError(
+        f"out of memory at step {step:,}: a micro-batch of {rows:,} rows of "
+        f"{run.sequence_length:,} tokens, {most / 2**30:,.1f} GiB in use; the last checkpoint is "
+        f"kept; to use less memory, {less}"
+    )
+
+
+def _count_rows(run: RunConfig, processes: int) -> tuple[int, int]:
+    own = -(-run.training.batch_size // processes)
+    return own, min(run.training.execution.micro_batch_size or own, own)
