@@ -11,7 +11,7 @@ from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
 from qkvary.studies.pretraining import (
-    FOLDER,
+    NOTES,
     TrainingOptions,
     describe_older,
     find_training,
@@ -49,9 +49,9 @@ def begin(store: Store, study: Study) -> None:
 
 
 def note_on(store: Store, study: Study, day: int) -> None:
-    before = set((store.path / FOLDER).glob("*"))
+    before = set((store.path / NOTES).glob("*"))
     note_training(store, study, f"command {day}")
-    (path,) = set((store.path / FOLDER).iterdir()) - before
+    (path,) = set((store.path / NOTES).iterdir()) - before
     note = json.loads(path.read_text())
     path.write_text(json.dumps({**note, "noted": f"2030-01-0{day}"}))
 
@@ -62,10 +62,10 @@ def test_a_note_gives_back_the_study(tmp_path: Path) -> None:
     found = find_training(store, NAME)
     assert found.study == study
     assert found.commands == ("qkvary train lm-10m",)
-    (path,) = (tmp_path / FOLDER).iterdir()
+    (path,) = (tmp_path / NOTES).iterdir()
     before = path.read_bytes()
     note_training(store, study, "qkvary train lm-10m --sample x")
-    assert [path.read_bytes()] == [one.read_bytes() for one in (tmp_path / FOLDER).iterdir()]
+    assert [path.read_bytes()] == [one.read_bytes() for one in (tmp_path / NOTES).iterdir()]
     assert path.read_bytes() == before
 
 
@@ -144,7 +144,7 @@ def test_a_note_that_was_changed(
 ) -> None:
     store = Store(tmp_path)
     note_training(store, replace(plan("QKV"), name="train a"), "")
-    (path,) = (tmp_path / FOLDER).iterdir()
+    (path,) = (tmp_path / NOTES).iterdir()
     note = json.loads(path.read_text())
     path.write_text("{" if change is None else json.dumps({**note, **change}))
     with pytest.raises(error, match=message) as caught:

@@ -101,8 +101,7 @@ class Attention(nn.Module):
             head_dim: Channels of a head; by default ``d_model / num_heads``.
             bias: Whether all projections have biases, as they do by default.
             dropout: Dropout on attention probabilities; none by default.
-            seed: Seed of the initial values: layers of one seed start equal. By default it is
-                drawn from torch's generator, which ``torch.manual_seed`` sets.
+            seed: Determines the initial values; by default drawn from torch's generator.
             draw: False leaves parameters unset, for a network that initialises its layers itself.
 
         Raises:
