@@ -62,7 +62,7 @@ def tiny_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def command(folder: Path, *words: str, data: str = "mine.txt") -> list[str]:
-    """What is typed for a training."""
+    """The words of a command that trains."""
     out = ["--data", str(folder / data), "--out", str(folder / "runs")]
     sizes = [] if "--steps" in words else TINY
     threads = [] if "--threads" in words else ["--threads", "1"]

@@ -38,13 +38,13 @@ CEILINGS = {
     torch.float16: (2e-2, 5e-5),
     torch.bfloat16: (0.15, 3e-3),
 }
-"""Of the largest error and the largest KL divergence of a position, whatever is measured."""
+"""Bounds of the largest error and of the largest KL divergence of a position, by dtype."""
 DTYPES = tuple(CEILINGS)
 SPREAD = 4.0
-"""How much further from float64 one way may be than another that rounds as often."""
+"""Maximum ratio of the errors of two ways that round equally often, both against float64."""
 VOCABULARY, MAX_TOKENS = 13, 17
 DEVIATION = 2.0
-"""Of the logits: flat ones hide mistakes."""
+"""Standard deviation of the logits: flat ones hide mistakes."""
 
 
 def error(found: Tensor, exact: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""What README and documentation show is so: links, commands, what they print, Python."""
+"""README and documentation are right: links, commands and their output, Python examples."""
 
 import inspect
 import re

@@ -231,7 +231,7 @@ def test_a_cache_holds_what_theory_says_after_every_token(family: str, config: C
 
 
 def extra_products(attention: AttentionLayer, context: int) -> int:
-    """What transformers multiplies in a step beyond what has to be."""
+    """MACs of a step in transformers that are not needed."""
     heads = attention.num_heads if not hasattr(attention, "config") else 0
     if isinstance(attention, LatentAttention):
         expanded = attention.nope_dim + attention.value_dim

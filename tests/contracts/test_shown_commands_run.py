@@ -55,7 +55,7 @@ FILES: dict[str, dict[str, str]] = {
         "decode/record.json": (ROOT / "studies/ours/decode/record.json").read_text("utf-8")
     },
 }
-"""What is there where a command names it."""
+"""Contents of the files that a command needs, by the name it uses."""
 
 
 @pytest.fixture

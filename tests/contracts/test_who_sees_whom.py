@@ -1,4 +1,4 @@
-"""What a token must not see does not change it by one bit: future, padding, other documents.
+"""A hidden token (future, padding, another document) does not change an output by one bit.
 
 Masks come in the types that tokenizers give; anything else is refused in a sentence.
 """

@@ -126,7 +126,7 @@ class Shared:
 
     parts: Markup
     at: Point = (0.0, 0.0)
-    """Where the origin of the parts is placed."""
+    """Position of the origin of the parts."""
 
     def to_svg(self, name: str = "", names: MutableMapping[Markup, str] | None = None) -> Markup:
         """Write the parts with their name as the id, or a reference if the page holds them.

@@ -353,7 +353,7 @@ class Note:
     """The contents of a lock file."""
 
     owner: Owner | None = None
-    """The owner; None once it has released the lock. If nobody holds the lock, this owner died."""
+    """None after the owner released the lock. A named owner that does not hold it has died."""
     deaths: int = 0
     """Number of consecutive earlier owners that died without progress."""
     progress: str = ""

@@ -1,4 +1,4 @@
-"""What a digest proves: manifests of folders, and the numbered checkpoints of a run.
+"""Files that are checked by digest: manifests of folders, and the numbered checkpoints of a run.
 
 A manifest holds size and sha256 of each file of a folder; it has a canonical encoding and contains
 its own digest. A folder without a valid manifest is ignored. Bytes are returned only after they
