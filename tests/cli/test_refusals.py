@@ -157,7 +157,6 @@ REFUSED = {
         "--executor rya": 'Choose from: "local", "ray", "slurm". Did you mean "ray"?',
         "--executor ray --workers 2": "expected no workers with executor ray, got 2",
         "--partition short": "expected executor slurm with partition, got local",
-        "--no-shared-folder": "expected executor ray or slurm with shared_folder, got local",
         "--executor slurm --gpu-share 0.5": "expected executor ray with gpu_share, got slurm",
         "--executor slurm --slurm account": "slurm: expected NAME=VALUE, such as account=name",
         "--executor slurm --minutes 0": "minutes must be at least 1, got 0",

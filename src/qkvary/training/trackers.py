@@ -16,8 +16,6 @@ from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.packages import require
 
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
-FILE_TRACKERS: tuple[TrackerName, ...] = ("tensorboard", "trackio")
-"""Trackers that write files on the machine of a run."""
 _NOT_CURVES = ("event", "step")
 
 

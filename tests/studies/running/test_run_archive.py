@@ -9,7 +9,6 @@ import pytest
 
 from qkvary.storage.errors import BusyError, DamagedError
 from qkvary.storage.journal import Journal, from_line, to_line
-from qkvary.storage.manifest import MANIFEST_NAME, describe
 from qkvary.studies.running.run_archive import (
     Extra,
     Unpacked,
@@ -171,32 +170,6 @@ def test_the_configuration_of_another_run_is_refused(packed: Path, tmp_path: Pat
     rewrite(packed, [header, to_line({**fields, "config.json": changed}), *others])
     with pytest.raises(DamagedError, match="configuration and record differ"):
         unpack_runs(packed, Store(tmp_path / "other"))
-
-
-@pytest.fixture
-def with_networks(store: Store) -> Store:
-    """The first run keeps two networks."""
-    for name, weights in (("network", b"trained"), ("network-at-7", b"young")):
-        folder = store.directory(KEYS[0]) / name
-        folder.mkdir()
-        (folder / "weights").write_bytes(weights)
-        (folder / MANIFEST_NAME).write_bytes(describe({"weights": weights}).to_json())
-    return store
-
-
-def test_results_have_all_that_the_store_keeps(with_networks: Store, tmp_path: Path) -> None:
-    other = Store(tmp_path / "other")
-    results = [read_run(with_networks, key, networks=True) for key in KEYS[:2]]
-    assert [add_run(run, other) for run in results] == [True, True]
-    for key in KEYS[:2]:
-        names = sorted(path for path in with_networks.directory(key).rglob("*") if path.is_file())
-        for path in names:
-            if path.name != "run.lock":
-                copy = other.path / path.relative_to(with_networks.path)
-                assert copy.read_bytes() == path.read_bytes()
-        assert other.find_damage(key) is None
-    assert other.network(KEYS[0], 7)
-    assert not other.network(KEYS[1])
 
 
 def test_a_run_is_replaced_where_it_is_made_again(store: Store, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Finished runs outside a store: read from one, added to another, or packed into a file.
+"""Finished runs packed into a file, and added from a file to a store.
 
 The first line of a file states the number of runs; each run is a line with its own digest.
 Torch-free.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import lzma
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from qkvary.storage.durable import atomic_write_dir, atomic_write_file, write_output
+from qkvary.storage.durable import atomic_write_file, write_output
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.journal import from_line, to_line
 from qkvary.storage.jsonvalues import decode
@@ -114,40 +114,25 @@ def _add_packed(run: FinishedRun, store: Store) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun(RunResult):
-    """A finished run outside a store: in a file, or on its way from a node of a cluster."""
+    """A finished run outside a store, without its networks."""
 
     config: Mapping[str, Any]
     journal: bytes | None
     """The log, if the run has one."""
-    networks: Mapping[str, Mapping[str, bytes]] = field(
-        default_factory=dict[str, Mapping[str, bytes]]
-    )
-    """The files of the run's networks, by the name of their folder; archives contain none."""
 
 
-def read_run(
-    store: Store,
-    key: str,
-    *,
-    extras: Collection[Extra] = EXTRAS,
-    networks: bool = False,
-) -> FinishedRun:
+def read_run(store: Store, key: str, *, extras: Collection[Extra] = EXTRAS) -> FinishedRun:
     """Return a finished run of a store."""
     record, directory = store.record(key), store.directory(key)
     if record is None:
         raise DamagedError(f"{directory} was removed while it was read")
     journal = directory / JOURNAL_NAME
-    folders = [directory / name for name in network_names(directory)] if networks else []
     return FinishedRun(
         config=cast("dict[str, Any]", decode((directory / CONFIG_NAME).read_bytes())),
         record=record,
         journal=journal.read_bytes() if journal.exists() else None,
         attention=store.file(key, ATTENTION_NAME) if "maps" in extras else None,
         samples=store.file(key, SAMPLES_NAME) if "samples" in extras else None,
-        networks={
-            folder.name: {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-            for folder in folders
-        },
     )
 
 
@@ -177,8 +162,6 @@ def add_run(run: FinishedRun, store: Store, *, again: int | None = None) -> bool
     try:
         if run.journal is not None:
             atomic_write_file(claim.directory / JOURNAL_NAME, run.journal)
-        for name, files in run.networks.items():
-            atomic_write_dir(claim.directory / name, files)
         claim.finish(run)
     except BaseException:
         claim.release()

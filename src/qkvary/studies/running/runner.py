@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from qkvary.storage.environment import stop_in_order
-from qkvary.storage.errors import UsageError
 from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.contract import Executor, Task
 from qkvary.studies.running.executors.local import LocalExecutor
@@ -20,7 +19,7 @@ from qkvary.studies.running.live import LiveDisplay, PlainDisplay
 from qkvary.studies.running.scheduler import Scheduler
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
-from qkvary.training.trackers import FILE_TRACKERS, TrackerName, require_tracker
+from qkvary.training.trackers import TrackerName, require_tracker
 
 TRAINER = "qkvary.studies.running.training"
 
@@ -47,12 +46,6 @@ class RunnerOptions:
         if self.workers is not None and self.workers < 1:
             raise ValueError(f"workers must be at least 1, got {self.workers}")
         require_tracker(self.tracker)
-        has_own_folders = self.executor is not None and not self.executor.shared_folder
-        if has_own_folders and self.tracker in FILE_TRACKERS:
-            raise UsageError(
-                f"expected --log wandb with --no-shared-folder, got {self.tracker}, which writes "
-                "files on each node"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

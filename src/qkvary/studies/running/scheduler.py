@@ -6,39 +6,39 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
+from qkvary.storage.durable import make_directory
 from qkvary.storage.environment import STOPPING
 from qkvary.storage.errors import (
     BusyError,
-    DamagedError,
     NewerFormatError,
     QkvaryError,
     ResourceError,
+    UsageError,
 )
 from qkvary.storage.file_systems import find_file_system
 from qkvary.studies.records import Record
 from qkvary.studies.running.cells import MAX_CRASHES, CellEnd, describe_crashes, record_failure
 from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
 from qkvary.studies.running.executors.local import WorkerDiedError
-from qkvary.studies.running.executors.task import execute_task, mark_folder, scratch_name
+from qkvary.studies.running.executors.task import execute_task
 from qkvary.studies.running.live import Display, ProgressView, Publisher
-from qkvary.studies.running.run_archive import add_run
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell, Study
 
-T = TypeVar("T")
 POLL_SECONDS = 0.25
 """Seconds to wait for the end of a task, and between two checks of runs that other processes
 hold."""
 CLAIM_ATTEMPTS, CLAIM_SECONDS = 20, 0.01
 """Attempts to claim a run after a crash, and seconds between them."""
+UNSEEN_SECONDS = 120.0
+"""Maximum number of seconds to wait for the record of a run that a node says has ended; file
+servers show new files late."""
 KILL_SECONDS = 2.0
 """Maximum number of seconds to wait for the end of killed tasks."""
 MADE, ELSEWHERE = CellEnd(outcome="made"), CellEnd(outcome="elsewhere")
-_MISSING = "its node says that it ended, but no result returned"
 
 
 class Scheduler:
@@ -55,7 +55,7 @@ class Scheduler:
     ) -> None:
         """Count all runs as remaining."""
         self.task, self.executor, self.retry_failed = task, executor, retry_failed
-        self.store, self.is_shared = Store(task.store), executor.shared_folder
+        self.store = Store(task.store)
         # Several cells may share one run.
         self.cells = {cell.run_key: cell for cell in study.cells()}
         self.left = dict(self.cells)
@@ -66,8 +66,10 @@ class Scheduler:
         """The runs of each unfinished task."""
         self.ended: SimpleQueue[Future[TaskEnd]] = SimpleQueue()
         """Tasks that have ended and have not been processed."""
+        self.reported: dict[str, tuple[CellEnd, float]] = {}
+        """The ends of runs that tasks have reported, and when."""
         self.waiting: set[str] = set()
-        """Runs that other processes hold."""
+        """Runs that other processes hold, or whose record is not visible yet."""
         self.lost: Counter[str] = Counter()
         """For each run, the consecutive tasks that were lost before they started it."""
         self.notes: list[str] = []
@@ -83,7 +85,9 @@ class Scheduler:
         try:
             self.find_open_runs()
             prepare_sets(self.left.values(), self.note)
-            self.mark_store()
+            make_directory(self.store.path)
+            if executor.is_remote and (file_system := find_file_system(self.store.path)):
+                self.note(file_system.lock_problem or "")
             self.submit(self.left)
             while self.left and not self.is_ending:
                 self.settle(POLL_SECONDS)
@@ -137,18 +141,9 @@ class Scheduler:
             for step in cell.kept_networks
         )
 
-    def mark_store(self) -> None:
-        """Mark the store, so that nodes of a cluster recognise it or use a local one."""
-        if not self.is_shared:
-            self.task = replace(self.task, scratch=scratch_name(self.store.path))
-        elif self.executor.is_remote:
-            self.task = replace(self.task, mark=mark_folder(self.store.path.absolute()))
-            file_system = find_file_system(self.store.path)
-            self.note((file_system and file_system.lock_problem) or "")
-
-    def submit(self, keys: Iterable[str], *, one_by_one: bool = False) -> None:
+    def submit(self, keys: Iterable[str]) -> None:
         """Submit runs, grouped into tasks by their needs."""
-        size = 1 if one_by_one else self.executor.runs_per_task
+        size = self.executor.runs_per_task
         groups: dict[Resources, list[str]] = {}
         for key in keys:
             groups.setdefault(self.executor.needs(self.cells[key]), []).append(key)
@@ -178,7 +173,7 @@ class Scheduler:
         keys = self.futures.pop(future)
         try:
             end = future.result()
-            self.check_results(keys, end)
+            ends, warnings, error = end.ends, end.warnings, end.error
         except ConnectionError as error:
             self.abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
             return
@@ -186,37 +181,33 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001
             self.handle_loss(keys, error)
             return
-        for text in end.warnings:
+        for text in warnings:
             self.note(text)
-        for run in end.runs:
-            again = self.again.get(run.record.run_key)
-            _try_while_busy(partial(add_run, run, self.store, again=again))
-        if end.error is not None:
-            self.abort(end.error.exit_code, str(end.error))
-        self.look_at(keys, end.ends)
-
-    def check_results(self, keys: tuple[str, ...], end: TaskEnd) -> None:
-        """Check that a task returned only its own runs."""
-        for run in end.runs:
-            key = run.record.run_key
-            if key not in keys or run.config != self.cells[key].run.identity():
-                raise DamagedError("the result of a task has a run that is not one of the task")
+        if error is not None:
+            where = f" (on {end.node})" if self.executor.is_remote else ""
+            self.abort(error.exit_code, f"{error}{where}")
+        self.look_at(keys, ends)
 
     def look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
         """Read the outcome of runs from the store, and submit those that are open."""
-        missing, left = list[str](), list[str]()
+        now, left = time.monotonic(), list[str]()
         for key in [key for key in keys if key in self.left]:
-            one = ends.get(key)
+            if key in ends and ends[key].outcome in ("made", "elsewhere"):
+                self.reported.setdefault(key, (ends[key], now))
+            one, since = self.reported.get(key, (ELSEWHERE, None))
             if self.has_ended(key):
-                self.end(key, one or ELSEWHERE)
-            elif self.is_running(key):
+                self.end(key, one)
+            elif self.is_running(key) or (since is not None and now - since < UNSEEN_SECONDS):
                 self.waiting.add(key)
-            elif one is not None and one.outcome == "made" and not self.is_shared:
-                missing.append(key)
-            else:
+            elif since is None:
                 left.append(key)
-        if missing:
-            self.handle_loss(missing, DamagedError(_MISSING))
+            else:
+                self.abort(
+                    UsageError.exit_code,
+                    f"{self.cells[key].title} has ended, but its record is not in "
+                    f"{self.store.path}: name a folder with --out that all nodes see under the "
+                    "same path",
+                )
         if left and not self.is_ending:
             self.submit(left)
 
@@ -232,7 +223,8 @@ class Scheduler:
         self.look_at(sorted(free), {})
         if self.waiting and not self.futures:
             key = min(self.waiting)
-            text = f"waiting for {self.store.owner(key)}: {self.cells[key].title}"
+            holder = self.store.owner(key) or "the record"
+            text = f"waiting for {holder}: {self.cells[key].title}"
             self.note(text, once=True)
 
     def handle_loss(self, keys: Iterable[str], error: Exception) -> None:
@@ -246,28 +238,21 @@ class Scheduler:
         reason = _describe(error)
         for key in left:
             self.lost[key] = 0 if self.was_started(key, error) else self.lost[key] + 1
-        often = [key for key in left if key in self.left and self.lost[key] > MAX_CRASHES]
-        text = f"were lost {MAX_CRASHES + 1} times, the last: {reason}"
-        if often and (self.is_shared or not self.view.seconds):
-            self.abort(ResourceError.exit_code, f"the tasks of this study {text}")
+        if any(key in self.left and self.lost[key] > MAX_CRASHES for key in left):
+            text = f"the tasks of this study were lost {MAX_CRASHES + 1} times, the last: {reason}"
+            self.abort(ResourceError.exit_code, text)
             return
-        # Other runs have come back, so the fault is in this run.
-        for key in often:
-            claim = self.try_claim(key)
-            if claim is not None:
-                self.fail(key, claim, f"the tasks of this run {text}")
         left = [key for key in left if key in self.left]
         if left:
             self.note(f"{self.cells[left[0]].title}: {reason}; it is submitted again")
-            # A run that crashes its worker also ends the unfinished runs of the same task.
-            self.submit(left, one_by_one=not self.is_shared)
+            self.submit(left)
 
     def was_started(self, key: str, error: Exception) -> bool:
         """Return whether a process has started a run since it was submitted, as its lock shows.
 
         A run that has crashed too many processes is recorded as failed.
         """
-        if not self.is_shared or self.again.get(key, -1) == self.store.version(key):
+        if self.again.get(key, -1) == self.store.version(key):
             return False
         claim = self.try_claim(key)
         if claim is None:
@@ -277,18 +262,20 @@ class Scheduler:
             return claim.deaths > 0
         last = f"the last: {_describe(error)}"
         tail = "\n".join(filter(None, (last, getattr(error, "tail", ""))))
-        self.fail(key, claim, describe_crashes(claim, tail))
-        return True
-
-    def fail(self, key: str, claim: Claim, message: str) -> None:
-        """Record a run as failed because it cannot be executed."""
-        self.note(f"{self.cells[key].title}: {message.splitlines()[0]}; it counts as failed")
-        record_failure(claim, self.cells[key], message)
+        cell, message = self.cells[key], describe_crashes(claim, tail)
+        self.note(f"{cell.title}: {message.splitlines()[0]}; it counts as failed")
+        record_failure(claim, cell, message)
         self.end(key, ELSEWHERE)
+        return True
 
     def try_claim(self, key: str) -> Claim | None:
         """Claim a run whose owner died; None if it is done, or another process resumes it."""
-        return _try_while_busy(partial(self.store.claim, key, self.cells[key].run.identity()))
+        for _ in range(CLAIM_ATTEMPTS):
+            with suppress(BusyError):
+                return self.store.claim(key, self.cells[key].run.identity())
+            # The other process may only be looking at the run.
+            time.sleep(CLAIM_SECONDS)
+        return None
 
     def stop(self) -> None:
         """Stop the tasks, and wait for the checkpoints of the running ones."""
@@ -301,7 +288,7 @@ class Scheduler:
             running = self.find_running()
             begun |= running
             # Schedulers report the end of cancelled tasks late, or never.
-            is_over = self.executor.is_remote and self.is_shared and not running
+            is_over = self.executor.is_remote and not running
             if is_over or time.monotonic() > deadline:
                 break
         if self.futures:
@@ -333,7 +320,7 @@ class Scheduler:
             time.sleep(CLAIM_SECONDS)
 
     def find_running(self) -> set[str]:
-        """Return our runs whose locks are held; nodes with a local store hold none."""
+        """Return our runs whose locks are held."""
         return {key for some in self.futures.values() for key in some if self.is_running(key)}
 
     def is_running(self, key: str) -> bool:
@@ -383,16 +370,6 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
         (type(task), task.data_fingerprint, getattr(task, "data", "")): task for task in tasks
     }.values():
         task.check_data(report)
-
-
-def _try_while_busy(attempt: Callable[[], T]) -> T | None:
-    """Return the result of a function that claims a run; None if another process keeps the run."""
-    for _ in range(CLAIM_ATTEMPTS):
-        with suppress(BusyError):
-            return attempt()
-        # The other process may only be looking at the run.
-        time.sleep(CLAIM_SECONDS)
-    return None
 
 
 def _describe(error: Exception) -> str:

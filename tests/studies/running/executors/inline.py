@@ -16,20 +16,15 @@ from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
 from tests.studies.toy_study import TOY_WORKER
 
-Change = Callable[[Task, TaskEnd], TaskEnd]
-
 
 class Inline(Executor):
-    """Executes a task when it is submitted; ``changes`` change the first ends, or raise."""
+    """Executes a task when it is submitted, and loses the first results."""
 
     is_remote = True
     stop_seconds = 0.0
 
-    def __init__(
-        self, *changes: Change, runs_per_task: int = 1, loses: int = 0, shared_folder: bool = True
-    ) -> None:
-        self.changes = [*[lose] * loses, *changes]
-        self.runs_per_task, self.shared_folder = runs_per_task, shared_folder
+    def __init__(self, *, runs_per_task: int = 1, loses: int = 0) -> None:
+        self.runs_per_task, self.loses = runs_per_task, loses
         self.submitted: list[tuple[int, ...]] = []
         self.stopped = self.killed = self.closed = 0
 
@@ -50,7 +45,10 @@ class Inline(Executor):
 
     def execute(self, fn: Any, task: Task) -> TaskEnd:
         end = fn(task)
-        return self.changes.pop(0)(task, end) if self.changes else end
+        self.loses -= 1
+        if self.loses >= 0:
+            raise RuntimeError("node 7 is gone")
+        return end
 
     def stop(self) -> None:
         self.stopped += 1
@@ -61,14 +59,6 @@ class Inline(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         del wait, cancel_futures
         self.closed += 1
-
-
-def lose(_task: Task, _end: TaskEnd) -> TaskEnd:
-    raise RuntimeError("node 7 is gone")
-
-
-def keep(_task: Task, end: TaskEnd) -> TaskEnd:
-    return end
 
 
 def run_there(study: Study, root: Path, executor: Executor, **others: Any) -> RunSummary:

@@ -43,7 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_ray(cluster: Loopback, home: Path) -> None:
     lines = commands("needs a Ray cluster")
-    assert len(lines) == 3
+    assert len(lines) == 2
     for number, line in enumerate(lines):
         words = shlex.split(line.replace("FIRST:6379", cluster.address))
         assert main(redirect(words, f"runs-{number}")) == 0
@@ -52,7 +52,7 @@ def test_ray(cluster: Loopback, home: Path) -> None:
 
 def test_slurm(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = commands("needs Slurm")
-    assert len(lines) == 3
+    assert len(lines) == 2
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setattr(
         slurm, "open_executor", lambda *options: SlurmExecutor(*options, cluster="local")

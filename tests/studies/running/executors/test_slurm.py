@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,27 +28,21 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_STEP_SECONDS", str(STEP_SECONDS))
 
 
-def make_options(root: Path, **others: Any) -> RunnerOptions:
-    options = ClusterOptions(runs_per_job=5, **others)
-    executor = SlurmExecutor(options, root / "runs", cluster="local")
-    return RunnerOptions(executor=executor, quiet=True, trainer=TOY_WORKER)
-
-
 @pytest.fixture
 def options(tmp_path: Path) -> RunnerOptions:
-    return make_options(tmp_path)
-
-
-def kill_owner(root: Path) -> None:
-    pid = int(toy_worker.executions(root)[-1][2])
-    os.kill(pid, signal.SIGKILL)
+    executor = SlurmExecutor(ClusterOptions(runs_per_job=5), tmp_path / "runs", cluster="local")
+    return RunnerOptions(executor=executor, quiet=True, trainer=TOY_WORKER)
 
 
 def test_a_study_that_loses_a_job_equals_one_on_this_machine(
     options: RunnerOptions, tmp_path: Path
 ) -> None:
     study = toy_study(range(5))
-    killer = after(tmp_path, 4, lambda: kill_owner(tmp_path))
+
+    def kill_owner() -> None:
+        os.kill(int(toy_worker.executions(tmp_path)[-1][2]), signal.SIGKILL)
+
+    killer = after(tmp_path, 4, kill_owner)
     summary = run_study(study, Store(tmp_path / "runs"), options)
     killer.join()
     assert (summary.done, summary.failed, summary.missing, summary.exit_code) == (10, 0, 0, 0)
@@ -60,37 +53,6 @@ def test_a_study_that_loses_a_job_equals_one_on_this_machine(
     check_equal(study, tmp_path)
     # The log of the job that failed is kept.
     assert list((tmp_path / "runs" / FOLDER).glob("*/*_log.err"))
-
-
-def test_jobs_with_a_folder_of_their_own_return_their_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One job is killed, and the result of another is cut."""
-    study, node = toy_study(range(5)), tmp_path / "node"
-    node.mkdir()
-    monkeypatch.setenv("TMPDIR", str(node))
-    results, load = list[Path](), SlurmExecutor.load
-
-    def cut_first(self: SlurmExecutor, job: Any) -> Any:
-        path = job.paths.result_pickle
-        if path.exists() and not results:
-            results.append(path)
-            path.write_bytes(path.read_bytes()[:-50])
-        return load(self, job)
-
-    monkeypatch.setattr(SlurmExecutor, "load", cut_first)
-    killer = after(node, 4, lambda: kill_owner(node))
-    options = make_options(tmp_path, shared_folder=False)
-    summary = run_study(study, Store(tmp_path / "runs"), options)
-    killer.join()
-    assert (summary.done, summary.failed, summary.missing, summary.exit_code) == (10, 0, 0, 0)
-    assert len([note for note in summary.notes if "it is submitted again" in note]) == 2
-    # Runs of the result that was cut are made again; those that the killed job finished are not.
-    assert set(ends(node).values()) == {1, 2}
-    assert max(starts(node).values()) == 2
-    (kept,) = node.glob(f"qkvary-{os.getuid()}-*")
-    assert Store(kept).keys() == ()
-    check_equal(study, tmp_path)
 
 
 def test_two_studies_keep_apart(tmp_path: Path) -> None:

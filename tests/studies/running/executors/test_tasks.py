@@ -1,17 +1,22 @@
 """Tasks of a cluster, executed in this process by an executor of the test."""
 
 import os
+import re
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
 
 from qkvary.storage import file_systems
+from qkvary.storage.errors import UsageError
+from qkvary.studies.running import scheduler
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors.contract import Task, TaskEnd
 from qkvary.studies.running.executors.polling import (
@@ -19,8 +24,10 @@ from qkvary.studies.running.executors.polling import (
     needed_resources,
 )
 from qkvary.studies.running.store import Store
-from tests.studies.running.executors.inline import Inline, run_there
-from tests.studies.toy_study import check_equal, claim_cell, ends, starts, stored_record, toy_study
+from qkvary.studies.study import Cell
+from tests.studies import toy_worker
+from tests.studies.running.executors.inline import Inline, run_there, trainer
+from tests.studies.toy_study import check_equal, claim_cell, ends, stored_record, toy_study
 
 
 def test_tasks_make_every_run_once(root: Path) -> None:
@@ -72,21 +79,64 @@ def test_a_cluster_that_starts_no_run_ends_the_study(root: Path) -> None:
     assert (executor.stopped, executor.closed, summary.missing) == (1, 1, 4)
 
 
-@pytest.mark.parametrize("what", ["absent", "a copy"])
-def test_a_node_that_does_not_see_the_folder_ends_the_study(root: Path, what: str) -> None:
-    """Its folder under this path has no such file, or is a copy that was made before."""
-    mark = root / "mark", "1 2"
-    if what == "a copy":
-        mark[0].write_text("1 1\n")
+class Elsewhere(Inline):
+    """Its node has another folder."""
 
-    class Elsewhere(Inline):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def execute(self, fn: Any, task: Task) -> TaskEnd:
+        return super().execute(fn, replace(task, store=self.folder))
+
+
+@pytest.mark.parametrize(
+    ("is_there", "message"), [(False, "got .*/other"), (True, "its record is not in .*/runs")]
+)
+def test_a_node_that_does_not_see_the_folder_ends_the_study(
+    root: Path, is_there: bool, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "UNSEEN_SECONDS", 0.0)
+    if is_there:
+        (root / "other").mkdir()
+    summary = run_there(toy_study([0]), root, Elsewhere(root / "other"))
+    assert (summary.done, summary.exit_code) == (0, 2)
+    assert re.search(message, summary.message)
+    assert "that all nodes see under the same path" in summary.message
+
+
+def test_a_record_that_a_file_server_shows_late_is_waited_for(root: Path) -> None:
+    class Late(Elsewhere):
         def execute(self, fn: Any, task: Task) -> TaskEnd:
-            return super().execute(fn, replace(task, mark=mark))
+            end = super().execute(fn, task)
+            made, seen = (
+                Store(path).directory(task.cells[0].run_key) for path in (self.folder, task.store)
+            )
+            seen.parent.mkdir(exist_ok=True)
+            threading.Timer(0.1, made.rename, [seen]).start()
+            return end
 
-    summary = run_there(toy_study([0]), root, Elsewhere())
-    assert summary.exit_code == 2
-    assert "is not the folder of this study" in summary.message
-    assert starts(root) == {}
+    (root / "other").mkdir()
+    executor = Late(root / "other")
+    summary = run_there(toy_study([0]), root, executor)
+    assert (summary.done, summary.executed, summary.exit_code) == (2, 2, 0)
+    assert len(executor.submitted) == 2
+    assert any(note.startswith("waiting for the record: ") for note in summary.notes)
+
+
+def test_a_node_that_lacks_the_data_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = toy_study([0])
+    first, _second = study.cells()
+
+    def train(cell: Cell, *others: Any, **given: Any) -> Any:
+        if cell == first:
+            return toy_worker.train_cell(cell, *others, **given)
+        raise UsageError("expected the data set 0123 of novels, got none")
+
+    executor = Inline(runs_per_task=2)
+    summary = run_there(study, root, executor, trainer=trainer(monkeypatch, train))
+    assert (summary.exit_code, summary.done, summary.missing) == (2, 1, 1)
+    assert f"expected the data set 0123 of novels, got none (on {gethostname()})" in summary.message
 
 
 def test_locks_that_do_not_reach_other_machines_are_named(

@@ -14,27 +14,20 @@ ExecutorName = Literal["local", "ray", "slurm"]
 EXECUTORS: tuple[str, ...] = get_args(ExecutorName)
 _LIBRARIES = {"ray": "ray", "slurm": "submitit"}
 _OPTIONS = {
-    "address": ("ray",),
-    "gpu_share": ("ray",),
-    "partition": ("slurm",),
-    "minutes": ("slurm",),
-    "runs_per_job": ("slurm",),
-    "parallel_jobs": ("slurm",),
-    "slurm": ("slurm",),
-    "shared_folder": ("ray", "slurm"),
+    "ray": ("address", "gpu_share"),
+    "slurm": ("partition", "minutes", "runs_per_job", "parallel_jobs", "slurm"),
 }
-"""The executors that each option is for."""
+"""The options of each executor."""
 
 
 def check_executor(name: str, options: ClusterOptions, workers: int | None) -> None:
     """Check what can be checked without the scheduler."""
     if name not in EXECUTORS:
         raise UsageError(f"expected an executor, got {name!r}; {suggest(name, EXECUTORS)}")
-    for option, executors in _OPTIONS.items():
-        if name not in executors and getattr(options, option) != getattr(CLUSTER, option):
-            raise UsageError(
-                f"expected executor {' or '.join(executors)} with {option}, got {name}"
-            )
+    for executor, its_options in _OPTIONS.items():
+        for option in its_options:
+            if executor != name and getattr(options, option) != getattr(CLUSTER, option):
+                raise UsageError(f"expected executor {executor} with {option}, got {name}")
     if name == "local":
         return
     if workers is not None:

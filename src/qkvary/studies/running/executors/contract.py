@@ -16,7 +16,6 @@ from typing import Any
 from qkvary.arch.canonical import import_code
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.studies.running.cells import CellEnd, CellOptions
-from qkvary.studies.running.run_archive import FinishedRun
 from qkvary.studies.study import Cell
 
 
@@ -38,9 +37,6 @@ class ClusterOptions:
     """slurm: maximum number of jobs that run at once."""
     slurm: Mapping[str, str] | Sequence[str] = ()
     """slurm: another option for sbatch, such as account=name (can be repeated)."""
-    shared_folder: bool = True
-    """ray, slurm: whether all nodes see the folder of runs. If not, each works in a temporary
-    folder, and finished runs are sent back."""
 
     @property
     def sbatch(self) -> dict[str, str]:
@@ -94,11 +90,6 @@ class Task:
     again: Mapping[str, int] = field(default_factory=dict[str, int])
     """Finished runs to repeat: versions of their records by run key."""
     resources: Resources = Resources()
-    mark: tuple[Path, str] | None = None
-    """A file in the store and a line in it, by which a node recognises that it sees the same
-    folder."""
-    scratch: str | None = None
-    """Name of the folder for unfinished runs, on a node that does not see the store."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what recreates the task in another process, importing a user's classes first."""
@@ -128,10 +119,10 @@ class TaskEnd:
     ends: Mapping[str, CellEnd] = field(default_factory=dict[str, CellEnd])
     """The end of each run by its key; runs that were not reached are missing."""
     warnings: tuple[str, ...] = ()
-    runs: tuple[FinishedRun, ...] = ()
-    """The finished runs, if the node does not see the store."""
     error: QkvaryError | None = None
     """Why no run can continue, for example because the disk is full."""
+    node: str = ""
+    """Name of the machine that executed the task."""
 
 
 class Executor(concurrent.futures.Executor):
@@ -139,8 +130,6 @@ class Executor(concurrent.futures.Executor):
 
     runs_per_task = 1
     """Number of runs to put into one task."""
-    shared_folder = True
-    """Whether all tasks see the folder of runs."""
     is_remote = False
     """Whether tasks are executed on other machines too."""
     stop_seconds = math.inf

@@ -45,7 +45,7 @@ class PollingExecutor(Executor):
     poll_seconds = 0.25
 
     def __init__(self, options: ClusterOptions = CLUSTER) -> None:
-        self.options, self.shared_folder = options, options.shared_folder
+        self.options = options
         self.pending: dict[Any, Future[TaskEnd]] = {}
         """The futures of the tasks, by the scheduler's handles."""
         self._asking: threading.Thread | None = None
