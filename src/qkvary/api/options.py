@@ -42,10 +42,7 @@ from qkvary.text.numbers import parse_share, read_count
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
-    from rich.console import Console
 
-    from qkvary.arch.models import Model
-    from qkvary.arch.networks import Network
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.data.tokenizers import Tokenizer
     from qkvary.nn.language_model import LanguageModel
@@ -181,8 +178,6 @@ class Terminal:
     show_progress: ShowProgress = no_progress
     say: Callable[[str], None] = say_nothing
     warn: Callable[[str], None] = say_nothing
-    screen: "Console | None" = None
-    """The console on which progress and messages appear; None for none."""
     command: str = ""
 
 

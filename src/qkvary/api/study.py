@@ -11,7 +11,6 @@ from qkvary.api.options import (
     AnyStudy,
     Count,
     Part,
-    Terminal,
     choose_study,
     options,
     read_threads,
@@ -76,7 +75,6 @@ def study(
     running: Running = RUNNING,
     cluster: ClusterOptions = CLUSTER,
     out: StrPath = RUNS,
-    terminal: Terminal | None = None,
 ) -> Result[Summary | None]:
     """Run a study: train unfinished runs, print the answer, write the report.
 
@@ -89,7 +87,6 @@ def study(
         running: The processes, and what is done with its runs.
         cluster: The options of Ray and Slurm.
         out: Folder of runs and reports.
-        terminal: Shows what happens; by default the progress on standard error.
 
     Raises:
         ValueError: for an unknown study, or options that make no sense.
@@ -124,8 +121,7 @@ def study(
         published.append(f"results so far, refreshed as they come: {page}")
         return published[0] if len(published) == 1 else ""
 
-    screen = None if terminal is None else terminal.screen
-    runs = run(chosen, store, how, console=screen, publish=publish)
+    runs = run(chosen, store, how, publish=publish)
     if runs.message or (runs.exit_code and runs.missing):
         if published:
             # The error that ended the study may also prevent writing the page.

@@ -28,7 +28,6 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
-    ClassVar,
     ForwardRef,
     TextIO,
     Union,
@@ -59,6 +58,7 @@ from qkvary.storage.environment import package_version
 from qkvary.storage.errors import EndedEarlyError, UsageError
 from qkvary.text.names import count, printable
 from qkvary.text.numbers import duration
+from qkvary.text.progress_line import ProgressLine, say
 
 if TYPE_CHECKING:
     from qkvary.api.results import Result
@@ -75,13 +75,10 @@ DISPLAYS: Mapping[str, Callable[[bool], Any]] = {
         show_progress=no_progress if json else show_progress,
         say=say_nothing if json else say,
         warn=warn,
-        screen=console(sys.stderr),
         command=shlex.join(["qkvary", *TYPED]),
     ),
 }
 """Makes the display that a verb takes from ``--json``, by the name of the verb's parameter."""
-PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
-"""Seconds between two progress lines, on a terminal and elsewhere."""
 WIDTH_WITHOUT_TERMINAL = 160
 MOST_FILES = 3
 """Maximum number of file names that are printed; the other files are counted."""
@@ -261,12 +258,6 @@ def print_line(screen: Console, text: str) -> None:
     screen.print(Text(printable(text)), soft_wrap=True)
 
 
-def say(sentence: str) -> None:
-    """Print a sentence on standard error."""
-    ProgressLine.clear_all()
-    print_line(console(sys.stderr), sentence)
-
-
 def warn(sentence: str) -> None:
     """Print a warning on standard error."""
     ProgressLine.clear_all()
@@ -309,7 +300,8 @@ def print_result(
 @contextmanager
 def show_progress(what: str, unit: str = "windows") -> Generator[Callable[..., None]]:
     """Show progress and the time left; outside a terminal, only now and then."""
-    started, line = time.monotonic(), ProgressLine(console(sys.stderr), time.monotonic())
+    started = time.monotonic()
+    line = ProgressLine(started)
     first: list[int] = []
 
     def update(done: int, total: int, note: str = "") -> None:
@@ -358,40 +350,3 @@ class OrderedTexts:
         """Write a model's text without its control characters."""
         self._stream.write("\t".join(printable(part) for part in text.split("\t")))
         self._stream.flush()
-
-
-class ProgressLine:
-    """Progress on one line of a terminal that is updated; elsewhere a line now and then."""
-
-    _drawn_lines: ClassVar[set["ProgressLine"]] = set()
-
-    def __init__(self, screen: Console, shown: float = 0.0) -> None:
-        """Print to a console; the first line appears some time after ``shown``."""
-        self.screen = screen
-        self._pause = PAUSE_ON_TERMINAL if screen.is_terminal else PAUSE_ELSEWHERE
-        self._shown = shown
-
-    def show(self, describe: Callable[[], str]) -> None:
-        """Print a text, unless the last one is too recent."""
-        now = time.monotonic()
-        if now - self._shown < self._pause:
-            return
-        self._shown = now
-        if self.screen.is_terminal:
-            self._drawn_lines.add(self)
-            width = self.screen.width - 1
-            self.screen.print(Text(describe().ljust(width)), end="\r", no_wrap=True)
-        else:
-            self.screen.print(Text(describe()), soft_wrap=True)
-
-    def clear(self) -> None:
-        """Clear the line."""
-        if self in self._drawn_lines:
-            self._drawn_lines.remove(self)
-            self.screen.print(" " * (self.screen.width - 1), end="\r", no_wrap=True)
-
-    @classmethod
-    def clear_all(cls) -> None:
-        """Clear the line that is drawn, if one is."""
-        for line in list(cls._drawn_lines):
-            line.clear()

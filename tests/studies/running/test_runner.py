@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.studies.running import live, scheduler
+from qkvary.studies.running import progress, scheduler
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors import local
 from qkvary.studies.running.runner import RunnerOptions, run_study
@@ -53,12 +53,24 @@ def test_every_run_is_made_once_and_never_again(root: Path) -> None:
     assert leftovers(root) == []
 
 
+def test_progress_is_a_line_and_a_failed_run_is_said_at_once(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outside a terminal the first line appears at once."""
+    run_toy(toy_study([0, RAISES]), root, quiet=False)
+    first, *failed = capsys.readouterr().err.splitlines()
+    assert re.match("[0-3] of 4 runs", first)
+    assert ["failed, RuntimeError: the run went wrong" in line for line in failed] == [True, True]
+    run_toy(toy_study([1, RAISES]), root)
+    assert capsys.readouterr().err == ""
+
+
 def test_results_are_published_while_runs_remain(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(live, "INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(live, "SHARE", 1e9)
+    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "SHARE", 1e9)
     study, store = toy_study(range(3)), Store(root / "runs")
     done: list[int] = []
 

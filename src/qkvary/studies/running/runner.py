@@ -9,13 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from qkvary.storage.environment import stop_in_order
 from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.contract import Executor, Task
 from qkvary.studies.running.executors.local import LocalExecutor
-from qkvary.studies.running.live import LiveDisplay, PlainDisplay
 from qkvary.studies.running.scheduler import Scheduler
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
@@ -35,6 +32,7 @@ class RunnerOptions:
     retry_failed: bool = False
     checkpoint_seconds: float = 30.0
     quiet: bool = False
+    """Whether to print no progress and no messages."""
     trainer: str = TRAINER
     """The module whose ``train_cell`` trains a run."""
     tracker: TrackerName | None = None
@@ -72,7 +70,6 @@ def run_study(
     store: Store,
     options: RunnerOptions | None = None,
     *,
-    console: Console | None = None,
     publish: Callable[[], str] | None = None,
 ) -> RunSummary:
     """Execute every run of ``study`` that is not done in ``store``.
@@ -84,7 +81,6 @@ def run_study(
         study: The study.
         store: The store of runs.
         options: Options of the runner.
-        console: Console for progress; standard error by default.
         publish: Shows the results so far to the user, and returns a sentence to print, or an empty
             text; called now and then, with new results.
     """
@@ -104,15 +100,12 @@ def run_study(
         chosen.executor or LocalExecutor(chosen.workers or os.cpu_count() or 1),
         retry_failed=chosen.retry_failed,
         publish=publish,
+        quiet=chosen.quiet,
     )
-    if not chosen.quiet:
-        console = console or Console(stderr=True)
-        kind = LiveDisplay if console.is_terminal else PlainDisplay
-        runner.display = kind(console, runner.view)
-
     with stop_in_order(runner.interrupt, runner.kill):
         runner.run()
-    counts = runner.view.count()
+    progress = runner.progress
+    counts = progress.count()
     troubled = chosen.strict and (counts["failed"] or counts["diverged"])
     code = 128 + runner.signal if runner.signal and runner.left else runner.exit_code
     return RunSummary(
@@ -121,8 +114,8 @@ def run_study(
         failed=counts["failed"],
         diverged=counts["diverged"],
         missing=len(runner.left),
-        executed=len(runner.view.seconds),
-        seconds=time.monotonic() - runner.view.began,
+        executed=len(progress.seconds),
+        seconds=time.monotonic() - progress.began,
         exit_code=code or (1 if troubled else 0),
         message=runner.message,
         notes=tuple(runner.notes),

@@ -2,12 +2,11 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from qkvary.storage.durable import make_directory
 from qkvary.storage.environment import STOPPING
@@ -24,9 +23,10 @@ from qkvary.studies.running.cells import MAX_CRASHES, CellEnd, describe_crashes,
 from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
 from qkvary.studies.running.executors.local import WorkerDiedError
 from qkvary.studies.running.executors.task import execute_task
-from qkvary.studies.running.live import Display, ProgressView, Publisher
+from qkvary.studies.running.progress import Publisher, StudyProgress
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell, Study
+from qkvary.text.progress_line import ProgressLine, say
 
 POLL_SECONDS = 0.25
 """Seconds to wait for the end of a task, and between two checks of runs that other processes
@@ -52,9 +52,11 @@ class Scheduler:
         *,
         retry_failed: bool = False,
         publish: Callable[[], str] | None = None,
+        quiet: bool = False,
     ) -> None:
         """Count all runs as remaining."""
-        self.task, self.executor, self.retry_failed = task, executor, retry_failed
+        self.task, self.executor = task, executor
+        self.retry_failed, self.quiet = retry_failed, quiet
         self.store = Store(task.store)
         # Several cells may share one run.
         self.cells = {cell.run_key: cell for cell in study.cells()}
@@ -76,8 +78,8 @@ class Scheduler:
         self.signal = self.exit_code = 0
         self.message = ""
         self.publisher = Publisher(publish)
-        self.view = ProgressView(name=study.name, cells=self.cells, running=self.read_progress)
-        self.display = Display()
+        self.progress = StudyProgress(cells=self.cells)
+        self.line = ProgressLine()
 
     def run(self) -> None:
         """Execute all remaining runs, until a signal or an error ends the study."""
@@ -93,8 +95,9 @@ class Scheduler:
                 self.settle(POLL_SECONDS)
                 self.look_at_waiting()
                 if self.left and not self.is_ending:
-                    self.note(self.publisher.publish(len(self.view.records)))
-                self.display.refresh()
+                    self.note(self.publisher.publish(len(self.progress.records)))
+                    if not self.quiet:
+                        self.line.show(self.progress.summary)
             if self.is_ending:
                 self.stop()
         except NewerFormatError as error:
@@ -106,7 +109,7 @@ class Scheduler:
             raise
         finally:
             executor.shutdown(wait=not self.futures, cancel_futures=True)
-            self.display.close()
+            self.line.clear()
 
     @property
     def is_ending(self) -> bool:
@@ -130,7 +133,7 @@ class Scheduler:
                 self.again[key] = self.store.version(key) or 0
                 continue
             del self.left[key]
-            self.view.records[key] = record
+            self.progress.records[key] = record
 
     def lacks_network(self, cell: Cell, record: Record) -> bool:
         """Return whether an earlier study did not store a network that the run reached."""
@@ -279,7 +282,7 @@ class Scheduler:
 
     def stop(self) -> None:
         """Stop the tasks, and wait for the checkpoints of the running ones."""
-        self.display.note(STOPPING)
+        self.say(STOPPING)
         begun = self.find_running()
         self.executor.stop()
         deadline = time.monotonic() + self.executor.stop_seconds
@@ -306,7 +309,7 @@ class Scheduler:
         with suppress(Exception):
             self.executor.kill()
         self.forget_deaths(begun)
-        self.display.close()
+        self.line.clear()
 
     def forget_deaths(self, begun: set[str]) -> None:
         """Clear the deaths of processes that were killed on purpose, once they have ended."""
@@ -332,35 +335,36 @@ class Scheduler:
         if not self.exit_code:
             self.exit_code, self.message = code, message
 
-    def read_progress(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        """Yield the runs in training, each with the newest event of its log."""
-        for future, keys in list(self.futures.items()):
-            for key in filter(self.is_running, keys if future.running() else ()):
-                yield self.cells[key], self.store.latest(key)
-
     def end(self, key: str, one: CellEnd) -> None:
         """Note that a run has ended, and show its result from the record."""
         self.waiting.discard(key)
         record = self.store.record(key)
         if self.left.pop(key, None) is None or record is None:
             return
-        self.view.records[key] = record
-        if one.outcome == "made":
-            self.view.seconds[key] = one.seconds
-        self.view.estimate()
-        if one.outcome == "made":
-            cell = self.cells[key]
-            result = record.message.splitlines()[0] if record.message else ""
-            if not result and record.headline is not None:
-                result = f"{cell.run.task.metric} {record.headline:.4g}"
-            show = self.display.ended if record.status == "done" else self.note
-            show(f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)")
+        self.progress.records[key] = record
+        if one.outcome != "made":
+            return
+        self.progress.add_seconds(key, one.seconds)
+        cell = self.cells[key]
+        result = record.message.splitlines()[0] if record.message else ""
+        if not result and record.headline is not None:
+            result = f"{cell.run.task.metric} {record.headline:.4g}"
+        said = f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)"
+        if record.status == "done":
+            self.progress.last = said
+        else:
+            self.note(said)
 
     def note(self, text: str, *, once: bool = False) -> None:
         """Show and keep a message unless it is empty; with ``once``, only the first time."""
         if text and not (once and text in self.notes):
             self.notes.append(text)
-            self.display.note(text)
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Show a message."""
+        if not self.quiet:
+            say(text)
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:

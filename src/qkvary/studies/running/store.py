@@ -58,8 +58,6 @@ RECORD_NAME = "record.json"
 ATTENTION_NAME = "attention.safetensors"
 SAMPLES_NAME = "samples.safetensors"
 LOCK_NAME = "run.lock"
-LATEST_BYTES = 4096
-"""Bytes read from the end of a log to find its newest event."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -114,16 +112,6 @@ class Store:
         else:
             data = path.read_bytes() if path.exists() else None
         return list(parse_journal(data or b"", where=str(path)).events)
-
-    def latest(self, key: str) -> dict[str, Any]:
-        """Return the newest event in the log of a run in training; empty if it has none."""
-        try:
-            with (self.directory(key) / JOURNAL_NAME).open("rb") as file:
-                file.seek(max(0, file.seek(0, 2) - LATEST_BYTES))
-                events = parse_journal(file.read(), where="").events
-        except FileNotFoundError:
-            return {}
-        return events[-1] if events else {}
 
     def file(self, key: str, name: str) -> bytes | None:
         """Return the bytes of a file of a finished run, or None if the run has no such file."""

@@ -1,0 +1,74 @@
+"""A line of progress on standard error: updated on a terminal, printed now and then elsewhere."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import ClassVar
+
+from qkvary.text.names import printable
+
+PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
+"""Seconds between two progress lines, on a terminal and elsewhere."""
+USUAL_WIDTH = 80
+
+
+class ProgressLine:
+    """Progress on one line of a terminal that is updated; elsewhere a line now and then."""
+
+    _drawn_lines: ClassVar[set["ProgressLine"]] = set()
+
+    def __init__(self, shown: float = float("-inf")) -> None:
+        """Print to standard error; the first line appears some time after ``shown``."""
+        self._stream = sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self._pause = PAUSE_ON_TERMINAL if self._is_terminal else PAUSE_ELSEWHERE
+        self._shown = shown
+        self._text = ""
+
+    def show(self, describe: Callable[[], str]) -> None:
+        """Print a text, unless it has not changed or the last one is too recent."""
+        now = time.monotonic()
+        if now - self._shown < self._pause:
+            return
+        text = printable(describe())
+        if text == self._text:
+            return
+        self._shown, self._text = now, text
+        if self._is_terminal:
+            self._drawn_lines.add(self)
+            self._draw(text)
+        else:
+            self._write(f"{text}\n")
+
+    def clear(self) -> None:
+        """Clear the line."""
+        if self in self._drawn_lines:
+            self._drawn_lines.remove(self)
+            self._text = ""
+            self._draw("")
+
+    @classmethod
+    def clear_all(cls) -> None:
+        """Clear the line that is drawn, if one is."""
+        for line in list(cls._drawn_lines):
+            line.clear()
+
+    def _draw(self, text: str) -> None:
+        """Replace the line, and leave the cursor at its start."""
+        try:
+            width = os.get_terminal_size(self._stream.fileno()).columns or USUAL_WIDTH
+        except (OSError, ValueError):
+            width = USUAL_WIDTH
+        self._write(f"{text[: width - 1].ljust(width - 1)}\r")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def say(sentence: str) -> None:
+    """Print a sentence on standard error, where a progress line may be drawn."""
+    ProgressLine.clear_all()
+    sys.stderr.write(f"{printable(sentence)}\n")
+    sys.stderr.flush()
