@@ -1,6 +1,7 @@
 """The options of a study are read once and refused in a sentence."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,23 @@ def test_options_change_every_run_of_a_study() -> None:
     }
 
 
+def test_a_study_keeps_its_device_and_dtype(tmp_path: Path) -> None:
+    own = dataclasses.replace(load_study("quickstart"), device="cuda:1", dtype="float64")
+    (tmp_path / "mine.py").write_text(
+        "import dataclasses\n"
+        "from qkvary.papers.ours.studies import quickstart\n"
+        "STUDY = dataclasses.replace(quickstart.STUDY, device='cuda:1', dtype='float64')\n",
+        "utf-8",
+    )
+    for given in (own, tmp_path / "mine.py"):
+        kept = choose_study(given, Part(seeds="3"))
+        assert (kept.device, kept.dtype, kept.seeds) == ("cuda:1", "float64", (3,))
+        changed = choose_study(given, Part(device="cpu", dtype="float32"))
+        assert (changed.device, changed.dtype) == ("cpu", "float32")
+    with pytest.raises(UsageError, match="expected a device such as cpu"):
+        choose_study(dataclasses.replace(own, device="gpu"))
+
+
 @pytest.mark.parametrize("device", ["gpu", "cuda:x"])
 def test_unknown_devices_are_refused(device: str) -> None:
     with pytest.raises(UsageError, match="expected a device such as cpu"):
@@ -60,8 +78,7 @@ def test_options_select_a_part_of_a_study() -> None:
         "'my studies/mine.py' --protocol clean --setting 'a b'"
     )
     other = Part(device="cuda", dtype="float64")
-    on_gpu = dataclasses.replace(study, device="cuda", dtype="float64")
-    assert other.typed("quickstart", on_gpu) == "quickstart --device cuda --dtype float64"
+    assert other.typed("quickstart", study) == "quickstart --device cuda --dtype float64"
     whole = {cell.run_key for cell in load_study("quickstart").cells()}
     zero = choose_study("quickstart", Part(tasks=("swap",), seeds="0"))
     assert {cell.run_key for cell in zero.cells()} <= whole

@@ -353,10 +353,10 @@ class Part:
 
     seeds: Annotated[int | str | Sequence[int] | None, Parameter(name=("--seeds", "--seed"))] = None
     """Seeds to use instead of the study's: 7 or 0,1,2 or 0-4."""
-    device: str = "cpu"
-    """Device: cpu, cuda, cuda:1, mps."""
-    dtype: Literal["float32", "float64"] = "float32"
-    """Number format of the weights."""
+    device: str | None = None
+    """Device: cpu, cuda, cuda:1, mps; the study's own if not given, usually cpu."""
+    dtype: Literal["float32", "float64"] | None = None
+    """Number format of the weights; the study's own if not given, usually float32."""
     protocol: str | None = None
     """Another protocol of the study, such as clean."""
     tasks: Annotated[tuple[str, ...], Parameter(name="--task")] = ()
@@ -381,8 +381,8 @@ class Part:
             "--task": self.tasks,
             "--setting": self.settings,
             "--variant": self.variants,
-            "--device": (study.device,) * (study.device != PART.device),
-            "--dtype": (study.dtype,) * (study.dtype != PART.dtype),
+            "--device": (self.device,) if self.device else (),
+            "--dtype": (self.dtype,) if self.dtype else (),
         }
         typed = [f"{name} {quote(one)}" for name, some in chosen.items() for one in some]
         return " ".join([quote(reference) if is_path else study.name, *typed])
@@ -397,11 +397,12 @@ def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
     from qkvary.studies.study import Study
 
     study = given.pinned() if isinstance(given, Study) else load_study(given, part.protocol)
-    check_device(part.device)
+    device, dtype = part.device or study.device, part.dtype or study.dtype
+    check_device(device)
     if part.tasks or part.settings or part.variants:
         study = study.select(tasks=part.tasks, settings=part.settings, variants=part.variants)
     seeds = study.seeds if part.seeds is None else read_seeds(part.seeds)
-    return dataclasses.replace(study, seeds=seeds, device=part.device, dtype=part.dtype)
+    return dataclasses.replace(study, seeds=seeds, device=device, dtype=dtype)
 
 
 def choose_runs(
@@ -413,7 +414,6 @@ def choose_runs(
         return choose_study(name, part), None
     from qkvary.studies.pretraining import find_training
 
-    check_device(part.device)
     for option, given in (
         ("--protocol", part.protocol),
         ("--task", part.tasks),
@@ -424,11 +424,11 @@ def choose_runs(
             raise UsageError(f"expected a study for {option}, got the training {name!r}")
     found = find_training(store, name)
     # Another device or dtype would select runs that do not exist.
-    for option, given, default, noted in (
-        ("--device", part.device, PART.device, found.study.device),
-        ("--dtype", part.dtype, PART.dtype, found.study.dtype),
+    for option, given, noted in (
+        ("--device", part.device, found.study.device),
+        ("--dtype", part.dtype, found.study.dtype),
     ):
-        if given not in (default, noted):
+        if given not in (None, noted):
             raise UsageError(f"expected {option} {noted}, as {name!r} was trained, got {given}")
     seeds = found.study.seeds if part.seeds is None else read_seeds(part.seeds)
     return dataclasses.replace(found.study, seeds=seeds), found

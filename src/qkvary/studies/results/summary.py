@@ -75,8 +75,7 @@ class Difference:
     high_single: float | None
     p_value: float | None
     p_adjusted: float | None
-    """Holm's p-value over the family. The verdict follows this or the interval, whichever is more
-    cautious."""
+    """Holm's p-value over the family; the verdict follows from the interval alone."""
     comparisons: int
     """Size of the family for which ``low``, ``high`` and ``p_adjusted`` are corrected."""
     detectable: float | None
