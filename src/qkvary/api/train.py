@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from cyclopts import Parameter
 
 from qkvary.api.options import (
+    Count,
     Terminal,
     Variants,
     read_labels,
@@ -41,7 +42,7 @@ from qkvary.studies.records import Record
 from qkvary.studies.running.cells import CellOptions, execute_cell
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
-from qkvary.text.numbers import duration, read_count
+from qkvary.text.numbers import duration
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.presets import Preset, find_preset, preset_names
 from qkvary.training.progress import Callbacks, Event, ignore
@@ -93,9 +94,9 @@ def train(
     from qkvary.training.memory import require_training_memory
 
     chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
-    options.check()
     shown = terminal or Terminal()
     call = shown.command or f"qk.train({preset!r}, data={str(data)!r}, options={options!r})"
+    options = options.read()
     store, threads = Store(out), read_threads(options.threads, "threads")
     if threads is None:
         is_single = options.device == "cpu" and "WORLD_SIZE" not in os.environ
@@ -104,7 +105,7 @@ def train(
         shown = Terminal() if distribution.rank else shown
         planned = _find_data(chosen, data, options.tokenizer, shown, distribution, dry_run=dry_run)
 
-        def study_of(steps: int | None) -> Study:
+        def study_of(steps: Count | None) -> Study:
             return training_study(
                 chosen,
                 planned,
@@ -113,7 +114,7 @@ def train(
                 options=replace(options, steps=steps, threads=threads),
             )
 
-        steps = read_count(options.steps, "steps")
+        steps = options.steps
         if (minutes := options.minutes) is not None:
             from qkvary.api.training_plan import choose_steps
 
@@ -121,10 +122,11 @@ def train(
                 lambda: choose_steps(minutes, study_of, planned, store, call)
             )
         study = study_of(steps)
-        for cell in study.cells():
+        cells = {cell.run_key: cell for cell in study.cells()}
+        for cell in cells.values():
             require_training_memory(cell.run, processes=distribution.size)
         if not dry_run:
-            study = _train(study, store, planned, options, distribution, call, shown)
+            study = _train(study, cells, store, planned, options, distribution, call, shown)
     # Imported here because training does not need the descriptions of runs.
     from qkvary.api.training_plan import plan_report
     from qkvary.api.training_result import TrainingResult, describe_runs
@@ -139,6 +141,7 @@ def train(
 
 def _train(
     study: Study,
+    cells: Mapping[str, Cell],
     store: Store,
     planned: "PlannedSet",
     options: TrainingOptions,
@@ -149,25 +152,27 @@ def _train(
     """Train the unfinished runs; return the study with the execution settings of its runs."""
     requested: ExecutionSettings | None = None
     begun = distribution.run_on_first(
-        lambda: to_dict(_begun_execution(study, store, options, shown))
+        lambda: to_dict(_begun_execution(cells, store, options, shown))
     )
     if begun is not None:
-        requested = study.cells()[0].run.execution
+        requested = next(iter(cells.values())).run.execution
         execution = from_dict(ExecutionSettings, begun)
         settings = tuple(
             replace(setting, training=replace(setting.training, execution=execution.config))
             for setting in study.settings
         )
         study = replace(study, settings=settings, device=execution.device)
-    distribution.run_on_first(lambda: _check_finished(study, store))
+        cells = {cell.run_key: cell for cell in study.cells()}
+    unfinished = distribution.run_on_first(lambda: _find_unfinished(cells, store))
+    left = {key: cells[key] for key in unfinished}
     if not distribution.rank:
-        runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
+        runs = [cell.run for cell in left.values()]
         tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
         # A text shorter than a row is refused later, when it is read.
         if runs and tokens > runs[0].sequence_length:
             shown.say(describe_effort(runs[0], tokens))
         note_training(store, study, call)
-    _train_cells(study, store, planned, options, distribution, requested, shown)
+    _train_cells(study, left, store, planned, options, distribution, requested, shown)
     return study
 
 
@@ -220,10 +225,10 @@ def _find_data(
 
 
 def _begun_execution(
-    study: Study, store: Store, options: TrainingOptions, shown: Terminal
+    cells: Mapping[str, Cell], store: Store, options: TrainingOptions, shown: Terminal
 ) -> ExecutionSettings | None:
     """Return the execution settings of similar runs that were begun, or None if there are none."""
-    similar = None if options.anew else find_similar_run(store, study)
+    similar = None if options.anew else find_similar_run(store, cells)
     if similar is not None and not options.allow_change:
         raise UsageError(
             f"{similar.cell.title} began with {similar.differences}, and has reached step "
@@ -231,7 +236,7 @@ def _begun_execution(
             "run (--anew)"
         )
     if similar is None and options.allow_change:
-        done = find_similar_run(store, study, state="done")
+        done = find_similar_run(store, cells, state="done")
         if done is not None:
             shown.warn(
                 f"{done.cell.title} has ended with {done.differences}: nothing is left to "
@@ -240,19 +245,26 @@ def _begun_execution(
     return None if similar is None else similar.execution
 
 
-def _check_finished(study: Study, store: Store) -> None:
-    """Refuse to replace a finished run that is damaged."""
-    for cell in study.cells():
-        problem = store.find_damage(cell.run_key) if store.state(cell.run_key) == "done" else None
+def _find_unfinished(cells: Mapping[str, Cell], store: Store) -> list[str]:
+    """Return the keys of unfinished runs; refuse to replace a finished run that is damaged."""
+    unfinished: list[str] = []
+    for key, cell in cells.items():
+        is_done = store.state(key) == "done"
+        problem = store.find_damage(key) if is_done else None
         if problem is not None:
             raise DamagedError(
-                f"{cell.title}: {problem}; restore it, or move "
-                f"{store.directory(cell.run_key)} away to train the run again"
+                f"{cell.title}: {problem}; restore it, or move {store.directory(key)} away to "
+                "train the run again"
             )
+        # A process that was killed may have left checkpoints of a finished run.
+        if not (is_done and store.is_clean(key)):
+            unfinished.append(key)
+    return unfinished
 
 
 def _train_cells(
     study: Study,
+    left: Mapping[str, Cell],
     store: Store,
     planned: "PlannedSet",
     options: TrainingOptions,
@@ -260,7 +272,7 @@ def _train_cells(
     execution: ExecutionSettings | None,
     shown: Terminal,
 ) -> None:
-    """Train the unfinished runs; all processes do so together."""
+    """Train the runs that are left, given by their keys; all processes do so together."""
     from qkvary.studies.running.training import train_cell
     from qkvary.tasks.language import LanguageTask
 
@@ -268,13 +280,13 @@ def _train_cells(
     trainer = partial(train_cell, distribution=distribution, execution=execution, task=task)
     chosen = CellOptions(
         checkpoint_seconds=options.checkpoint_seconds,
-        keep=read_count(options.keep, "keep"),
+        keep=cast("int", options.keep),
         tracker=options.log,
         project=study.name,
         prompt=options.sample,
         records_failures=False,
     )
-    stopping, left = threading.Event(), list(study.cells())
+    stopping = threading.Event()
 
     def stop(_number: int) -> None:
         stopping.set()
@@ -283,8 +295,8 @@ def _train_cells(
 
     with _Progress(shown) as progress, stop_in_order(stop) as received:
         while left:
-            busy: list[Cell] = []
-            for cell in left:
+            busy: dict[str, Cell] = {}
+            for key, cell in left.items():
                 # All processes stop together, even between two runs.
                 if distribution.all_reduce([float(stopping.is_set())])[0]:
                     raise StoppedError(received[0] if received else signal.SIGTERM)
@@ -299,12 +311,14 @@ def _train_cells(
                 )
                 if end.outcome == "stopped":
                     raise StoppedError(received[0] if received else signal.SIGTERM)
-                busy += [cell] * (end.outcome == "busy")
-                record = store.record(cell.run_key) if end.outcome == "made" else None
+                if end.outcome == "busy":
+                    busy[key] = cell
+                record = store.record(key) if end.outcome == "made" else None
                 if record is not None:
                     progress.end(cell, record, end.seconds)
             if len(busy) == len(left):
-                progress.wait(busy[0], store.owner(busy[0].run_key))
+                key, cell = next(iter(busy.items()))
+                progress.wait(cell, store.owner(key))
                 stopping.wait(BUSY_SECONDS)
             left = busy
 

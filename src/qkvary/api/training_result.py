@@ -48,9 +48,9 @@ class TrainingResult(Result[Summary | None]):
 def describe_runs(study: Study, store: Store, command: str, warning: str | None) -> TrainingResult:
     """Read the runs of a training from the store, and write their report."""
     results, report = report_training(study, store, gather_results(study, store), (command,))
-    records = [store.record(cell.run_key) for cell in study.cells()]
-    ends = {record.status for record in records if record is not None}
-    networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}
+    cells = {cell.run_key: cell for cell in study.cells()}
+    ends = {record.status for record in map(store.record, cells) if record is not None}
+    networks = {cell.title: store.network(key) for key, cell in cells.items()}
     trained = [(title, path) for title, path in networks.items() if path is not None]
     closing = [f"{title}: {path}" for title, path in trained]
     for _, path in trained[:1]:

@@ -11,10 +11,10 @@ change. Torch-free.
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.variants import AnyVariant
@@ -127,11 +127,13 @@ class TrainingOptions(PresetOptions):
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """Under torchrun: ddp gives every process the whole network, fsdp a shard of it."""
 
-    def check(self) -> None:
-        """Refuse counts below 1, two lengths, a wrong interval or device, and an absent tracker."""
+    def read(self) -> Self:
+        """Return the options with counts as numbers.
+
+        Refuses counts below 1, two lengths, a wrong interval or device, and an absent tracker.
+        """
         check_device(self.device)
-        for name in _COUNTS:
-            read_count(getattr(self, name), name)
+        counts = {name: read_count(getattr(self, name), name) for name in _COUNTS}
         if self.steps is not None and self.minutes is not None:
             raise UsageError("expected --steps or --minutes, got both")
         if not 0.0 <= self.checkpoint_seconds < math.inf:
@@ -141,6 +143,7 @@ class TrainingOptions(PresetOptions):
             )
         if self.log is not None:
             require_tracker(self.log)
+        return replace(self, **cast("dict[str, Any]", counts))
 
 
 _COUNTS = (
@@ -160,7 +163,10 @@ def training_study(
     seeds: tuple[int, ...] = (0,),
     options: TrainingOptions = NO_OPTIONS,
 ) -> Study:
-    """Return the study that trains a preset, with the first variant as baseline."""
+    """Return the study that trains a preset, with the first variant as baseline.
+
+    Counts among the options are numbers, as ``TrainingOptions.read`` returns them.
+    """
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
     first = chosen[0].with_vocabulary(data.vocabulary)
@@ -209,7 +215,7 @@ def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> Langu
 
 
 def _count(options: TrainingOptions, name: str) -> int | None:
-    return read_count(getattr(options, name), name)
+    return cast("int | None", getattr(options, name))
 
 
 def _training(training: TrainingConfig, options: TrainingOptions) -> TrainingConfig:
@@ -245,8 +251,6 @@ def _execution(
 ) -> ExecutionConfig:
     named = {one.name: getattr(options, one.name) for one in fields(ExecutionConfig)}
     given = {name: value for name, value in named.items() if value is not None}
-    counts = given.keys() & {"micro_batch_size", "threads"}
-    given |= {name: _count(options, name) for name in counts}
     if given.get("micro_batch_size", 0) > batch_size:
         raise UsageError(
             f"expected a micro-batch of at most the {batch_size:,} rows of a step, got "
@@ -456,17 +460,19 @@ class SimilarRun:
 
 
 def find_similar_run(
-    store: Store, study: Study, *, state: Literal["open", "done"] = "open"
+    store: Store, cells: Mapping[str, Cell], *, state: Literal["open", "done"] = "open"
 ) -> SimilarRun | None:
-    """Return the most advanced similar run in a state; None if a requested run has begun."""
+    """Return the most advanced similar run in a state; None if a requested run has begun.
+
+    The requested runs are given by their keys.
+    """
     keys = store.keys()
     if not keys:
         return None
-    cells = study.cells()
     steps = {key: stored_steps(store.directory(key) / CHECKPOINTS_NAME) for key in keys}
-    if any(store.state(key) != "open" or steps.get(key) for key in _keys(study)):
+    if any(store.state(key) != "open" or steps.get(key) for key in cells):
         return None
-    wanted = {_identity_without_execution(cell.run.identity()): cell for cell in cells}
+    wanted = {_identity_without_execution(cell.run.identity()): cell for cell in cells.values()}
     found: list[SimilarRun] = []
     for key in keys:
         if store.state(key) != state or (not steps[key] and state == "open"):

@@ -89,10 +89,12 @@ def execute_cell(
     first of them and returns its result on all.
     """
     claims: list[Claim] = []
+    config = cell.run.identity()
+    key = config["run_key"]
 
     def claim() -> Outcome:
         try:
-            found = store.claim(cell.run_key, cell.run.identity(), again=again)
+            found = store.claim(key, config, again=again)
         except BusyError:
             return "busy"
         claims.extend([found] if found else [])
@@ -102,7 +104,7 @@ def execute_cell(
     if outcome != "made":
         return CellEnd(outcome=outcome)
     callbacks.on_start(cell)
-    attempt = partial(train, cell, store.directory(cell.run_key), stop=stop, options=options)
+    attempt = partial(train, cell, store.directory(key), stop=stop, options=options)
     if claims:
         return _record(claims[0], cell, attempt, callbacks, options)
     return CellEnd(outcome="made" if attempt(callbacks=callbacks) else "stopped")
