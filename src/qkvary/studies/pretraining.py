@@ -128,10 +128,7 @@ class TrainingOptions(PresetOptions):
     """Under torchrun: ddp gives every process the whole network, fsdp a shard of it."""
 
     def read(self) -> Self:
-        """Return the options with counts as numbers.
-
-        Refuses counts below 1, two lengths, a wrong interval or device, and an absent tracker.
-        """
+        """Return the options with counts as numbers, or refuse those that make no sense."""
         check_device(self.device)
         counts = {name: read_count(getattr(self, name), name) for name in _COUNTS}
         if self.steps is not None and self.minutes is not None:
@@ -462,10 +459,7 @@ class SimilarRun:
 def find_similar_run(
     store: Store, cells: Mapping[str, Cell], *, state: Literal["open", "done"] = "open"
 ) -> SimilarRun | None:
-    """Return the most advanced similar run in a state; None if a requested run has begun.
-
-    The requested runs are given by their keys.
-    """
+    """Return the most advanced similar run in a state; None if one of ``cells`` has begun."""
     keys = store.keys()
     if not keys:
         return None
