@@ -12,9 +12,7 @@ from qkvary.storage.journal import Journal, from_line, to_line
 from qkvary.studies.running.run_archive import (
     Extra,
     Unpacked,
-    add_run,
     pack_runs,
-    read_run,
     unpack_runs,
 )
 from qkvary.studies.running.store import Store
@@ -170,14 +168,3 @@ def test_the_configuration_of_another_run_is_refused(packed: Path, tmp_path: Pat
     rewrite(packed, [header, to_line({**fields, "config.json": changed}), *others])
     with pytest.raises(DamagedError, match="configuration and record differ"):
         unpack_runs(packed, Store(tmp_path / "other"))
-
-
-def test_a_run_is_replaced_where_it_is_made_again(store: Store, tmp_path: Path) -> None:
-    run = read_run(store, KEYS[0])
-    version = store.version(KEYS[0])
-    assert version
-    assert not add_run(run, store)
-    assert not add_run(run, store, again=version + 1)
-    assert store.version(KEYS[0]) == version
-    assert add_run(run, store, again=version)
-    assert store.version(KEYS[0]) != version

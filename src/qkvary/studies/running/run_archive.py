@@ -93,23 +93,33 @@ def unpack_runs(path: Path, store: Store) -> Unpacked:
     counts, data = [0, 0], read_file(path)
     try:
         for run in read_runs(data, str(path)):
-            counts[_add_packed(run, store)] += 1
+            counts[_add_run(run, store)] += 1
     except DamagedError as error:
         before = count(sum(counts), "run")
         raise DamagedError(f"{error}; added before it: {before}, in {store.path}") from None
     return Unpacked(added=counts[1], present=counts[0])
 
 
-def _add_packed(run: FinishedRun, store: Store) -> bool:
-    key = run.record.run_key
-    if store.state(key) != "done" or network_names(store.directory(key)):
-        return add_run(run, store)
-    here = read_run(store, key)
-    more = replace(
-        here, attention=here.attention or run.attention, samples=here.samples or run.samples
-    )
-    again = None if more == here else store.version(key)
-    return add_run(more, store, again=again)
+def _add_run(run: FinishedRun, store: Store) -> bool:
+    """Add a run, or its maps and samples if the store lacks them; return whether anything was."""
+    key, again = run.record.run_key, None
+    if store.state(key) == "done" and not network_names(store.directory(key)):
+        here = read_run(store, key)
+        run = replace(
+            here, attention=here.attention or run.attention, samples=here.samples or run.samples
+        )
+        again = None if run == here else store.version(key)
+    claim = store.claim(key, run.config, again=again)
+    if claim is None:
+        return False
+    try:
+        if run.journal is not None:
+            atomic_write_file(claim.directory / JOURNAL_NAME, run.journal)
+        claim.finish(run)
+    except BaseException:
+        claim.release()
+        raise
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,21 +162,6 @@ def read_runs(data: bytes, where: str) -> Iterator[FinishedRun]:
             yield _read_run(fields, where)
     if number != expected:
         raise DamagedError(f"{where} is cut: expected {expected} runs, got {number}")
-
-
-def add_run(run: FinishedRun, store: Store, *, again: int | None = None) -> bool:
-    """Add a run to a store, or replace its record of version ``again``; return whether it did."""
-    claim = store.claim(run.record.run_key, run.config, again=again)
-    if claim is None:
-        return False
-    try:
-        if run.journal is not None:
-            atomic_write_file(claim.directory / JOURNAL_NAME, run.journal)
-        claim.finish(run)
-    except BaseException:
-        claim.release()
-        raise
-    return True
 
 
 def _lines(file: lzma.LZMAFile, limit: int, where: str) -> Iterator[dict[str, Any]]:
