@@ -368,6 +368,7 @@ def test_a_named_size_has_the_defaults_that_it_claims() -> None:
         {"rope_parameters": ROTARY, "rope_theta": 300.0},
         {"rope_parameters": ROTARY, "rope_scaling": SCALED},
         {"rope_parameters": ROTARY, "rope_scaling": SCALED | {"rope_theta": 7000.0}},
+        {"rope_parameters": {"rope_theta": 7000.0}, "rope_scaling": ROTARY},
         {"rope_parameters": ROTARY, "rope_scaling": {}},
         {"rope_parameters": ROTARY, "rope_scaling": None},
         {"rope_scaling": SCALED, "rope_theta": 300.0},
