@@ -71,20 +71,6 @@ def test_the_papers_scenario(
     assert found.longest_context == free // token
 
 
-def test_the_papers_scenario_needs_no_replicas_of_several_devices() -> None:
-    demand = Demand(
-        device=find_device("a100-40gb"),
-        context=32_000,
-        users=100,
-        weights=BF16,
-        reserve=0.0,
-        count_weights=False,
-    )
-    for label, devices in (("QKV", 7), ("Q-K=V", 4)):
-        found = plan_serving(as_model(gpt_300m(label)), demand, BF16)
-        assert (found.devices, found.devices_per_replica, found.fills) == (devices, 1, "cache")
-
-
 def held_by_loop(model: Model, context: int, devices: int) -> int:
     """The fullest device's part of one sequence, head by head."""
     layers = layerwise_cache_bytes(model, context=context, stored_as=BF16, peak=True)
