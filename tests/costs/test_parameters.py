@@ -1,4 +1,4 @@
-"""Parameters against counting by hand; ``tests/papers`` has the papers' tables of language models."""
+"""Parameters against counting by hand; ``tests/papers`` has the papers' tables."""
 
 import dataclasses
 

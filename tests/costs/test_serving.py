@@ -62,6 +62,7 @@ def test_the_papers_scenario(
     )
     found = plan_serving(as_model(gpt_300m(label)), demand, BF16)
     assert (found.users_per_replica, found.devices) == (users, devices)
+    assert found.fills == "cache"
     assert found.price_per_month == 2_000 * devices
     # The same by division, from the bytes of a token.
     token = {"QKV": 81_920, "Q-K=V": 40_960, "GQA-4": 20_480, "MQA": 5_120}[label]
