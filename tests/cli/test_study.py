@@ -9,8 +9,6 @@ from qkvary.cli.main import main
 from qkvary.studies.running.runner import RunSummary
 from tests.contracts.test_commands import STUDY_FILE
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def test_the_page_of_a_stopped_study_no_longer_reloads_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
