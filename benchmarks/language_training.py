@@ -53,8 +53,9 @@ TORCHS_PRODUCTS = "products as torch takes them"
 WAYS = ("bf16", "bf16 products", "compiled", "compiled bf16")
 """Autocast; float32 whose products are taken in bfloat16 (``set_float32_matmul_precision``); and
 ``torch.compile`` with and without autocast."""
-LEAST_OF_WAYS = 1.5
-LEAST_OVER_SCRIPT = {SMALL: 1.05, LARGE: 1.1}
+LEAST_OF_WAYS = {"bf16": 1.5, "bf16 products": 1.5, "compiled": 1.0, "compiled bf16": 1.5}
+"""Most of a step in float32 are products, which compiled code takes by the same library."""
+LEAST_OVER_SCRIPT = {SMALL: 1.3, LARGE: 1.1}
 NOT_SLOWER = 1.0
 MOST_MEMORY = 0.6
 OPTIMIZER = OptimizerConfig(name="adamw", learning_rate=1e-4, weight_decay=0.1, gradient_clip=1.0)
@@ -293,7 +294,7 @@ def compare(timing: Timing, sizes: Sizes) -> None:
     tokens = sizes.batch * CONTEXT
     speeds = {name: round(tokens / seconds, 1) for name, seconds in timing.medians.items()}
     for name in speeds:
-        goal = LEAST_OF_WAYS if name in WAYS else NOT_SLOWER
+        goal = LEAST_OF_WAYS.get(name, NOT_SLOWER)
         if name == "script":
             goal = LEAST_OVER_SCRIPT[sizes.vocabulary]
         one, other = ("QKV", name) if name in WAYS else (name, "QKV")
