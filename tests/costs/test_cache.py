@@ -81,7 +81,6 @@ def test_a_state_is_counted_once_however_long_a_sequence() -> None:
         ("Q-GQA-2@rotary", "value and slice", 2 * (6 + 2) * 2, 2 * (3 + 2 * 4 + 1 + 4)),
         ("QKV", "needed", 2 * 4 * 6 * 2, 2 * 4 * (3 + 2 * 4)),
         ("QKV", "both", 2 * 4 * 6 * 2, 2 * 4 * (3 + 2 * 4)),
-        ("QKV", "keys", 4 * 6 * 2, 4 * (3 + 2 * 4)),
         ("QKV", "input", 24 * 2, 12 + 6 * 4),
         ("Q-K[r3]-V/2", "latent", (3 + 2 * 6) * 2, 2 + 4 + 2 * (3 + 2 * 4)),
         ("Q-K[d/4]=V@rotary", "latent", 6 * 2, 3 + 2 * 4),

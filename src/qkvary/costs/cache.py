@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import (
-    INPUT_STORED,
     AttentionLayer,
     CompressedAttention,
     LatentAttention,
@@ -141,15 +140,13 @@ def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Form
     config = attention.config
     sharing, cached = config.variant.sharing, config.variant.cached
     rows = {one: config.heads(one) * form.row_bytes(config.channels(one)) for one in cached}
-    if attention.storage in INPUT_STORED:
+    if attention.storage == "input":
         return form.row_bytes(config.d_model)
     if attention.storage == "latent":
         inner = {one: config.latent(one) for one in cached}
         return sum(
             rows[one] if width is None else form.row_bytes(width) for one, width in inner.items()
         )
-    if attention.storage == "keys":
-        return sum(rows.values()) - rows[sharing.value]
     if attention.storage == "both":
         roles = [rows[sharing.key], rows[sharing.value]]
         if config.variant.latent is not None:
@@ -240,7 +237,7 @@ def read_bytes(
             model.layers,
             lambda layer: (
                 layer_read_bytes(layer.attention, context=context, stored_as=form)
-                + crossing_bytes(layer, encoder_tokens=seen, stored_as=form, is_read=True)
+                + crossing_bytes(layer, encoder_tokens=seen, stored_as=form)
             ),
         )
     )
@@ -269,11 +266,9 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
     return indexed + keys * form.row_bytes(attention.head_dim)
 
 
-def crossing_bytes(
-    layer: Layer, *, encoder_tokens: int, stored_as: Format | str, is_read: bool = False
-) -> int:
-    """Return the bytes of encoder tokens that a layer's cross attention keeps, or reads."""
-    if layer.cross is None or (layer.cross.storage == "input elsewhere" and not is_read):
+def crossing_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
+    """Return the bytes of encoder tokens that a layer's cross attention keeps, and reads."""
+    if layer.cross is None:
         return 0
     return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)
 
