@@ -16,7 +16,7 @@ from qkvary.arch.blocks import (
     ProjectedAttention,
     RecurrentLayer,
 )
-from qkvary.arch.models import Model, as_model, map_layers
+from qkvary.arch.models import Model, map_layers
 from qkvary.arch.networks import Network
 from qkvary.arch.sharing import KEY_ROPE
 from qkvary.costs.formats import SCALE, Dtype, Format, dtype_bytes, parse_format
@@ -25,10 +25,10 @@ from qkvary.costs.macs import visible_keys
 
 def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
     """Return the bytes that a causal layer keeps per token; none if it keeps a state."""
+    size = dtype_bytes(dtype)
     if config.variant.keeps_state:
         return 0
-    channels = sum(config.width(source) for source in config.variant.cached)
-    return channels * dtype_bytes(dtype)
+    return size * sum(config.width(source) for source in config.variant.cached)
 
 
 def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | None:
@@ -46,15 +46,6 @@ def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | No
     """
     size = sum(layer_cache_bytes_per_token(layer, dtype) for layer in config.layers)
     return size if all(layer.causal for layer in config.layers) else None
-
-
-def cache_bytes_per_sequence(
-    config: Network, *, length: int, dtype: Dtype = "float32"
-) -> int | None:
-    """Return the bytes that all layers keep of a sequence of ``length`` tokens."""
-    dtype_bytes(dtype)
-    model = as_model(config)
-    return model_cache_bytes(model, context=length, stored_as=dtype) if model.is_causal else None
 
 
 def layer_cache_bytes(
