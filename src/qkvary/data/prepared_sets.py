@@ -232,9 +232,10 @@ def find_set(
     cache. A plan writes and downloads nothing.
     """
     found, reference, tokenizer = _find(reference, tokenizer, default, warn)
-    by_content = reference not in CORPORA
     if found is None and on_progress is not None:
-        found = prepare_corpus(reference, tokenizer, by_content=by_content, on_progress=on_progress)
+        found = prepare_corpus(
+            reference, tokenizer, by_content=reference not in CORPORA, on_progress=on_progress
+        )
     if found is not None:
         return PlannedSet.of(found)
     source = open_source(reference)

@@ -139,26 +139,25 @@ def find_source(path: Path, choices: SourceOptions | None = None) -> Source:
     files = [file for some in parts.values() for file in some]
     packed = any(file.suffix.lower() == ".gz" or kind_of(file) == "parquet" for file in files)
     total = None if packed else sum(file.stat().st_size for file in files)
-    rule, cuts, cut = None, 1, None
+    source = Source(name=name, streams=(), files=listed)
     if None in parts:
         share = chosen.share(SHARE)
         rule, cuts = _find_rule(parts[None], chosen.field, share)
+        source = replace(source, rule=rule, cuts=cuts)
         if rule is None:
             text = _find_only_text(parts.pop(None), name)
-            cut = cut_source(
+            source = cut_source(
                 name, text.read_all, share, chosen, where=str(text.files[0]), files=listed
             )
     streams = [
         Stream(
-            documents=FileDocuments(files=files, field=chosen.field, cuts=cuts),
+            documents=FileDocuments(files=files, field=chosen.field, cuts=source.cuts),
             split=split,
             max_tokens=chosen.token_limit if split in (None, "train") else None,
         )
         for split, files in parts.items()
     ]
-    if cut is not None:
-        return replace(cut, streams=[*cut.streams, *streams], total_bytes=total)
-    return Source(name=name, streams=streams, rule=rule, total_bytes=total, files=listed, cuts=cuts)
+    return replace(source, streams=[*source.streams, *streams], total_bytes=total)
 
 
 def default_name(path: Path) -> str:
