@@ -33,7 +33,7 @@ from qkvary.data.splits import MAX_SHARE_ERROR, share_error
 from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_tokenizer, plain_name
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import UsageError
-from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.jsonvalues import encode
 
 DEFAULT_TOKENIZER = "gpt2"
 DIGITS = 8
@@ -105,7 +105,9 @@ def prepare_corpus(
         raise ValueError(f"expected at least one worker, got {workers}")
     source = open_source(name, choices)
     folder = out or default_folder(source.name, name_tokenizer(tokenizer))
-    if out is None and (by_content or (name not in CORPORA and _is_of_others(folder, source))):
+    if out is None and (
+        by_content or (name not in CORPORA and _has_other_documents(folder, source))
+    ):
         folder = _folder_by_content(source, tokenizer, choices)
     if source.pin is not None:
         plan = stored_plan(folder)
@@ -136,24 +138,20 @@ def _folder_by_content(source: Source, tokenizer: str, choices: SourceOptions | 
     return default_folder(f"{source.name}-{digits}", name_tokenizer(tokenizer))
 
 
-def _is_of_others(folder: Path, source: Source) -> bool:
-    """Return whether a folder has a set of other training files: two files with one name."""
+def _has_other_documents(folder: Path, source: Source) -> bool:
+    """Return whether a folder has the set of another file with the same name."""
     plan = stored_plan(folder)
     if plan is None:
         return False
-    return _training_files(plan["source"]["files"]) != _training_files(source.files)
+    return _files_by_split(plan["source"]["files"])[0] != _files_by_split(source.files)[0]
 
 
-def _files_of(listed: Any) -> dict[str, Any]:
-    """Return the stored files of a source by split; a text that was split is a whole file."""
+def _files_by_split(listed: Any) -> tuple[Any, Any, Any]:
+    """Return the stored files for training, validation and test, each None if there are none."""
     files = listed or {}
-    return files.get("files", files)
-
-
-def _training_files(listed: Any) -> list[Any]:
-    """Return the stored files that training documents come from."""
-    files = _files_of(listed)
-    return files.get("train", files.get("documents", []))
+    # A text that was split is a whole file.
+    files = files.get("files", files)
+    return files.get("train", files.get("documents")), files.get("validation"), files.get("test")
 
 
 def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -> None:
@@ -305,20 +303,18 @@ def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
     return None
 
 
-def _is_same_text(stored: JsonValue, now: JsonValue) -> bool:
+def _is_same_text(stored: Any, now: Any) -> bool:
     """Return whether a set was made of exactly these files, with any for validation."""
-    before, after = _files_of(stored), _files_of(now)
+    before, after = stored or {}, now or {}
     if "hub" in before or "hub" in after:
         return all(
             before.get(key) == after.get(key) for key in ("hub", "configuration", "revision")
         )
-    held_out = before.get("validation")
-    return (
-        _training_files(before)
-        == [file for file in _training_files(after) if file not in (held_out or [])]
-        and before.get("test") == after.get("test")
-        and after.get("validation") in (None, held_out)
-    )
+    trained, held_out, tested = _files_by_split(before)
+    documents, validation, test = _files_by_split(after)
+    # The user may have named some of the files, or others, for validation.
+    left = [file for file in documents if file not in (held_out or [])]
+    return trained == left and tested == test and validation in (None, held_out)
 
 
 def _is_same_tokenizer(data: PreparedData, reference: str) -> bool:
