@@ -19,16 +19,15 @@ from qkvary.arch.blocks import (
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.networks import Network
 from qkvary.arch.sharing import KEY_ROPE
-from qkvary.costs.formats import SCALE, Dtype, Format, dtype_bytes, parse_format
+from qkvary.costs.formats import SCALE, Dtype, Format, parse_format
 from qkvary.costs.macs import visible_keys
 
 
 def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
     """Return the bytes that a causal layer keeps per token; none if it keeps a state."""
-    size = dtype_bytes(dtype)
     if config.variant.keeps_state:
         return 0
-    return size * sum(config.width(source) for source in config.variant.cached)
+    return token_bytes(ProjectedAttention(config=config), dtype)
 
 
 def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | None:
@@ -40,9 +39,6 @@ def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | No
 
     Returns:
         ``None`` for a network with a bidirectional layer, which cannot decode from a cache.
-
-    Raises:
-        ValueError: for an unknown dtype.
     """
     size = sum(layer_cache_bytes_per_token(layer, dtype) for layer in config.layers)
     return size if all(layer.causal for layer in config.layers) else None

@@ -1,10 +1,11 @@
 """All costs of a network in one value."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import Network
+from qkvary.arch.parts import check_word
 from qkvary.costs.cache import cache_bytes_per_token, model_cache_bytes
 from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import MacCount, forward_macs
@@ -70,6 +71,7 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
         ValueError: for a length that is not positive, none where nothing limits it, or an unknown
             dtype.
     """
+    check_word("a dtype", dtype, get_args(Dtype))
     model = as_model(config)
     tokens = model.max_tokens if length is None else length
     if tokens is None:
