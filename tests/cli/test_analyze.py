@@ -26,7 +26,7 @@ def test_page_and_tables_are_written(folder: Path, typed: Typed) -> None:
     printed = typed("analyze", folder / "model", "--text", folder / "text.txt", *formats)
     assert f"written: {out / 'analysis.html'}" in printed.replace("\n", "")
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    assert names >= {"analysis.html", "tables/key-value-heads.csv", "tables/attention-heads.csv"}
+    assert names >= {"analysis.html", "tables/keys-and-values.csv", "tables/attention.csv"}
     assert "How alike are keys and values in" in (out / "analysis.html").read_text("utf-8")
 
 

@@ -5,9 +5,7 @@
 
 import copy
 import cProfile
-import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +22,10 @@ from qkvary.costs.parameters import model_parameters
 from qkvary.costs.serving import Demand
 from qkvary.planning.advice import advise_serving, nearest_size, serve_variants
 from qkvary.planning.training_advice import Regime, advise_training, train_variants
+from tests.arch.families.config_files import OF_EACH_FAMILY, WHOLE_FILES, load
 
-CONFIGS = Path(__file__).resolve().parents[1] / "arch" / "families" / "configs"
-FILES = sorted(CONFIGS.glob("*.json"))
 PUBLISHED: dict[str, dict[str, Any]] = {
-    path.stem: json.loads(path.read_text("utf-8")) for path in FILES
+    name: load(name) for name in {*WHOLE_FILES, *OF_EACH_FAMILY.values()}
 }
 MOST_CALLS = 600_000
 """Python calls for reading a configuration and all answers about it: well below a second."""
@@ -84,14 +81,14 @@ def check_one(config: dict[str, Any], seed: str) -> None:
     assert calls < MOST_CALLS, (seed, calls)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_what_is_published_is_answered(name: str) -> None:
     check_one(PUBLISHED[name], name)
 
 
 def deepened(name: str, depth: int) -> dict[str, Any]:
     """A published configuration with more layers in its own pattern."""
-    config = copy.deepcopy(PUBLISHED[name])
+    config = copy.deepcopy(load(name))
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
         old = next(
             (part[key] for key in ("num_hidden_layers", "n_layer", "num_layers") if key in part), 0

@@ -1,7 +1,10 @@
-"""Any split of a sequence into chunks decodes through the cache like one forward."""
+"""The cache keeps what the plain decoder keeps, and a window drops only what nobody sees again.
+
+That any split into chunks decodes like one forward is tested with every layout in
+``test_cache_options.py``.
+"""
 
 import dataclasses
-import itertools
 
 import pytest
 import torch
@@ -17,18 +20,18 @@ from qkvary.nn.language_model import LanguageModel
 from tests.conftest import examples
 from tests.contracts.variant_cases import (
     BATCH,
+    CUTS,
     GATE,
     LABELS,
     TOKENS,
     distance,
     documents,
+    feed,
     make_config,
     make_language_model_config,
     make_layer,
-    padding_mask,
     random_input,
     randomize,
-    variant_pairs,
     variant_values,
 )
 from tests.reference.attention import attend
@@ -72,42 +75,13 @@ CALLS = st.fixed_dictionaries(
 WINDOWS = st.integers(1, TOKENS + 2)
 """From a token that sees only itself to a window that nothing leaves."""
 
-CUTS = st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS])
-
-
-def decode_in_chunks(
-    layer: Attention, x: Tensor, cuts: list[int], **whole: Tensor | None
-) -> Tensor:
-    """The outputs of all tokens, fed chunk by chunk; masks cover what is cached and new."""
-    cache = LayerCache(layer.config)
-    outputs: list[Tensor] = []
-    for start, stop in itertools.pairwise(cuts):
-        call = {name: None if t is None else t[:, :stop] for name, t in whole.items()}
-        outputs.append(layer(x[:, start:stop], cache=cache, **call))
-        assert cache.length == stop
-    return torch.cat(outputs, dim=1)
-
-
-@variant_pairs("label", LABELS)
-@examples(4)
-@given(cuts=CUTS, kernel=st.sampled_from(["explicit", "sdpa"]), masked=st.booleans())
-def test_every_split_of_every_variant(
-    label: str, cuts: list[int], kernel: Kernel, masked: bool
-) -> None:
-    layer, x = make_layer(label, kernel=kernel), random_input(71)
-    real = padding_mask()[..., None] if masked else torch.ones(BATCH, TOKENS, 1)
-    call = {"attention_mask": padding_mask(), "document_ids": documents()} if masked else {}
-    with torch.no_grad():
-        found, expected = decode_in_chunks(layer, x, cuts, **call), layer(x, **call)
-    assert distance(found * real, expected * real) < GATE
-
 
 @pytest.mark.parametrize("layout", ["sources", "rotated", "input"])
 def test_a_rotated_value_of_its_own_is_decoded(layout: CacheLayout) -> None:
     layer = make_layer("QKV@rotary", position=PositionConfig(rotates_value=True))
     x, cache = random_input(71), LayerCache(layer.config, options=CacheOptions(layout=layout))
+    found = feed(layer, x, [0, 3, 6, TOKENS], cache)
     with torch.no_grad():
-        found = torch.cat([layer(part, cache=cache) for part in x.split(3, dim=1)], dim=1)
         assert distance(found, layer(x)) < GATE
 
 
@@ -129,7 +103,8 @@ def test_windows_drop_only_what_nobody_sees_again(
     named = {"mask": "attention_mask", "documents": "document_ids", "positions": "positions"}
     given_there = {name: call.get(argument) for name, argument in named.items()}
     with torch.no_grad():
-        found, whole = decode_in_chunks(layer, x, cuts, **call), layer(x, **call)
+        found = feed(layer, x, cuts, LayerCache(config), **call)
+        whole = layer(x, **call)
         expected = attend(config, dict(layer.named_parameters()), x, **given_there)
     assert distance_of_real(found, expected, real) < GATE
     assert distance_of_real(whole, expected, real) < GATE
@@ -145,9 +120,9 @@ def test_the_cache_holds_what_the_plain_decoder_keeps(label: str) -> None:
     layer, x = make_layer(label), random_input(71, batch=2, tokens=4)
     cache = LayerCache(layer.config)
     with torch.no_grad():
-        steps = [layer(x[:, i : i + 1], cache=cache) for i in range(4)]
+        found = feed(layer, x, [0, 1, 2, 3, 4], cache)
         expected, numbers = decode(layer.config, dict(layer.named_parameters()), x)
-    assert distance(torch.cat(steps, dim=1), expected) < GATE
+    assert distance(found, expected) < GATE
     assert cache.nbytes == numbers * 8
 
 

@@ -11,20 +11,22 @@ from torch import Tensor
 from qkvary.arch import blocks
 from qkvary.arch.attention import AttentionConfig, Kernel, ValueRope
 from qkvary.arch.blocks import ProjectedAttention
-from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
+from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage, DecodeKernel
 from qkvary.costs.cache import layer_cache_bytes
 from qkvary.nn import kernels
-from qkvary.nn.attention import Attention
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.decoding.decode import decode_attention
 from tests.conftest import examples
 from tests.contracts.variant_cases import (
     BATCH,
+    CUTS,
     DECISIVE,
     GATE,
     LABELS,
     TOKENS,
     distance,
+    documents,
+    feed,
     make_layer,
     padding_mask,
     random_input,
@@ -42,7 +44,6 @@ STORED: dict[CacheLayout, blocks.Storage] = {
     "latent": "latent",
 }
 """What costs call it, rotated K=V layers apart."""
-CUTS = st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS])
 LOW_RANK = (
     "Q-K[r3]=V@rotary",
     "Q[r3]=K-V[d/4]@alibi",
@@ -60,17 +61,6 @@ LATENT_SOFT = "Q-K=V@latent-7@soft"
 """Distances in a latent are not those of the keys that are made of it."""
 
 
-def feed(
-    layer: Attention, x: Tensor, cuts: list[int], cache: LayerCache, **whole: Tensor
-) -> Tensor:
-    outputs: list[Tensor] = []
-    with torch.no_grad():
-        for start, stop in itertools.pairwise(cuts):
-            call = {name: tensor[:, :stop] for name, tensor in whole.items()}
-            outputs.append(layer(x[:, start:stop], cache=cache, **call))
-    return torch.cat(outputs, dim=1)
-
-
 def expected_bytes(config: AttentionConfig, layout: CacheLayout, tokens: int, form: str) -> int:
     """Of one row, by the cost model."""
     storage = STORED[layout]
@@ -83,20 +73,29 @@ def expected_bytes(config: AttentionConfig, layout: CacheLayout, tokens: int, fo
 
 @pairwise("label, layout", CASES, fields={"label": variant_fields})
 @examples(2)
-@given(cuts=CUTS, preallocated=st.booleans(), masked=st.booleans())
+@given(
+    cuts=CUTS,
+    storage=st.sampled_from(["growing", "preallocated"]),
+    kernel=st.sampled_from(["explicit", "sdpa"]),
+    masked=st.booleans(),
+)
 def test_every_layout_decodes_like_one_forward(
-    label: str, layout: CacheLayout, cuts: list[int], preallocated: bool, masked: bool
+    label: str,
+    layout: CacheLayout,
+    cuts: list[int],
+    storage: CacheStorage,
+    kernel: Kernel,
+    masked: bool,
 ) -> None:
-    layer, x = make_layer(label), random_input(71)
-    storage = "preallocated" if preallocated else "growing"
+    layer, x = make_layer(label, kernel=kernel), random_input(71)
     options = CacheOptions(layout=layout, storage=storage)
     cache = LayerCache(layer.config, TOKENS, options)
-    call = {"attention_mask": padding_mask()} if masked else {}
+    call = {"attention_mask": padding_mask(), "document_ids": documents()} if masked else {}
     real = padding_mask()[..., None] if masked else torch.ones(BATCH, TOKENS, 1)
     found = feed(layer, x, cuts, cache, **call)
     with torch.no_grad():
         assert distance(found * real, layer(x, **call) * real) < GATE
-    if not preallocated:
+    if storage == "growing":
         assert cache.nbytes == BATCH * expected_bytes(layer.config, layout, TOKENS, "fp64")
 
 

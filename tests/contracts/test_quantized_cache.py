@@ -15,12 +15,13 @@ from qkvary.costs.cache import layer_cache_bytes
 from qkvary.costs.formats import cache_format
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_quantized import QuantizedStore
-from tests.contracts.test_cache_options import STORED, feed
+from tests.contracts.test_cache_options import STORED
 from tests.contracts.variant_cases import (
     BATCH,
     GATE,
     TOKENS,
     distance,
+    feed,
     make_layer,
     padding_mask,
     random_input,

@@ -1,11 +1,17 @@
-"""Tiny configurations of every family, as transformers builds them: at least one each.
+"""Tiny configurations of every family, as transformers builds them, and their parameters.
 
 Sizes are those of ``tiny_configs``, with fewer layers; windows are both shorter and longer than
 what is decoded. ``model_type`` is the key; everything else stands in the configuration.
 """
 
+import json
 from typing import Any
 
+from torch import nn
+from transformers import PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from qkvary.arch.families.table import FAMILIES, MULTIMODAL
 from tests.arch.families.tiny_configs import tiny_fields
 
 Config = dict[str, Any]
@@ -201,11 +207,38 @@ CASES: dict[str, list[Config]] = {
     "t5": [T5, {**T5, "feed_forward_proj": "gated-gelu", "num_decoder_layers": None}],
     "whisper": [WHISPER, {**WHISPER, "decoder_attention_heads": 2}],
 }
-"""Configurations by family."""
+"""Configurations by family, of families whose every choice is compared."""
+
+COUNTED = [
+    family
+    for family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if family in FAMILIES and family not in MULTIMODAL and family != "whisper"
+]
+"""Causal language models that transformers registers and that are counted."""
+ONCE = {family: [tiny_fields(family)] for family in COUNTED if family not in CASES}
+"""One configuration of each other family."""
+INSIDE = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text")
+"""Language models of vision models."""
+NAMED_OTHERWISE = ("emu3_text_model", "kimi_k2", "phi4mm", "qwen2_vl", "qwen2_5_vl")
+"""Other names of families that are counted."""
 
 COMPRESSED, GEMMA4_EQUAL = CASES["deepseek_v4"][0], CASES["gemma4_text"][1]
 HOLDS_MORE: dict[str, str] = {
     "falcon": "the new decoder repeats keys and values for every query head before it stores them",
     "deepseek_v4": "stores the shared tensor of layers without summaries as keys and as values",
+    "gpt_neo": "stores all tokens of layers with a window",
 }
 """Families where a cache holds entries that theory does not ask for; the test has the bytes."""
+STORES_NOTHING = {"openai-gpt": "has no cache in transformers"}
+
+
+def saved(config: PretrainedConfig, *, short: bool = False) -> Config:
+    """The configuration as a file, with every field or with those that are not usual."""
+    content = json.loads(config.to_json_string(use_diff=short))
+    return {**content, "model_type": config.model_type}
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Those of the language model, next to which a vision and an audio tower may stand."""
+    parts = {name: part.numel() for name, part in model.named_parameters()}
+    return sum(size for name, size in parts.items() if "embed_tokens_extend" not in name)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
@@ -23,6 +24,7 @@ from qkvary.arch.table import VARIANTS
 from qkvary.arch.terms import CORES, TERMS
 from qkvary.arch.variants import Variant
 from qkvary.nn.attention import Attention
+from qkvary.nn.cache import LayerCache
 from tests.pairwise import pairwise
 
 D_MODEL, HEADS, HEAD_DIM = 20, 4, 5
@@ -228,6 +230,22 @@ def random_input(seed: int, *, tokens: int = TOKENS, batch: int = BATCH) -> Tens
     """Layer inputs of deviation 1 in float64."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, tokens, D_MODEL, generator=generator, dtype=torch.float64)
+
+
+CUTS = st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS])
+"""Where a text is cut into chunks."""
+
+
+def feed(
+    layer: Attention, x: Tensor, cuts: list[int], cache: LayerCache, **whole: Tensor
+) -> Tensor:
+    """The outputs of all tokens, fed chunk by chunk; masks cover what is cached and new."""
+    outputs: list[Tensor] = []
+    with torch.no_grad():
+        for start, stop in itertools.pairwise(cuts):
+            call = {name: tensor[:, :stop] for name, tensor in whole.items()}
+            outputs.append(layer(x[:, start:stop], cache=cache, **call))
+    return torch.cat(outputs, dim=1)
 
 
 def padding_mask() -> Tensor:

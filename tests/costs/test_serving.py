@@ -62,6 +62,7 @@ def test_the_papers_scenario(
     )
     found = plan_serving(as_model(gpt_300m(label)), demand, BF16)
     assert (found.users_per_replica, found.devices) == (users, devices)
+    assert found.fills == "cache"
     assert found.price_per_month == 2_000 * devices
     # The same by division, from the bytes of a token.
     token = {"QKV": 81_920, "Q-K=V": 40_960, "GQA-4": 20_480, "MQA": 5_120}[label]
@@ -69,20 +70,6 @@ def test_the_papers_scenario(
     assert found.user_bytes == context * token
     assert found.users_per_replica == free // (context * token)
     assert found.longest_context == free // token
-
-
-def test_the_papers_scenario_needs_no_replicas_of_several_devices() -> None:
-    demand = Demand(
-        device=find_device("a100-40gb"),
-        context=32_000,
-        users=100,
-        weights=BF16,
-        reserve=0.0,
-        count_weights=False,
-    )
-    for label, devices in (("QKV", 7), ("Q-K=V", 4)):
-        found = plan_serving(as_model(gpt_300m(label)), demand, BF16)
-        assert (found.devices, found.devices_per_replica, found.fills) == (devices, 1, "cache")
 
 
 def held_by_loop(model: Model, context: int, devices: int) -> int:

@@ -68,20 +68,6 @@ def test_padded_rows_are_one_document_each(prepared: PreparedData, context: int)
         assert row.tolist() == padded
 
 
-@settings(max_examples=EXAMPLES)
-@given(
-    seed=st.integers(0, 2**32),
-    rows=st.integers(1, 50),
-    batch=st.integers(1, 70),
-    stop=st.integers(0, 40),
-)
-def test_a_resumed_run_reads_the_same_rows(seed: int, rows: int, batch: int, stop: int) -> None:
-    """Nothing is remembered but the step."""
-    whole = [rows_of_step(step, batch, rows=rows, seed=seed) for step in range(stop + 3)]
-    again = [rows_of_step(step, batch, rows=rows, seed=seed) for step in range(stop, stop + 3)]
-    assert [one.tolist() for one in whole[stop:]] == [one.tolist() for one in again]
-
-
 def shares(step: int, batch: int, rows: int, world: int) -> np.ndarray:
     """What the ranks read in a step, one after the other."""
     share = batch // world

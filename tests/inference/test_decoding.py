@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.beams import search
-from qkvary.inference.decoding import complete, pad_left, prefill, stream
+from qkvary.inference.decoding import complete, stream
 from qkvary.inference.requests import GREEDY, Completion, Event, Request, Sampling
 from qkvary.inference.sampling import Sampler
 from qkvary.inference.stepping import Stepper
@@ -25,8 +25,6 @@ from qkvary.storage.errors import DivergedError
 from tests.conftest import examples
 from tests.contracts.variant_cases import (
     DECISIVE,
-    GATE,
-    distance,
     make_language_model_config,
     randomize,
 )
@@ -119,32 +117,6 @@ def test_rows_that_have_ended_leave_when_they_are_half(monkeypatch: pytest.Monke
     assert [len(answer.tokens) for answer in complete(MODEL, asked)] == ends
     # Three of five have ended after three tokens, one of two after six.
     assert rows == [5, 5, 2, 2, 2, 1, 1, 1]
-
-
-@examples(20)
-@given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    chunk=st.integers(1, 10),
-    seed=st.integers(0, 99),
-)
-def test_a_prompt_in_chunks_is_the_prompt_in_one(lengths: list[int], chunk: int, seed: int) -> None:
-    draws = torch.Generator().manual_seed(seed)
-    prompts = [torch.randint(13, (n,), generator=draws).tolist() for n in lengths]
-    tokens, mask = pad_left(prompts, torch.device("cpu"))
-    assert (mask is None) == (len(set(lengths)) == 1)
-    cache = KVCache(MODEL.config.layers)
-    with torch.no_grad():
-        found = prefill(MODEL, tokens, cache=cache, attention_mask=mask, chunk=chunk)
-        behind = Stepper(MODEL, cache)(tokens[:, -1], extended(mask))
-        for row, prompt in enumerate(prompts):
-            whole = MODEL(torch.tensor([[*prompt, prompt[-1]]]))[0]
-            assert distance(found[row], whole[-2]) < GATE
-            assert distance(behind[row], whole[-1]) < GATE
-    assert cache.length == max(lengths) + 1
-
-
-def extended(mask: Tensor | None) -> Tensor | None:
-    return None if mask is None else torch.cat((mask, torch.ones_like(mask[:, :1])), dim=1)
 
 
 def answers(events: list[Event], count: int) -> list[str]:

@@ -1,5 +1,6 @@
 """Products through oneDNN: the values, the gradients, and what is left to torch."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from qkvary.nn import linear as linear_module
 from qkvary.nn.fused_loss import linear_cross_entropy
 from qkvary.nn.linear import LARGE, apply, is_plain, linear
+from tests.conftest import ROOT, Runner
 
 ROWS, INNER, WIDTH = 512, 96, 192
 
@@ -169,3 +171,47 @@ def test_what_waits_for_a_layer_is_not_passed_over() -> None:
         hook.remove()
     layer.forward = lambda _: x
     assert apply(layer, x) is x
+
+
+@pytest.mark.compile
+def test_compiled_code_takes_products_by_onednn_too(run_python: Runner) -> None:
+    """In a process of its own: the compiler does not read annotations that are executed."""
+    code = "from tests.nn.test_linear import check_compiled; check_compiled()"
+    # It makes an autograd function where torch says that one should not.
+    env = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "default"}
+    result = run_python(["-c", code], env=env)
+    assert result.returncode == 0, result.stderr
+
+
+class _Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(INNER, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply(self.inner, x)
+
+
+def check_compiled() -> None:
+    linear_module._IS_ONEDNN_FASTER = True  # pyright: ignore[reportPrivateUsage]
+    product = linear_module._PRODUCT  # pyright: ignore[reportPrivateUsage]
+    calls = list[torch.Size]()
+
+    def count(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+        calls.append(weight.shape)
+        return product(x, weight, *rest)
+
+    linear_module._PRODUCT = count  # pyright: ignore[reportPrivateUsage]
+    x, weight, bias = make(2, ROWS, INNER), make(WIDTH, INNER, seed=1), make(WIDTH, seed=2)
+    inputs = [part.requires_grad_() for part in (x, weight, bias)]
+    out = torch.compile(linear, fullgraph=True)(*inputs)
+    found = torch.autograd.grad(out.square().sum(), inputs)
+    assert len(calls) == 3
+    wanted_out = exact(*inputs)
+    wanted = torch.autograd.grad(wanted_out.square().sum(), inputs)
+    assert is_close(out, wanted_out)
+    assert all(is_close(one, other) for one, other in zip(found, wanted, strict=True))
+    # An exported graph runs elsewhere, where this operation is not known.
+    exported = torch.export.export(_Layer(), (make(ROWS, INNER),))
+    assert not any("qkvary" in str(node.target) for node in exported.graph.nodes)
+    assert len(calls) == 3

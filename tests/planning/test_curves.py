@@ -1,22 +1,18 @@
 """The curves of a plan agree with its counts wherever they can be compared."""
 
 import dataclasses
-import itertools
 
 import pytest
 
 from qkvary.arch.families.sizes import load_size
-from qkvary.costs.serving import plan_serving
 from qkvary.planning.curves import (
     SIZES,
     CacheCurves,
-    UserCurves,
     compute_cache_curves,
     compute_quality_points,
-    compute_user_curves,
 )
-from qkvary.planning.plans import Plan, ServingAnswer
-from qkvary.planning.quality import Size, frontier_positions, quality_of
+from qkvary.planning.plans import Plan
+from qkvary.planning.quality import Size, cache_bytes, quality_of
 from tests.reports.plan_examples import make_plan
 
 MODELS = ("300M", "llama-3.1-8b", "gemma-3-4b", "deepseek-v4-flash")
@@ -28,18 +24,11 @@ def cache_of(plan: Plan) -> CacheCurves:
     return picture
 
 
-def users_of(plan: Plan) -> UserCurves:
-    picture = compute_user_curves(plan)
-    assert picture is not None
-    return picture
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_lines_meet_the_table_at_the_requested_context(name: str) -> None:
     plan = make_plan(name)
     picture = cache_of(plan)
     drawn = {name: dict(line.points)[32_768] for line in picture.curves for name in line.names}
-    assert isinstance(plan.answer, ServingAnswer)
     first = [row for row in plan.answer.rows if row.cache == plan.formats[0]]
     assert drawn == {
         row.name + (" *" if row.is_original else ""): row.plan.user_bytes for row in first
@@ -82,39 +71,7 @@ def test_the_axis_of_contexts_includes_the_requested_one(context: int, low: int,
     assert picture.max_tokens == 2048
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("factor", [0.3, 0.77, 1, 1.9, 11])
-def test_users_are_those_of_a_plan_for_one_device(name: str, factor: float) -> None:
-    plan = make_plan(name)
-    picture = users_of(plan)
-    memory = round(plan.demand.device.memory_bytes * factor)
-    device = dataclasses.replace(plan.demand.device, memory_bytes=memory)
-    demand = dataclasses.replace(plan.demand, device=device, replica_sizes=(1,))
-    counted = {
-        row.name + (" *" if row.is_original else ""): plan_serving(
-            row.model, demand, plan.formats[0]
-        ).users_per_replica
-        for row in plan.candidates.rows
-    }
-    for line, users in zip(picture.curves, picture.users_at(memory), strict=True):
-        assert {counted[name] for name in line.names} == {users}
-
-
-def test_steps_rise_by_one_user_where_one_more_fits() -> None:
-    picture = users_of(make_plan())
-    for line, (weights, user) in zip(picture.curves, picture.loads, strict=True):
-        for (x0, y0), (x1, y1) in itertools.pairwise(line.points):
-            assert x1 >= x0
-            assert y1 >= y0
-            if x0 == x1:
-                assert y1 == y0 + 1
-                assert 0.9 * x0 == pytest.approx(weights + y1 * user, rel=1e-12)
-        assert line.points[-1][0] == picture.high
-        assert picture.low <= line.points[0][0]
-        assert line.points[-1][1] == picture.users_at(picture.high)[picture.curves.index(line)]
-
-
-def test_a_network_that_decodes_nothing_has_neither() -> None:
+def test_a_network_that_decodes_nothing_has_no_curves() -> None:
     plan = make_plan(trains=True)
     layer = plan.model.layers[0]
     config = dataclasses.replace(layer.attention.config, causal=False)  # type: ignore[union-attr]
@@ -124,14 +81,29 @@ def test_a_network_that_decodes_nothing_has_neither() -> None:
     model = dataclasses.replace(load_size("300M"), layers=(seeing,))
     bidirectional = dataclasses.replace(plan, model=model)
     assert compute_cache_curves(bidirectional) is None
-    assert compute_user_curves(bidirectional) is None
+
+
+# Variants that nothing dominates, and of each other all that do, best perplexity first.
+EXPECTED: dict[Size, tuple[str, dict[str, str]]] = {
+    "300M": (
+        "QKV GQA-4 MQA Q-MQA",
+        {
+            "Q-K=V": "GQA-4 MQA",
+            "Q=K-V": "QKV GQA-4 MQA Q-K=V Q-GQA-4 Q-MQA",
+            "Q=K=V": "GQA-4 MQA Q-K=V Q-GQA-4 Q-MQA",
+            "Q-GQA-4": "MQA",
+        },
+    ),
+    "1.2B": ("QKV GQA-8 MQA Q-MQA", {"Q-K=V": "GQA-8 MQA", "Q-GQA-8": "MQA"}),
+}
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_points_are_the_published_ones(size: Size) -> None:
     picture = compute_quality_points(size)
-    placed = {standing.variant: standing for standing in frontier_positions(size)}
-    assert {point.variant for point in picture.points} == set(placed)
+    frontier, dominated = EXPECTED[size]
+    assert {point.variant for point in picture.points} == {*frontier.split(), *dominated}
+    whole = cache_bytes("QKV", size)
     for point in picture.points:
         quality = quality_of(point.variant, size)
         assert quality is not None
@@ -140,8 +112,8 @@ def test_points_are_the_published_ones(size: Size) -> None:
             quality.low,
             quality.high,
         )
-        assert point.share == placed[point.variant].cost / placed["QKV"].cost
-        assert point.status == placed[point.variant].status
-        assert (point.dominated_by == ()) == (point.status == "frontier")
+        assert point.share == cache_bytes(point.variant, size) / whole
+        assert point.dominated_by == tuple(dominated.get(point.variant, "").split())
+        assert point.status == ("dominated" if point.dominated_by else "frontier")
     shares = [point.share for point in picture.points]
     assert shares == sorted(shares, reverse=True)

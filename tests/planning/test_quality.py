@@ -1,18 +1,10 @@
 """Published changes of quality, their rounding intervals, and dominance."""
 
-import math
+import dataclasses
 
 import pytest
 
-from qkvary.planning.quality import (
-    REAL_FRACTIONS,
-    SEEDS,
-    Size,
-    change_per_real_token,
-    frontier_positions,
-    qualities,
-    quality_of,
-)
+from qkvary.planning.quality import SEEDS, Size, compare, qualities, quality_of
 
 PRINTED_300M = {
     "QKV": 5.11,
@@ -67,65 +59,18 @@ def test_any_spelling_is_read_and_missing_figures_stay_missing() -> None:
         quality_of("MQA", "7B")  # type: ignore[arg-type]
 
 
-def test_dilution_is_undone_in_the_logarithm() -> None:
-    loss, gap, fraction = 1.7, 0.04, 0.37
-    diluted = 100 * (math.exp(fraction * (loss + gap)) / math.exp(fraction * loss) - 1)
-    found = change_per_real_token(diluted, fraction)
-    assert found == pytest.approx(100 * (math.exp(gap) - 1))
-
-
-@pytest.mark.parametrize(
-    ("variant", "changes"),
-    [
-        ("GQA-4", [0.8, 1.5, 1.7, 2.0]),
-        ("MQA", [1.6, 3.0, 3.5, 4.0]),
-        ("Q-K=V", [3.1, 6.0, 7.1, 8.0]),
-        ("Q=K-V", [4.9, 9.4, 11.2, 12.7]),
-        ("Q-GQA-4", [4.1, 7.9, 9.4, 10.6]),
-        ("Q=K=V", [25.4, 53.4, 65.5, 76.2]),
-    ],
-)
-def test_changes_without_padding(variant: str, changes: list[float]) -> None:
-    price = quality_of(variant)
-    assert price
-    found = [change_per_real_token(price.change_percent, share) for share in REAL_FRACTIONS]
-    assert [round(one, 1) for one in found] == changes
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ((3.1, 0.0), "a share of real tokens in"),
-        ((3.1, 1.5), "a share of real tokens in"),
-        ((-100.0, 0.5), "a change above -100 %"),
-    ],
-)
-def test_invalid_arguments_are_rejected(given: tuple[float, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        change_per_real_token(*given)
-
-
-# Variants that nothing dominates, and of each other all that do, best perplexity first.
-EXPECTED: dict[Size, tuple[str, dict[str, str]]] = {
-    "300M": (
-        "QKV GQA-4 MQA Q-MQA",
-        {
-            "Q-K=V": "GQA-4 MQA",
-            "Q=K-V": "QKV GQA-4 MQA Q-K=V Q-GQA-4 Q-MQA",
-            "Q=K=V": "GQA-4 MQA Q-K=V Q-GQA-4 Q-MQA",
-            "Q-GQA-4": "MQA",
-        },
-    ),
-    "1.2B": ("QKV GQA-8 MQA Q-MQA", {"Q-K=V": "GQA-8 MQA", "Q-GQA-8": "MQA"}),
-}
-
-
-@pytest.mark.parametrize("size", EXPECTED)
-def test_dominance(size: Size) -> None:
-    frontier, dominated = EXPECTED[size]
-    found = {standing.variant: standing for standing in frontier_positions(size)}
-    assert [label for label, one in found.items() if one.status == "frontier"] == frontier.split()
-    for label, dominators in dominated.items():
-        assert found[label].dominated_by == tuple(dominators.split())
-        assert found[label].status == "dominated beyond rounding"
-    assert set(found) == {*frontier.split(), *dominated}
+def test_a_variant_is_surely_dominated_where_the_intervals_do_not_overlap() -> None:
+    quality = quality_of("MQA")
+    assert quality is not None
+    qualities = {
+        name: dataclasses.replace(quality, change_percent=middle, low=middle - 1, high=middle + 1)
+        for name, middle in {"first": 3.0, "near": 4.0, "far": 5.0, "best": 2.5}.items()
+    }
+    costs = {"first": 1, "near": 1, "far": 2, "best": 9}
+    found = compare({name: (costs[name], one) for name, one in qualities.items()})
+    assert found == {
+        "first": ("frontier", ()),
+        "near": ("dominated by the printed digits only", ("first",)),
+        "far": ("dominated", ("first", "near")),
+        "best": ("frontier", ()),
+    }

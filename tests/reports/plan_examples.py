@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import Model
-from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.devices import Device, find_device
 from qkvary.costs.formats import parse_format
 from qkvary.costs.serving import Demand
-from qkvary.planning.plans import Plan, Regime, answer_serving, answer_training
+from qkvary.planning import plans
+from qkvary.planning.plans import Plan
 
 
 def make_plan(
@@ -22,8 +22,6 @@ def make_plan(
     decimal: bool = False,
 ) -> Plan:
     """A plan for a hundred users of a model, which may be a named size."""
-    known = load_size(model) if isinstance(model, str) else model
-    candidates = choose_candidates(known, labels)
     formats = (parse_format("bf16"), parse_format("int8"))
     demand = Demand(
         device=device or find_device("a100-40gb"),
@@ -32,21 +30,12 @@ def make_plan(
         weights=formats[0],
         price=2000.0,
     )
-    regime = Regime(precision="mixed", checkpointing=False, utilization=0.4) if trains else None
-    return Plan(
-        model=known,
-        layers="layers in words",
-        candidates=candidates,
-        demand=demand,
-        formats=formats,
-        task="causal",
-        answer=(
-            answer_serving(candidates, demand, formats)
-            if regime is None
-            else answer_training(candidates, demand, regime)
-        ),
-        regime=regime,
-        notes=("a note on the model",),
+    return plans.make_plan(
+        load_size(model) if isinstance(model, str) else model,
+        demand,
+        formats,
+        labels,
+        goal="training" if trains else "serving",
         decimal=decimal,
     )
 

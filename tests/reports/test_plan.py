@@ -26,7 +26,7 @@ def test_a_plan_says_the_question_the_answers_and_their_limits() -> None:
     assert facts["after 10 % reserve"] == "33.5 GiB"
     assert facts["devices for all users"] == "8"
     assert keys(plan) == [
-        *("savings", "variants", "engines", "advice", "limits", "context", "memory", "published"),
+        *("savings", "variants", "engines", "advice", "limits", "context", "published"),
     ]
 
 

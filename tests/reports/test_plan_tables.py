@@ -1,7 +1,6 @@
 import pytest
 
-from qkvary.planning.curves import compute_cache_curves, compute_quality_points, compute_user_curves
-from qkvary.planning.plans import ServingAnswer
+from qkvary.planning.curves import compute_cache_curves, compute_quality_points
 from qkvary.reports import plan_tables
 from qkvary.reports.tables import Table
 from tests.reports.plan_examples import make_plan
@@ -31,41 +30,19 @@ def test_cache_table_has_the_context_and_few_columns(context: int) -> None:
     assert len(table.rows) == len(make_plan().candidates.rows)
 
 
-def test_users_table_has_the_device_and_counts_whole_users() -> None:
-    picture = compute_user_curves(make_plan())
-    assert picture is not None
-    table = plan_tables.users_table(picture, decimal=False)
-    own = next(place for place, one in enumerate(table.columns) if one.below == "this device")
-    assert table.columns[own].title == "37.3 GiB"
-    users = {row[0].text: row[own].raw for row in table.rows}
-    assert users["QKV *"] == 13
-    assert users["Q-MQA"] == 422
-    raw = [cell.raw for row in table.rows for cell in row[1:]]
-    assert all(isinstance(value, int) for value in raw)
-    assert "none" in {cell.text for row in table.rows for cell in row[1:]}
-
-
-def test_quality_table_marks_the_estimate_as_one() -> None:
+def test_quality_table_has_the_printed_figures() -> None:
     table = plan_tables.quality_table(compute_quality_points("300M"))
     row = cells(table, "Q-K=V")
     assert row["cache_share"] == "1/2"
     assert row["perplexity"] == "5.27"
     assert row["change_percent"] == "+3.1 [2.9, 3.3]"
-    assert row["estimate_percent"] == "+6.0 to +8.0"
-    assert row["standing"] == "dominated beyond rounding by GQA-4 and MQA"
-    assert cells(table, "QKV")["estimate_percent"] == "–"
-    assert table.columns[4].below == "% per real token, estimate"
-
-
-def serving() -> Table:
-    plan = make_plan()
-    assert isinstance(plan.answer, ServingAnswer)
-    return plan_tables.serving_table(plan, plan.answer)
+    assert row["standing"] == "dominated by GQA-4 and MQA"
+    assert cells(table, "QKV")["standing"] == "frontier"
 
 
 def test_serving_table_says_what_the_plan_says() -> None:
     """2.5 GiB a user: 2 x 20 layers x 1,024 channels x 2 bytes x 32,768 tokens."""
-    row = cells(serving(), "QKV *", "bf16")
+    row = cells(plan_tables.serving_table(make_plan()), "QKV *", "bf16")
     assert row["cache_bytes_per_user"] == "2.5 GiB"
     assert row["users_per_replica"] == "13"
     assert row["devices"] == "8"
@@ -77,7 +54,7 @@ def test_serving_table_says_what_the_plan_says() -> None:
 def test_training_table_has_every_variant_once() -> None:
     plan = make_plan(trains=True)
     table = plan_tables.training_table(plan)
-    assert len(table.rows) == len(plan.answer.rows)
+    assert len(table.rows) == len(plan.answer.trained)
     assert cells(table, "MQA")["published_tokens_per_second"] == "448,000"
     assert "at 40 % of the matrix rate" in table.notes[0]
     macs = [cells(table, label)["macs_per_token"] for label in ("QKV *", "MQA")]

@@ -171,14 +171,6 @@ def fill(folder: Path, step: int) -> None:
     keep_newest(folder)
 
 
-def test_a_checkpoint_that_several_fill(folder: Path) -> None:
-    fill(folder, 17)
-    assert stored_steps(folder) == (17, 13)
-    found = load(folder, 17)
-    assert found.files == {"a.bin": bytes([17]), "b.bin": b"all of it: "}
-    assert found.about == {"note": "filled", "step": 17}
-
-
 def test_what_does_not_arrive_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def half(path: Path, blocks: Iterable[bytes], _size: int) -> None:
         path.write_bytes(b"".join(blocks)[:-1])

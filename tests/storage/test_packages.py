@@ -13,7 +13,6 @@ from qkvary.storage import packages
 from qkvary.storage.packages import describe_missing
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "src" / "qkvary"
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))[
     "project"
 ]["optional-dependencies"]

@@ -12,7 +12,6 @@ import pytest
 from tests.contracts.parsed import ROOT
 
 SCRIPTS = ROOT / "benchmarks" / "gpu"
-KEPT = ROOT / "studies" / "ours" / "gpu" / "records.jsonl"
 
 
 def call(script: str, *words: str) -> "subprocess.CompletedProcess[str]":

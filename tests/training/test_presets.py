@@ -14,16 +14,6 @@ from qkvary.training.presets import PRESETS, Preset, find_preset, preset_names
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guide/presets.md"
 
-# Millions of parameters, and those of attention: as printed, or recomputed with the public code
-# where nothing is printed (head sharing at 300M) or the print is wrong (QKV at 1.2B: 323).
-TABLE_10 = {
-    "QKV": (1215.10, 369.28),
-    "Q-K=V": (1122.78, 276.96),
-    "GQA-8": (1076.62, 230.80),
-    "MQA": (1036.23, 190.41),
-    "Q-GQA-8": (1053.54, 207.72),
-    "Q-MQA": (1033.35, 187.52),
-}
 PAPER_1 = ("lm-300m", "lm-300m-poster", "lm-1.2b")
 LARGE, SMALL = (124.37, 84.95), (117.30, 77.88)
 PAPER_3 = {
@@ -57,14 +47,6 @@ def build(network: LanguageModelConfig) -> LanguageModel:
 
 def millions(*counts: int) -> tuple[float, ...]:
     return tuple(round(count / 1e6, 2) for count in counts)
-
-
-@pytest.mark.parametrize("label", TABLE_10)
-def test_networks_of_paper_1_have_the_published_sizes(label: str) -> None:
-    preset = find_preset("lm-1.2b").with_variant(label)
-    counts = network_parameters(preset.network)
-    assert preset.variant == label
-    assert millions(counts.total, counts.attention) == TABLE_10[label]
 
 
 @pytest.mark.parametrize("name", PAPER_3)

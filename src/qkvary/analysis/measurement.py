@@ -17,8 +17,9 @@ from qkvary.analysis.results import LayerAnalysis, NetworkAnalysis
 from qkvary.analysis.settings import FEWEST_TOKENS, AnalysisSettings
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.documents import Document
+from qkvary.data.encoding import encode_start
 from qkvary.data.sources import read_documents
-from qkvary.data.tokenizers import Tokenizer, encode_document
+from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.decoder import device_of
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import require_memory
@@ -26,8 +27,6 @@ from qkvary.storage.errors import UsageError
 
 LONGEST_CONTEXT = 1024
 """Default context for networks whose maximum is longer, in tokens."""
-LETTERS_PER_TOKEN = 32
-"""Number of letters to encode per requested token; a text whose tokens are longer gives fewer."""
 MAP_TOKENS = 48
 """Number of tokens, from the first of the first window, whose attention is shown."""
 TOKENS_PER_HEAD_CHANNEL = 4
@@ -152,11 +151,7 @@ def read_windows(
     """
     left = tokens
     for document in documents:
-        text = document.text[: LETTERS_PER_TOKEN * left]
-        try:
-            encoded = encode_document(tokenizer, text)[:left]
-        except ValueError as error:
-            raise UsageError(f"{document.where} cannot be encoded: {error}") from error
+        encoded = encode_start(tokenizer, document, tokens=left)[:left]
         for start in range(0, len(encoded), context):
             window = encoded[start : start + context]
             if len(window) >= FEWEST_TOKENS:

@@ -41,12 +41,12 @@ def variants(
     """
     # This counts one layer; a variant that differs by layer is refused.
     chosen = tuple(map(as_variant, read_labels(labels)))
-    layer = choose_layer(
-        None if model is None else find_model(model),
-        d_model=d_model,
-        num_heads=num_heads,
+    chosen_model = None if model is None else find_model(model)
+    report = variants_report(
+        chosen,
+        choose_layer(chosen_model, d_model=d_model, num_heads=num_heads),
         length=read_count(length, "length"),
         dtype=dtype,
+        model=chosen_model.name if chosen_model else None,
     )
-    found = chosen or tuple(entry.variant for entry in VARIANTS)
-    return Result(found, variants_report(chosen, layer))
+    return Result(chosen or tuple(entry.variant for entry in VARIANTS), report)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.documents import Document
 from qkvary.data.library_tokenizers import LibraryTokenizer
-from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
+from qkvary.data.tokenizers import ByteTokenizer, Tokenizer, encode_document
 from qkvary.storage.errors import UsageError
 
 Tokens = NDArray[Any]
@@ -25,6 +25,8 @@ LIBRARY_CHARACTERS = 2**16
 """The same for the ``tokenizers`` library, which is slower on longer texts."""
 LONGEST_UNBROKEN = 2**24
 """Maximum number of characters without whitespace that a tokenizer may receive."""
+LETTERS_PER_TOKEN = 32
+"""Letters of a document to encode per requested token; one with longer tokens gives fewer."""
 # Every library treats these two as whitespace.
 _BREAK = re.compile(r"(?<=\S)[ \n]")
 
@@ -47,6 +49,18 @@ def digest_of(text: str) -> int:
 def token_width(vocabulary: int) -> int:
     """Return the bytes per stored token."""
     return 2 if vocabulary <= 2**16 else 4
+
+
+def encode_start(tokenizer: Tokenizer, document: Document, *, tokens: int) -> list[int]:
+    """Return the tokens of the start of a document: some more than those requested, if it has more.
+
+    Raises:
+        UsageError: if it cannot be encoded.
+    """
+    try:
+        return encode_document(tokenizer, document.text[: LETTERS_PER_TOKEN * tokens])
+    except ValueError as error:
+        raise UsageError(f"{document.where} cannot be encoded: {error}") from error
 
 
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[Document]) -> list[EncodedDocument]:

@@ -239,7 +239,8 @@ class Layout:
     def _find_penalty(
         self, causal: bool, window: int | None, stride: int | None, dtype: torch.dtype
     ) -> Tensor | None:
-        first, blocked = self.num_keys - self.num_queries, list[Tensor]()
+        first = self.num_keys - self.num_queries
+        blocked: list[Tensor] = []
         if causal and self.num_queries > 1:
             keys = torch.arange(self.num_keys, device=self.device)
             blocked.append((keys > keys[first:, None])[None, None])

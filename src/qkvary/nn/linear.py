@@ -3,7 +3,7 @@
 torch uses MKL, which takes two to three times as long on AVX-512 processors that are not from Intel
 (docs/decisions/0016), but is faster than oneDNN on Intel's and with AVX2 alone (0032). Both sum
 float32 numbers in float32, in a different order. Everything else is left to torch: other
-processors, types and devices, autocast, compiled and traced code, ``torch.func``, forward
+processors, types and devices, autocast, traced and exported code, ``torch.func``, forward
 derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags`` has switched
 oneDNN off.
 
@@ -33,11 +33,12 @@ LARGE = 2**23
 """Products with at least this many multiply-adds go to oneDNN; smaller ones save less than the call
 costs."""
 
-# torch's compiler calls this operation; builds without oneDNN lack it.
+# torch's compiler calls this operation for constant weights; builds without oneDNN lack it.
 _PRODUCT: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _IS_ONEDNN_FASTER = (
     torch.backends.cpu.get_cpu_capability() == "AVX512" and cpu_field("vendor_id") != "GenuineIntel"
 )
+_HAS_ONEDNN = torch.backends.mkldnn.is_available() and _PRODUCT is not None
 _PLAIN = {Tensor, nn.Parameter}
 """The exact types that are multiplied by oneDNN; other subclasses of tensors, such as sharded ones,
 support only torch's operations."""
@@ -104,20 +105,36 @@ def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> boo
         and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
         and all(part.dtype == torch.float32 and part.device.type == "cpu" for part in parts)
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
+        # An exported graph holds torch's own operations only.
+        and not torch.compiler.is_exporting()
         # Documented, but not declared public.
         and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         # torch.func has no rule for the operation.
         and not _are_functorch_transforms_active()
         and all(unpack_dual(part).tangent is None for part in parts)
-        and torch.backends.mkldnn.is_available()
-        and bool(torch.backends.mkldnn.enabled)
-        and _PRODUCT is not None
+        and _HAS_ONEDNN
+        # The compiler cannot read this setting; the operation that it calls does.
+        and (torch.compiler.is_compiling() or bool(torch.backends.mkldnn.enabled))
     )
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if torch.compiler.is_compiling():
+        return _multiply_compiled(x, weight, bias)
     return _PRODUCT(x, weight, bias, "none", [], None)
+
+
+@torch.library.custom_op("qkvary::linear", mutates_args=())
+def _multiply_compiled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Hide the operation from torch's compiler, which accepts it with constant weights only."""
+    if not torch.backends.mkldnn.enabled:
+        return F.linear(x, weight, bias)
+    return _PRODUCT(x, weight, bias, "none", [], None)
+
+
+@_multiply_compiled.register_fake
+def _(x: Tensor, weight: Tensor, _: Tensor | None) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
 class _Linear(torch.autograd.Function):

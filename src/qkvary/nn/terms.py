@@ -415,7 +415,8 @@ def _find_members(
     config: AttentionConfig,
 ) -> Float[Tensor, "rows 1 keys keys"] | None:
     """Return ones for members of each token's document, window and stride; ``None`` if all are."""
-    variant, keys, members = config.variant, squares.shape[-1], list[Tensor]()
+    variant, keys = config.variant, squares.shape[-1]
+    members: list[Tensor] = []
     if documents is not None:
         members.append(documents[:, None, :, None] == documents[:, None, None, :])
     far = find_far(keys, keys, variant.window, variant.stride, squares.device)

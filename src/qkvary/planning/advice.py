@@ -17,21 +17,14 @@ from qkvary.costs.cache import model_state_bytes
 from qkvary.costs.candidates import AS_IT_IS, PUBLISHED_GROUP, Candidate
 from qkvary.costs.exact_savings import LOSSY_FORMATS
 from qkvary.costs.formats import Format, parse_format
-from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
-from qkvary.planning.quality import Quality, Size, quality_of
+from qkvary.planning.quality import Quality, Size, Status, compare, quality_of
 from qkvary.text.names import count, listed
 from qkvary.text.numbers import compact
 
 TaskKind = Literal["causal", "set", "image"]
 Goal = Literal["serving", "training"]
-FrontierStatus = Literal[
-    "same function",
-    "frontier",
-    "dominated",
-    "dominated by the printed digits only",
-    "no published figure",
-]
+RowStatus = Status | Literal["same function", "no published figure"]
 
 HALVED = parse_format("fp8")
 """A format with half the bytes of 16-bit numbers."""
@@ -56,7 +49,7 @@ class ServedVariant(Candidate):
     attention."""
     quality: Quality | None
     """The published change of perplexity against QKV."""
-    status: FrontierStatus
+    status: RowStatus
     """Whether another variant of the same format dominates this one, and how surely."""
     dominated_by: tuple[str, ...]
     """The variants that need no more cache and are no worse."""
@@ -88,36 +81,31 @@ def serve_variants(
         compared = [*candidates, *hidden]
         plans = [plan_serving(candidate.model, demand, cache) for candidate in compared]
         qualities = [published_change(candidate, size) for candidate in compared]
-        points = list(zip(compared, plans, qualities, strict=True))
-        for candidate, plan, quality in points[: len(candidates)]:
+        # Exact ways to store less are the same function: they neither dominate nor are dominated.
+        statuses = compare(
+            {
+                candidate.label: (plan.user_bytes, quality)
+                for candidate, plan, quality in zip(compared, plans, qualities, strict=True)
+                if candidate.saving is None and quality is not None
+            }
+        )
+        for candidate, plan, quality in zip(candidates, plans, qualities, strict=False):
             state_bytes = model_state_bytes(candidate.model, cache)
             if number and state_bytes and state_bytes == plan.user_bytes:
                 # States are stored in single precision, whatever the format of the cache.
                 continue
-            above = [
-                (other.label, better)
-                for other, against, better in points
-                if candidate.saving is None
-                and other.saving is None
-                and quality is not None
-                and better is not None
-                and dominates(
-                    (against.user_bytes, better.change_percent),
-                    (plan.user_bytes, quality.change_percent),
-                )
-            ]
+            status: RowStatus = "same function"
+            dominated_by: tuple[str, ...] = ()
+            if candidate.saving is None:
+                status, dominated_by = statuses.get(candidate.label, ("no published figure", ()))
             served.append(
                 ServedVariant(
                     **{field.name: getattr(candidate, field.name) for field in fields(candidate)},
                     plan=plan,
                     state_bytes=state_bytes,
                     quality=quality,
-                    status=(
-                        "same function"
-                        if candidate.saving is not None
-                        else _frontier_status(quality, [better for _, better in above])
-                    ),
-                    dominated_by=tuple(label for label, _ in above),
+                    status=status,
+                    dominated_by=dominated_by,
                 )
             )
     return tuple(served)
@@ -310,15 +298,6 @@ def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...
         if caveat not in everywhere
     ]
     return tuple(dict.fromkeys((*sources, *everywhere, *of_one)))
-
-
-def _frontier_status(quality: Quality | None, above: Sequence[Quality]) -> FrontierStatus:
-    if quality is None:
-        return "no published figure"
-    if not above:
-        return "frontier"
-    beyond = any(better.high <= quality.low for better in above)
-    return "dominated" if beyond else "dominated by the printed digits only"
 
 
 def _held(plan: ServingPlan) -> str:

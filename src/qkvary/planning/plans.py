@@ -16,7 +16,7 @@ from qkvary.costs.comparison import collect_notes
 from qkvary.costs.exact_savings import SavingsReport, find_savings
 from qkvary.costs.formats import Format
 from qkvary.costs.parameters import model_parameters
-from qkvary.costs.serving import Demand, plan_serving
+from qkvary.costs.serving import Demand
 from qkvary.costs.training import Precision
 from qkvary.planning.advice import (
     Goal,
@@ -34,32 +34,21 @@ from qkvary.planning.training_advice import Regime, TrainedVariant, advise_train
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingAnswer:
-    """The answer for serving."""
+class Answer:
+    """The answer of a plan: for serving, or for training."""
 
-    savings: SavingsReport
-    """The exact savings with the given weights."""
-    rows: tuple[ServedVariant, ...]
-    """One row for every variant in every format of the cache."""
-    engines: tuple[EngineRow, ...]
-    """The cache of the given model as each engine allocates it, in the first format."""
+    rows: tuple[ServedVariant, ...] = ()
+    """One row for every variant in every format of the cache; none for training."""
+    trained: tuple[TrainedVariant, ...] = ()
+    """One row for every variant; none for serving."""
+    savings: SavingsReport | None = None
+    """The exact savings with the given weights; ``None`` for training."""
+    engines: tuple[EngineRow, ...] = ()
+    """The cache of the given model as each engine allocates it, in the first format; none for
+    training."""
     summary: tuple[str, ...]
-    """What can be served exactly today, with fewer bits of cache, and after training: a sentence
-    each."""
-    advice: tuple[str, ...]
-    """Further advice, in sentences."""
-    caveats: tuple[str, ...]
-    """The limitations of the figures."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingAnswer:
-    """The answer for training."""
-
-    rows: tuple[TrainedVariant, ...]
-    """One row for every variant."""
-    summary: tuple[str, ...]
-    """The advice on variants, in sentences."""
+    """What can be served exactly today, with fewer bits of cache, and after training, or which
+    variant to train: a sentence each."""
     advice: tuple[str, ...]
     """Further advice, in sentences."""
     caveats: tuple[str, ...]
@@ -82,13 +71,13 @@ class Plan:
     """The formats of the cache; charts show the first."""
     task: TaskKind
     """The kind of task."""
-    answer: ServingAnswer | TrainingAnswer
+    answer: Answer
     """The answer for every variant."""
-    regime: Regime | None = None
+    regime: Regime | None
     """The settings of training; ``None`` for a serving plan."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     """Remarks about the model."""
-    decimal: bool = False
+    decimal: bool
     """Whether memory is written in powers of ten."""
 
 
@@ -134,28 +123,17 @@ def make_plan(
         demand=demand,
         formats=tuple(formats),
         task=task,
-        answer=(
-            answer_serving(candidates, demand, formats, task=task)
-            if serves
-            else answer_training(candidates, demand, regime, task=task)
-        ),
+        answer=_answer_serving(candidates, demand, formats)
+        if serves
+        else _answer_training(candidates, demand, regime, task),
         regime=None if serves else regime,
         notes=tuple(notes),
         decimal=decimal,
     )
 
 
-def answer_serving(
-    candidates: Candidates, demand: Demand, formats: Sequence[Format], *, task: TaskKind = "causal"
-) -> ServingAnswer:
-    """Plan the serving of every candidate in every format, with advice.
-
-    Args:
-        candidates: A model and its variants.
-        demand: The demand and the device.
-        formats: The formats of the cache; savings are counted in the first.
-        task: The kind of task.
-    """
+def _answer_serving(candidates: Candidates, demand: Demand, formats: Sequence[Format]) -> Answer:
+    """Plan the serving of every candidate in every format; savings are counted in the first."""
     model = candidates.original.model
     size = nearest_size(model_parameters(model).total)
     # Variants that were not requested may dominate requested ones.
@@ -163,7 +141,8 @@ def answer_serving(
     rows = serve_variants(
         candidates.rows, demand, formats, size=size, hidden_candidates=hidden_candidates
     )
-    return ServingAnswer(
+    return Answer(
+        rows=rows,
         savings=find_savings(
             model,
             context=demand.context,
@@ -171,30 +150,23 @@ def answer_serving(
             encoder_tokens=demand.encoder_tokens,
             peak=True,
         ),
-        rows=rows,
-        engines=compare_engines(model, demand, plan_serving(model, demand, formats[0])),
+        engines=compare_engines(model, demand, rows[0].plan),
         summary=summarize_serving(rows, demand),
-        advice=(*advise_serving(rows), *advise_task(task)),
+        advice=(*advise_serving(rows), *advise_task("causal")),
         caveats=collect_caveats(row.quality for row in rows),
     )
 
 
-def answer_training(
-    candidates: Candidates, demand: Demand, regime: Regime, *, task: TaskKind = "causal"
-) -> TrainingAnswer:
-    """Plan the training of every candidate on one device, with advice.
-
-    Args:
-        candidates: A model and its variants; cache storage does not matter here.
-        demand: The device, its reserve and the sequence length.
-        regime: The settings of training.
-        task: The kind of task.
-    """
-    trained = [row for row in candidates.rows if row.saving is None]
+def _answer_training(
+    candidates: Candidates, demand: Demand, regime: Regime, task: TaskKind
+) -> Answer:
+    """Plan the training of every candidate on one device."""
+    # How the cache is stored does not matter here.
+    distinct = [row for row in candidates.rows if row.saving is None]
     size = nearest_size(model_parameters(candidates.original.model).total)
-    rows = train_variants(trained, demand, regime, size=size)
-    return TrainingAnswer(
-        rows=rows,
+    rows = train_variants(distinct, demand, regime, size=size)
+    return Answer(
+        trained=rows,
         summary=tuple(advise_training(rows)),
         advice=tuple(advise_task(task)),
         caveats=collect_caveats(row.quality for row in rows),

@@ -17,7 +17,6 @@ from qkvary.arch.published_quality import (
     BASELINE,
     LANGUAGE_MODELS,
     OTHER_NETWORKS,
-    PrintedQuality,
     QualityTable,
     Size,
 )
@@ -25,21 +24,14 @@ from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.pareto import dominates
 from qkvary.text.printed import printed_interval, useful_decimals
 
-Status = Literal["frontier", "dominated beyond rounding", "dominated by the printed figures only"]
+Status = Literal["frontier", "dominated", "dominated by the printed digits only"]
 
 SEEDS = 1
 """Number of trained networks per variant and size."""
-REAL_FRACTION_BOUND = 0.53
-"""Estimated upper bound of the share of real tokens: documents have 1.09k tokens on average and
-are padded or truncated to 2,048. The average is from the data card of a 6B-token sample of the
-corpus."""
-REAL_FRACTIONS = (1.0, REAL_FRACTION_BOUND, 0.45, 0.40)
-"""Shares of real tokens for which changes are given; 1 gives the published change."""
-
 _ONE_SEED = "One network was trained per variant: how much of a difference is chance is unknown."
 _DILUTED = (
     "Documents were padded to 2,048 tokens and the padding counts in the loss, so the change per "
-    "real token is larger: about twice as large if half of the tokens are real (an estimate)."
+    "real token is larger, as measured in studies/ours/lm-dilution."
 )
 _SHIPPED_GROUPS = (
     "The released script for Q-GQA has 8 KV heads (75 % less cache), where the table says 4."
@@ -106,23 +98,6 @@ class PublishedQuality:
     note: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontierPosition:
-    """The position of a variant relative to the frontier of its size, by cache."""
-
-    variant: str
-    """The canonical label of the variant."""
-    cost: int
-    """Bytes of bf16 cache per token."""
-    perplexity: float
-    """The printed perplexity."""
-    dominated_by: tuple[str, ...]
-    """The variants that are no worse in cache and perplexity and better in one of them, best
-    perplexity first."""
-    status: Status
-    """Whether the variant is dominated, and how surely."""
-
-
 def quality_of(label: str, size: Size = "300M") -> Quality | None:
     """Return the published change of a variant, or None if there is none at this size.
 
@@ -155,25 +130,25 @@ def qualities(size: Size = "300M") -> tuple[Quality, ...]:
     return tuple(quality for quality in found if quality is not None)
 
 
-def change_per_real_token(change_percent: float, real_fraction: float) -> float:
-    """Convert a change of perplexity, in percent, to one per real token.
+def compare(
+    places: Mapping[str, tuple[float, Quality]],
+) -> dict[str, tuple[Status, tuple[str, ...]]]:
+    """Compare variants by cost and published quality.
 
-    If a share f of the positions is real and the loss of padding is 0, a mean loss L over all
-    positions is L/f per real token, so perplexities are raised to the power 1/f.
+    Returns for each whether it is dominated, and how surely, with those that dominate it: they cost
+    no more and are no worse, and one of the two is strict.
     """
-    if not 0 < real_fraction <= 1:
-        raise ValueError(f"expected a share of real tokens in (0, 1], got {real_fraction}")
-    if change_percent <= -100:
-        raise ValueError(f"expected a change above -100 %, got {change_percent}")
-    return 100 * ((1 + change_percent / 100) ** (1 / real_fraction) - 1)
-
-
-@functools.cache
-def frontier_positions(size: Size = "300M") -> tuple[FrontierPosition, ...]:
-    """Return the frontier position, by cache, of every variant that was trained at a size."""
-    figures = _table(size).variants
-    costs = {label: cache_bytes(label, size) for label in figures}
-    return tuple(_find_position(label, figures, costs) for label in figures)
+    points = {label: (cost, one.change_percent) for label, (cost, one) in places.items()}
+    found: dict[str, tuple[Status, tuple[str, ...]]] = {}
+    for label, (_, quality) in places.items():
+        above = [other for other in points if dominates(points[other], points[label])]
+        # The intervals of rounding do not overlap.
+        is_sure = any(places[other][1].high <= quality.low for other in above)
+        status: Status = "frontier"
+        if above:
+            status = "dominated" if is_sure else "dominated by the printed digits only"
+        found[label] = status, tuple(above)
+    return found
 
 
 def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQuality | None:
@@ -244,27 +219,3 @@ def _caveats(variant: str, size: Size) -> list[str]:
             else "Head sharing alone cannot make so small a cache with heads of this size."
         )
     return found
-
-
-def _find_position(
-    label: str, figures: Mapping[str, PrintedQuality], costs: Mapping[str, int]
-) -> FrontierPosition:
-    own = figures[label]
-    above = [
-        (figure.value, other)
-        for other, figure in figures.items()
-        if dominates((costs[other], figure.value), (costs[label], own.value))
-    ]
-    above.sort(key=lambda one: one[0])
-    low, _ = printed_interval(own)
-    is_sure = any(printed_interval(figures[other])[1] < low for _, other in above)
-    status: Status = "frontier"
-    if above:
-        status = "dominated beyond rounding" if is_sure else "dominated by the printed figures only"
-    return FrontierPosition(
-        variant=label,
-        cost=costs[label],
-        perplexity=own.value,
-        dominated_by=tuple(other for _, other in above),
-        status=status,
-    )

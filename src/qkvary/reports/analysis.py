@@ -10,13 +10,13 @@ from qkvary.reports.analysis_charts import MOST_PANELS, layers_chart, spectrum_c
 from qkvary.reports.analysis_tables import (
     attention_table,
     cosine_table,
-    datasets,
     key_value_table,
     rank_table,
 )
 from qkvary.reports.attention_maps import MOST_LAYERS, draw_maps
 from qkvary.reports.learning_curves import thinned
 from qkvary.reports.report import Chart, Group, Pairs, Report, Section
+from qkvary.reports.tables import Table
 from qkvary.text.names import clip, count
 from qkvary.text.numbers import fixed, whole
 
@@ -38,7 +38,7 @@ DEFINITIONS = {
     "CKA": (
         "Linear CKA of K M_q^1/2 and V M_o^1/2: keys as the queries of their group see them, "
         "values as the output sees them. CKA of K and V themselves, which depends on the "
-        "basis, is in the CSV as plain_similarity."
+        "basis, is in the JSON as plain_similarity."
     ),
     "lost": (
         "The joint spectrum: singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], C the "
@@ -75,6 +75,8 @@ def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
     """
     answers, caveats = find_answers(analysis), find_caveats(analysis)
     layers = analysis.layers
+    key_values, attention = key_value_table(layers), attention_table(layers)
+    cosines, ranks = cosine_table(layers), rank_table(layers)
     return Report(
         subject=f"analysis: {checkpoint}",
         question=f"How alike are keys and values in {clip(checkpoint, 80)}, and what would tying "
@@ -90,14 +92,14 @@ def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
         caveats=caveats,
         facts=tuple(_facts(analysis)),
         sections=(
-            _compare_keys(layers),
-            _weights(layers),
-            _attention(analysis),
+            _compare_keys(layers, key_values),
+            _weights(cosines, ranks),
+            _attention(analysis, attention),
             Section(
                 key="definitions", title="Definitions", blocks=(Pairs(tuple(DEFINITIONS.items())),)
             ),
         ),
-        datasets=datasets(layers),
+        datasets=(key_values, cosines, ranks, attention),
         data=_data(analysis, checkpoint, answers, caveats),
         stem="analysis",
     )
@@ -116,7 +118,7 @@ def _facts(analysis: NetworkAnalysis) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _compare_keys(layers: tuple[LayerAnalysis, ...]) -> Section:
+def _compare_keys(layers: tuple[LayerAnalysis, ...], table: Table) -> Section:
     panels = tuple(
         Chart(draw=partial(spectrum_chart, layers[index]))
         for index in thinned(len(layers), MOST_PANELS)
@@ -126,7 +128,7 @@ def _compare_keys(layers: tuple[LayerAnalysis, ...]) -> Section:
         title="Keys and values",
         lead="Figures that do not depend on the basis of a head, above those of random weights.",
         blocks=(
-            key_value_table(layers),
+            table,
             Group(
                 title="Joint spectra",
                 lead="The energy of key and value of a head that is lost with so many directions, "
@@ -140,17 +142,17 @@ def _compare_keys(layers: tuple[LayerAnalysis, ...]) -> Section:
     )
 
 
-def _weights(layers: tuple[LayerAnalysis, ...]) -> Section:
+def _weights(*tables: Table) -> Section:
     return Section(
         key="weights",
         title="Weights",
         lead="These figures change with the basis of a head, which is free: training from another "
         "start can give others for the same function. Only W_Q W_K^T keeps its own.",
-        blocks=(cosine_table(layers), rank_table(layers)),
+        blocks=tables,
     )
 
 
-def _attention(analysis: NetworkAnalysis) -> Section:
+def _attention(analysis: NetworkAnalysis, table: Table) -> Section:
     shown = thinned(len(analysis.layers), MOST_LAYERS)
     tokens = analysis.maps.shape[-1]
     maps = Chart(
@@ -168,7 +170,7 @@ def _attention(analysis: NetworkAnalysis) -> Section:
         key="attention",
         title="Attention",
         blocks=(
-            attention_table(analysis.layers),
+            table,
             Group(blocks=(maps,), layout="alone"),
         ),
         brief=True,

@@ -1,20 +1,17 @@
 """The tables of an analysis: each figure, and that of random weights."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean
 
 from qkvary.analysis.findings import is_uncertain
 from qkvary.analysis.results import CosineReading, EffectiveRank, LayerAnalysis, RankReading
-from qkvary.reports.tables import Cell, Raw, Table, dataset, number, pick, plain, tabulate, word
+from qkvary.reports.tables import Cell, Raw, Table, number, plain, tabulate, word
 from qkvary.text.numbers import MISSING, fixed, percent, real, whole
 
 _LETTERS = {"query": "W_Q", "key": "W_K", "value": "W_V", "query-key": "W_Q W_K^T"}
 _LAYER = word("layer=number")
 _KINDS = tuple(EffectiveRank.__dataclass_fields__)
-_LISTS = ("weight_cosines", "token_cosines", "spectrum")
-"""The figures of a KV head that are lists."""
 
 
 def _mean(
@@ -191,61 +188,3 @@ def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
         ),
         notes=[note],
     )
-
-
-def datasets(layers: Sequence[LayerAnalysis]) -> tuple[Table, ...]:
-    """Return all figures, unrounded, by head."""
-    figures = {
-        "key-value-heads": _list_heads,
-        "key-value-spectra": _list_spectra,
-        "cosines": _list_cosines,
-        "ranks": _list_ranks,
-        "attention-heads": _list_attention,
-    }
-    return tuple(
-        dataset(key, ({"layer": layer.number, **row} for layer in layers for row in rows(layer)))
-        for key, rows in figures.items()
-    )
-
-
-def _list_attention(layer: LayerAnalysis) -> Iterator[dict[str, Raw]]:
-    return map(asdict, layer.attention)
-
-
-def _list_heads(layer: LayerAnalysis) -> Iterator[dict[str, Raw]]:
-    for head in layer.key_values:
-        scalars = {name: one for name, one in asdict(head).items() if name not in _LISTS}
-        yield {"variant": layer.label, **scalars}
-
-
-def _list_spectra(layer: LayerAnalysis) -> Iterator[dict[str, Raw]]:
-    for head in layer.key_values:
-        for name in _LISTS:
-            for index, value in enumerate(getattr(head, name), start=1):
-                yield {"head": head.head, "quantity": name, "index": index, "value": value}
-
-
-def _list_cosines(layer: LayerAnalysis) -> Iterator[dict[str, Raw]]:
-    for pair in layer.cosines:
-        cosines = [
-            ("flattened", pair.flattened, pair.deviation),
-            ("columns", pair.columns, pair.deviation),
-        ]
-        for head, value in enumerate(pair.heads, start=1):
-            cosines.append((f"head {head}", value, pair.head_deviation))
-        for definition, value, deviation in cosines:
-            yield {
-                **pick(pair, "first second"),
-                "definition": definition,
-                "cosine": value,
-                "random_deviation": deviation,
-            }
-
-
-def _list_ranks(layer: LayerAnalysis) -> Iterator[dict[str, Raw]]:
-    for rank in layer.ranks:
-        yield {
-            **pick(rank, "matrix head rows columns"),
-            **asdict(rank.found),
-            **{f"random_{name}": value for name, value in asdict(rank.chance).items()},
-        }

@@ -4,29 +4,25 @@ Twelve bands in one chart hide each other; twelve panels on one scale do not, an
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Literal
 
 from markupsafe import Markup
 
-from qkvary.reports import label_placement, svg
+from qkvary.reports import svg
+from qkvary.reports.line_charts import Axis, Line, line_chart
 from qkvary.reports.report import Chart
 from qkvary.reports.variant_styles import family_of
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.text import names, numbers
 
-Axis = Literal["steps", "seconds"]
+CurveAxis = Literal["steps", "seconds"]
 
 POINTS = 36
 """Maximum number of points per curve of a panel; the CSV file has all."""
 CHART_POINTS = 80
 """Maximum number of points per curve of a chart with several variants."""
-_DASHES = ("", "6 3", "2 3", "8 2 2 2")
-"""The dash patterns of the first, second, ... variant of a family."""
-_LEFT, _TOP, _BOTTOM = 46.0, 26.0, 34.0
-"""Margins in pixels of a chart with several variants."""
 _WIDTH, _HEIGHT = 212.0, 148.0
 
 
@@ -47,7 +43,7 @@ def headline_quantity(curves: Sequence[LearningCurve], metric: str) -> str:
     return next((name for name in quantities if name.startswith("validation")), quantities[0])
 
 
-def panels(curves: Sequence[LearningCurve], axis: Axis, baseline: str) -> tuple[Chart, ...]:
+def panels(curves: Sequence[LearningCurve], axis: CurveAxis, baseline: str) -> tuple[Chart, ...]:
     """Return the curves of one setting and quantity, one panel each, on one scale."""
     plot = _plot(curves, axis)
     behind = next((curve for curve in curves if curve.variant == baseline), None)
@@ -65,7 +61,7 @@ def count_runs(curves: Iterable[LearningCurve]) -> str:
     return names.count(high, "run") if low == high else f"{low} to {high} runs"
 
 
-def _plot(curves: Sequence[LearningCurve], axis: Axis) -> svg.Plot:
+def _plot(curves: Sequence[LearningCurve], axis: CurveAxis) -> svg.Plot:
     places = [place for curve in curves for place in getattr(curve, axis)]
     ends = [value for curve in curves for value in (*curve.low, *curve.high)]
     usable = sorted(value for value in ends if math.isfinite(value))
@@ -82,7 +78,11 @@ def _plot(curves: Sequence[LearningCurve], axis: Axis) -> svg.Plot:
 
 
 def _panel(
-    plot: svg.Plot, curve: LearningCurve, behind: LearningCurve | None, axis: Axis, baseline: str
+    plot: svg.Plot,
+    curve: LearningCurve,
+    behind: LearningCurve | None,
+    axis: CurveAxis,
+    baseline: str,
 ) -> svg.Drawing:
     def places(one: LearningCurve, values: Sequence[float]) -> list[svg.Point]:
         where: Sequence[float] = getattr(one, axis)
@@ -136,54 +136,46 @@ def curves_chart(
 
     Curves ``behind`` are drawn in grey below the others, where they fit on the same scale.
     """
-    labels = [names.short(curve.variant) for curve in curves]
-    right = size[0] - 8 - max(map(label_placement.text_width, labels), default=0.0)
-    bottom = size[1] - _BOTTOM
-    ends = [value for curve in curves for value in (*curve.low, *curve.high)]
-    low, high = svg.padded(ends, 0.05)
-    far = max((step for curve in curves for step in curve.steps), default=1)
-    across = svg.Scale(low=0, high=far, start=_LEFT, end=right)
-    up = svg.Scale(low=low, high=high, start=bottom, end=_TOP)
+    low, high = svg.padded([value for curve in curves for value in (*curve.low, *curve.high)], 0.05)
 
     def points(curve: LearningCurve, values: Sequence[float]) -> list[svg.Point]:
         return [
-            (across(curve.steps[index]), up(values[index]))
+            (curve.steps[index], values[index])
             for index in thinned(len(values), CHART_POINTS)
             if low <= values[index] <= high
         ]
 
-    parts = [
-        svg.y_axis(up, _LEFT, right, numbers.tick),
-        svg.x_axis(across, bottom, numbers.tick, 4),
-        svg.text(_LEFT - 38, 13, curves[0].quantity.replace("_", " "), "axis-title"),
-        svg.text(right, size[1] - 3, "training steps", "axis-title end"),
-        *(svg.path(points(curve, curve.mean), "behind") for curve in behind),
+    lines = [
+        Line(
+            name=(names.short(curve.variant),),
+            family=family_of(curve.variant, baseline),
+            points=mean,
+            band=[*points(curve, curve.high), *reversed(points(curve, curve.low))],
+        )
+        for curve in curves
+        if (mean := points(curve, curve.mean))
     ]
-    families = [family_of(curve.variant, baseline).key for curve in curves]
-    # Bands are drawn below all lines.
-    for curve, family in zip(curves, families, strict=True):
-        upper = points(curve, curve.high)
-        if len(upper) > 1:
-            outline = [*upper, *reversed(points(curve, curve.low))]
-            parts.append(svg.path(outline, f"band f-{family}", closed=True))
-    lines = [points(curve, curve.mean) for curve in curves]
-    wanted = [(line[-1][1] if line else bottom, label_placement.HEIGHT) for line in lines]
-    heights = label_placement.stack(wanted, _TOP - 6, bottom + 6)
-    seen = Counter[str]()
-    for line, family, label, y in zip(lines, families, labels, heights, strict=True):
-        dash = _DASHES[min(seen[family], len(_DASHES) - 1)]
-        seen[family] += 1
-        parts.append(svg.path(line, f"curve f-{family}", dash=dash))
-        parts.append(svg.text(right + 5, y + 4, label, f"name t-{family}"))
+    quantity = curves[0].quantity
     ending = "; ".join(
-        f"{label} {numbers.real(curve.mean[-1])}"
-        for label, curve in zip(labels, curves, strict=True)
+        f"{names.short(curve.variant)} {numbers.real(curve.mean[-1])}"
+        for curve in curves
         if curve.mean
     )
-    return svg.Drawing(
-        width=size[0],
-        height=size[1],
-        title=f"{curves[0].quantity} over training steps",
+    return line_chart(
+        lines,
+        Axis(
+            title="training steps",
+            low=0,
+            high=max((step for curve in curves for step in curve.steps), default=1),
+            write=numbers.tick,
+            ticks=4,
+        ),
+        Axis(title=quantity.replace("_", " "), low=low, high=high, write=numbers.tick),
+        size=size,
+        title=f"{quantity} over training steps",
         description=f"At the end: {ending}. Bands: smallest to largest run.",
-        parts=tuple(parts),
+        draw_below=lambda plot: (
+            svg.path([plot.point(*point) for point in points(curve, curve.mean)], "behind")
+            for curve in behind
+        ),
     )

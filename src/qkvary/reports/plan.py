@@ -5,51 +5,42 @@ from functools import partial
 from typing import Any
 
 from qkvary.costs.decoding import weight_bytes
-from qkvary.costs.exact_savings import Saving
+from qkvary.costs.exact_savings import Saving, SavingsReport
 from qkvary.costs.parameters import model_parameters
 from qkvary.planning.advice import ServedVariant, nearest_size
-from qkvary.planning.curves import (
-    MOST_MEMORY,
-    SIZES,
-    CacheCurves,
-    UserCurves,
-    compute_cache_curves,
-    compute_user_curves,
-)
+from qkvary.planning.curves import SIZES, CacheCurves, compute_cache_curves
 from qkvary.planning.engines import VLLM
-from qkvary.planning.plans import Plan, ServingAnswer
+from qkvary.planning.plans import Plan
 from qkvary.planning.quality import Quality
 from qkvary.planning.training_advice import TrainedVariant
-from qkvary.reports.plan_charts import cache_chart, users_chart
+from qkvary.reports.plan_charts import cache_chart
 from qkvary.reports.plan_tables import (
     cache_table,
     engines_table,
     serving_table,
     training_table,
-    users_table,
 )
 from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import Block, Bullets, Chart, Group, Pairs, Prose, Report, Section
-from qkvary.reports.svg import Drawing
-from qkvary.reports.tables import Table, pick
+from qkvary.reports.tables import pick
 from qkvary.text import names, numbers
 
 
 def plan_report(plan: Plan) -> Report:
     """Return the report of a plan of serving or training."""
-    answer = plan.answer
-    serving = answer if isinstance(answer, ServingAnswer) else None
-    variants = serving_table(plan, serving) if serving else training_table(plan)
-    curves = (compute_cache_curves(plan), compute_user_curves(plan)) if serving else (None, None)
-    missing = _explain_missing(*curves) if serving else ""
-    blocks: tuple[Block, ...] = (variants, Prose(missing, small=True)) if missing else (variants,)
+    answer, savings = plan.answer, plan.answer.savings
+    variants = training_table(plan) if savings is None else serving_table(plan)
+    curves = None if savings is None else compute_cache_curves(plan)
+    blocks: list[Block] = [variants]
+    if savings is not None and curves is None:
+        blocks.append(Prose("No chart of the cache: no variant has one.", small=True))
     sections = (
-        *([_savings(plan, serving)] if serving else []),
-        Section(key="variants", title="Variants", blocks=blocks, brief=True),
-        *([_engines(plan, serving)] if serving else []),
+        *([] if savings is None else [_savings(plan, savings)]),
+        Section(key="variants", title="Variants", blocks=tuple(blocks), brief=True),
+        *([_engines(plan)] if answer.engines else []),
         *_sentences("advice", "Further advice", answer.advice),
         *_sentences("limits", "Limits of the published figures", answer.caveats[1:]),
-        *_charts(*curves, decimal=plan.decimal),
+        *([] if curves is None else [_context(curves, decimal=plan.decimal)]),
         *_published(plan),
     )
     demand, name = plan.demand, names.clip(plan.model.name, 80)
@@ -58,12 +49,12 @@ def plan_report(plan: Plan) -> Report:
     return Report(
         subject=f"plan: {plan.model.name}",
         question=f"What serves {users} of {tokens} with {name} on {device}?"
-        if serving
+        if answer.rows
         else f"What trains {name} on sequences of {tokens} on {device}?",
         lead=f"{names.count(len(plan.model.layers), 'layer')}: {plan.layers}",
         answer=answer.summary,
         caveats=(*answer.caveats[:1], *plan.notes),
-        facts=tuple(_facts(plan, serving)),
+        facts=tuple(_facts(plan)),
         sections=sections,
         datasets=(variants,),
         data=_data(plan),
@@ -76,17 +67,17 @@ def _sentences(key: str, title: str, sentences: tuple[str, ...]) -> Iterator[Sec
         yield Section(key=key, title=title, blocks=(Bullets(sentences),), full=True)
 
 
-def _facts(plan: Plan, serving: ServingAnswer | None) -> Iterator[tuple[str, str]]:
+def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     demand, size = plan.demand, partial(numbers.data_size, decimal=plan.decimal)
     yield "parameters", numbers.compact(model_parameters(plan.model).total)
     yield "layers", numbers.whole(len(plan.model.layers))
     yield f"weights in {demand.weights.name}", size(weight_bytes(plan.model, demand.weights))
     yield "memory of the device", size(demand.device.memory_bytes)
     yield f"after {numbers.share(demand.reserve)} reserve", size(demand.usable_bytes)
-    if serving is not None:
-        first = serving.rows[0].plan
+    if plan.answer.rows:
+        first = plan.answer.rows[0].plan
         yield f"cache per user, {first.cache.name}", size(first.user_bytes)
-        for row in serving.engines:
+        for row in plan.answer.engines:
             if row.engine == VLLM and row.user_bytes is not None and row.tokens is not None:
                 yield row.engine, f"{size(row.user_bytes)}, log: {row.tokens:,} tokens"
         none = first.devices is None
@@ -95,9 +86,9 @@ def _facts(plan: Plan, serving: ServingAnswer | None) -> Iterator[tuple[str, str
         yield "price of a device", f"{numbers.money(demand.price)} per month"
 
 
-def _savings(plan: Plan, answer: ServingAnswer) -> Section:
+def _savings(plan: Plan, report: SavingsReport) -> Section:
     """Return the exact savings with the given weights."""
-    report, size = answer.savings, partial(numbers.data_size, decimal=plan.decimal)
+    size = partial(numbers.data_size, decimal=plan.decimal)
     now = f"{size(report.bytes_now)} of cache per user in {plan.formats[0].name}"
     methods = [_describe_saving(one, len(plan.model.layers), size) for one in report.savings]
     lossy = names.listed([f"{name} {size(held)}" for name, held in report.lossy])
@@ -131,63 +122,32 @@ def _describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) 
     )
 
 
-def _engines(plan: Plan, answer: ServingAnswer) -> Section:
+def _engines(plan: Plan) -> Section:
     return Section(
         key="engines",
         title="As engines allocate",
         lead=f"The given model in {plan.formats[0].name}. An engine reserves more than what has to "
         "be kept: whole blocks, and windows with room for a prefill chunk.",
-        blocks=(engines_table(answer, decimal=plan.decimal),),
+        blocks=(engines_table(plan),),
         full=True,
     )
 
 
-def _explain_missing(cache: CacheCurves | None, users: UserCurves | None) -> str:
-    if cache is None:
-        return "No chart of the cache: no variant has one."
-    if users is None:
-        return (
-            "No chart of users and memory: no user of any variant fits with the weights "
-            f"on one device, even of {MOST_MEMORY} times this memory."
-        )
-    return ""
-
-
-def _charts(
-    cache: CacheCurves | None, users: UserCurves | None, *, decimal: bool
-) -> Iterator[Section]:
-    if cache is not None:
-        yield Section(
-            key="context",
-            title="Cache and context",
-            lead="One line for all rows that keep the same; marks are at the requested context. "
-            "Where a line enters the shaded part, one user no longer fits with the weights on "
-            "one device. * the given weights; every other line would have to be trained.",
-            blocks=_alone(
-                partial(cache_chart, cache, decimal=decimal),
-                "Cache of one user against context",
-                cache_table(cache, decimal=decimal),
-                "cache-against-context",
-            ),
-        )
-    if users is not None:
-        yield Section(
-            key="memory",
-            title="Users and memory",
-            lead="A step for every user that one more unit of memory admits; marks are at the "
-            "device of this plan.",
-            blocks=_alone(
-                partial(users_chart, users, decimal=decimal),
-                "Users of one device against its memory",
-                users_table(users, decimal=decimal),
-                "users-against-memory",
-            ),
-        )
-
-
-def _alone(draw: Callable[[], Drawing], caption: str, table: Table, file: str) -> tuple[Block, ...]:
-    chart = Chart(draw=draw, caption=caption, table=table, file=file)
-    return (Group(blocks=(chart,), layout="alone"),)
+def _context(curves: CacheCurves, *, decimal: bool) -> Section:
+    chart = Chart(
+        draw=partial(cache_chart, curves, decimal=decimal),
+        caption="Cache of one user against context",
+        table=cache_table(curves, decimal=decimal),
+        file="cache-against-context",
+    )
+    return Section(
+        key="context",
+        title="Cache and context",
+        lead="One line for all rows that keep the same; marks are at the requested context. "
+        "Where a line enters the shaded part, one user no longer fits with the weights on "
+        "one device. * the given weights; every other line would have to be trained.",
+        blocks=(Group(blocks=(chart,), layout="alone"),),
+    )
 
 
 def _published(plan: Plan) -> Iterator[Section]:
@@ -226,8 +186,7 @@ def _data(plan: Plan) -> dict[str, Any]:
     }
     if plan.regime:
         said |= pick(plan.regime, "precision checkpointing utilization")
-    if isinstance(answer, ServingAnswer):
-        report = answer.savings
+    if (report := answer.savings) is not None:
         said["savings"] = {
             "cache_bytes_now": report.bytes_now,
             "methods": [
@@ -248,7 +207,7 @@ def _data(plan: Plan) -> dict[str, Any]:
         ]
         said["rows"] = [_served(row) for row in answer.rows]
     else:
-        said["rows"] = [_trained(row) for row in answer.rows]
+        said["rows"] = [_trained(row) for row in answer.trained]
     advice = (*answer.summary, *answer.advice)
     return {**said, "advice": advice, "caveats": answer.caveats, "notes": plan.notes}
 

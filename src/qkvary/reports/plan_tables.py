@@ -1,18 +1,12 @@
 """The tables of a plan: every variant, and the figures that its charts show."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from qkvary.costs.serving import ServingPlan
 from qkvary.planning.advice import ServedVariant
-from qkvary.planning.curves import (
-    REAL_RANGE,
-    CacheCurves,
-    PublishedPoint,
-    QualityPoints,
-    UserCurves,
-)
-from qkvary.planning.plans import Plan, ServingAnswer
+from qkvary.planning.curves import CacheCurves, PublishedPoint, QualityPoints
+from qkvary.planning.plans import Plan
 from qkvary.planning.quality import Quality
 from qkvary.reports.plan_charts import write_share
 from qkvary.reports.tables import (
@@ -47,70 +41,31 @@ def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
     ]
     if data.left_out:
         notes.append(f"Without a cache: {names.listed(data.left_out)}.")
+
+    def cell(tokens: float, row: tuple[str, dict[float, float]]) -> Cell:
+        held = row[1][tokens]
+        return plain(held, size(held))
+
     return tabulate(
         "cache",
         "Cache of one user",
         [(name, dict(curve.points)) for curve in data.curves for name in curve.names],
-        _VARIANT,
+        word("variant=", write=lambda row: named(row[0])),
         *(
-            _at(tokens, f"bytes_at_{tokens:.0f}=", numbers.tokens(tokens), size, below="tokens")
+            number(
+                f"bytes_at_{tokens:.0f}=",
+                numbers.tokens(tokens),
+                partial(cell, tokens),
+                below="tokens",
+            )
             for tokens in _thin(data.low, data.high, (data.context, data.max_tokens))
         ),
         notes=notes,
     )
 
 
-_VARIANT = word("variant=", write=lambda row: named(row[0]))
-
-
-def _at(place: float, key: str, title: str, write: Callable[[float], str], *, below: str) -> Field:
-    """Return the column of the rows' values at one place."""
-    return number(key, title, lambda row: plain(row[1][place], write(row[1][place])), below=below)
-
-
-def users_table(data: UserCurves, *, decimal: bool) -> Table:
-    """Return a table: users of one device by amount of memory, including the plan's."""
-    places = _thin(data.low, data.high, (data.memory_bytes,))
-    notes = [
-        (
-            f"One copy of the model on one device, {numbers.share(data.reserve)} of its "
-            f"memory kept free, the cache in {data.cache.name}. The plan's table spreads a copy "
-            "over several devices if that needs fewer in all."
-        )
-    ]
-    if data.left_out:
-        notes.append(f"Not in the chart: {names.listed(data.left_out)}.")
-    at_places = zip(*map(data.users_at, places), strict=True)
-    return tabulate(
-        "users",
-        f"Users of {data.context:,} tokens on one device",
-        [
-            (name, dict(zip(places, users, strict=True)))
-            for curve, users in zip(data.curves, at_places, strict=True)
-            for name in curve.names
-        ],
-        _VARIANT,
-        *(
-            _at(
-                place,
-                f"users_at_{place:.0f}=",
-                numbers.data_size(place, decimal=decimal),
-                lambda users: numbers.whole(users) if users else "none",
-                below="this device" if place == data.memory_bytes else "memory",
-            )
-            for place in places
-        ),
-        notes=notes,
-    )
-
-
 def quality_table(data: QualityPoints) -> Table:
-    """Return the published points with their intervals and the estimate per real token."""
-    most, fewest = (numbers.percent(share, 0) for share in REAL_RANGE)
-    note = (
-        f"The estimate assumes that {fewest} to {most} of the positions are real tokens "
-        "and that padding costs nothing."
-    )
+    """Return the published points with their intervals."""
     return tabulate(
         f"quality-{data.size}",
         f"{data.size} networks: change of perplexity against cache",
@@ -119,17 +74,8 @@ def quality_table(data: QualityPoints) -> Table:
         number("cache_share=share", "cache", write_share, below="of QKV's"),
         number("perplexity", below="as printed"),
         number("change_percent=", "change", change_cell, below="% as published"),
-        number("estimate_percent=", "change", _estimate, below="% per real token, estimate"),
         _STATUS,
-        notes=[note],
     )
-
-
-def _estimate(point: PublishedPoint) -> Cell:
-    if point.real_low == point.real_high:
-        return plain(point.real_low, numbers.MISSING)
-    low, high = (numbers.fixed(end, 1, sign=True) for end in (point.real_low, point.real_high))
-    return plain(point.real_low, f"{low} to {high}")
 
 
 def _thin(low: float, high: float, wanted: Sequence[int | None]) -> list[float]:
@@ -142,7 +88,7 @@ def _thin(low: float, high: float, wanted: Sequence[int | None]) -> list[float]:
     return sorted({float(value) for value in (*kept, *regular)})
 
 
-def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
+def serving_table(plan: Plan) -> Table:
     """Return every variant in every format: users, costs and frontier status."""
     size = partial(numbers.data_size, decimal=plan.decimal)
     price = number(
@@ -154,7 +100,7 @@ def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
     return tabulate(
         "variants",
         "Variants of the model at this demand",
-        answer.rows,
+        plan.answer.rows,
         _variant("name"),
         word("cache=plan.cache.name", "format"),
         number("cache_bytes_per_user=plan.user_bytes", "cache", size, below="per user"),
@@ -168,11 +114,11 @@ def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
         word("bound=plan.bound", "bound by"),
         _CHANGE,
         _STATUS,
-        notes=_serving_notes(plan, answer),
+        notes=_serving_notes(plan),
         main=True,
         brief=Brief(
             columns=tuple(brief.split()),
-            rows=sum(row.cache == answer.rows[0].cache for row in answer.rows),
+            rows=sum(row.cache == plan.formats[0] for row in plan.answer.rows),
             notes=1,
             below=False,
         ),
@@ -201,7 +147,7 @@ def _devices(plan: ServingPlan) -> Cell:
     return plain(plan.devices, _whole_or("none", plan.devices), "" if plan.fits else "warn")
 
 
-def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
+def _serving_notes(plan: Plan) -> Iterator[str]:
     device, made_for = plan.demand.device, plan.model.max_tokens
     limit = "" if made_for is None else f" (the model was made for {made_for:,})"
     yield "* the given weights; every other row would have to be trained."
@@ -223,18 +169,18 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
         "from scratch; below, what the printed perplexities give where that differs, and what "
         "their digits leave open; a dash where nothing was published."
     )
-    states = {row.name: row.state_bytes for row in answer.rows if row.state_bytes}
+    states = {row.name: row.state_bytes for row in plan.answer.rows if row.state_bytes}
     for name, held in states.items():
         size = numbers.data_size(held, decimal=plan.decimal)
         yield f"{name}: {size} per user are a state that does not grow with the context."
-    lossy = [*dict.fromkeys(row.cache.name for row in answer.rows if row.cache.is_lossy)]
+    lossy = [*dict.fromkeys(row.cache.name for row in plan.answer.rows if row.cache.is_lossy)]
     if lossy:
         yield f"Lossy, scales counted: {names.listed(lossy)}; to be measured."
 
 
-def engines_table(answer: ServingAnswer, *, decimal: bool) -> Table:
+def engines_table(plan: Plan) -> Table:
     """Return the cache of one user in each engine, and the minimum."""
-    least = answer.engines[0].user_bytes
+    least = plan.answer.engines[0].user_bytes
 
     def against(held: int | None) -> Cell:
         more = None if held is None or not least else held / least - 1
@@ -243,28 +189,27 @@ def engines_table(answer: ServingAnswer, *, decimal: bool) -> Table:
     return tabulate(
         "engines",
         "As engines allocate",
-        answer.engines,
+        plan.answer.engines,
         label("engine"),
         number(
             "cache_bytes_per_user=user_bytes",
             "cache",
-            partial(numbers.data_size, decimal=decimal),
+            partial(numbers.data_size, decimal=plan.decimal),
             below="per user",
         ),
         number("against_minimum=user_bytes", "more", against, below="than the minimum"),
         number("users", write=numbers.whole, below="of a copy"),
         number("tokens", "log", numbers.whole, below="tokens of cache"),
-        notes=(f"{row.engine}: {row.remark}." for row in answer.engines[1:]),
+        notes=(f"{row.engine}: {row.remark}." for row in plan.answer.engines[1:]),
         main=True,
     )
 
 
 def training_table(plan: Plan) -> Table:
     """Return every variant: memory and throughput of training on one device."""
-    answer, regime = plan.answer, plan.regime
-    if regime is None or isinstance(answer, ServingAnswer):
-        raise ValueError("expected a plan of training with its regime, got none")
-    rows = answer.rows
+    rows, regime = plan.answer.trained, plan.regime
+    if regime is None:
+        raise ValueError("expected a plan of training, got one of serving")
     size = partial(numbers.data_size, digits=4, decimal=plan.decimal)
     compact = partial(numbers.compact, digits=4)
 

@@ -6,7 +6,7 @@ Shown in a plan, and in a study whose variants were trained as language models.
 from collections.abc import Sequence
 from functools import partial
 
-from qkvary.planning.curves import REAL_RANGE, compute_quality_points
+from qkvary.planning.curves import compute_quality_points
 from qkvary.planning.quality import Size
 from qkvary.reports import svg
 from qkvary.reports.plan_charts import quality_chart
@@ -30,29 +30,18 @@ def published_quality(sizes: Sequence[Size]) -> tuple[Block, ...]:
         )
         for one in points
     )
-    most, fewest = (f"{share * 100:.0f} %" for share in REAL_RANGE)
-    estimate = (
-        "Dotted bars: an estimate, not a measurement, of the change per real token, if "
-        f"{fewest} to {most} of the positions are real tokens and padding costs nothing."
-    )
-    group = Group(
-        blocks=charts, notes=(*shared, estimate), layout="wide", file="quality-against-cache"
-    )
+    group = Group(blocks=charts, notes=shared, layout="wide", file="quality-against-cache")
     return _legend(), group
 
 
 def _legend() -> Legend:
     family = FAMILIES[0]
-    digits, estimate = (
-        svg.group(svg.whisker(8, top, bottom, 5, class_), class_="f-base")
-        for top, bottom, class_ in ((4, 12, "whisker"), (2, 14, "estimate"))
-    )
+    digits = svg.group(svg.whisker(8, 4, 12, 5, "whisker"), class_="f-base")
     return Legend(
         title="Marks of the published points",
         entries=(
             ("on the frontier", swatch(mark(family, 8, 8, 5))),
             ("† dominated", swatch(mark(family, 8, 8, 5, hollow=True))),
             ("what the printed digits leave open", swatch(digits)),
-            ("estimate per real token", swatch(estimate)),
         ),
     )

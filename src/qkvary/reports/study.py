@@ -11,7 +11,7 @@ from qkvary.planning.curves import SIZES
 from qkvary.planning.quality import qualities
 from qkvary.reports import run_tables, study_tables
 from qkvary.reports.attention_maps import RunAttention, best, chance, map_group
-from qkvary.reports.learning_curves import Axis, count_runs, headline_quantity, panels
+from qkvary.reports.learning_curves import CurveAxis, count_runs, headline_quantity, panels
 from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import (
     Block,
@@ -261,7 +261,7 @@ def _curves(summary: Summary) -> Section:
 def _curve_views(
     curves: Sequence[LearningCurve], quantities: Sequence[str], baseline: str, stem: str
 ) -> Iterator[Group]:
-    axes: dict[Axis, str] = {"steps": "steps", "seconds": "seconds of training"}
+    axes: dict[CurveAxis, str] = {"steps": "steps", "seconds": "seconds of training"}
     for place, quantity in enumerate(quantities, start=1):
         some = [curve for curve in curves if curve.quantity == quantity and curve.steps]
         for number, (axis, over) in enumerate(axes.items() if some else (), start=1):

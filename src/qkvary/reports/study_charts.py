@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from qkvary.reports import label_placement, svg
+from qkvary.reports.point_charts import Point, draw_points
 from qkvary.reports.study_tables import metric_name
-from qkvary.reports.variant_styles import Family, family_of, mark, name_points
+from qkvary.reports.variant_styles import family_of, mark
 from qkvary.studies.results.summary import (
     CostAxis,
     Difference,
@@ -51,16 +52,25 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
         svg.Scale(low=low, high=high, start=left, end=right, logarithmic=steep, binary=is_cache),
         svg.Scale(low=worst, high=best, start=bottom, end=top),
     )
-    front = sorted((p.cost, p.quality) for p in shown if p.standing == "frontier")
-    corners = svg.staircase([plot.point(*one) for one in front], right)
+    points = [
+        Point(
+            name=short(point.variant),
+            family=family_of(point.variant, baseline),
+            x=point.cost,
+            y=point.quality,
+            bar=error_bar(point, frontier.metric),
+            on_frontier=point.standing == "frontier",
+            hollow=point.standing == "dominated",
+        )
+        for point in shown
+    ]
     better = "higher is better" if frontier.higher_is_better else "lower is better"
     parts = [
         svg.y_axis(plot.up, left, right, numbers.tick),
         svg.x_axis(plot.across, bottom, numbers.data_size if is_cache else numbers.tick, 5),
         svg.text(10, 13, f"{metric_name(frontier)} ({better})", "axis-title"),
         svg.text(right, 324, AXIS_TITLES[frontier.axis], "axis-title end"),
-        svg.path(corners, "frontier"),
-        *_points(plot, shown, frontier.metric, baseline, label_placement.boxes_along(corners)),
+        *draw_points(plot, points),
     ]
     on_front = [short(point.variant) for point in shown if point.standing == "frontier"]
     return svg.Drawing(
@@ -85,50 +95,12 @@ def error_bar(point: FrontierPoint, metric: str) -> tuple[float, float] | None:
     return (max(ends[0], 0.0), min(ends[1], 1.0)) if is_share(metric) else ends
 
 
-def separate(places: Sequence[svg.Point]) -> list[svg.Point]:
-    """Move points that cover each other a few pixels to the right."""
-    moved: list[svg.Point] = []
-    for left, y in places:
-        x = left
-        while any(abs(x - other) < 6 and abs(y - height) < 7 for other, height in moved):
-            x += 4
-        moved.append((x, y))
-    return moved
-
-
 def _quality_range(points: Sequence[FrontierPoint], metric: str) -> svg.Point:
     values = [point.quality for point in points]
     low, high = svg.padded(values, 0.08)
     reach = (high - low) * 0.75
     bars = [end for point in points for end in (error_bar(point, metric) or ())]
     return svg.padded([*values, *(min(max(end, low - reach), high + reach) for end in bars)], 0.05)
-
-
-def _points(
-    plot: svg.Plot,
-    points: Sequence[FrontierPoint],
-    metric: str,
-    baseline: str,
-    line_boxes: Sequence[label_placement.Box],
-) -> list[Markup]:
-    bars: list[Markup] = []
-    marks: list[Markup] = []
-    obstacles: list[label_placement.Box] = []
-    named: list[tuple[label_placement.Spot, Family]] = []
-    places = separate([plot.point(point.cost, point.quality) for point in points])
-    for point, (x, y) in zip(points, places, strict=True):
-        family = family_of(point.variant, baseline)
-        ends = error_bar(point, metric)
-        if ends:
-            low, high = map(plot.up, ends)
-            bars.append(svg.line((x, low), (x, high), f"bar f-{family.key}"))
-        hollow = point.standing == "dominated"
-        marks.append(mark(family, x, y, 5, hollow=hollow))
-        obstacles.append((x - 7, y - 7, x + 7, y + 7))
-        named.append((label_placement.Spot(text=short(point.variant), x=x, y=y), family))
-    obstacles.extend(line_boxes)
-    leaders, names = name_points(named, obstacles, plot.area)
-    return [*bars, *leaders, *marks, *names]
 
 
 def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:

@@ -4,7 +4,6 @@ A study may have more variants than distinguishable colours. So the colour gives
 marker repeats it for readers who cannot see the colour, and the name is always next to the point.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +11,7 @@ from markupsafe import Markup
 
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.variants import Variant
-from qkvary.reports import label_placement, svg
+from qkvary.reports import svg
 from qkvary.reports.report import Legend
 
 Marker = Literal["square", "circle", "ring", "triangle", "diamond", "star", "cross"]
@@ -110,28 +109,6 @@ _OUTLINES: dict[str, tuple[svg.Point, ...]] = {
         (1.15, 0.4), (0.4, 0.4), (0.4, 1.15), (-0.4, 1.15), (-0.4, 0.4), (-1.15, 0.4),
     ),
 }  # fmt: skip
-
-
-def name_points(
-    named: Sequence[tuple[label_placement.Spot, Family]],
-    obstacles: Sequence[label_placement.Box],
-    area: label_placement.Box,
-) -> tuple[list[Markup], list[Markup]]:
-    """Write the names of points so that they cover nothing.
-
-    Returns the lines between points and names that are apart, and the names.
-    """
-    left, top, right, bottom = area
-    spots = [spot for spot, _ in named]
-    labels = label_placement.place(spots, obstacles, (left + 2, top, right, bottom - 3))
-    leaders: list[Markup] = []
-    names: list[Markup] = []
-    for (spot, family), label in zip(named, labels, strict=True):
-        if label is not None:
-            names.append(svg.text(label.x, label.y, label.text, f"name t-{family.key}"))
-            if label.leader:
-                leaders.append(svg.line((spot.x, spot.y), label.leader, "leader"))
-    return leaders, names
 
 
 def family_legend(variants: tuple[str, ...], baseline: str) -> Legend:

@@ -2,6 +2,7 @@
 
 python studies/ours/speed/measure.py           # an hour, on a machine that does nothing else
 python studies/ours/speed/measure.py --kept    # writes the page again from measured.jsonl
+python studies/ours/speed/measure.py --to studies/ours/speed/epyc    # the record of another machine
 
 Loading is measured where the image sets are on the machine (``QKVARY_DATA``), and llama.cpp where
 ``--llama-python`` names a Python that has it.
@@ -76,9 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--kept", action="store_true", help="measure nothing")
     parser.add_argument("--llama-python", type=Path, help="a Python that has llama-cpp-python")
-    parser.add_argument("--to", type=Path, default=FOLDER, help="folder of the page")
+    parser.add_argument("--to", type=Path, default=FOLDER, help="folder of the record and its page")
     given = parser.parse_args(arguments)
-    kept = FOLDER / "measured.jsonl"
+    kept = given.to / "measured.jsonl"
     if not given.kept:
         lines = (json.dumps(line) for line in measure(given.llama_python))
         atomic_write_file(kept, "".join(f"{line}\n" for line in lines).encode())

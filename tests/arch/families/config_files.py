@@ -1,16 +1,23 @@
-"""The configurations of published models next to the tests."""
+"""The configurations of published models: whole files next to the tests, else the package's."""
 
 import json
 from pathlib import Path
 
+from qkvary.arch.families.published_configs import published_configs
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model
 
 FOLDER = Path(__file__).parent / "configs"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+WHOLE_FILES = sorted(path.stem for path in FOLDER.glob("*.json"))
+OF_EACH_FAMILY = {
+    str(published.config["model_type"]): name for name, published in published_configs().items()
+}
+"""The name of a published model by family."""
 
 
 def load(name: str) -> dict[str, object]:
+    if name not in WHOLE_FILES:
+        return dict(published_configs()[name].config)
     content = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
     assert isinstance(content, dict)
     return content

@@ -5,12 +5,7 @@ Cache bytes are those of 16-bit numbers.
 
 from qkvary.arch.blocks import CompressedAttention
 from qkvary.arch.models import Model
-from qkvary.costs.parameters import model_parameters
 from tests.arch.families.config_files import read
-
-
-def total(model: Model) -> int:
-    return model_parameters(model).total
 
 
 def compressed(model: Model, layer: int) -> CompressedAttention:

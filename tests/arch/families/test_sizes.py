@@ -9,7 +9,7 @@ from qkvary.arch.families.sizes import load_size, name_sizes, suggest_sizes
 from qkvary.arch.families.table import FAMILIES
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import model_parameters
-from tests.arch.families.config_files import NAMES, read
+from tests.arch.families.config_files import WHOLE_FILES, read
 
 
 def test_every_name_is_a_model_that_decodes() -> None:
@@ -26,7 +26,7 @@ def test_every_published_model_says_where_its_fields_stand() -> None:
         assert published.config["model_type"] in FAMILIES, name
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) & set(published_configs())))
+@pytest.mark.parametrize("name", sorted(set(WHOLE_FILES) & set(published_configs())))
 def test_a_name_and_a_file_of_one_model_agree(name: str) -> None:
     named, file = load_size(name), read(name)
     assert named.layers == file.layers

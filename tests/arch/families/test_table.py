@@ -2,7 +2,6 @@
 
 import copy
 import random
-import re
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from qkvary.arch.families import table
 from qkvary.arch.families.table import FAMILIES, MULTIMODAL, read_model
 from qkvary.arch.models import Model
 from qkvary.costs.parameters import model_parameters
-from tests.arch.families.config_files import FOLDER, NAMES, load, read
+from tests.arch.families.config_files import FOLDER, OF_EACH_FAMILY, WHOLE_FILES, load, read
 
 NOTE = "counts the language model only: a vision or audio tower is not counted"
 
@@ -28,16 +27,6 @@ def test_every_file_that_declares_families_is_in_the_table() -> None:
     sources = (FOLDER.parents[3] / "src" / "qkvary" / "arch" / "families").glob("*.py")
     declaring = {path.stem for path in sources if "\nREADERS" in path.read_text("utf-8")}
     assert declaring == set(FILES)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_published_files_are_read_and_say_where_they_are_from(name: str) -> None:
-    assert re.match(
-        r"https://|defaults of \w+ in transformers 5\.23\.0", str(load(name)["_source"])
-    )
-    model = read(name)
-    assert model.name == name
-    assert model_parameters(model).total > 0
 
 
 @pytest.mark.parametrize(
@@ -89,11 +78,11 @@ def mutate(config: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     return mutated
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*WHOLE_FILES, *OF_EACH_FAMILY.values()])
 def test_a_changed_file_is_read_or_refused_in_one_sentence(name: str) -> None:
     chance = random.Random(name)
     refused = 0
-    for _ in range(50):
+    for _ in range(100):
         try:
             model = read_model(mutate(load(name), chance), name)
         except ValueError as error:
@@ -105,4 +94,4 @@ def test_a_changed_file_is_read_or_refused_in_one_sentence(name: str) -> None:
         else:
             assert isinstance(model, Model)
             assert model_parameters(model).total > 0
-    assert 0 < refused < 50
+    assert 0 < refused < 100

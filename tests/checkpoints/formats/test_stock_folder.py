@@ -9,7 +9,6 @@ import torch
 from gguf import GGUFReader
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GPT2Config,
@@ -42,9 +41,6 @@ CHAT = (
     "{% endfor %}"
 )
 ENDS = {"bos_token_id": None, "eos_token_id": None}
-
-
-ROTATION = {"rope_type": "default", "rope_theta": 5e5}
 
 
 def save(folder: Path, config: PreTrainedConfig, **options: Any) -> torch.Tensor:
@@ -109,26 +105,6 @@ def test_a_stored_head_that_contradicts_the_tie_is_used(make: Any, tmp_path: Pat
         expected = theirs(TOKENS).logits
         assert distance(found(TOKENS), expected) < ROUNDING
         assert distance(expected, tied) > 0.1
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rope_parameters": "drop", "rope_theta": 5e5},
-        {"rope_parameters": ROTATION, "rope_theta": 7},
-        {"rope_parameters": {"rope_theta": 7}, "rope_scaling": ROTATION},
-        {"rope_parameters": ROTATION, "rope_scaling": {}},
-    ],
-    ids=["top", "nested", "two-sections", "empty"],
-)
-def test_the_rotary_base_is_the_one_of_transformers(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
-    save(tmp_path, make_llama())
-    change(tmp_path, **changes)
-    expected = AutoConfig.from_pretrained(tmp_path).rope_parameters["rope_theta"]
-    assert expected == 5e5
-    assert load_checkpoint(tmp_path).network.config.layers[0].position.rotary_base == expected
 
 
 def test_older_gpt2_files_are_read(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The studies of small language models compare what their pages say, and run."""
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from qkvary.training.loop import train
 from tests.data.small_sets import made_up, make_set
 
 STUDIES = (SMALL, DILUTION, ROTARY)
-DATA = os.environ.get("QKVARY_DATA")
 
 
 def first_cells(study: Study) -> dict[tuple[str, str], Cell]:

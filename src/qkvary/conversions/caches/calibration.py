@@ -8,14 +8,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from qkvary.data.encoding import encode_start
 from qkvary.data.sources import read_documents
-from qkvary.data.tokenizers import Tokenizer, encode_document
+from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 
 HELD_OUT = 10
 """One window in this many is held out if no other text is given for it."""
-LETTERS_PER_TOKEN = 32
-"""Letters of a document to encode per requested token."""
 
 
 class Texts(NamedTuple):
@@ -79,13 +78,7 @@ def _read_windows(
 ) -> Int[Tensor, "windows tokens"]:
     documents = list(read_documents(paths))
     each = -(-tokens // max(1, len(documents)))
-    parts: list[list[int]] = []
-    for document in documents:
-        try:
-            found = encode_document(tokenizer, document.text[: LETTERS_PER_TOKEN * each])
-        except ValueError as error:
-            raise UsageError(f"{document.where} cannot be encoded: {error}") from error
-        parts.append(list(found))
+    parts = [encode_start(tokenizer, document, tokens=each) for document in documents]
     # Tokens that short documents lack are taken from longer ones.
     missing = tokens
     kept: list[list[int]] = []

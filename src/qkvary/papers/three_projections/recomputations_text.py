@@ -20,7 +20,8 @@ from qkvary.papers.three_projections.recomputations import (
 from qkvary.papers.three_projections.scenario import DECIMAL, PAPER, count_gpus, saved_percent
 from qkvary.papers.training_runs import RUN_300M, RUN_1200M, derive_tokens
 from qkvary.planning import quality
-from qkvary.planning.quality import frontier_positions, qualities
+from qkvary.planning.curves import SIZES, compute_quality_points
+from qkvary.planning.quality import qualities
 from qkvary.text.names import listed
 
 Rows = Mapping[str, Callable[[], Derivation]]
@@ -306,8 +307,8 @@ def _order() -> Derivation:
 
 def _frontier() -> Derivation:
     statuses = {
-        size: next(one for one in frontier_positions(size) if one.variant == "Q-K=V")
-        for size in ("300M", "1.2B")
+        size: next(one for one in compute_quality_points(size).points if one.variant == "Q-K=V")
+        for size in SIZES
     }
     return Derivation(
         value=f"dominated by {listed(statuses['300M'].dominated_by)}",
