@@ -35,7 +35,7 @@ from decoding.records import (
 )
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.costs.formats import Dtype, dtype_bytes
+from qkvary.costs.formats import Dtype, parse_format
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding.choice import chosen, pinned
@@ -246,7 +246,7 @@ class _Measurement:
                 ),
                 steps=tuple(range(tokens)),
                 parameters=sum(part.numel() for part in stock.model.parameters()),
-                formula_bytes=numbers * dtype_bytes(case.dtype),
+                formula_bytes=numbers * parse_format(case.dtype).bits // 8,
                 notes=(f"as {stock.architecture}", *stock.notes),
             )
 

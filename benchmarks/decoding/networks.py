@@ -16,7 +16,7 @@ from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.decoding import decode_step
-from qkvary.costs.formats import Dtype, cache_format, dtype_bytes, parse_format
+from qkvary.costs.formats import Dtype, cache_format, parse_format
 from qkvary.costs.memory import forward_bytes
 from qkvary.costs.parameters import network_parameters
 from qkvary.storage.environment import require_memory
@@ -107,7 +107,7 @@ def check_memory(question: DecodeQuestion, *, num_layers: int | None = None) -> 
 
 
 def _answer_bytes(network: LanguageModelConfig, options: CacheOptions, case: DecodeCase) -> int:
-    tokens, number_bytes = case.context, dtype_bytes(case.dtype)
+    tokens, number_bytes = case.context, parse_format(case.dtype).bits // 8
     return (
         number_bytes * network_parameters(network).total
         + cache_formula_bytes(network, options, tokens=tokens, batch=case.batch, dtype=case.dtype)

@@ -5,7 +5,7 @@ Run it with ``qkvary study docs/examples/own_task.py``.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,18 +61,13 @@ class QuarterTaskConfig(HashedData, Accuracy):
         """Return the sha256 of the file that is there."""
         return hashlib.sha256(Path(self.data).read_bytes()).hexdigest()
 
-    def check_data(self, report: Callable[[str], None]) -> None:
-        """Check the file before the first run starts."""
-        del report
-        if self.find_fingerprint() != self.data_fingerprint:
-            raise ValueError(f"expected other images in {self.data}")
-
 
 class QuarterTask(ClassificationTask[QuarterTaskConfig]):
     """Network, batches and scores; loss and accuracy are those of every classification."""
 
     def __init__(self, config: QuarterTaskConfig) -> None:
         super().__init__(config)
+        config.require(config.find_fingerprint())
         with np.load(config.data) as arrays:
             self.images = torch.from_numpy(arrays["images"]).float().div(255)[:, None]
             self.labels = torch.from_numpy(arrays["labels"]).long()

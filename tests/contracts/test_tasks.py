@@ -1,6 +1,7 @@
 """What every task file must do; a new file is under test without being mentioned here."""
 
 import ast
+import dataclasses
 import math
 from pathlib import Path
 from typing import get_args
@@ -11,8 +12,10 @@ import torch
 
 import qkvary.tasks
 from qkvary.arch.networks import EncoderDecoderConfig
+from qkvary.storage.errors import DamagedError
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import SequenceTaskName
+from qkvary.tasks.config_parts import HashedData
 from qkvary.tasks.contract import Task
 from tests.tasks.tiny_networks import VOCABULARIES, task_names, tiny_network, tiny_task
 
@@ -53,8 +56,15 @@ def test_file_says_what_it_is_and_has_one_load(task: Task) -> None:
     assert [*functions, *assigned].count("load") == 1
 
 
-def test_fingerprint_is_that_of_the_config(name: str, task: Task) -> None:
-    assert task.data_fingerprint == tiny_task(name).data_fingerprint
+def test_data_with_another_fingerprint_is_refused() -> None:
+    configs = [tiny_task(name) for name in task_names()]
+    hashed = [config for config in configs if isinstance(config, HashedData)]
+    assert {config.name for config in hashed} >= {"language", "texts", "translation"}
+    for config in hashed:
+        load_task(config)
+        other = dataclasses.replace(config, data_sha256="1" * 64)  # type: ignore[type-var]
+        with pytest.raises(DamagedError, match="other data, or changed"):
+            load_task(other)
 
 
 @pytest.mark.parametrize("name", KINDS, indirect=True)
@@ -144,7 +154,7 @@ def test_evaluation_is_deterministic_and_has_the_headline(name: str, task: Task)
     model = task.build(tiny_network(name), 5).eval()
     scores = task.evaluate(model, "validation")
     assert scores == task.evaluate(model, "validation")
-    assert {task.metric, "loss"} <= set(scores)
+    assert {tiny_task(name).metric, "loss"} <= set(scores)
     assert all(type(value) is float and math.isfinite(value) for value in scores.values())
 
 

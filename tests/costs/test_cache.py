@@ -10,7 +10,6 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.cache import (
-    cache_bytes_per_sequence,
     cache_bytes_per_token,
     growth_bytes,
     layer_cache_bytes,
@@ -41,7 +40,7 @@ def test_300m_networks_keep_what_the_paper_says(label: str, published: int) -> N
     config = gpt_300m(label)
     assert cache_bytes_per_token(config, "float16") == published
     assert cache_bytes_per_token(config, "float32") == 2 * published
-    assert cache_bytes_per_sequence(config, length=32_768, dtype="bfloat16") == 32_768 * published
+    assert model_cache_bytes(as_model(config), context=32_768) == 32_768 * published
 
 
 def test_a_state_is_counted_once_however_long_a_sequence() -> None:
@@ -81,7 +80,6 @@ def test_a_state_is_counted_once_however_long_a_sequence() -> None:
         ("Q-GQA-2@rotary", "value and slice", 2 * (6 + 2) * 2, 2 * (3 + 2 * 4 + 1 + 4)),
         ("QKV", "needed", 2 * 4 * 6 * 2, 2 * 4 * (3 + 2 * 4)),
         ("QKV", "both", 2 * 4 * 6 * 2, 2 * 4 * (3 + 2 * 4)),
-        ("QKV", "keys", 4 * 6 * 2, 4 * (3 + 2 * 4)),
         ("QKV", "input", 24 * 2, 12 + 6 * 4),
         ("Q-K[r3]-V/2", "latent", (3 + 2 * 6) * 2, 2 + 4 + 2 * (3 + 2 * 4)),
         ("Q-K[d/4]=V@rotary", "latent", 6 * 2, 3 + 2 * 4),

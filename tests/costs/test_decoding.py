@@ -1,6 +1,5 @@
 """One decoding step: bytes and products written out by hand, and the roofline over them."""
 
-import dataclasses
 import random
 import statistics
 
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import Model
-from qkvary.costs.cache import model_cache_bytes, read_bytes
+from qkvary.costs.cache import read_bytes
 from qkvary.costs.decoding import (
     DecodeStep,
     decode_step,
@@ -61,18 +60,6 @@ def test_what_the_encoder_left_behind_is_not_made_again() -> None:
     step = decode_step(model, batch=1, context=10, weights=BF16, cache=BF16, encoder_tokens=31)
     assert step.cache_bytes == 2 * (10 + 31) * 48 * 2
     assert step.written_bytes == 2 * 48 * 2
-
-
-def test_latents_of_the_encoder_are_widened_in_every_step() -> None:
-    needed = encoder_decoder_model("Q-K[r3]-V")
-    layer = needed.layers[0]
-    assert layer.cross is not None
-    layer = dataclasses.replace(layer, cross=dataclasses.replace(layer.cross, storage="latent"))
-    stored = dataclasses.replace(needed, layers=(layer, layer))
-    assert read_weights(stored, batch=1) - read_weights(needed, batch=1) == 2 * 3 * 24
-    assert model_cache_bytes(stored, context=10, encoder_tokens=31) == 2 * 2 * (
-        10 * 48 + 31 * (3 + 24)
-    )
 
 
 @pytest.mark.parametrize("batch", [1, 4, 20])

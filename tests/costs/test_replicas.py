@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,9 +40,8 @@ def test_heads_are_never_split() -> None:
         assert held == whole * share
 
 
-@pytest.mark.parametrize("storage", ["input", "keys"])
-def test_what_all_heads_are_made_of_is_on_every_device(storage: str) -> None:
-    layer = plain_layer(dataclasses.replace(projected(), storage=storage))
+def test_what_all_heads_are_made_of_is_on_every_device() -> None:
+    layer = plain_layer(dataclasses.replace(projected(), storage="input"))
     whole = model_cache_bytes(stack(layer), context=10)
     assert device_cache_bytes(stack(layer), context=10, stored_as=BF16, devices=6) == whole
 

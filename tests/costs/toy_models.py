@@ -135,8 +135,7 @@ def encoder_decoder_model(label: str = "QKV", *, tokens: int | None = None) -> M
     """Two layers of cross attention over an encoder of one layer."""
     seeing = projected()
     seeing = dataclasses.replace(seeing, config=dataclasses.replace(seeing.config, causal=False))
-    cross = dataclasses.replace(seeing, memory="encoder")
-    layer = plain_layer(projected(), cross=cross)
+    layer = plain_layer(projected(), cross=seeing)
     encoder = Encoder(layers=(plain_layer(seeing),), norms=(Norm(width=24),), tokens=tokens)
     return stack(layer, layer, encoder=encoder, name="encoder-decoder").with_variant(
         parse_variant(label)

@@ -56,8 +56,12 @@ def test_a_set_by_its_content_is_reused_without_reading_its_text(
     by_content = found(text)
     # Another text takes the name; a set of this one with options is no set of the plain text.
     prepare_corpus(write(tmp_path / "elsewhere" / "mine.txt", TEXTS[1:]), "bytes")
-    for options in (SourceOptions(held_out=0.5), SourceOptions(max_tokens=300)):
+    for fields in ({"held_out": 0.5}, {"max_tokens": 300}, {"field": "body"}):
+        options = SourceOptions(**fields)  # type: ignore[arg-type]
         assert prepare_corpus(text, "bytes", choices=options).path != by_content.path
+    # The default share may be written out.
+    options = SourceOptions(held_out=0.05)
+    assert prepare_corpus(text, "bytes", choices=options).path == by_content.path
     monkeypatch.setattr(sources.FileDocuments, "read", None)
     assert is_taken(text, by_content)
     with pytest.raises(TypeError):

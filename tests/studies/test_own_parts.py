@@ -21,7 +21,7 @@ from qkvary.nn.cache import LayerCache
 from qkvary.nn.own import own
 from qkvary.nn.terms import Scores, ScoreTerm
 from qkvary.reports.study_results import gather_results
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.catalog import load_study
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
@@ -160,7 +160,7 @@ def test_data_without_a_fingerprint_is_that_of_the_file_that_is_there(
     assert bare.pinned() == task
     (tmp_path / "images.npz").write_bytes(b"other")
     assert bare.pinned() != task
-    with pytest.raises(ValueError, match="expected other images"):
+    with pytest.raises(DamagedError, match="other data, or changed"):
         task.check_data(pytest.fail)
 
 

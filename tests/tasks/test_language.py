@@ -11,7 +11,7 @@ from torch import nn
 
 from qkvary.arch.canonical import canonical_json, identity_json
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import EvaluationContext, ProcessGroup
 from qkvary.tasks.language import LanguageTask
@@ -182,6 +182,18 @@ def test_without_a_test_split_validation_is_tested(tmp_path: Path) -> None:
     task.data = dataclasses.replace(task.data, splits={"train": task.data.splits["train"]})
     with pytest.raises(UsageError, match=r"a data set with a split validation, got .* with train"):
         score(task, "validation")
+
+
+def test_a_given_set_must_be_that_of_the_config() -> None:
+    config = tiny_task("language")
+    data = LanguageTask(config).data  # type: ignore[arg-type]
+    assert LanguageTask(config, data).data is data  # type: ignore[arg-type]
+    other = dataclasses.replace(config, data_sha256="1" * 64)  # type: ignore[call-arg]
+    with pytest.raises(DamagedError, match="other data, or changed"):
+        LanguageTask(other, data)  # type: ignore[arg-type]
+    unknown = dataclasses.replace(config, data_sha256=None)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="expected data_sha256"):
+        LanguageTask(unknown, data)  # type: ignore[arg-type]
 
 
 def test_where_the_set_is_does_not_name_a_run() -> None:

@@ -9,7 +9,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig, Network
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.config import SequenceTaskConfig
+from qkvary.tasks.config import NumberTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     IGNORE_INDEX,
@@ -34,13 +34,10 @@ VOCABULARY, CONTEXT, BATCH, EVALUATED = 13, 7, 12, 24
 class SmallLanguage:
     """Predict tokens that repeat with a period; rows of a batch count unevenly many of them."""
 
-    metric = "loss"
-    higher_is_better = False
     tokenizer = None
 
     def __init__(self, *, poison: str = "", poison_step: int = -1, poison_row: int = 0) -> None:
         self.poison, self.poison_step, self.poison_row = poison, poison_step, poison_row
-        self.data_fingerprint = small_run().task.data_fingerprint
 
     def build(self, network: Network, seed: int) -> LanguageModel:
         assert isinstance(network, LanguageModelConfig)
@@ -120,7 +117,7 @@ def small_run(
         compile=compiled,
     )
     return RunConfig(
-        task=SequenceTaskConfig(name="sub", length=CONTEXT, vocabulary=VOCABULARY),
+        task=NumberTaskConfig(context=CONTEXT),
         network=LanguageModelConfig(
             attention=AttentionConfig(
                 d_model=10, num_heads=2, variant=parse_variant("Q-K=V"), causal=True

@@ -12,12 +12,13 @@ from torch import nn
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import parse_journal
 from qkvary.storage.manifest import stored_steps
+from qkvary.tasks.config import NumberTaskConfig
 from qkvary.tasks.contract import SINGLE_PROCESS_CONTEXT, Batch, EvaluationContext, Split
 from qkvary.training.config import ROUNDING_VERSION, ExecutionConfig, RunConfig
 from qkvary.training.distribution import SingleProcess, step_seed
 from qkvary.training.loop import Outcome, train
 from qkvary.training.progress import Callbacks, Event
-from tests.training.toy import ToyTask, toy_run
+from tests.training.toy import LENGTH, ToyTask, toy_run
 
 
 class CountingTask(ToyTask):
@@ -255,10 +256,13 @@ def fields(run: RunConfig) -> dict[str, Any]:
     }
 
 
+def by_loss(run: RunConfig) -> RunConfig:
+    """The run, scored by its loss."""
+    return dataclasses.replace(run, task=NumberTaskConfig(context=LENGTH))
+
+
 def test_a_metric_of_which_less_is_better_is_solved_from_above(tmp_path: Path) -> None:
-    task = ToyTask()
-    task.metric, task.higher_is_better = "loss", False
-    outcome = train(toy_run(steps=100, solve_threshold=1.0), task, tmp_path)
+    outcome = train(by_loss(toy_run(steps=100, solve_threshold=1.0)), ToyTask(), tmp_path)
     below = [e["step"] for e in log(tmp_path, "validation") if e["loss"] <= 1.0]
     assert outcome.metrics["steps_to_solve"] == below[0]
 
@@ -290,11 +294,11 @@ def test_progress_is_told_within_a_step(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 class ScriptedTask(ToyTask):
-    """Each validation finds the next of given accuracies; a test finds how many it has seen."""
+    """Each validation finds the next of given scores; a test finds how many it has seen."""
 
-    def __init__(self, accuracies: tuple[float, ...], seen: int = 0) -> None:
+    def __init__(self, scores: tuple[float, ...], seen: int = 0) -> None:
         super().__init__()
-        self.accuracies, self.seen = accuracies, seen
+        self.scores, self.seen = scores, seen
 
     def evaluate(
         self,
@@ -307,7 +311,7 @@ class ScriptedTask(ToyTask):
         if split == "test":
             return {"loss": scores["loss"], "accuracy": float(self.seen)}
         self.seen += 1
-        return {"loss": scores["loss"], "accuracy": self.accuracies[self.seen - 1]}
+        return dict.fromkeys(("loss", "accuracy"), self.scores[self.seen - 1])
 
 
 @pytest.mark.parametrize(
@@ -328,8 +332,8 @@ def test_first_of_the_best_is_tested(
 
 def test_smaller_is_better_where_the_metric_is_a_loss(tmp_path: Path) -> None:
     task = ScriptedTask((0.4, 0.2, 0.2, 0.3))
-    task.higher_is_better = False
-    assert train(toy_run(test_at="best"), task, tmp_path).metrics["best_step"] == 26
+    run = by_loss(toy_run(test_at="best"))
+    assert train(run, task, tmp_path).metrics["best_step"] == 26
 
 
 def test_a_stopped_run_remembers_its_best(tmp_path: Path) -> None:

@@ -48,11 +48,7 @@ class ToyModel(nn.Module):
 class ToyTask:
     """Each symbol s is to be answered by 6 - s."""
 
-    metric = "accuracy"
-    higher_is_better = True
-
     def __init__(self, *, poison_step: int | None = None, poison: str = "loss") -> None:
-        self.data_fingerprint = toy_run().task.data_fingerprint
         self.poison_step, self.poison = poison_step, poison
         self.evaluations: list[str] = []
 

@@ -13,16 +13,12 @@ from qkvary.arch.parts import Linear, Norm, check_sizes
 from qkvary.arch.sharing import Source
 from qkvary.arch.variants import Variant
 
-Memory = Literal["own", "encoder"]
-
-Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere", "latent", "keys"]
+Storage = Literal["needed", "both", "value and slice", "input", "latent"]
 """The numbers that a cache stores per token. ``needed``: each source that key and value read, once.
 ``both``: rotated keys and values, even if one source would do (as engines do). ``value and slice``:
-the value and the rotated channels of the key. ``input``: the layer input; ``input elsewhere``: an
-input that another layer stores. ``latent``: the inner result of low-rank projections, if that is
-narrower. ``keys``: keys, from which values are computed."""
-INPUT_STORED: tuple[Storage, ...] = ("input", "input elsewhere")
-"""Storage from which every step computes keys and values again."""
+the value and the rotated channels of the key. ``input``: the layer input, from which every step
+computes keys and values again. ``latent``: the inner result of low-rank projections, if that is
+narrower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +35,6 @@ class ProjectedAttention:
     """Number of other learned parameters: attention sinks, a table of relative positions."""
     reads_layer: int | None = None
     """The layer whose stored keys and values are read instead of the layer's own."""
-    memory: Memory = "own"
-    """Whose tokens keys and values come from: the layer's own, or an encoder's output."""
     storage: Storage = "needed"
     """The numbers that the cache stores per token."""
 

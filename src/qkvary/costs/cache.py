@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import (
-    INPUT_STORED,
     AttentionLayer,
     CompressedAttention,
     LatentAttention,
@@ -17,10 +16,10 @@ from qkvary.arch.blocks import (
     ProjectedAttention,
     RecurrentLayer,
 )
-from qkvary.arch.models import Model, as_model, map_layers
+from qkvary.arch.models import Model, map_layers
 from qkvary.arch.networks import Network
 from qkvary.arch.sharing import KEY_ROPE
-from qkvary.costs.formats import SCALE, Dtype, Format, dtype_bytes, parse_format
+from qkvary.costs.formats import SCALE, Dtype, Format, parse_format
 from qkvary.costs.macs import visible_keys
 
 
@@ -28,8 +27,7 @@ def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
     """Return the bytes that a causal layer keeps per token; none if it keeps a state."""
     if config.variant.keeps_state:
         return 0
-    channels = sum(config.width(source) for source in config.variant.cached)
-    return channels * dtype_bytes(dtype)
+    return token_bytes(ProjectedAttention(config=config), dtype)
 
 
 def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | None:
@@ -41,21 +39,9 @@ def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | No
 
     Returns:
         ``None`` for a network with a bidirectional layer, which cannot decode from a cache.
-
-    Raises:
-        ValueError: for an unknown dtype.
     """
     size = sum(layer_cache_bytes_per_token(layer, dtype) for layer in config.layers)
     return size if all(layer.causal for layer in config.layers) else None
-
-
-def cache_bytes_per_sequence(
-    config: Network, *, length: int, dtype: Dtype = "float32"
-) -> int | None:
-    """Return the bytes that all layers keep of a sequence of ``length`` tokens."""
-    dtype_bytes(dtype)
-    model = as_model(config)
-    return model_cache_bytes(model, context=length, stored_as=dtype) if model.is_causal else None
 
 
 def layer_cache_bytes(
@@ -141,15 +127,13 @@ def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Form
     config = attention.config
     sharing, cached = config.variant.sharing, config.variant.cached
     rows = {one: config.heads(one) * form.row_bytes(config.channels(one)) for one in cached}
-    if attention.storage in INPUT_STORED:
+    if attention.storage == "input":
         return form.row_bytes(config.d_model)
     if attention.storage == "latent":
         inner = {one: config.latent(one) for one in cached}
         return sum(
             rows[one] if width is None else form.row_bytes(width) for one, width in inner.items()
         )
-    if attention.storage == "keys":
-        return sum(rows.values()) - rows[sharing.value]
     if attention.storage == "both":
         roles = [rows[sharing.key], rows[sharing.value]]
         if config.variant.latent is not None:
@@ -240,7 +224,7 @@ def read_bytes(
             model.layers,
             lambda layer: (
                 layer_read_bytes(layer.attention, context=context, stored_as=form)
-                + crossing_bytes(layer, encoder_tokens=seen, stored_as=form, is_read=True)
+                + crossing_bytes(layer, encoder_tokens=seen, stored_as=form)
             ),
         )
     )
@@ -269,11 +253,9 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
     return indexed + keys * form.row_bytes(attention.head_dim)
 
 
-def crossing_bytes(
-    layer: Layer, *, encoder_tokens: int, stored_as: Format | str, is_read: bool = False
-) -> int:
-    """Return the bytes of encoder tokens that a layer's cross attention keeps, or reads."""
-    if layer.cross is None or (layer.cross.storage == "input elsewhere" and not is_read):
+def crossing_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
+    """Return the bytes of encoder tokens that a layer's cross attention keeps, and reads."""
+    if layer.cross is None:
         return 0
     return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)
 

@@ -9,7 +9,7 @@ from qkvary.arch.blocks import ProjectedAttention, RecurrentLayer
 from qkvary.arch.labels import as_label, format_label, parse_variant
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.variants import QKV, AnyVariant, Variant
-from qkvary.costs.exact_savings import Method, apply_saving, exact_methods
+from qkvary.costs.exact_savings import Method, apply_savings
 
 AS_IT_IS = "as it is"
 """The label of a model whose layers have different variants."""
@@ -80,8 +80,7 @@ def choose_candidates(
     """
     label = own_label(model)
     rows = [Candidate(label=label, model=model, is_original=True)]
-    for method in exact_methods(model) if model.is_causal else ():
-        less = apply_saving(model, method) or model
+    for method, less in (apply_savings(model) if model.is_causal else {}).items():
         rows.append(Candidate(label=label, model=less, is_original=True, saving=method))
     notes: list[str] = []
     asked = [as_label(given) for given in labels]

@@ -8,7 +8,7 @@ variants are meaningful.
 from dataclasses import dataclass
 from typing import Literal
 
-from qkvary.arch.blocks import INPUT_STORED, Experts, Layer, ProjectedAttention
+from qkvary.arch.blocks import Experts, Layer, ProjectedAttention
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.parts import Linear
 from qkvary.costs.cache import layer_cache_bytes
@@ -160,24 +160,13 @@ def _read_layer(layer: Layer, batch: int) -> float:
 
 
 def _read_crossing(cross: ProjectedAttention) -> int:
-    """Return the parameters of cross attention that decoder tokens pass through.
-
-    Where the encoder's output or a latent is stored instead, the remaining projections are applied
-    in every step.
-    """
-    config = cross.config
+    """Return the parameters of cross attention that decoder tokens pass through."""
+    config, variant = cross.config, cross.config.variant
     read = layer_attention_parameters(cross).total
-    if cross.storage in INPUT_STORED:
-        return read
-    for source in config.variant.projections:
-        if source not in config.variant.cached or source == config.variant.sharing.query:
-            continue
-        inner = config.latent(source)
-        if cross.storage == "latent" and inner is not None:
-            read -= config.d_model * inner
-            continue
-        size = projection_parameters(config, source)
-        read -= size.weights + (0 if source in cross.unbiased else size.biases)
+    for source in variant.projections:
+        if source in variant.cached and source != variant.sharing.query:
+            size = projection_parameters(config, source)
+            read -= size.weights + (0 if source in cross.unbiased else size.biases)
     return read
 
 

@@ -3,14 +3,14 @@
 "Exact" means equal in exact arithmetic. Rounding depends on the method and on the weights, which
 are not read here; each entry states what to check.
 
-Sources: Graef and Wasielewski 2025, "Slim attention"; the K=V layers of Gemma 4.
+Source: the K=V layers of Gemma 4.
 """
 
 import dataclasses
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from qkvary.arch.blocks import (
     CompressedAttention,
@@ -25,31 +25,23 @@ from qkvary.arch.sharing import IDENTITY
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.formats import Format, parse_format
 
-Certainty = Literal["exact", "needs the weights"]
-"""``exact``: by construction. ``needs the weights``: exact if the weights are conditioned well
-enough."""
 Method = Literal[
     "one tensor for both",
     "value and rotated slice",
     "rotate when read",
     "layer input",
     "latents",
-    "keys alone",
-    "encoder output once",
 ]
 
 LOSSY_FORMATS = ("fp8", "int8", "int4")
 """Formats to which a cache could be rounded instead."""
 LONG = 2**16
-"""Default number of tokens at which two ways of storing are compared."""
+"""Tokens of the sequence for which two ways of storing are compared."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Text:
-    """The description of a method."""
+class _Text(NamedTuple):
+    """The description of a method, which is exact for all weights."""
 
-    certainty: Certainty
-    """Whether the method is exact for all weights."""
     explanation: str
     """Why the method is exact."""
     price: str
@@ -57,7 +49,7 @@ class _Text:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saving(_Text):
+class Saving:
     """One way to store less, and the layers it applies to."""
 
     method: Method
@@ -70,6 +62,10 @@ class Saving(_Text):
     """Bytes of one sequence's cache in these layers with the method."""
     model_bytes_now: int
     """Bytes of one sequence's cache in all layers today."""
+    explanation: str
+    """Why the method is exact."""
+    price: str
+    """What the method costs at run time, and what has to be checked."""
 
     @property
     def share_of_layers(self) -> float:
@@ -96,7 +92,7 @@ class SavingsReport:
     bytes_now: int
     """Bytes of one sequence's cache today."""
     savings: tuple[Saving, ...]
-    """The methods that store less; exact ones come first."""
+    """The methods that store less; the smallest cache comes first."""
     already: tuple[str, ...]
     """Savings that the model already has by construction."""
     obstacles: tuple[str, ...]
@@ -107,26 +103,19 @@ class SavingsReport:
 
 
 _TEXTS: dict[Method, _Text] = {
-    "one tensor for both": _Text(
-        certainty="exact",
-        explanation="key and value are one tensor",
-        price="nothing",
-    ),
+    "one tensor for both": _Text(explanation="key and value are one tensor", price="nothing"),
     "value and rotated slice": _Text(
-        certainty="exact",
         explanation="the key is the value with a gain and some channels rotated, so that the value "
         "and the rotated channels hold both",
         price="nothing per token that is read; the gain must be applied in float32 before the key "
         "is rounded, or 16-bit keys differ in the last bit",
     ),
     "rotate when read": _Text(
-        certainty="exact",
         explanation="the key is the value with a gain and some channels rotated, so that the value "
         "holds both",
         price="every stored key is rotated whenever it is read: 3 operations per rotated channel",
     ),
     "layer input": _Text(
-        certainty="exact",
         explanation="keys and values are linear in the layer input, which is narrower than both "
         "together",
         price="keys and values are projected again when read, or absorbed into query and output "
@@ -134,22 +123,10 @@ _TEXTS: dict[Method, _Text] = {
         "conditioned in every format, and what a step costs has to be measured",
     ),
     "latents": _Text(
-        certainty="exact",
         explanation="low-rank projections are narrower inside than what they give, and keys and "
         "values are linear in that",
         price="the second half of each projection is applied again when read, or absorbed into "
         "query and output where keys are neither rotated nor normalised",
-    ),
-    "keys alone": _Text(
-        certainty="needs the weights",
-        explanation="the key projection is square or wider, so that V = K W_K^-1 W_V",
-        price="needs a well-conditioned W_K: of the 32 layers of a Whisper none stayed below 5 % "
-        "error in bf16 or fp16 (published); keys are stored before rotation and norm",
-    ),
-    "encoder output once": _Text(
-        certainty="exact",
-        explanation="keys and values of all cross attention are linear in one encoder output",
-        price="projected again in every layer and step, or absorbed into query and output",
     ),
 }
 
@@ -199,10 +176,10 @@ def find_savings(
                 bytes_now=sum(now[index] for index in layers),
                 bytes_then=sum(then[index] for index in layers),
                 model_bytes_now=sum(now),
-                **dataclasses.asdict(text),
+                **text._asdict(),
             )
         )
-    savings.sort(key=lambda one: (one.certainty != "exact", -one.share_of_model))
+    savings.sort(key=lambda one: -one.share_of_model)
     kinds = [layer for layer, _ in count_kinds(model.layers)]
     return SavingsReport(
         context=context,
@@ -214,22 +191,19 @@ def find_savings(
     )
 
 
-def exact_methods(model: Model) -> tuple[Method, ...]:
-    """Return the exact methods that apply to at least one layer of a model."""
+def apply_savings(model: Model) -> dict[Method, Model]:
+    """Return the model under each method that stores less of a long sequence."""
     now = model_cache_bytes(model, context=LONG, encoder_tokens=LONG)
-    return tuple(
-        method
-        for method, text in _TEXTS.items()
-        if text.certainty == "exact"
-        and (changed := apply_saving(model, method)) is not None
+    return {
+        method: changed
+        for method in _TEXTS
+        if (changed := apply_saving(model, method)) is not None
         and model_cache_bytes(changed, context=LONG, encoder_tokens=LONG) < now
-    )
+    }
 
 
 def apply_saving(model: Model, method: Method) -> Model | None:
     """Return the model with one method applied wherever possible; ``None`` if nowhere."""
-    if method == "encoder output once":
-        return _store_encoder_once(model)
     changed = map_layers(model.layers, lambda layer: _store_less(layer, method))
     if all(map(operator.is_, model.layers, changed)):
         return None
@@ -261,43 +235,24 @@ def _store_less(layer: Layer, method: Method) -> Layer:
 
 def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
     """Return what a layer stores under a method, or ``None`` if the method does not apply."""
-    config = attention.config
-    variant = config.variant
-    # A rotary key that all heads share does not count: it is no reason to store the input instead.
-    stored = sum(config.width(source) for source in variant.sharing.cached)
+    config, variant = attention.config, attention.config.variant
+    cached = variant.sharing.cached
     if method == "layer input":
-        mixed = IDENTITY in variant.cached and len(variant.sharing.cached) == 2
+        # A rotary key that all heads share is no reason to store the input instead.
+        stored = sum(config.width(source) for source in cached)
+        mixed = IDENTITY in variant.cached and len(cached) == 2
         return "input" if mixed or stored > config.d_model else None
     if method == "latents":
         narrow = any(config.latent(source) is not None for source in variant.cached)
         return "latent" if narrow else None
-    if len(variant.sharing.cached) == 1:
-        if variant.positions != "rotary" or config.position.value_rope != "none":
-            return "needed" if method == "one tensor for both" else None
-        if method == "rotate when read":
-            return "needed"
-        is_partial = config.rotated_channels < config.size_per_head
-        return "value and slice" if method == "value and rotated slice" and is_partial else None
-    wide = variant.rank("k") is None and config.width("k") >= config.d_model
-    projected = IDENTITY not in variant.cached and config.width("k") == config.width("v")
-    return "keys" if method == "keys alone" and wide and projected else None
-
-
-def _store_encoder_once(model: Model) -> Model | None:
-    """Make every cross attention read the encoder's output, which the first layer stores."""
-    crossing = [index for index, layer in enumerate(model.layers) if layer.cross is not None]
-    if not crossing:
+    if len(cached) != 1:
         return None
-    first = crossing[0]
-    layers = map_layers(model.layers, lambda layer: _store_crossing(layer, "input elsewhere"))
-    layers[first] = _store_crossing(model.layers[first], "input")
-    return dataclasses.replace(model, layers=tuple(layers))
-
-
-def _store_crossing(layer: Layer, storage: Storage) -> Layer:
-    if layer.cross is None:
-        return layer
-    return dataclasses.replace(layer, cross=dataclasses.replace(layer.cross, storage=storage))
+    if variant.positions != "rotary" or config.position.value_rope != "none":
+        return "needed" if method == "one tensor for both" else None
+    if method == "rotate when read":
+        return "needed"
+    is_partial = config.rotated_channels < config.size_per_head
+    return "value and slice" if method == "value and rotated slice" and is_partial else None
 
 
 def _already(layers: Iterable[Layer]) -> Iterable[str]:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from qkvary.arch.caches import QUANTIZED_BITS, CacheOptions, CacheStorage
 from qkvary.text.names import short
@@ -200,10 +200,3 @@ def parse_storage(text: str) -> CacheOptions:
     if name in ("growing", "preallocated"):
         return CacheOptions(storage="growing" if name == "growing" else "preallocated")
     return parse_options(name)
-
-
-def dtype_bytes(dtype: Dtype) -> int:
-    """Return the bytes of one number."""
-    if dtype not in get_args(Dtype):
-        raise ValueError(f"expected a dtype out of {', '.join(get_args(Dtype))}, got {dtype!r}")
-    return parse_format(dtype).bits // 8

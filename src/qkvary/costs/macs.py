@@ -11,7 +11,6 @@ from typing import Literal
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import (
-    INPUT_STORED,
     AttentionLayer,
     CompressedAttention,
     Experts,
@@ -267,7 +266,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
         rule = CORES[config.variant.core].decode_macs
         scores = _content_macs(config, keys, keys) if rule is None else rule(config, keys)
         scores += decode_term_macs(config, keys)
-        scores += _expansion_macs(attention, keys, crossing=False)
+        scores += _expansion_macs(attention, keys)
     elif isinstance(attention, RecurrentLayer):
         projections = sum(linear.weights for linear in attention.linears)
         scores = attention.products
@@ -285,7 +284,6 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
         projections += _crossing_macs(layer.cross.config)
         scores += _content_macs(layer.cross.config, encoder_tokens, encoder_tokens)
         scores += decode_term_macs(layer.cross.config, encoder_tokens)
-        scores += _expansion_macs(layer.cross, encoder_tokens, crossing=True)
     return MacCount(
         projections=projections,
         scores=scores,
@@ -295,7 +293,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     )
 
 
-def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool) -> int:
+def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
     """Return the MACs of making keys and values from a smaller stored form.
 
     There are two ways; the cheaper possible one counts. Stored inputs are projected again,
@@ -305,12 +303,9 @@ def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool)
     key, if keys are made at all.
     """
     config = attention.config
-    if attention.storage == "keys":
-        return keys * config.width("k") * config.width("v")
-    sources: tuple[Source, ...] = config.variant.cached
     if attention.storage == "latent":
-        return sum(_up_projection_macs(attention, one, keys, crossing=crossing) for one in sources)
-    if attention.storage not in INPUT_STORED:
+        return sum(_up_projection_macs(attention, one, keys) for one in config.variant.cached)
+    if attention.storage != "input":
         return 0
     again = keys * sum(projection_macs_per_token(config, source) for source in _stored(config))
     if not _absorbs_key(attention):
@@ -321,14 +316,12 @@ def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool)
     absorbed = learned * _absorbed_macs(config, config.d_model, keys)
     if KEY_ROPE in config.variant.cached:
         absorbed += keys * projection_macs_per_token(config, KEY_ROPE)
-    if sharing.query in _stored(config) and not crossing:
+    if sharing.query in _stored(config):
         absorbed += projection_macs_per_token(config, sharing.query)
     return min(again, absorbed)
 
 
-def _up_projection_macs(
-    attention: ProjectedAttention, source: Source, keys: int, *, crossing: bool
-) -> int:
+def _up_projection_macs(attention: ProjectedAttention, source: Source, keys: int) -> int:
     """Return the MACs of computing one source from stored latents; 0 if the source is stored."""
     config = attention.config
     inner = config.latent(source)
@@ -340,7 +333,7 @@ def _up_projection_macs(
         return again
     readers = (sharing.key, sharing.value).count(source)
     absorbed = readers * _absorbed_macs(config, inner, keys)
-    if sharing.query == source and not crossing:
+    if sharing.query == source:
         absorbed += inner * config.width(source)
     return min(again, absorbed)
 
@@ -411,7 +404,7 @@ def _stored_macs(attention: ProjectedAttention) -> int:
 def _made_macs(attention: ProjectedAttention) -> int:
     """Return the MACs of one token through the cached projections that the layer applies."""
     config = attention.config
-    if attention.storage in INPUT_STORED or attention.reads_layer is not None:
+    if attention.storage == "input" or attention.reads_layer is not None:
         return 0
     if attention.storage != "latent":
         return _stored_macs(attention)

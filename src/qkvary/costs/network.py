@@ -1,14 +1,15 @@
 """All costs of a network in one value."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import Network
-from qkvary.costs.cache import cache_bytes_per_sequence, cache_bytes_per_token
+from qkvary.arch.parts import check_word
+from qkvary.costs.cache import cache_bytes_per_token, model_cache_bytes
 from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import MacCount, forward_macs
-from qkvary.costs.parameters import ParameterCount, network_parameters
+from qkvary.costs.parameters import ParameterCount, model_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
         ValueError: for a length that is not positive, none where nothing limits it, or an unknown
             dtype.
     """
+    check_word("a dtype", dtype, get_args(Dtype))
     model = as_model(config)
     tokens = model.max_tokens if length is None else length
     if tokens is None:
@@ -78,9 +80,11 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
     return Costs(
         length=tokens,
         dtype=dtype,
-        parameters=network_parameters(config),
+        parameters=model_parameters(model),
         square_macs=forward_macs(model, tokens=tokens, pairs="square"),
         visible_macs=forward_macs(model, tokens=tokens, pairs="visible"),
         cache_bytes_per_token=cache_bytes_per_token(config, dtype),
-        cache_bytes_per_sequence=cache_bytes_per_sequence(config, length=tokens, dtype=dtype),
+        cache_bytes_per_sequence=(
+            model_cache_bytes(model, context=tokens, stored_as=dtype) if model.is_causal else None
+        ),
     )

@@ -1,17 +1,14 @@
 """One copy of a model on several devices: the part of the cache on each.
 
 Weights are divided evenly. KV heads are divided but never split, so a single KV head is on every
-device. A tensor from which all heads make keys and values (a latent, the layer input, or keys that
-give the values) is on every device too. A layer that stores any latent counts as undivided.
+device. A tensor from which all heads make keys and values (a latent or the layer input) is on every
+device too. A layer that stores any latent counts as undivided.
 """
 
-from qkvary.arch.blocks import INPUT_STORED, AttentionLayer, Layer, ProjectedAttention
+from qkvary.arch.blocks import AttentionLayer, Layer, ProjectedAttention
 from qkvary.arch.models import Model, count_kinds
 from qkvary.costs.cache import crossing_bytes, layer_cache_bytes, layer_read_bytes
 from qkvary.costs.formats import Format
-
-NEEDED_WHOLE = (*INPUT_STORED, "latent", "keys")
-"""Storage of which every head needs all channels."""
 
 
 def device_cache_bytes(
@@ -39,7 +36,7 @@ def device_cache_bytes(
         held = _device_bytes(attention, own, devices)
         if cross is None:
             return held
-        crossed = crossing_bytes(layer, encoder_tokens=seen, stored_as=stored_as, is_read=is_read)
+        crossed = crossing_bytes(layer, encoder_tokens=seen, stored_as=stored_as)
         return held + _device_bytes(cross, crossed, devices)
 
     return sum(number * count(layer) for layer, number in count_kinds(model.layers))
@@ -47,7 +44,10 @@ def device_cache_bytes(
 
 def _device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
     """Return how many of ``size`` bytes are on the device with the most heads."""
-    if not isinstance(attention, ProjectedAttention) or attention.storage in NEEDED_WHOLE:
+    if not isinstance(attention, ProjectedAttention):
+        return size
+    if attention.storage in ("input", "latent"):
+        # Every head needs all channels.
         return size
     config = attention.config
     # A source with one head, such as a rotary key that all heads share, is on every device.

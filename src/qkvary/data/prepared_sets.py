@@ -5,11 +5,9 @@ held-out share) are kept as they were chosen.
 """
 
 import hashlib
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from glob import escape
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -35,14 +33,11 @@ from qkvary.data.splits import MAX_SHARE_ERROR, share_error
 from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_tokenizer, plain_name
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import UsageError
-from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.jsonvalues import encode
 
 DEFAULT_TOKENIZER = "gpt2"
 DIGITS = 8
-"""Hexadecimal digits at the end of a folder's name that identify its documents."""
-_TRAINING = ("train", "documents")
-"""The keys under which a list of files has training files."""
-_HELD_OUT = ("validation", "test")
+"""Hexadecimal digits in a folder's name that identify its documents."""
 
 
 def default_folder(name: str, tokenizer: str) -> Path:
@@ -109,12 +104,11 @@ def prepare_corpus(
     if workers is not None and workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")
     source = open_source(name, choices)
-    if name not in CORPORA and source.pin is None and not by_content:
-        plan = stored_plan(_choose_folder(source, tokenizer, by_content=False))
-        stored = None if plan is None else _list_entries(plan["source"]["files"], *_TRAINING)
-        # Two files with the same name are two sets.
-        by_content = stored not in (None, _list_entries(source.files, *_TRAINING))
-    folder = out or _choose_folder(source, tokenizer, by_content=by_content)
+    folder = out or default_folder(source.name, name_tokenizer(tokenizer))
+    if out is None and (
+        by_content or (name not in CORPORA and _has_other_documents(folder, source))
+    ):
+        folder = _folder_by_content(source, tokenizer, choices)
     if source.pin is not None:
         plan = stored_plan(folder)
         files = None if plan is None else plan["source"]["files"]
@@ -132,23 +126,32 @@ def prepare_corpus(
     )
 
 
-def _choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
-    """Return the folder of a source's set in the cache; for ``prepare_corpus``."""
-    digits = hashlib.sha256(encode(source.describe()).encode()).hexdigest()[:DIGITS]
-    name = f"{source.name}-{digits}" if by_content else source.name
-    return default_folder(name, name_tokenizer(tokenizer))
+def _folder_by_content(source: Source, tokenizer: str, choices: SourceOptions | None) -> Path:
+    """Return the folder in the cache of the set of exactly these files with these options.
+
+    It is found without reading the files for documents, which the description needs.
+    """
+    chosen = choices or SourceOptions()
+    options = [chosen.field, chosen.share(SHARE), chosen.token_limit]
+    content = source.describe() if source.pin else [source.files, *options]
+    digits = hashlib.sha256(encode(content).encode()).hexdigest()[:DIGITS]
+    return default_folder(f"{source.name}-{digits}", name_tokenizer(tokenizer))
 
 
-def _list_entries(files: JsonValue, *names: str) -> list[str]:
-    """Return the files of some parts of a source."""
-    parts = _parts_of(files)
-    return sorted(encode(entry) for name in names for entry in parts.get(name, []))
+def _has_other_documents(folder: Path, source: Source) -> bool:
+    """Return whether a folder has the set of another file with the same name."""
+    plan = stored_plan(folder)
+    if plan is None:
+        return False
+    return _files_by_split(plan["source"]["files"])[0] != _files_by_split(source.files)[0]
 
 
-def _parts_of(files: JsonValue) -> dict[str, Any]:
-    """Return the files of a source by part; a text that was split counts as a whole file."""
-    listed = cast("dict[str, Any]", files) if isinstance(files, dict) else {}
-    return _parts_of(listed["files"]) if "files" in listed else listed
+def _files_by_split(listed: Any) -> tuple[Any, Any, Any]:
+    """Return the stored files for training, validation and test, each None if there are none."""
+    files = listed or {}
+    # A text that was split is a whole file.
+    files = files.get("files", files)
+    return files.get("train", files.get("documents")), files.get("validation"), files.get("test")
 
 
 def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -> None:
@@ -227,15 +230,13 @@ def find_set(
     cache. A plan writes and downloads nothing.
     """
     found, reference, tokenizer = _find(reference, tokenizer, default, warn)
-    by_content = reference not in CORPORA
     if found is None and on_progress is not None:
-        found = prepare_corpus(reference, tokenizer, by_content=by_content, on_progress=on_progress)
+        found = prepare_corpus(
+            reference, tokenizer, by_content=reference not in CORPORA, on_progress=on_progress
+        )
     if found is not None:
         return PlannedSet.of(found)
     source = open_source(reference)
-    folder = _choose_folder(source, tokenizer, by_content=by_content)
-    if is_prepared(folder):
-        return PlannedSet.of(open_prepared(folder))
     if tokenizer == "characters" and source.pin is not None:
         raise UsageError(
             f"expected a text on this machine for the alphabet of a plan, got {reference}: prepare "
@@ -280,23 +281,21 @@ def _find(
 def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
     """Return the set of a text that has not changed since it was prepared, without reading it.
 
-    It is found under the text's own name, or by its content if it was prepared without options.
+    It has the text's own name, or the name of its content if it was prepared without options.
     """
-    found = identify_source(reference)
-    if found is None:
+    source = identify_source(reference)
+    if source is None:
         return None
-    name, files = found
     try:
-        own = default_folder(name, name_tokenizer(tokenizer))
+        own = default_folder(source.name, name_tokenizer(tokenizer))
     except UsageError:
         # There is no cache, or the name is not a valid folder name.
         return None
-    any_digits = f"{escape(plain_name(name))}-{'[0-9a-f]' * DIGITS}-{name_tokenizer(tokenizer)}"
-    for folder in (own, *sorted(own.parent.glob(any_digits))):
+    for folder in (own, _folder_by_content(source, tokenizer, None)):
         plan = stored_plan(folder) if is_prepared(folder) else None
-        if plan is None or (folder != own and not _has_no_options(plan["source"], name, files)):
+        if plan is None:
             continue
-        if files is not None and not _is_same_text(plan["source"]["files"], files):
+        if source.files is not None and not _is_same_text(plan["source"]["files"], source.files):
             continue
         data = open_prepared(folder)
         if _is_same_tokenizer(data, tokenizer):
@@ -304,34 +303,18 @@ def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
     return None
 
 
-def _has_no_options(source: Mapping[str, Any], name: str, files: JsonValue) -> bool:
-    """Return whether a set was made of these local files alone, without options."""
-    parts = {key: some for key, some in _parts_of(source["files"]).items() if key != "cuts"}
-    rule, stored = source["held_out"], cast("dict[str, Any]", source["files"])
-    shares = [] if rule is None else [rule["share"]]
-    shares += [1.0 - stored["cut"]] if "cut" in stored else []
-    return (
-        (source["name"], parts) == (name, files)
-        and all(math.isclose(share, SHARE) for share in shares)
-        and all(stream["max_tokens"] is None for stream in source["streams"])
-    )
-
-
-def _is_same_text(stored: JsonValue, now: JsonValue) -> bool:
-    """Return whether a set was made of exactly these files and trains on no held-out file."""
-    before, after = _parts_of(stored), _parts_of(now)
+def _is_same_text(stored: Any, now: Any) -> bool:
+    """Return whether a set was made of exactly these files, with any for validation."""
+    before, after = stored or {}, now or {}
     if "hub" in before or "hub" in after:
         return all(
             before.get(key) == after.get(key) for key in ("hub", "configuration", "revision")
         )
-    held_out = {*_list_entries(before, *_HELD_OUT), *_list_entries(after, *_HELD_OUT)}
-    if not held_out.isdisjoint(_list_entries(before, *_TRAINING)):
-        return False
-    # The validation documents may be from another source.
-    return _list_entries(after, *_TRAINING, *_HELD_OUT) in (
-        _list_entries(before, *_TRAINING, *_HELD_OUT),
-        _list_entries(before, *_TRAINING, "test"),
-    )
+    trained, held_out, tested = _files_by_split(before)
+    documents, validation, test = _files_by_split(after)
+    # The user may have named some of the files, or others, for validation.
+    left = [file for file in documents if file not in (held_out or [])]
+    return trained == left and tested == test and validation in (None, held_out)
 
 
 def _is_same_tokenizer(data: PreparedData, reference: str) -> bool:

@@ -7,7 +7,7 @@ and test exist). A text that is a single document is split once, by position.
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -72,17 +72,23 @@ class Source:
     """The rule that assigns documents of streams without a split."""
     total_bytes: int | None = None
     """Bytes to read, if known."""
-    files: JsonValue = field(default=None)
-    """The files that are read, as the manifest stores them."""
+    files: Mapping[str, JsonValue] | None = None
+    """The files that are read, by split; None if they are not known yet."""
+    cuts: int = 1
+    """Number of documents into which a section of a long text is cut."""
+    cut: float | None = None
+    """The share of a single text, from its beginning, that is for training."""
     pin: Callable[[str | None], "Source"] | None = None
     """Returns the same source at a given commit, or at today's commit; for sources that can
     change."""
 
     def describe(self) -> dict[str, JsonValue]:
         """Return a description for the plan and the manifest, without local paths."""
+        # A resumed preparation must cut in the same positions.
+        files = self.files if self.cuts == 1 else {**(self.files or {}), "cuts": self.cuts}
         return {
             "name": self.name,
-            "files": self.files,
+            "files": files if self.cut is None else {"cut": self.cut, "files": files},
             "held_out": None if self.rule is None else self.rule.describe(),
             "streams": [
                 {"split": stream.split, "max_tokens": stream.max_tokens} for stream in self.streams
@@ -133,29 +139,25 @@ def find_source(path: Path, choices: SourceOptions | None = None) -> Source:
     files = [file for some in parts.values() for file in some]
     packed = any(file.suffix.lower() == ".gz" or kind_of(file) == "parquet" for file in files)
     total = None if packed else sum(file.stat().st_size for file in files)
-    rule, cuts, cut = None, 1, None
+    source = Source(name=name, streams=(), files=listed)
     if None in parts:
         share = chosen.share(SHARE)
         rule, cuts = _find_rule(parts[None], chosen.field, share)
+        source = replace(source, rule=rule, cuts=cuts)
         if rule is None:
             text = _find_only_text(parts.pop(None), name)
-            cut = cut_source(
+            source = cut_source(
                 name, text.read_all, share, chosen, where=str(text.files[0]), files=listed
             )
-    if cuts > 1:
-        # A resumed preparation must cut in the same positions.
-        listed["cuts"] = cuts
     streams = [
         Stream(
-            documents=FileDocuments(files=files, field=chosen.field, cuts=cuts),
+            documents=FileDocuments(files=files, field=chosen.field, cuts=source.cuts),
             split=split,
             max_tokens=chosen.token_limit if split in (None, "train") else None,
         )
         for split, files in parts.items()
     ]
-    if cut is not None:
-        return replace(cut, streams=[*cut.streams, *streams], total_bytes=total)
-    return Source(name=name, streams=streams, rule=rule, total_bytes=total, files=listed)
+    return replace(source, streams=[*source.streams, *streams], total_bytes=total)
 
 
 def default_name(path: Path) -> str:
@@ -227,7 +229,7 @@ def cut_source(
     choices: SourceOptions,
     *,
     where: str,
-    files: JsonValue,
+    files: Mapping[str, JsonValue],
 ) -> Source:
     """Return one text split by position: the last ``share`` of the characters is for validation."""
     limit = choices.token_limit
@@ -242,7 +244,7 @@ def cut_source(
             ("validation", 1.0 - share, 1.0, None),
         )
     ]
-    return Source(name=name, streams=streams, files={"cut": 1.0 - share, "files": files})
+    return Source(name=name, streams=streams, files=files, cut=1.0 - share)
 
 
 def find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path]]:
@@ -429,21 +431,22 @@ def find_local(corpus: Corpus) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def identify_source(reference: str) -> tuple[str, JsonValue] | None:
+def identify_source(reference: str) -> Source | None:
     """Return the default name of a source's set and the list of its files, without reading them.
 
     There is no list for the name of a set, or a corpus that is not on this machine; ``None`` if the
     reference is neither a source nor a name.
     """
     if reference.startswith("hf:"):
-        source = open_source(reference)
-        return source.name, source.files
+        return open_source(reference)
     corpus = CORPORA.get(reference)
     path = Path(reference).expanduser() if corpus is None else find_local(corpus)
     if path is not None and path.exists():
         name = default_name(path) if corpus is None else reference
-        return name, describe_parts(path, find_parts(path, SourceOptions()))
-    return (reference, None) if corpus is not None or "/" not in reference else None
+        files = describe_parts(path, find_parts(path, SourceOptions()))
+        return Source(name=name, streams=(), files=files)
+    is_name = corpus is not None or "/" not in reference
+    return Source(name=reference, streams=()) if is_name else None
 
 
 def _from_hub(

@@ -115,10 +115,9 @@ def _describe_saving(saving: Saving, layers: int, size: Callable[[float], str]) 
     saved = numbers.percent(-saving.share_of_model)
     if count < layers:
         saved += f", {numbers.percent(-saving.share_of_layers)} of those layers"
-    certainty = "exact" if saving.certainty == "exact" else f"possible, {saving.certainty}"
     then = size(saving.model_bytes_then)
     return (
-        f"{certainty}: {saving.method}, {where}: {then} per user ({saved})",
+        f"exact: {saving.method}, {where}: {then} per user ({saved})",
         f"{saving.explanation}; {saving.price}",
     )
 
@@ -191,9 +190,10 @@ def _data(plan: Plan) -> dict[str, Any]:
         said["savings"] = {
             "cache_bytes_now": report.bytes_now,
             "methods": [
-                pick(
+                {"certainty": "exact"}
+                | pick(
                     saving,
-                    "method certainty layers bytes_now bytes_then model_bytes_then "
+                    "method layers bytes_now bytes_then model_bytes_then "
                     "share_of_layers share_of_model explanation price",
                 )
                 for saving in report.savings

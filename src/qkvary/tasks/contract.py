@@ -118,22 +118,7 @@ SINGLE_PROCESS_CONTEXT = EvaluationContext()
 
 
 class Task(Protocol):
-    """Data, network, loss and metrics of a task."""
-
-    @property
-    def metric(self) -> str:
-        """The headline metric, a key of the result of ``evaluate``, such as ``accuracy``."""
-        ...
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        ...
-
-    @property
-    def data_fingerprint(self) -> str:
-        """sha256 of the data; equal to that of the task's config."""
-        ...
+    """Data, network, loss and scores of a task; its config has what is known without them."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -195,21 +180,6 @@ class ClassificationTask(Generic[Config]):
 
     def __init__(self, config: Config) -> None:
         self.config = config
-
-    @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return self.config.metric
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return self.config.higher_is_better
-
-    @property
-    def data_fingerprint(self) -> str:
-        """sha256 of what determines the examples."""
-        return self.config.data_fingerprint
 
     @property
     def tokenizer(self) -> Tokenizer | None:

@@ -52,21 +52,14 @@ class LanguageTask:
     Source: Kayyam et al. 2026, section 4, and its public code.
     """
 
-    metric = "loss"
-    higher_is_better = False
-
     def __init__(self, config: LanguageTaskConfig, data: PreparedData | None = None) -> None:
         self.config = config
         self.data = _open(config) if data is None else data
+        config.require(self.data.fingerprint)
         try:
             self._source(self._split("train"))
         except ValueError as error:
             raise UsageError(f"{config.data}: {error}") from None
-
-    @property
-    def data_fingerprint(self) -> str:
-        """sha256 of the data set."""
-        return self.data.fingerprint
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -243,9 +236,7 @@ def _exponential(loss: float) -> float:
 def _open(config: LanguageTaskConfig) -> PreparedData:
     path = Path(config.data)
     is_path = path.is_absolute() or path.exists()
-    data = open_prepared(path if is_path else find_prepared(config.data))
-    config.require(data.fingerprint)
-    return data
+    return open_prepared(path if is_path else find_prepared(config.data))
 
 
 load = LanguageTask

@@ -59,7 +59,6 @@ class TranslationTask:
     rule that finds words: the code uses those of spaCy.
     """
 
-    higher_is_better = True
     tokenizer = None
 
     def __init__(self, config: TranslationTaskConfig) -> None:
@@ -73,16 +72,6 @@ class TranslationTask:
             for language in (config.source, config.target)
         )
         self._splits = {split: self._encode(some) for split, some in self.data.splits.items()}
-
-    @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return self.config.metric
-
-    @property
-    def data_fingerprint(self) -> str:
-        """Fingerprint of the files."""
-        return self.data.fingerprint
 
     def build(self, network: Network, seed: int) -> EncoderDecoder:
         """Build the encoder-decoder."""

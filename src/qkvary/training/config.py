@@ -351,9 +351,9 @@ class RunConfig:
         training = dataclasses.replace(self.training, execution=execution.config)
         return dataclasses.replace(self, training=training, device=execution.device)
 
-    def run_key(self, data_fingerprint: str | None = None) -> str:
+    def run_key(self) -> str:
         """Return the sha256 that identifies this run in a store."""
-        data = self.task.data_fingerprint if data_fingerprint is None else data_fingerprint
+        data = self.task.data_fingerprint
         identity = f"{identity_json(self)}\n{data}\nnumerics {NUMERICS_VERSION}\n"
         for kind in own_classes(self.network, self.task):
             identity += f"{kind.__name__} {version_of(kind)}\n"

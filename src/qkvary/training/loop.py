@@ -149,7 +149,7 @@ class _Trainer:
         self.distribution, self.keep = distribution, keep
         self.is_writer = distribution.rank == 0
         self.changed = {} if begun is run else begun.execution.differences(run.execution)
-        self.key = begun.run_key(task.data_fingerprint)
+        self.key = begun.run_key()
         self.state = RunState()
         self.stopwatch = Stopwatch(self.state)
         self.model, settings = self.build(), run.training.execution
@@ -385,10 +385,8 @@ class _Trainer:
         state.validation = self.evaluate("validation")
         self.stopwatch.lap("evaluation")
         self.log("validation", seconds=state.seconds["training"], **state.validation)
-        score, sign = (
-            state.validation[self.task.metric],
-            1.0 if self.task.higher_is_better else -1.0,
-        )
+        about = self.run.task
+        score, sign = state.validation[about.metric], 1.0 if about.higher_is_better else -1.0
         if training.test_at == "best" and (
             state.best is None or sign * (score - state.best.metric) > 0.0
         ):

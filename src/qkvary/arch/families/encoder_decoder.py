@@ -45,7 +45,7 @@ def _read_t5(fields: Fields, name: str) -> Model:
         )
 
     def build_crossing(entries: int) -> Layer:
-        crossing = ProjectedAttention(config=every, memory="encoder")
+        crossing = ProjectedAttention(config=every)
         return dataclasses.replace(build(causal, entries), norms=(norm,) * 3, cross=crossing)
 
     return build_decoder(
@@ -80,7 +80,7 @@ def _read_whisper(fields: Fields, name: str) -> Model:
         attention=ProjectedAttention(config=causal, unbiased=("k",)),
         feed_forward=(_forward(d_model, fields.size("decoder_ffn_dim")),),
         norms=(norm,) * 3,
-        cross=ProjectedAttention(config=_see_everything(causal), unbiased=("k",), memory="encoder"),
+        cross=ProjectedAttention(config=_see_everything(causal), unbiased=("k",)),
     )
     seeing = _see_everything(_attend(d_model, fields.size("encoder_attention_heads")))
     encoder_layer = Layer(

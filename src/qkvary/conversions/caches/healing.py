@@ -83,8 +83,6 @@ class DistillationConfig(TaskConfig):
 class Distillation:
     """The attention of a converted network learns to predict what the original predicts."""
 
-    metric = DistillationConfig.metric
-    higher_is_better = DistillationConfig.higher_is_better
     tokenizer = None
 
     def __init__(
@@ -102,11 +100,6 @@ class Distillation:
             text=hashlib.sha256(tokens.numpy().tobytes()).hexdigest(),
             context=tokens.shape[1],
         )
-
-    @property
-    def data_fingerprint(self) -> str:
-        """sha256 of the networks and the text."""
-        return self.config.data_fingerprint
 
     def build(self, network: Network, seed: int) -> LanguageModel:
         """Return a copy of the converted network in which only attention is trained."""

@@ -15,13 +15,12 @@ from qkvary.inference.samples import TextSampler
 from qkvary.nn.kernels import choose_kernel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import now
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.studies.records import make_record
 from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions
 from qkvary.studies.running.store import RunResult, network_name
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
-from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import ShowsSamples, Task
 from qkvary.tasks.example_files import maps_to_bytes, samples_to_bytes
 from qkvary.training.config import ExecutionSettings
@@ -31,17 +30,8 @@ from qkvary.training.memory import keep_freed_memory
 from qkvary.training.progress import NO_CALLBACKS, Callbacks
 from qkvary.training.utilization import measure_utilization
 
-
-@functools.lru_cache(maxsize=8)
-def load_cell_task(config: TaskConfig) -> Task:
-    """Return the task of a run, cached for all runs of this process."""
-    task = load_task(config)
-    if task.data_fingerprint != config.data_fingerprint:
-        raise DamagedError(
-            f"expected data of task {config.name} with fingerprint {config.data_fingerprint}, got "
-            f"{task.data_fingerprint}"
-        )
-    return task
+load_cell_task = functools.lru_cache(maxsize=8)(load_task)
+"""Returns the task of a run, cached for all runs of this process."""
 
 
 def train_cell(
