@@ -130,8 +130,8 @@ class Token:
             self.cache.crop(self.context)
 
     def pass_layers(self) -> None:
-        """Take the step layer by layer, with the kernel for attention that is fastest."""
-        self.model(self.token[None], cache=self.cache, kernel="fastest")
+        """Take the step layer by layer, with the kernel for attention that the machine has."""
+        self.model(self.token[None], cache=self.cache, kernel="auto")
         self.cache.crop(self.context)
 
 

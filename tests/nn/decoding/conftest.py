@@ -1,4 +1,4 @@
-"""What every test of the kernels stands on: the native ones are there, and nothing is chosen."""
+"""What every test of the kernels stands on: the native ones are there, and none is pinned."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ def built() -> None:
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test knows what another one timed, and no kernel is pinned."""
+    """No test knows which kernel failed in another one, and none is pinned."""
     monkeypatch.delenv(choice.VARIABLE, raising=False)
     choice.forget()
     yield

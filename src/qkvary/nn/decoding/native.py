@@ -20,8 +20,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.nn.cache_quantized import ClaimedCodes
 from qkvary.nn.decoding import build
-from qkvary.nn.decoding.build import load
-from qkvary.nn.decoding.kept import can_keep, kept_folder
+from qkvary.nn.decoding.build import can_keep, kept_folder, load
 from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.layout import rotary_angles
 
