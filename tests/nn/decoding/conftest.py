@@ -8,9 +8,9 @@ from qkvary.nn.decoding import choice, native, triton_attention
 from qkvary.nn.decoding.build import find_compiler
 
 # A machine without a compiler is normal, and has no native step to test.
-collect_ignore = [] if find_compiler() else ["test_step.py", "test_step_linear.py"]
+collect_ignore_glob = [] if find_compiler() else ["test_step*.py"]
 # Nor is Triton built for every system.
-collect_ignore += [] if triton_attention.kernels else ["test_triton_attention.py"]
+collect_ignore = [] if triton_attention.kernels else ["test_triton_attention.py"]
 
 
 @pytest.fixture(scope="session", autouse=True)
