@@ -25,7 +25,8 @@ from qkvary.arch.caches import CacheOptions, CacheStorage
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding.step import NativeStep, library
+from qkvary.nn.decoding.native import library
+from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import quantize_weights
 from timing.interleaved import (

@@ -1,7 +1,5 @@
 """What every test of the kernels stands on: the native ones are there, and none is pinned."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from qkvary.nn.decoding import choice, native, triton_attention
@@ -20,9 +18,7 @@ def built() -> None:
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test knows which kernel failed in another one, and none is pinned."""
     monkeypatch.delenv(choice.VARIABLE, raising=False)
-    choice.forget()
-    yield
-    choice.forget()
+    monkeypatch.setattr(choice, "_started", {})

@@ -188,7 +188,7 @@ def _fingerprint(compiler: str, sources: Sequence[Path]) -> str:
         version = _run(compiler, "--version").stdout
     except (OSError, subprocess.SubprocessError):
         version = ""
-    parts = [*FLAGS, *NATIVE, compiler, version, *describe_processor()]
+    parts = [*FLAGS, *NATIVE, compiler, version, *_describe_processor()]
     digest = hashlib.sha256("\0".join(parts).encode())
     for source in sources:
         digest.update(source.read_bytes())
@@ -207,7 +207,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @functools.cache
-def describe_processor() -> tuple[str, ...]:
+def _describe_processor() -> tuple[str, ...]:
     """Return the kind of the processor and, if known, its name and instruction sets."""
     facts = [platform.system(), platform.machine(), platform.processor()]
     try:

@@ -23,16 +23,17 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
 }
 """The kernels by name."""
 
+SUPPORTS: Mapping[str, Callable[[Decoding], bool]] = {
+    "native": native.supports,
+    "triton": triton_attention.supports,
+}
+"""Whether a kernel supports a call; the others support every call."""
+
 LAYER = "layer"
 """The name of the layer's own computation, which is not in ``KERNELS``."""
 
 _started: dict[object, bool] = {}
 """Whether the kernel in Triton completes a call, by the kind of call."""
-
-
-def forget() -> None:
-    """Make the next call try again whether the kernel in Triton starts."""
-    _started.clear()
 
 
 def choose(problem: Decoding, kernel: str = "auto") -> str:
@@ -45,7 +46,8 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     if name in ("auto", LAYER):
         # The layer's own computation is not among these kernels.
         return _prefer(problem)
-    return name if _supports(name, problem) else "folded"
+    supports = SUPPORTS.get(name)
+    return name if supports is None or supports(problem) else "folded"
 
 
 def pinned(kernel: str) -> str:
@@ -60,21 +62,15 @@ def pinned(kernel: str) -> str:
 
 def _prefer(problem: Decoding) -> str:
     """Return the kernel of ``auto``: the one made for the device, or ``folded``."""
-    if _supports("native", problem):
+    if native.supports(problem):
         return "native"
     # Interpreting GPU code on the CPU is for tests.
-    if triton_attention.is_interpreted() or not _supports("triton", problem):
+    if triton_attention.is_interpreted() or not triton_attention.supports(problem):
         return "folded"
     kind = triton_attention.kind_of(problem)
     if kind not in _started:
         _started[kind] = _starts(problem)
     return "triton" if _started[kind] else "folded"
-
-
-def _supports(name: str, problem: Decoding) -> bool:
-    if name == "native":
-        return native.supports(problem) and native.library() is not None
-    return name in folded.FORMS or triton_attention.supports(problem)
 
 
 def _starts(problem: Decoding) -> bool:
