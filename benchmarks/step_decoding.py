@@ -25,7 +25,8 @@ from qkvary.arch.caches import CacheOptions, CacheStorage
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding.step import NativeStep, library
+from qkvary.nn.decoding.native import library
+from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import quantize_weights
 from timing.interleaved import (
@@ -130,8 +131,8 @@ class Token:
             self.cache.crop(self.context)
 
     def pass_layers(self) -> None:
-        """Take the step layer by layer, with the kernel for attention that is fastest."""
-        self.model(self.token[None], cache=self.cache, kernel="fastest")
+        """Take the step layer by layer, with the kernel for attention that the machine has."""
+        self.model(self.token[None], cache=self.cache, kernel="auto")
         self.cache.crop(self.context)
 
 

@@ -2,8 +2,8 @@
 
 d_model 256, 4 layers, 4 heads, 512 tokens, float32, batch 1, one thread, greedy. Everything that a
 user waits for counts: the prompt, every step, and what chooses tokens. The cache and the kernel are
-the default ones, timed and chosen before anything is measured. Transformers runs the same weights
-as its own architecture with its own ``generate``, and is left out where it is not installed.
+the default ones. Transformers runs the same weights as its own architecture with its own
+``generate``, and is left out where it is not installed.
 """
 
 import torch

@@ -38,7 +38,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.formats import Dtype, parse_format
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding.choice import chosen, pinned
+from qkvary.nn.decoding.choice import pinned
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import machine, now, package_version
 from qkvary.storage.errors import ResourceError
@@ -136,7 +136,6 @@ class _Measurement:
             question=question,
             command=command,
             environment=tuple(_describe_environment(question)),
-            kernels=tuple(_describe_kernels(question)),
             started=started,
             ended=now(),
             stream_bytes_per_second=tuple(self.bandwidths),
@@ -405,11 +404,3 @@ def _describe_environment(question: DecodeQuestion) -> Iterator[Fact]:
     if question.settings.device.startswith("cuda"):
         name = torch.cuda.get_device_name(question.settings.device)
         yield Fact(name="device", value=name)
-
-
-def _describe_kernels(question: DecodeQuestion) -> Iterator[Fact]:
-    """Yield the kernels chosen by timing with so many threads."""
-    threads = f"threads {question.settings.threads}"
-    for kind, name in sorted(chosen().items()):
-        if threads in kind.split(", "):
-            yield Fact(name=kind, value=name)

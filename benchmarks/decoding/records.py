@@ -206,8 +206,8 @@ class DecodeRecord:
     environment: tuple[Fact, ...]
     started: str
     ended: str
-    kernels: tuple[Fact, ...]
-    """Kernels chosen by timing, by the kind of call."""
+    kernels: tuple[Fact, ...] = ()
+    """Kernels chosen by timing, by the kind of call, in records of earlier versions."""
     stream_bytes_per_second: tuple[float, ...]
     """The bandwidth of a sequential read, one per round."""
     speed: tuple[SpeedRow, ...]

@@ -62,7 +62,7 @@ class Cases:
     storage: str | None = None
     """Storage of the cache: preallocated, growing, int8-g64, int4-b32."""
     kernel: str | None = None
-    """The kernel: layer, auto, fastest, folded, matmul, compiled, native, triton."""
+    """The kernel: layer, auto, folded, matmul, native, triton."""
 
 
 @options

@@ -29,7 +29,7 @@ def peak_bytes() -> int:
 
 
 class Ours:
-    """This program, with its default cache and the kernel that is fastest here."""
+    """This program, with its default cache and kernel."""
 
     def __init__(self, network: LanguageModel, tokens: int) -> None:
         self.network = network

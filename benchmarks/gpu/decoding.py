@@ -123,7 +123,7 @@ def decode(
     """Decode behind random entries and return what was measured."""
     device = next(network.parameters()).device
     others = allocated(device) - weights
-    cache = make_cache(network, context + effort.steps + WARM_UP, kernel="fastest")
+    cache = make_cache(network, context + effort.steps + WARM_UP)
     tokens = fill(network, cache, batch, context)
     empty_cache(device)
     step = Stepper(network, cache)
@@ -144,7 +144,6 @@ def decode(
         "fastest": max(rates),
         "peak_bytes": peak(device) - others if device.type == "cuda" else None,
         "cache_bytes": cache.nbytes,
-        "step": step.chosen,
     }
 
 

@@ -18,7 +18,6 @@ LIMITED = {
         "api/results.py",
         "arch/families/published_configs.py",
         "checkpoints/gguf/vocabularies.py",
-        "nn/decoding/choice.py",
         "papers/catalog.py",
         "papers/kept_figures.py",
         "storage/parser_processes.py",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.nn.decoding import kept
+from qkvary.nn.decoding.build import kept_folder
 from tests.conftest import Typed
 from tests.contracts.parsed import ROOT
 from tests.contracts.test_commands import STUDY_FILE, leave_out_pictures
@@ -61,7 +61,7 @@ FILES: dict[str, dict[str, str]] = {
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home, with the kernels that were built for the tests."""
-    built = kept.kept_folder()
+    built = kept_folder()
     for name in ("QKVARY_DATA", "QKVARY_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

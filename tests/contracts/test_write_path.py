@@ -8,18 +8,19 @@ from tests.contracts.parsed import PACKAGE, nodes_of, python_files
 
 WRITERS = {"storage/durable.py"}
 # The null device stands in for a stream that was closed.
-# The kernels and timings that can be made again stand below the one write path.
+# The kernels that can be built again stand below the one write path.
 # A mark of the kernel is set back by writing to a file that is none.
 ALLOWED = {
     "cli/main.py": ("os.open", "os.O_WRONLY", "Path(os.devnull).open"),
     # The log of an engine, which writes it itself.
     "inference/serving.py": ("log.open",),
-    "nn/decoding/build.py": ("tempfile.TemporaryDirectory",),
     # A folder is opened to be locked.
-    "nn/decoding/kept.py": (
+    "nn/decoding/build.py": (
         "folder.mkdir",
+        "made.replace",
         "os.open",
-        "path.write_text",
+        "seal.replace",
+        "seal.write_text",
         "tempfile.TemporaryDirectory",
     ),
     # A file is made to try its lock, and removed.

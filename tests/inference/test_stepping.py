@@ -1,15 +1,16 @@
-"""A step is pinned or the fastest; the choice never changes the generated tokens."""
+"""A step follows a rule or is pinned; the choice never changes the generated tokens."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import contextlib
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from qkvary.arch.caches import CacheOptions, CacheStorage, DecodeKernel
-from qkvary.inference import stepping
+from qkvary.arch.caches import DecodeKernel
+from qkvary.inference import graph_step, stepping
 from qkvary.inference.decoding import complete, make_cache, prefill
+from qkvary.inference.graph_step import FixedStep
 from qkvary.inference.requests import Request
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
@@ -22,37 +23,8 @@ LONGEST = 160
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Timings of this test's own, and nothing pinned; what is built once stays."""
-    native.library()
-    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
+def nothing_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(choice.VARIABLE, raising=False)
-    (tmp_path / "decoding").mkdir()
-    choice.forget()
-    yield tmp_path / "decoding"
-    choice.forget()
-
-
-class PretendedStep:
-    """Stands for the native step, whatever this machine can build: the layers, counted."""
-
-    calls = 0
-
-    def __init__(self, model: LanguageModel, cache: KVCache) -> None:
-        self.model, self.cache = model, cache
-
-    def __call__(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
-        type(self).calls += 1
-        return self.model(tokens[:, None], cache=self.cache, attention_mask=mask)[:, -1]
-
-
-@pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> type[PretendedStep]:
-    """A machine with a compiler that takes no time."""
-    monkeypatch.setattr(native_step, "supports", lambda *_: True)
-    monkeypatch.setattr(native_step, "NativeStep", PretendedStep)
-    PretendedStep.calls = 0
-    return PretendedStep
 
 
 def make(label: str = "Q-K=V") -> LanguageModel:
@@ -61,132 +33,132 @@ def make(label: str = "Q-K=V") -> LanguageModel:
     return LanguageModel(config, seed=5).eval()
 
 
-def clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[str], float]) -> None:
-    """Let functions take given seconds by the name of the function that runs."""
-    now = 0.0
-    functions: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {}
-    genuine = Stepper.__init__
-
-    def wrap(name: str) -> Callable[[Tensor, Tensor | None], Tensor]:
-        function = functions[name]
-
-        def run(tokens: Tensor, mask: Tensor | None) -> Tensor:
-            nonlocal now
-            now += seconds(name)
-            return function(tokens, mask)
-
-        return run
-
-    def start(self: Stepper, model: LanguageModel, cache: KVCache) -> None:
-        genuine(self, model, cache)
-        functions.update(self._functions)
-        self._functions = {name: wrap(name) for name in self._functions}
-
-    monkeypatch.setattr(Stepper, "__init__", start)
-    monkeypatch.setattr(stepping, "read_clock", lambda _device: now)
-
-
 @torch.inference_mode()
-def take_steps(kernel: DecodeKernel, count: int, *, prompt: int = 11) -> tuple[Stepper, Tensor]:
+def take_steps(kernel: DecodeKernel, count: int, *, rows: int = 1) -> Tensor:
     model = make()
     cache = make_cache(model, LONGEST, kernel=kernel)
-    prefill(model, torch.arange(prompt)[None] % 19, cache=cache)
+    prefill(model, torch.arange(11).expand(rows, 11), cache=cache)
     take = Stepper(model, cache)
-    logits = [take(torch.tensor([number % 19])) for number in range(count)]
-    assert cache.length == prompt + count
-    return take, torch.cat(logits)
+    logits = [take(torch.full((rows,), number % 19)) for number in range(count)]
+    assert cache.length == 11 + count
+    return torch.cat(logits)
 
 
-@pytest.mark.parametrize("best", ["step", "layer", "attention"])
-@pytest.mark.usefixtures("pretended")
-def test_the_fastest_is_chosen_and_kept(best: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock(monkeypatch, lambda name: 1.0 if name == best else 2.0)
-    take, _ = take_steps("fastest", 2)
-    assert take.chosen == {64: best}
-    assert best in choice.chosen().values()
-    # The next one reads what was found, and would find another.
-    clock(monkeypatch, lambda name: 9.0 if name == best else 2.0)
-    take, _ = take_steps("fastest", 2)
-    assert take.chosen == {64: best}
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """What computed each step: ``step``, the native one, or the kernel with which the layers ran.
+
+    The native step supports everything and is computed by the layers, whatever can be built here.
+    """
+    found: list[str | None] = []
+    genuine = LanguageModel.forward
+
+    def forward(self: LanguageModel, *args: Any, **named: Any) -> Tensor:
+        found.append(named.get("kernel"))
+        return genuine(self, *args, **named)
+
+    class PretendedStep:
+        def __init__(self, model: LanguageModel, cache: KVCache) -> None:
+            self.model, self.cache = model, cache
+
+        def __call__(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
+            found.append("step")
+            return genuine(self.model, tokens[:, None], cache=self.cache, attention_mask=mask)[
+                :, -1
+            ]
+
+    monkeypatch.setattr(LanguageModel, "forward", forward)
+    monkeypatch.setattr(native_step, "supports", lambda *_: True)
+    monkeypatch.setattr(native_step, "NativeStep", PretendedStep)
+    return found
 
 
 @pytest.mark.parametrize(
-    ("built", "expected", "has_step", "best"),
+    ("has_step", "built", "expected"),
     [
-        (object(), "attention", False, "layer"),
-        (None, "layer", False, "attention"),
-        (object(), "attention", True, "layer"),
-        (None, "layer", True, "attention"),
+        (True, object(), "step"),
+        (False, object(), "auto"),
+        (False, None, "layer"),
     ],
 )
-def test_by_default_no_time_decides(
-    best: str,
+def test_the_default_depends_on_what_the_machine_has(
     has_step: bool,
     built: object,
     expected: str,
-    pretended: type[PretendedStep],
+    steps: list[str | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor does the length of a text: one function computes all of it."""
+    """And not on the length of a text: one implementation computes all of it."""
     monkeypatch.setattr(native_step, "supports", lambda *_: has_step)
     monkeypatch.setattr(stepping, "library", lambda: built)
     monkeypatch.setattr(native, "library", lambda: None)
-    clock(monkeypatch, lambda name: 1.0 if name == best else 2.0)
-    take, _ = take_steps("auto", 70, prompt=50)
-    assert set(take.chosen.values()) == {"step" if has_step else expected}
-    assert pretended.calls == 70 * has_step
-    assert choice.chosen() == {}
+    take_steps("auto", 70)
+    assert steps == [expected] * 70
 
 
-@pytest.mark.parametrize("rows", [1, stepping.MOST_ROWS, stepping.MOST_ROWS + 1])
 def test_many_rows_go_through_the_layers(
-    rows: int, pretended: type[PretendedStep], monkeypatch: pytest.MonkeyPatch
+    steps: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Until enough of them have ended."""
     monkeypatch.setattr(stepping, "library", lambda: None)
-    model = make()
+    model, rows = make(), stepping.MOST_ROWS + 1
+    cache = make_cache(model, LONGEST)
     with torch.inference_mode():
-        cache = make_cache(model, LONGEST)
         prefill(model, torch.arange(5).expand(rows, 5), cache=cache)
-        Stepper(model, cache)(torch.arange(rows) % 19)
-    assert pretended.calls == int(rows <= stepping.MOST_ROWS)
-
-
-def test_a_pinned_kernel_is_not_timed(pretended: type[PretendedStep]) -> None:
-    pinned: list[tuple[DecodeKernel, str]] = [
-        ("layer", "layer"),
-        ("folded", "folded"),
-        ("native", "step"),
-    ]
-    expected = take_steps("layer", 5)[1]
-    for kernel, function in pinned:
-        take, found = take_steps(kernel, 5)
-        assert take.chosen == {64: function}
-        assert torch.allclose(found, expected, atol=1e-5)
-    assert pretended.calls == 5
-    assert choice.chosen() == {}
-
-
-@pytest.mark.parametrize(("label", "storage"), [("QKV@w4", "preallocated"), ("QKV", "int8")])
-@pytest.mark.parametrize("has_compiler", [True, False])
-def test_steps_that_cannot_be_undone_are_not_timed(
-    label: str,
-    storage: CacheStorage,
-    has_compiler: bool,
-    pretended: type[PretendedStep],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The first of them is taken: the native one, where there is one."""
-    monkeypatch.setattr(native_step, "supports", lambda *_: has_compiler)
-    model = make(label)
-    options = CacheOptions(storage=storage, kernel="fastest")
-    cache = KVCache(model.config.layers, max_tokens=LONGEST, options=options)
-    with torch.inference_mode():
-        prefill(model, torch.arange(11)[None], cache=cache)
         take = Stepper(model, cache)
-        take(torch.tensor([3]))
-    assert take.chosen == {64: "step" if has_compiler else "layer"}
-    assert pretended.calls == int(has_compiler)
-    assert not any(kind.startswith("step,") for kind in choice.chosen())
+        take(torch.arange(rows) % 19)
+        cache.reorder(torch.arange(rows - 1))
+        take(torch.arange(rows - 1) % 19)
+    assert steps == ["layer", "step"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"), [("layer", "layer"), ("folded", "folded"), ("native", "step")]
+)
+@pytest.mark.parametrize("rows", [1, stepping.MOST_ROWS + 1])
+def test_a_pinned_kernel_computes_every_step(
+    kernel: DecodeKernel, expected: str, rows: int, steps: list[str | None]
+) -> None:
+    found = take_steps(kernel, 5, rows=rows)
+    assert steps == [expected] * 5
+    assert torch.allclose(found, take_steps("layer", 5, rows=rows), atol=1e-5)
+
+
+def test_a_network_without_a_native_step_has_the_native_kernel(
+    steps: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_step, "supports", lambda *_: False)
+    take_steps("native", 2)
+    assert steps == ["native", "native"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_graph_computes_the_steps_where_it_starts(
+    fails: bool, steps: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU. A graph that cannot be captured is told once."""
+    graphs: list[int] = []
+
+    class Graph(FixedStep):
+        def __call__(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+            graphs.append(self.cache.length)
+            if fails:
+                super().__call__(tokens, mask)
+                raise RuntimeError("no room")
+            return super().__call__(tokens, mask)
+
+    monkeypatch.setattr(native_step, "supports", lambda *_: False)
+    monkeypatch.setattr(graph_step, "supports", lambda *_: True)
+    monkeypatch.setattr(graph_step, "GraphStep", Graph)
+    expected = take_steps("layer", 3)
+    steps.clear()
+    told = pytest.warns(UserWarning, match="decoding goes without 'graph': no room")
+    with told if fails else contextlib.nullcontext():
+        found = take_steps("auto", 3)
+    # The first step is tried.
+    assert graphs == ([11] if fails else [11, 11, 12, 13])
+    assert steps[-1] == ("auto" if fails else None)
+    assert torch.allclose(found, expected, atol=1e-5)
 
 
 def test_the_choice_does_not_change_the_text(monkeypatch: pytest.MonkeyPatch) -> None:

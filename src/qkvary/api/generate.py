@@ -124,8 +124,7 @@ class Decoding(NetworkOptions):
     """Storage of the cache: preallocated, growing, or quantised, such as int8, int8-b32,
     int4-g32-rot (see bench quantized). Quantised caches may change the text."""
     kernel: DecodeKernel = "auto"
-    """Decoding kernel: auto chooses by device and shape, fastest by a short timing; or the name of
-    one."""
+    """Decoding kernel: auto chooses by device and shape; or the name of one."""
 
     def cache_maker(self, loaded: "LoadedModel") -> "CacheMaker":
         """Return a function that makes a cache for a number of tokens."""
@@ -145,7 +144,7 @@ class Decoding(NetworkOptions):
 
         # The kernels read caches of tokens, not states.
         reads_cache = any(not one.variant.keeps_state for one in loaded.network.config.layers)
-        wanted = reads_cache and pinned(self.kernel) in ("auto", "fastest", "native")
+        wanted = reads_cache and pinned(self.kernel) in ("auto", "native")
         return notice() if wanted else None
 
 

@@ -26,12 +26,9 @@ block of tokens."""
 QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
 """Bits per code, by storage."""
 
-DecodeKernel = Literal[
-    "layer", "auto", "fastest", "folded", "matmul", "compiled", "native", "triton"
-]
+DecodeKernel = Literal["layer", "auto", "folded", "matmul", "native", "triton"]
 """The kernel that attends to stored entries: the ``layer``'s own, the one that ``auto`` picks by
-device, dtype and shape (never by timing), the ``fastest`` in a short timing on this machine, or a
-kernel by name."""
+device, dtype and shape, or a kernel by name."""
 
 
 @stored("CacheOptions")

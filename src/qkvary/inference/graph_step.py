@@ -72,11 +72,6 @@ class FixedStep:
         self._view = self.cache.view(self._size, self._place)
         self._move(length, mask)
 
-    def _kernel(self) -> str:
-        """Return the attention kernel; inside a graph, kernels cannot be timed."""
-        name = self.cache.layers[0].kernel
-        return "folded" if name in ("auto", "fastest") else name
-
     def _move(self, length: int, mask: Tensor | None) -> None:
         """Set the slot and position of the next token, and which slots it sees."""
         self._place.fill_(length)
@@ -98,7 +93,6 @@ class FixedStep:
         logits = self.model(
             self._tokens[:, None],
             cache=self._view,
-            kernel=self._kernel(),
             attention_mask=self._mask,
             positions=self._positions,  # pyright: ignore[reportCallIssue]
         )[:, -1]
@@ -122,19 +116,13 @@ class GraphStep(FixedStep):
         super().__init__(model, cache)
         self._pool = torch.cuda.graph_pool_handle()
 
-    def _kernel(self) -> str:
-        # Calls that Triton's kernel does not support, and machines without Triton, use the folded
-        # form.
-        name = super()._kernel()
-        return "triton" if name == "folded" else name
-
     def _prepare(self) -> None:
         notes = (self._place, self._mask, self._positions)
         before = [one.clone() for one in notes]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            # Build kernels and initialise libraries before the capture.
+            # Choose and build kernels and initialise libraries before the capture.
             self._forward()
         torch.cuda.current_stream().wait_stream(stream)
         for one, other in zip(notes, before, strict=True):

@@ -8,11 +8,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from qkvary.nn.decoding import folded, native, triton_attention
 from qkvary.nn.decoding.build import find_compiler
 
-TIMED = [*folded.FORMS, *(["native"] if find_compiler() else [])]
-"""The kernels that are timed on a CPU. A machine without a compiler is normal."""
+HERE = [*folded.FORMS, *(["native"] if find_compiler() else [])]
+"""The kernels for this CPU. A machine without a compiler is normal."""
 
-KERNELS = [*TIMED, *(["triton"] if triton_attention.is_interpreted() else [])]
-"""Every kernel that runs here without compiling a graph; that for GPUs in its interpreter."""
+KERNELS = [*HERE, *(["triton"] if triton_attention.is_interpreted() else [])]
+"""Every kernel that runs here; that for GPUs in its interpreter."""
 
 GATES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 0.15}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.nn.decoding import build, kept, native
+from qkvary.nn.decoding import build, native
 from qkvary.nn.decoding.decode import decode_attention
 from tests.nn.decoding.cases import GATES, distance, draw
 from tests.nn.decoding.test_step_rotation import read_rotated
@@ -113,7 +113,6 @@ def test_what_cannot_be_kept_is_built_for_the_process_alone(
     (source.parent / "file").touch()
     if place is None:
         monkeypatch.setattr(build, "kept_folder", lambda: None)
-        monkeypatch.setattr(kept, "kept_folder", lambda: None)
     else:
         monkeypatch.setenv("QKVARY_CACHE", str(source.parent / place))
     loaded: list[Path] = []
@@ -124,7 +123,7 @@ def test_what_cannot_be_kept_is_built_for_the_process_alone(
             assert loaded[0].read_text("utf-8") == GOOD
 
     monkeypatch.setattr(ctypes, "CDLL", Library)
-    assert not kept.can_keep()
+    assert not build.can_keep()
     assert build.will_build([source])
     assert build.load([source]) is not None
     assert len(compiler.read_text("utf-8").splitlines()) == 2

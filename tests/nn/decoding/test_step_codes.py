@@ -16,8 +16,8 @@ from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.language_model import LanguageModel
 from tests.nn.decoding.cases import distance
 from tests.nn.decoding.test_build import NARROWER
-from tests.nn.decoding.test_portable_step import LATENT
 from tests.nn.decoding.test_step import FLOAT32, LONGEST, NEW, PROMPT, make, texts
+from tests.nn.decoding.test_step_networks import LATENT
 from tests.pairwise import pairwise
 
 PORTABLE = ["Q-GQA-2@decoupled-6@kv-norm", *LATENT]

@@ -1,7 +1,6 @@
-"""A step as one call takes linear attention: every feature map, decay and number of heads."""
+"""A step as one call over the states of linear attention."""
 
 import copy
-import itertools
 
 import pytest
 import torch
@@ -11,51 +10,7 @@ from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.linear_attention import State
 from tests.nn.decoding.cases import distance
-from tests.nn.decoding.test_step import FLOAT32, NEW, PROMPT, compare, make, new_cache, texts
-
-MAPS = ("linear", "linear-relu", "linear-softmax", "linear-identity")
-DECAYS = ("", "@decay-learned", "@decay-fixed@undecayed-sum", "@decay-learned@unnormalised")
-SHARINGS = [
-    "QKV",
-    "Q-K=V",
-    "Q=K=V",
-    "I-K-V",
-    "Q-K[d/4]-V",
-    "Q[residual-gelu]-K-V",
-    "QKV@qk-norm",
-    "Q-K=V@kv-norm",
-    "GQA-2@qk-norm-wide",
-    "Q-MQA",
-]
-
-
-def makes_sense(core: str, decay: str) -> bool:
-    """A sum of products of any sign is never divided by."""
-    return core != "linear-identity" or "sum" not in decay
-
-
-@pytest.mark.parametrize("label", SHARINGS)
-def test_every_sharing(label: str) -> None:
-    assert compare(make(f"{label}@linear@decay-learned", d_model=24), "rotated", rows=2) < FLOAT32
-
-
-@pytest.mark.parametrize(
-    ("core", "decay"), [pair for pair in itertools.product(MAPS, DECAYS) if makes_sense(*pair)]
-)
-def test_every_feature_map_and_decay(core: str, decay: str) -> None:
-    if core == "linear-identity":
-        decay = decay.removesuffix("@unnormalised")
-    assert compare(make(f"Q-GQA-2@{core}{decay}"), "rotated", rows=3) < FLOAT32
-
-
-@pytest.mark.parametrize(
-    ("label", "heads", "size"),
-    [("MQA", 1, 7), ("MQA", 3, 16), ("MQA", 11, 40), ("GQA-2", 14, 33), ("QKV", 2, 150)],
-)
-def test_every_number_of_queries_and_channels(label: str, heads: int, size: int) -> None:
-    """Four queries at a time, two and one; whole vectors, and what is left of a row."""
-    model = make(f"{label}@linear@decay-fixed", num_heads=heads, d_model=heads * size)
-    assert compare(model, "rotated") < FLOAT32
+from tests.nn.decoding.test_step import FLOAT32, NEW, PROMPT, make, new_cache, texts
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""A step as one call of a decoder with cross attention, and of embedded tokens that are scaled."""
+"""A step as one call of a decoder with cross attention."""
 
 import copy
 from typing import Any
@@ -17,8 +17,8 @@ from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
 from tests.contracts.variant_cases import randomize
 from tests.nn.decoding.cases import distance
-from tests.nn.decoding.test_step import FLOAT32, PLAIN, compare
-from tests.nn.decoding.test_step import make as make_language_model
+from tests.nn.decoding.test_step import FLOAT32
+from tests.nn.decoding.test_step_networks import PLAIN
 
 SOURCE = torch.tensor([[2, 6, 5, 4, 3], [2, 4, 3, 1, 1], [2, 5, 1, 1, 1]])
 TARGET = torch.tensor([[2, 9, 8, 4, 7, 6], [2, 7, 7, 5, 3, 10], [2, 3, 4, 4, 9, 8]])
@@ -108,10 +108,6 @@ def test_a_source_of_padding_alone_is_met_as_layers_meet_it() -> None:
     found = NativeStep(model, cache)(TARGET[:, PROMPT], None)
     expected = model(TARGET[:, : PROMPT + 1], source=source)[:, -1]
     assert distance(found, expected) < FLOAT32
-
-
-def test_scaled_embeddings_of_a_language_model() -> None:
-    assert compare(make_language_model("Q-K=V", scale_embedding=True), "rotated") < FLOAT32
 
 
 @torch.no_grad()

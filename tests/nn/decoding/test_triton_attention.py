@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.nn.decoding import choice, folded, native, triton_attention
+from qkvary.nn.decoding import choice, native, triton_attention
 from qkvary.nn.decoding.problem import Decoding
 from tests.conftest import ROOT, Runner
 from tests.nn.decoding.cases import GATES, attend_stored, distance, draw
@@ -55,10 +55,7 @@ def test_what_is_too_wide_is_left_to_others(problem: Decoding, is_taken: bool) -
     assert (choice.choose(problem, "triton") == "triton") == is_taken
 
 
-@pytest.mark.parametrize("kernel", ["auto", "fastest"])
-def test_what_cannot_be_built_is_told_and_not_chosen(
-    kernel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_built_is_told_once_and_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     class Unbuilt:
         def __getitem__(self, grid: object) -> object:
             raise triton_attention.kernels.FAILURES[0]("out of registers")
@@ -67,11 +64,9 @@ def test_what_cannot_be_built_is_told_and_not_chosen(
     monkeypatch.setattr(triton_attention, "is_interpreted", lambda: False)
     # As on a GPU, for which these are not made.
     monkeypatch.setattr(native, "supports", lambda _problem: False)
-    monkeypatch.setattr(folded, "can_compile", lambda _problem: False)
     with pytest.warns(UserWarning, match="'triton': Triton cannot build its kernels: out of reg"):
-        assert choice.choose(make(), kernel) != "triton"
-    # Told once.
-    assert choice.choose(make(), kernel) != "triton"
+        assert choice.choose(make()) == "folded"
+    assert choice.choose(make()) == "folded"
 
 
 @pairwise(

@@ -2,8 +2,13 @@
 
 A library is named after everything that it depends on: sources, flags, the compiler's version and
 what the processor can do. Nothing is built at import, and a machine without a compiler is normal.
+
+Libraries are kept between runs, and can be built again: an unreadable one counts as missing, and a
+failed write is ignored. Files are renamed into place but not synced to disk, since their digests
+are verified.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -13,10 +18,11 @@ import shutil
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from qkvary.nn.decoding.kept import keep, keep_text, kept_folder, one_at_a_time
+from qkvary.storage.environment import cache_directory
+from qkvary.storage.posix import fcntl
 
 COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 600.0
@@ -39,19 +45,71 @@ def find_compiler() -> str | None:
     return None
 
 
+def kept_folder() -> Path | None:
+    """Return ``decoding`` in the cache directory, or None where there is none."""
+    folder = cache_directory()
+    return None if folder is None else folder / "decoding"
+
+
+def can_keep() -> bool:
+    """Return whether the folder can be written, by trying."""
+    folder = kept_folder()
+    if folder is None:
+        return False
+    try:
+        with _temporary(folder):
+            return True
+    except OSError:
+        return False
+
+
 def build(sources: Sequence[Path]) -> Path | None:
     """Build the first of ``sources``, which includes the others, unless it was built before."""
     compiler, path = find_compiler(), _path(sources)
     if compiler is None or path is None or _is_whole(path):
         return path
-    with one_at_a_time():
+    with _one_at_a_time(path.parent):
         # Another process may have built it meanwhile.
-        if _is_whole(path):
-            return path
-        made = keep(path.name, lambda made: _compile(compiler, sources[0], made))
-        if made is not None:
-            keep_text(_seal(path).name, _digest(made))
-        return made
+        return path if _is_whole(path) else _build(compiler, sources[0], path)
+
+
+def _build(compiler: str, source: Path, library: Path) -> Path | None:
+    """Build a library and its seal, if its folder can be written."""
+    try:
+        with _temporary(library.parent) as room:
+            made, seal = room / library.name, room / "seal"
+            _compile(compiler, source, made)
+            seal.write_text(_digest(made), "utf-8")
+            made.replace(library)
+            seal.replace(_seal(library))
+    except OSError:
+        return None
+    return library
+
+
+@contextlib.contextmanager
+def _temporary(folder: Path) -> Generator[Path]:
+    """Make a directory in a folder, in the same file system, and remove it afterwards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".tmp-") as room:
+        yield Path(room)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Generator[None]:
+    """Wait until other processes have left this block for the same folder, if it can be locked."""
+    descriptor = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def will_build(sources: Sequence[Path]) -> bool:
@@ -130,7 +188,7 @@ def _fingerprint(compiler: str, sources: Sequence[Path]) -> str:
         version = _run(compiler, "--version").stdout
     except (OSError, subprocess.SubprocessError):
         version = ""
-    parts = [*FLAGS, *NATIVE, compiler, version, *describe_processor()]
+    parts = [*FLAGS, *NATIVE, compiler, version, *_describe_processor()]
     digest = hashlib.sha256("\0".join(parts).encode())
     for source in sources:
         digest.update(source.read_bytes())
@@ -149,7 +207,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @functools.cache
-def describe_processor() -> tuple[str, ...]:
+def _describe_processor() -> tuple[str, ...]:
     """Return the kind of the processor and, if known, its name and instruction sets."""
     facts = [platform.system(), platform.machine(), platform.processor()]
     try:

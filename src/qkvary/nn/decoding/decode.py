@@ -27,7 +27,7 @@ def decode_attention(
         value: All stored values; the key itself, or a view of the same memory, is read once.
         scale: Factor of the products.
         valid: False for hidden keys, such as padding.
-        kernel: ``auto``, ``fastest``, or a name of ``choice.KERNELS`` to pin it.
+        kernel: ``auto``, or a name of ``choice.KERNELS`` to pin it.
         bias: Added to the scaled products, [batch, heads, queries, keys].
 
     Raises:

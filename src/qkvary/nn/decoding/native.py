@@ -20,8 +20,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.nn.cache_quantized import ClaimedCodes
 from qkvary.nn.decoding import build
-from qkvary.nn.decoding.build import load
-from qkvary.nn.decoding.kept import can_keep, kept_folder
+from qkvary.nn.decoding.build import can_keep, kept_folder, load
 from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.layout import rotary_angles
 
@@ -231,18 +230,23 @@ class Step(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the library, built on first use; ``None`` if it cannot be built."""
+    """Return the library, built on first use.
+
+    None if it cannot be built, or lays out its structures in another way.
+    """
     loaded = load(SOURCES)
     if loaded is None:
         return None
-    loaded.qkvary_call_size.restype = loaded.qkvary_reach.restype = _int64
+    loaded.qkvary_reach.restype = _int64
     loaded.qkvary_pin_reach.restype, loaded.qkvary_pin_reach.argtypes = None, (_int64,)
-    for name in ("step", "layer"):
-        getattr(loaded, f"qkvary_{name}_size").restype = _int64
-    for name in ("decode", "step"):
-        function = getattr(loaded, f"qkvary_{name}")
+    for function in (loaded.qkvary_decode, loaded.qkvary_step):
         function.restype, function.argtypes = _int64, (_pointer,)
-    return loaded if loaded.qkvary_call_size() == ctypes.sizeof(Call) else None
+    for structure in (Call, Layer, Step):
+        size = getattr(loaded, f"qkvary_{structure.__name__.lower()}_size")
+        size.restype = _int64
+        if size() != ctypes.sizeof(structure):
+            return None
+    return loaded
 
 
 def notice() -> str | None:
@@ -266,6 +270,7 @@ def supports(problem: Decoding) -> bool:
         and query.dtype != torch.float64
         and key.shape[3] > 0
         and value.shape[3] > 0
+        and library() is not None
     )
 
 

@@ -64,7 +64,7 @@ def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | Encode
         and all(_is_read(part, dtype) for part in numbers)
         and all(_supports_layer(layer) for layer in cache.layers)
         and all(_supports_scores(layer) and not layer.config.rotated_channels for layer in crossed)
-        and library() is not None
+        and native.library() is not None
     )
 
 
@@ -147,15 +147,6 @@ def _supports_scores(cache: LayerCache) -> bool:
     )
 
 
-def library() -> ctypes.CDLL | None:
-    """Return the native library, if it exists and has the same structures."""
-    loaded = native.library()
-    if loaded is None:
-        return None
-    sizes = (loaded.qkvary_step_size(), loaded.qkvary_layer_size())
-    return loaded if sizes == (ctypes.sizeof(Step), ctypes.sizeof(Layer)) else None
-
-
 class NativeStep:
     """Computes the next token of every row in one library call, with addresses looked up once.
 
@@ -164,7 +155,7 @@ class NativeStep:
 
     def __init__(self, model: LanguageModel | EncoderDecoder, cache: KVCache) -> None:
         """Describe a network that ``supports`` accepts, and its cache, which has seen a token."""
-        loaded = library()
+        loaded = native.library()
         if loaded is None:
             raise RuntimeError("the native kernels cannot be built here")
         self._library = loaded

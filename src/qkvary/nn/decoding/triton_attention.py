@@ -7,7 +7,6 @@ Without Triton, which is not built for every system, other kernels are used.
 import functools
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,6 @@ try:
 except ImportError:
     kernels = None
 
-SOURCES = (Path(__file__), Path(__file__).with_name("triton_kernels.py"))
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 """The dtypes that the kernels support."""
 
@@ -85,6 +83,18 @@ def supports(problem: Decoding) -> bool:
     )
 
 
+def kind_of(problem: Decoding) -> object:
+    """Return the kind of a call; calls of one kind are built alike and fit the device alike."""
+    rows, dtype = problem.rows, problem.query.dtype
+    return (
+        problem.key.device,
+        dtype,
+        (problem.key.shape[3], problem.value.shape[3], problem.is_shared),
+        (min(_fill(rows), MOST_ROWS), rows <= MOST_FEW[dtype]),
+        (problem.valid is None, problem.bias is None),
+    )
+
+
 def attend_triton(problem: Decoding) -> Float[Tensor, "batch heads queries value_dim"]:
     """Attend to runs of keys and merge them."""
     if kernels is None:
@@ -98,12 +108,7 @@ def attend_triton(problem: Decoding) -> Float[Tensor, "batch heads queries value
 
 def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows value_dim"]:
     """Attend with the largest tiles that fit on the device, as Triton reports."""
-    kind = (
-        problem.key.device,
-        problem.query.dtype,
-        (problem.key.shape[3], problem.value.shape[3], problem.is_shared),
-        (min(_fill(problem.rows), MOST_ROWS), problem.valid is None, problem.bias is None),
-    )
+    kind = kind_of(problem)
     while True:
         tile_bytes = min(TILE_BYTES, _tile_bytes.get(kind, TILE_BYTES))
         try:

@@ -1,49 +1,15 @@
-"""A step as one call takes latent attention: matrices that are trained, or pick a head's block."""
+"""A step as one call over thousands of latents."""
 
 import copy
 
 import pytest
 import torch
 
-from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage
+from qkvary.arch.caches import CacheOptions, CacheStorage
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding.step import NativeStep
 from tests.nn.decoding.cases import GATES, distance
-from tests.nn.decoding.test_step import FLOAT32, NEW, PROMPT, compare, make
-
-ROTATED = [
-    "Q-K=V@decoupled-4@kv-norm",
-    "Q-MQA@decoupled-6@kv-norm",
-    "Q=K=V@decoupled-4@kv-norm@t0.5",
-    "I-K=V/2@decoupled-2@kv-norm",
-    "Q[residual-gelu]-K=V/2@decoupled-18",
-    "QKV@decoupled-4",
-]
-LATENT = [
-    "Q-K=V@decoupled-4@latent-9@kv-norm",
-    "Q-GQA-2@decoupled-6@latent-70@kv-norm",
-    "Q-MQA@latent-150",
-    "Q[residual-gelu]-K=V/2@decoupled-18@latent-16",
-]
-
-
-@pytest.mark.parametrize("layout", ["rotated", "split"])
-@pytest.mark.parametrize("label", ROTATED)
-def test_rotary_keys_that_all_heads_share(label: str, layout: CacheLayout) -> None:
-    model = make(label, positions="none", d_model=24, rotary_base=50.0)
-    mask = torch.ones(3, PROMPT + NEW, dtype=torch.bool)
-    mask[1, :3] = False
-    assert compare(model, layout, rows=3, mask=mask) < FLOAT32
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("label", LATENT)
-def test_matrices_of_a_latent(label: str, rows: int) -> None:
-    """Latents that are wider and narrower than a vector, a head and the layer."""
-    mask = torch.ones(rows, PROMPT + NEW, dtype=torch.bool)
-    mask[1:, :3] = False
-    model = make(label, d_model=24, rotary_base=50.0)
-    assert compare(model, "rotated", rows=rows, mask=mask) < FLOAT32
+from tests.nn.decoding.test_step import FLOAT32, make
 
 
 @torch.no_grad()
