@@ -28,7 +28,7 @@ from qkvary.tasks.config import TaskConfig
 
 NUMERICS_VERSION = 2
 """Incremented by hand when a run's numbers change by more than rounding: its key then changes."""
-ROUNDING_VERSION = 2
+ROUNDING_VERSION = 3
 """Incremented by hand when the last bits of a run change; recorded, like torch's version."""
 
 OptimizerName = Literal["adam", "adamw"]
