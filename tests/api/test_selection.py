@@ -79,6 +79,10 @@ def test_options_select_a_part_of_a_study() -> None:
     )
     other = Part(device="cuda", dtype="float64")
     assert other.typed("quickstart", study) == "quickstart --device cuda --dtype float64"
+    # A study made in Python has a device that no file names; a file has its own.
+    on_gpu = dataclasses.replace(study, device="cuda", dtype="float64")
+    assert Part().typed("quickstart", on_gpu) == "quickstart --device cuda --dtype float64"
+    assert Part().typed("mine.py", on_gpu) == "mine.py"
     whole = {cell.run_key for cell in load_study("quickstart").cells()}
     zero = choose_study("quickstart", Part(tasks=("swap",), seeds="0"))
     assert {cell.run_key for cell in zero.cells()} <= whole

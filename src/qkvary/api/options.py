@@ -372,17 +372,22 @@ class Part:
     def typed(self, reference: str, study: "Study") -> str:
         """Return the study and the options that select its part, as one types them.
 
-        The study's name holds the protocol; ``reference`` may be the path of its file.
+        The study's name holds the protocol; ``reference`` may be the path of its file, which has
+        the device and the dtype of the study.
         """
         is_path = reference.endswith(".py") or "/" in reference
         protocol = (self.protocol,) if is_path and self.protocol else ()
+        device, dtype = self.device, self.dtype
+        if not is_path:
+            device = device or (study.device if study.device != "cpu" else None)
+            dtype = dtype or (study.dtype if study.dtype != "float32" else None)
         chosen = {
             "--protocol": protocol,
             "--task": self.tasks,
             "--setting": self.settings,
             "--variant": self.variants,
-            "--device": (self.device,) if self.device else (),
-            "--dtype": (self.dtype,) if self.dtype else (),
+            "--device": (device,) if device else (),
+            "--dtype": (dtype,) if dtype else (),
         }
         typed = [f"{name} {quote(one)}" for name, some in chosen.items() for one in some]
         return " ".join([quote(reference) if is_path else study.name, *typed])
