@@ -217,6 +217,3 @@ class Gradients:
         if self.run.training.execution.precision == "full":
             return nullcontext()
         return torch.autocast(torch.device(self.run.device).type, torch.bfloat16)
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
