@@ -36,6 +36,7 @@ from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_token
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.manifest import read_manifest
 
 DEFAULT_TOKENIZER = "gpt2"
 DIGITS = 8
@@ -293,12 +294,13 @@ def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
         return None
     any_digits = f"{escape(plain_name(name))}-{'[0-9a-f]' * DIGITS}-{name_tokenizer(tokenizer)}"
     for folder in (own, *sorted(own.parent.glob(any_digits))):
-        plan = stored_plan(folder) if is_prepared(folder) else None
+        manifest = read_manifest(folder) if is_prepared(folder) else None
+        plan = cast("Any", manifest.about.get("plan")) if manifest else None
         if plan is None or (folder != own and not _has_no_options(plan["source"], name, files)):
             continue
         if files is not None and not _is_same_text(plan["source"]["files"], files):
             continue
-        data = open_prepared(folder)
+        data = open_prepared(folder, manifest=manifest)
         if _is_same_tokenizer(data, tokenizer):
             return data
     return None
