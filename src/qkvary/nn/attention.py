@@ -21,7 +21,7 @@ from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import read_roles, store_tokens
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import CORES, MOST_DECODED, Core
-from qkvary.nn.layout import AttentionMask, Layout, make_rotation
+from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import apply, is_plain
 from qkvary.nn.projections import (
     HeadNorm,
@@ -317,14 +317,14 @@ class Attention(nn.Module):
         x, memory = (layout.blank(x), None) if memory is None else (x, layout.blank(memory))
         # A text may become as long as its cache.
         tokens = None if cache is None else cache.max_tokens
-        rotation = make_rotation(config, layout.query_positions, x.dtype, tokens)
+        rotation = layout.rotation(config, x.dtype, tokens=tokens)
         stored = config.variant.cached
         sources = maker.project(x, (sharing.query, QUERY_ROPE, *(stored if memory is None else ())))
         is_stored = memory is not None and _holds(cache, memory)
         if memory is None or is_stored:
             read, new, turned = x, maker.normalise(sources), rotation
         else:
-            turned = make_rotation(config, layout.key_positions, memory.dtype)
+            turned = layout.rotation(config, memory.dtype, of_keys=True)
             read, new = memory, maker.normalise(maker.project(memory, stored))
         # Roles.
         query, rope = make_query(x, sources[sharing.query], self.query_map, config), None
@@ -334,7 +334,7 @@ class Attention(nn.Module):
             roles = maker.rotate(new, turned)
         else:
             rotate_all = functools.partial(
-                make_rotation, config, layout.key_positions, x.dtype, tokens
+                layout.rotation, config, x.dtype, of_keys=True, tokens=tokens
             )
             entries = (
                 cache.read() if is_stored else store_tokens(maker, cache, layout, read, new, turned)
@@ -342,15 +342,17 @@ class Attention(nn.Module):
             roles = read_roles(maker, cache.options.layout, entries, rotate_all)
         is_expanded = cache is not None and cache.options.layout == "split"
         is_latent = self._absorbs(cache, kernel, x.shape[1])
-        if not (is_expanded or is_latent):
+        if self.latent is not None and not (is_expanded or is_latent):
             roles = maker.expand(roles)
         # The query comes last: gradients of a shared source are added up in this order.
         if rotation is not None:
             if roles.rope is None:
-                query = rotation.grow(rotation.rotate(query))
+                query = rotation.rotate(query)
             else:
-                query = rotation.grow(query)
-                rope = rotation.grow(rotation.rotate(sources[QUERY_ROPE]))
+                rope = rotation.rotate(sources[QUERY_ROPE])
+            if rotation.growth is not None:
+                query = query * rotation.growth
+                rope = None if rope is None else rope * rotation.growth
         if self.latent is not None and is_latent:
             query = self.latent.absorb(query)
         return Heads(query, roles.key, roles.value, rope, roles.rope, rotation, is_latent)

@@ -207,7 +207,7 @@ class LanguageModel(nn.Module):
     @property
     def output_weight(self) -> Float[Tensor, "vocabulary d_model"]:
         """The weight of the head."""
-        return getattr(self, self.output_name)
+        return self.embedding if self.head_weight is None else self.head_weight
 
     def attention_maps(
         self, tokens: Int[Tensor, "batch tokens"]
