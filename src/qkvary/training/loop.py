@@ -160,7 +160,6 @@ class _Trainer:
         self.last_norm = math.nan
         self.stored_step: int | None = None
         self.resume()
-        anneal(self.model, run.training.temperature_factor(self.state.step))
         self.guards = Guards(run.training.guards, self.state.guards)
         # Gathering the network is collective, even if only one rank generates samples.
         self.is_sampled = self.any_rank(callbacks.sample is not None)
@@ -170,7 +169,13 @@ class _Trainer:
     def build(self) -> nn.Module:
         run = self.run
         network = self.task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
-        return anneal(network, run.training.temperature_factor(self.state.step))
+        self.anneal(network)
+        return network
+
+    def anneal(self, network: nn.Module) -> None:
+        """Set the temperature of the current step, if it changes during training."""
+        if self.run.training.temperature is not None:
+            anneal(network, self.run.training.temperature_factor(self.state.step))
 
     def warn(self, message: str) -> None:
         self.callbacks.on_event(
@@ -187,11 +192,12 @@ class _Trainer:
             keep=self.keep,
         )
         if about is None:
-            self.journal = self.open_journal(FileEntry.of(b""))
+            self.journal = self.open_journal()
             return
         self.state = RunState.from_json(cast("dict[str, Any]", about["state"]))
         self.stopwatch.state = self.state
         self.stored_step = self.state.step
+        self.anneal(self.model)
         self.journal = self.open_journal(FileEntry(**cast("dict[str, Any]", about["journal"])))
         before = {"rounding": 0, **about}
         versions = {key: (before[key], now) for key, now in _VERSIONS.items() if before[key] != now}
@@ -204,11 +210,14 @@ class _Trainer:
             **({"changed": changed} if changed else {}),
         )
 
-    def open_journal(self, mark: FileEntry) -> Journal | SilentJournal:
-        """Open the journal with the lines up to a checkpoint, where it had this mark."""
+    def open_journal(self, mark: FileEntry | None = None) -> Journal | SilentJournal:
+        """Open the journal, empty or with the lines up to the checkpoint that has this mark."""
         if not self.is_writer:
             return SilentJournal()
-        journal, damage = open_log(self.directory / JOURNAL_NAME, mark, self.state.step)
+        path = self.directory / JOURNAL_NAME
+        if mark is None:
+            return Journal(path, b"")
+        journal, damage = open_log(path, mark, self.state.step)
         if damage:
             self.warn(damage)
         return journal
@@ -319,8 +328,7 @@ class _Trainer:
             self.log("skipped", **values)
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step = step + 1
-        if self.run.training.temperature is not None:
-            anneal(self.model, self.run.training.temperature_factor(self.state.step))
+        self.anneal(self.model)
         return True
 
     def log_loss(self) -> None:
