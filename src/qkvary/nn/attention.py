@@ -341,7 +341,7 @@ class Attention(nn.Module):
             )
             roles = read_roles(maker, cache.options.layout, entries, rotate_all)
         is_expanded = cache is not None and cache.options.layout == "split"
-        is_latent = self._absorbs(cache, kernel, x.shape[1])
+        is_latent = cache is not None and self._absorbs(cache, kernel, x.shape[1])
         if self.latent is not None and not (is_expanded or is_latent):
             roles = maker.expand(roles)
         # The query comes last: gradients of a shared source are added up in this order.
@@ -402,15 +402,14 @@ class Attention(nn.Module):
         """Return the attention probabilities of a call without cache, for inspection."""
         return self.core.weights(self.score(self.read(x, layout, memory=memory), layout))
 
-    def _absorbs(self, cache: LayerCache | None, kernel: str, queries: int) -> bool:
+    def _absorbs(self, cache: LayerCache, kernel: str, queries: int) -> bool:
         """Return whether scores and values are computed in the latent of key and value.
 
         That is cheaper for few queries and many keys, and rounds in another order. It requires
         scores that are dot products of query and key.
         """
         return (
-            cache is not None
-            and self.latent is not None
+            self.latent is not None
             and is_plain(self.latent.key)
             and is_plain(self.latent.value)
             and self.config.variant.core_name == "softmax"
