@@ -24,7 +24,7 @@ HOSTILE = "it \x1b[31mbroke\x1b[0m [red]badly[/red]"
 def fill(store: Store, cell: Cell, outcome: float | str, **more: Any) -> None:
     claim = store.claim(cell.run_key, cell.run.identity())
     assert claim is not None
-    journal = Journal(claim.directory / JOURNAL_NAME)
+    journal = Journal(claim.directory / JOURNAL_NAME, b"")
     for step in range(10, 60, 10):
         journal.append({"event": "train", "step": step, "loss": 1.0 / step, "seconds": 0.1 * step})
     journal.append({"event": "validation", "step": 50, "accuracy": 0.75, "seconds": 5.0})

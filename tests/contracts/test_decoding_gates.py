@@ -22,7 +22,7 @@ from qkvary.arch.networks import LanguageModelConfig, Positions
 from qkvary.inference.decoding import complete, pad_left, prefill
 from qkvary.inference.requests import Request, Sampling
 from qkvary.inference.stepping import Stepper
-from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache
+from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.terms import normalise_diagonal
 from tests.contracts.variant_cases import (
@@ -186,7 +186,7 @@ def in_every_format(test: Callable[..., None]) -> Callable[..., None]:
     return pytest.mark.parametrize(("name", "dtype"), cases)(test)
 
 
-def make_cache(model: LanguageModel, options: CacheOptions = DEFAULT_OPTIONS) -> KVCache:
+def make_cache(model: LanguageModel, options: CacheOptions | None = None) -> KVCache:
     return KVCache(model.config.layers, max_tokens=MAX_TOKENS, options=options)
 
 
@@ -263,7 +263,7 @@ def continue_prompts(
     model: LanguageModel,
     prompts: Sequence[Sequence[int]],
     *,
-    options: CacheOptions = DEFAULT_OPTIONS,
+    options: CacheOptions | None = None,
     padding: int | None = None,
     content: int = 0,
 ) -> Tensor:

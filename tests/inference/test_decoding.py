@@ -16,7 +16,7 @@ from torch import Tensor
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.beams import search
 from qkvary.inference.decoding import complete, stream
-from qkvary.inference.requests import GREEDY, Completion, Event, Request, Sampling
+from qkvary.inference.requests import Completion, Event, Request, Sampling
 from qkvary.inference.sampling import Sampler
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
@@ -214,6 +214,6 @@ def test_padding_rows_of_the_vocabulary_are_never_chosen() -> None:
         assert len(answer.text) == 9
         assert all(token < SPOKEN for token in answer.tokens)
     for beam in search(
-        model, dataclasses.replace(asked[0], sampling=GREEDY), beams=3, tokenizer=tokenizer
+        model, dataclasses.replace(asked[0], sampling=Sampling()), beams=3, tokenizer=tokenizer
     ):
         assert all(token < SPOKEN for token in beam.tokens)

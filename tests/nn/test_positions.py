@@ -1,4 +1,4 @@
-"""Rotations with a factor, as scaled rotary positions have it."""
+"""Rotations: with a factor, as scaled rotary positions have it, and shared by layers."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.rotary import RotaryScaling
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import LayerCache
+from qkvary.nn.layout import Layout
 
 
 @pytest.mark.parametrize("rope", ["none", "counter"])
@@ -40,3 +41,32 @@ def test_a_cache_of_positions_that_depend_on_the_length_has_one() -> None:
     cache = LayerCache(config, max_tokens=7)
     parts = [layer(part, cache=cache) for part in x.split(2, dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), layer(x))
+
+
+POSITIONS = (
+    PositionConfig(),
+    PositionConfig(rotary_base=500.0),
+    PositionConfig(rotary_fraction=1.0),
+    PositionConfig(value_rope="none"),
+    PositionConfig(scaling=RotaryScaling(form="linear", factor=3.0, query_growth=0.5)),
+)
+
+
+def test_layers_share_a_rotation_only_if_they_rotate_alike() -> None:
+    layout, x = Layout(new_tokens=5), torch.randn(2, 5, 12, dtype=torch.float64)
+    rotations: set[int] = set()
+    for position in POSITIONS:
+        config = AttentionConfig(
+            d_model=12,
+            num_heads=2,
+            variant=parse_variant("Q-K=V@rotary"),
+            causal=True,
+            position=position,
+        )
+        for dtype in (torch.float64, torch.float32):
+            layer = Attention(config, seed=3).to(dtype)
+            assert torch.equal(layer(x.to(dtype), layout=layout), layer(x.to(dtype)))
+            rotation = layout.rotation(config, dtype)
+            assert rotation is layout.rotation(config, dtype)
+            rotations.add(id(rotation))
+    assert len(rotations) == 2 * len(POSITIONS)

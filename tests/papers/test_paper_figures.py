@@ -117,7 +117,7 @@ def test_runs_of_a_folder_come_before_tables(tmp_path: Path) -> None:
     cell = study.cells()[0]
     claim = store.claim(cell.run_key, cell.run.identity())
     assert claim is not None
-    journal = Journal(claim.directory / JOURNAL_NAME)
+    journal = Journal(claim.directory / JOURNAL_NAME, b"")
     journal.append({"event": "validation", "step": 49, "loss": 2.75, "seconds": 5.0})
     journal.close()
     claim.finish(RunResult(record=make_record(cell, 0.5)))

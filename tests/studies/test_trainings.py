@@ -42,7 +42,7 @@ def begin(store: Store, study: Study) -> None:
     """Log the first step of its first run."""
     (cell, *_) = study.cells()
     claim = claim_cell(store, cell)
-    journal = Journal(claim.directory / JOURNAL_NAME)
+    journal = Journal(claim.directory / JOURNAL_NAME, b"")
     journal.append({"event": "train", "step": 1, "loss": 1.0, "seconds": 0.1})
     journal.close()
     claim.release()

@@ -29,7 +29,7 @@ from qkvary.studies.study import Cell
 from qkvary.tasks.example_files import maps_to_bytes
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
-from qkvary.training.run_log import restore_log
+from qkvary.training.run_log import open_log
 from tests.storage import byte_checkpoints
 
 CHECKPOINT_EVERY = 4
@@ -61,19 +61,19 @@ def misbehave(seed: int, step: int) -> None:
         os.write(1, b"a library prints to standard output\n")
 
 
-def resumed(directory: Path, journal: Journal, say: Any) -> tuple[int, str]:
+def resumed(directory: Path, say: Any) -> tuple[Journal, int, str]:
+    path = directory / "metrics.jsonl"
     stored = byte_checkpoints.load_newest(
         directory / "checkpoints", accept=lambda _stored: None, report=say
     )
     if stored is None:
-        journal.rewind(FileEntry.of(b""))
-        return 0, directory.name
+        return Journal(path, b""), 0, directory.name
     mark = FileEntry(**cast("dict[str, Any]", stored.about["journal"]))
-    cut = restore_log(journal, mark, stored.step)
-    if cut is not None and cut.message:
-        say(cut.message)
+    journal, damage = open_log(path, mark, stored.step)
+    if damage:
+        say(damage)
     journal.append({"event": "resumed", "step": stored.step})
-    return stored.step, stored.files["state.txt"].decode()
+    return journal, stored.step, stored.files["state.txt"].decode()
 
 
 def train_cell(
@@ -86,11 +86,9 @@ def train_cell(
     options: CellOptions = DEFAULT_OPTIONS,
 ) -> RunResult | None:
     note(directory, "start")
-    journal = Journal(directory / "metrics.jsonl")
     steps = cell.run.training.steps
-    step, state = resumed(
+    journal, step, state = resumed(
         directory,
-        journal,
         lambda text: callbacks.on_event(Event(step=0, steps=steps, warning=text)),
     )
     try:

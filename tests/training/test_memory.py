@@ -1,4 +1,4 @@
-"""A device that is not there, memory that runs out, a disk that is too small."""
+"""A device that is not there, memory that runs out."""
 
 import dataclasses
 import platform
@@ -9,17 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.arch.networks import BlockConfig
 from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import ResourceError, UsageError
-from qkvary.training import loop
 from qkvary.training.distribution import Gradients
 from qkvary.training.loop import train
 from qkvary.training.memory import keep_freed_memory
-from qkvary.training.progress import Callbacks, Event
 from tests import forked
 from tests.conftest import Runner
-from tests.training.small_language import SmallLanguage, small_run
 from tests.training.toy import ToyTask, toy_run
 
 
@@ -27,30 +23,6 @@ def test_a_run_on_a_gpu_that_is_not_there_leaves_nothing(tmp_path: Path) -> None
     with pytest.raises(UsageError, match="got 'cuda:99'; choices: cpu"):
         train(dataclasses.replace(toy_run(), device="cuda:99"), ToyTask(), tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_size_of_two_checkpoints_is_estimated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The estimate is compared with the files; the log and the manifests are small."""
-    monkeypatch.setattr(loop, "free_bytes", lambda _path: 0)
-    events: list[Event] = []
-    callbacks = Callbacks(on_event=events.append)
-    run = small_run(steps=3, micro_batch_size=None)
-    attention = dataclasses.replace(run.network.layers[0], d_model=64)
-    network = dataclasses.replace(run.network, attention=attention, block=BlockConfig(d_ff=256))
-    run = dataclasses.replace(run, network=network)
-    train(
-        run,
-        SmallLanguage(),
-        tmp_path,
-        callbacks=callbacks,
-        stop=iter([False, False, True]).__next__,
-    )
-    (said,) = (event.warning for event in events if event.warning)
-    said_bytes = int(said.partition("need about ")[2].partition(":")[0].replace(",", ""))
-    taken = sum(path.stat().st_size for path in tmp_path.glob("checkpoints/*/*"))
-    assert 1.9 * taken <= said_bytes <= 2.5 * taken
 
 
 TOO_MUCH = """

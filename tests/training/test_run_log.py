@@ -1,4 +1,4 @@
-"""A damaged log: valid lines are kept, missing ones are reported, once."""
+"""A damaged log: valid lines are kept, and that lines are missing is reported."""
 
 import random
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from qkvary.storage.journal import Journal, parse_journal
 from qkvary.storage.manifest import FileEntry
-from qkvary.training.run_log import LogDamage, restore_log
+from qkvary.training.run_log import open_log
 from tests.storage.damage import DAMAGES, trials
 
 STEP = 20
@@ -32,8 +32,7 @@ def log(tmp_path: Path) -> Path:
 
 def write(path: Path) -> FileEntry:
     """Write the log of a run that was killed after its checkpoint; return its mark there."""
-    path.unlink(missing_ok=True)
-    journal = Journal(path)
+    journal = Journal(path, b"")
     for event in BEFORE:
         journal.append(event)
     mark = journal.mark()
@@ -43,14 +42,14 @@ def write(path: Path) -> FileEntry:
     return mark
 
 
-def resume(path: Path, mark: FileEntry, step: int = STEP) -> LogDamage | None:
-    """Resume a run that is killed again before its next checkpoint."""
-    journal = Journal(path)
-    cut = restore_log(journal, mark, step)
+def resume(path: Path, mark: FileEntry, step: int = STEP) -> str:
+    """Resume a run that is killed again before its next checkpoint; return the damage."""
+    journal, damage = open_log(path, mark, step)
     journal.append({"event": "resumed", "step": step})
     journal.append({"event": "train", "step": step + 4, "loss": 0.1, "seconds": 0.1})
+    assert journal.mark() == FileEntry.of(path.read_bytes())
     journal.close()
-    return cut
+    return damage
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -68,47 +67,54 @@ def change_digit(path: Path, line: int) -> None:
     path.write_bytes(b"".join(lines))
 
 
+def kept(path: Path) -> list[dict[str, Any]]:
+    """The events of the run before the checkpoint."""
+    return [event for event in events(path) if event["event"] not in ("cut", "resumed")]
+
+
 def test_a_valid_log_is_rewound(path: Path) -> None:
     mark = write(path)
     for _ in range(2):
-        assert resume(path, mark) is None
+        assert resume(path, mark) == ""
         assert events(path) == BEFORE
 
 
-@pytest.mark.parametrize(("line", "gap"), [(0, [0, 8]), (1, [4, 12]), (5, [16, 20]), (6, [20, 20])])
-def test_a_changed_line_is_left_out_and_named(path: Path, line: int, gap: list[int]) -> None:
+@pytest.mark.parametrize("line", [0, 1, 5, 6])
+def test_a_changed_line_is_left_out_and_named(path: Path, line: int) -> None:
     mark = write(path)
     change_digit(path, line)
     found = path.read_bytes()
-    cut = resume(path, mark)
-    assert cut
-    assert cut.gaps == [gap]
-    assert cut.message.startswith(f"{path}, line {line + 1}: the line is torn or was changed; ")
-    assert f"its log lacks lines between steps {gap[0]} and {gap[1]}, " in cut.message
+    assert resume(path, mark) == (
+        f"{path}, line {line + 1}: the line is torn or was changed; the run resumes with the valid "
+        "lines, and the damaged log was copied to damaged-1"
+    )
     assert (path.parent / "damaged-1" / "metrics.jsonl").read_bytes() == found
-    *kept, mine = events(path)
-    assert kept == BEFORE[:line] + BEFORE[line + 1 :]
-    shared = {"event": "cut", "step": 20, "gaps": [gap]}
-    assert mine == {**shared, "mark": mark.sha256, "copy": "damaged-1"}
-    # Killed before its next checkpoint, it goes on from the same one, whose mark is the old one.
-    again = resume(path, mark)
-    assert again == LogDamage(gaps=[gap], message="")
-    assert events(path) == [*kept, mine]
-    assert len(list(path.parent.iterdir())) == 2
+    cut = {"event": "cut", "step": 20, "copy": "damaged-1"}
+    assert events(path) == [*BEFORE[:line], *BEFORE[line + 1 :], cut]
 
 
-def test_a_second_damage_is_added_to_the_first(path: Path) -> None:
+def test_a_run_is_killed_before_the_checkpoint_after_the_damage(path: Path) -> None:
+    """It resumes from the same checkpoint, whose mark does not match the repaired log."""
     mark = write(path)
     change_digit(path, 0)
     resume(path, mark)
+    assert resume(path, mark).startswith(f"{path} does not match the checkpoint; ")
+    assert kept(path) == BEFORE[1:]
     change_digit(path, 2)
-    cut = resume(path, mark)
-    assert cut
-    assert cut.gaps == [[0, 8], [12, 16]]
-    assert "damaged-2" in cut.message
-    assert "between steps 0 and 8, 12 and 16" in cut.message
-    kept = [event for event in events(path) if event["event"] != "cut"]
-    assert kept == [*BEFORE[1:3], *BEFORE[4:], {"event": "resumed", "step": 20}]
+    assert "damaged-3" in resume(path, mark)
+    assert kept(path) == [*BEFORE[1:3], *BEFORE[4:]]
+    assert [event["event"] for event in events(path)].count("cut") == 1
+
+
+def test_an_earlier_damage_stays_in_the_log(path: Path) -> None:
+    mark = write(path)
+    change_digit(path, 0)
+    resume(path, mark)
+    journal = Journal(path, path.read_bytes())
+    later = journal.mark()
+    journal.close()
+    assert resume(path, later, STEP + 4) == ""
+    assert {"event": "cut", "step": STEP, "copy": "damaged-1"} in events(path)
 
 
 def test_damage_is_reported_and_costs_no_valid_line(path: Path) -> None:
@@ -119,15 +125,13 @@ def test_damage_is_reported_and_costs_no_valid_line(path: Path) -> None:
         damage = DAMAGES[seed % len(DAMAGES)]
         damage(path, generator)
         damaged = path.read_bytes() if path.exists() else b""
-        cut = resume(path, mark)
+        message = resume(path, mark)
         if damaged.startswith(before):
-            assert cut is None, f"{damage.__name__}, seed {seed}"
+            assert message == "", f"{damage.__name__}, seed {seed}"
             assert events(path) == BEFORE
             continue
-        assert cut, f"{damage.__name__}, seed {seed}"
-        kept = [event for event in events(path) if event["event"] != "cut"]
-        assert kept == [event for event in BEFORE if event in kept]
-        lost = [event["step"] for event in BEFORE if event not in kept]
-        covered = [any(first <= step <= last for first, last in cut.gaps) for step in lost]
-        assert all(covered), f"{damage.__name__}, seed {seed}"
-        assert resume(path, mark) == LogDamage(gaps=cut.gaps, message="")
+        assert message, f"{damage.__name__}, seed {seed}"
+        valid = parse_journal(damaged, where="").events
+        assert kept(path) == [event for event in BEFORE if event in valid]
+        resume(path, mark)
+        assert kept(path) == [event for event in BEFORE if event in valid]

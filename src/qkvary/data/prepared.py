@@ -171,16 +171,21 @@ def read_fingerprint(path: Path) -> str:
 
 
 def open_prepared(
-    path: StrPath, *, verify: bool = True, tokenizer: Tokenizer | None = None
+    path: StrPath,
+    *,
+    verify: bool = True,
+    tokenizer: Tokenizer | None = None,
+    manifest: Manifest | None = None,
 ) -> PreparedData:
     """Open a set and verify every file that changed since its last verification.
 
-    Without ``verify``, sizes are compared, but not the sha256.
+    Without ``verify``, sizes are compared, but not the sha256. ``manifest`` is that of the set, if
+    it has been read already.
     """
     path = read_path(path, "the path of a prepared set")
     if not (path / MANIFEST_NAME).is_file():
         raise UsageError(_explain_missing(path))
-    manifest = read_manifest(path)
+    manifest = manifest or read_manifest(path)
     about = cast("dict[str, Any]", manifest.about)
     if about.get("kind") != KIND:
         raise UsageError(f"expected a prepared set of documents in {path}, got something else")

@@ -34,6 +34,7 @@ from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_token
 from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import encode
+from qkvary.storage.manifest import read_manifest
 
 DEFAULT_TOKENIZER = "gpt2"
 DIGITS = 8
@@ -292,12 +293,13 @@ def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
         # There is no cache, or the name is not a valid folder name.
         return None
     for folder in (own, _folder_by_content(source, tokenizer, None)):
-        plan = stored_plan(folder) if is_prepared(folder) else None
+        manifest = read_manifest(folder) if is_prepared(folder) else None
+        plan = cast("Any", manifest.about.get("plan")) if manifest else None
         if plan is None:
             continue
         if source.files is not None and not _is_same_text(plan["source"]["files"], source.files):
             continue
-        data = open_prepared(folder)
+        data = open_prepared(folder, manifest=manifest)
         if _is_same_tokenizer(data, tokenizer):
             return data
     return None

@@ -122,19 +122,15 @@ def generate(
     return [tuple(answer) for answer in answers]
 
 
-PREALLOCATED = CacheOptions(storage="preallocated")
-"""A cache whose storage is allocated once."""
-
-
 def make_cache(
     model: Decoder,
     max_tokens: int,
     *,
     layout: CacheLayout | None = None,
-    storage: CacheOptions = PREALLOCATED,
+    storage: CacheOptions | None = None,
     kernel: DecodeKernel = "auto",
 ) -> KVCache:
-    """Make a cache that stores what the sharing needs, allocated once for ``max_tokens``.
+    """Make a cache that stores what the sharing needs, by default allocated once.
 
     The default layout has rotated keys, or unrotated ones where these take fewer bytes. Layout and
     kernel of ``storage`` are not used.
@@ -142,6 +138,7 @@ def make_cache(
     layers = model.config.layers
     if layout is None:
         layout = "sources" if any(needs_slice(layer) for layer in layers) else "rotated"
+    storage = storage or CacheOptions(storage="preallocated")
     options = dataclasses.replace(storage, layout=layout, kernel=kernel)
     return KVCache(layers, max_tokens=max_tokens, options=options)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qkvary.data.tokenizers import Tokenizer
@@ -52,9 +52,6 @@ class Sampling:
         return self.temperature == 0
 
 
-GREEDY = Sampling()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One text to continue; the answer does not depend on the rest of the batch."""
@@ -63,7 +60,7 @@ class Request:
     """The tokens to start from, at least one."""
     max_new_tokens: int
     """The maximum number of new tokens to generate."""
-    sampling: Sampling = GREEDY
+    sampling: Sampling = field(default_factory=Sampling)
     """The settings of sampling."""
     stop: tuple[str, ...] = ()
     """Stop strings: the new text ends before the first one, even if it spans several tokens."""

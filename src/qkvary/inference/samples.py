@@ -10,7 +10,6 @@ from qkvary.inference.requests import Request, Sampling, encode_prompt
 from qkvary.nn.decoder import Decoder
 
 SAMPLE_TOKENS = 64
-SAMPLING = Sampling(temperature=0.8, top_k=40)
 
 
 class TextSampler:
@@ -41,7 +40,7 @@ class TextSampler:
         request = Request(
             prompt=self._encoded,
             max_new_tokens=max(0, min(self._most, room)),
-            sampling=SAMPLING,
+            sampling=Sampling(temperature=0.8, top_k=40),
             stop_tokens=self._tokenizer.ends,
             seed=self._seed,
         )

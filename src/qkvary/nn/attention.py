@@ -21,7 +21,7 @@ from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import read_roles, store_tokens
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import CORES, MOST_DECODED, Core
-from qkvary.nn.layout import AttentionMask, Layout, make_rotation
+from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import apply, is_plain
 from qkvary.nn.projections import (
     HeadNorm,
@@ -317,14 +317,14 @@ class Attention(nn.Module):
         x, memory = (layout.blank(x), None) if memory is None else (x, layout.blank(memory))
         # A text may become as long as its cache.
         tokens = None if cache is None else cache.max_tokens
-        rotation = make_rotation(config, layout.query_positions, x.dtype, tokens)
+        rotation = layout.rotation(config, x.dtype, tokens=tokens)
         stored = config.variant.cached
         sources = maker.project(x, (sharing.query, QUERY_ROPE, *(stored if memory is None else ())))
         is_stored = memory is not None and _holds(cache, memory)
         if memory is None or is_stored:
             read, new, turned = x, maker.normalise(sources), rotation
         else:
-            turned = make_rotation(config, layout.key_positions, memory.dtype)
+            turned = layout.rotation(config, memory.dtype, of_keys=True)
             read, new = memory, maker.normalise(maker.project(memory, stored))
         # Roles.
         query, rope = make_query(x, sources[sharing.query], self.query_map, config), None
@@ -334,23 +334,25 @@ class Attention(nn.Module):
             roles = maker.rotate(new, turned)
         else:
             rotate_all = functools.partial(
-                make_rotation, config, layout.key_positions, x.dtype, tokens
+                layout.rotation, config, x.dtype, of_keys=True, tokens=tokens
             )
             entries = (
                 cache.read() if is_stored else store_tokens(maker, cache, layout, read, new, turned)
             )
             roles = read_roles(maker, cache.options.layout, entries, rotate_all)
         is_expanded = cache is not None and cache.options.layout == "split"
-        is_latent = self._absorbs(cache, kernel, x.shape[1])
-        if not (is_expanded or is_latent):
+        is_latent = cache is not None and self._absorbs(cache, kernel, x.shape[1])
+        if self.latent is not None and not (is_expanded or is_latent):
             roles = maker.expand(roles)
         # The query comes last: gradients of a shared source are added up in this order.
         if rotation is not None:
             if roles.rope is None:
-                query = rotation.grow(rotation.rotate(query))
+                query = rotation.rotate(query)
             else:
-                query = rotation.grow(query)
-                rope = rotation.grow(rotation.rotate(sources[QUERY_ROPE]))
+                rope = rotation.rotate(sources[QUERY_ROPE])
+            if rotation.growth is not None:
+                query = query * rotation.growth
+                rope = None if rope is None else rope * rotation.growth
         if self.latent is not None and is_latent:
             query = self.latent.absorb(query)
         return Heads(query, roles.key, roles.value, rope, roles.rope, rotation, is_latent)
@@ -400,15 +402,14 @@ class Attention(nn.Module):
         """Return the attention probabilities of a call without cache, for inspection."""
         return self.core.weights(self.score(self.read(x, layout, memory=memory), layout))
 
-    def _absorbs(self, cache: LayerCache | None, kernel: str, queries: int) -> bool:
+    def _absorbs(self, cache: LayerCache, kernel: str, queries: int) -> bool:
         """Return whether scores and values are computed in the latent of key and value.
 
         That is cheaper for few queries and many keys, and rounds in another order. It requires
         scores that are dot products of query and key.
         """
         return (
-            cache is not None
-            and self.latent is not None
+            self.latent is not None
             and is_plain(self.latent.key)
             and is_plain(self.latent.value)
             and self.config.variant.core_name == "softmax"

@@ -25,9 +25,6 @@ Claimed = Tensor | ClaimedCodes
 """Where new entries are written: a buffer, or codes with scales."""
 
 
-DEFAULT_OPTIONS = CacheOptions()
-
-
 class LayerCache:
     """The cache of one layer: K alone if the value reads K.
 
@@ -40,7 +37,7 @@ class LayerCache:
         self,
         config: AttentionConfig,
         max_tokens: int | None = None,
-        options: CacheOptions = DEFAULT_OPTIONS,
+        options: CacheOptions | None = None,
     ) -> None:
         """Create an empty cache; with ``max_tokens``, for at most so many tokens, stored or not.
 
@@ -57,6 +54,7 @@ class LayerCache:
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
         """The state of a core that sums over all tokens; None for cores that read each token."""
+        options = options or CacheOptions()
         # Layouts and storage apply to entries of tokens, not to states.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
         self.kernel = pinned(options.kernel)
@@ -233,7 +231,7 @@ class KVCache:
         layers: Sequence[AttentionConfig],
         *,
         max_tokens: int | None = None,
-        options: CacheOptions = DEFAULT_OPTIONS,
+        options: CacheOptions | None = None,
     ) -> None:
         """Create an empty cache.
 
@@ -253,8 +251,8 @@ class KVCache:
                 "expected the attention layers of a network, such as model.config.layers or "
                 f"[layer.config], got {type(given).__name__}"
             )
-        self.options = options
-        self.layers = [LayerCache(config, max_tokens, options) for config in layers]
+        self.options = options or CacheOptions()
+        self.layers = [LayerCache(config, max_tokens, self.options) for config in layers]
 
     @property
     def length(self) -> int:

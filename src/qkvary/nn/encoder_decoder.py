@@ -22,7 +22,7 @@ from qkvary.nn.blocks import (
     make_norm,
     make_position_embedding,
 )
-from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache, LayerCache
+from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.fused_loss import linear_token_losses, smoothed_loss_sum
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import linear
@@ -60,7 +60,7 @@ class EncoderDecoderCache(KVCache):
         memory_mask: AttentionMask,
         *,
         max_tokens: int | None = None,
-        options: CacheOptions = DEFAULT_OPTIONS,
+        options: CacheOptions | None = None,
     ) -> None:
         """Create an empty cache.
 

@@ -131,8 +131,10 @@ class SoftmaxCore(Core):
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__(config)
-        plain = all(term.is_plain for term in term_classes(config.variant).values())
-        self.is_plain = plain and type(self) is SoftmaxCore
+        terms = term_classes(config.variant).values()
+        self.is_plain = type(self) is SoftmaxCore and all(term.is_plain for term in terms)
+        self._needs_products = any(term.needs_products for term in terms)
+        self._has_learned_bias = any(term.is_learned_bias for term in terms)
 
     def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
         """Return the attention probabilities."""
@@ -147,8 +149,23 @@ class SoftmaxCore(Core):
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
         if type(self).weights is not SoftmaxCore.weights:
             return True
-        keys = scores.layout.num_keys
-        return choose_kernel(self.config, keys, training=dropout > 0.0) == "explicit"
+        return self.choose_kernel(scores.layout.num_keys, dropout) == "explicit"
+
+    def choose_kernel(self, num_keys: int, dropout: float) -> Chosen:
+        """Pick the implementation for a call, unless the layer pins it.
+
+        On a CPU, SDPA is fused only without dropout and without a bias that is learned. In these
+        cases it takes 0.5 to 0.95 times as long as explicit products, forward and backward, for 8
+        to 512 keys and 8 to 64 channels per head, masked or causal or with fewer KV heads. In other
+        cases it takes 1.1 to 1.4 times as long, until the map of scores exceeds the processor's
+        caches.
+        """
+        if self._needs_products:
+            return "explicit"
+        if self.config.kernel != "auto":
+            return self.config.kernel
+        is_unfused = self._has_learned_bias or dropout > 0.0
+        return "explicit" if is_unfused and num_keys <= LONGEST_EXPLICIT else "sdpa"
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
         config = self.config
@@ -361,18 +378,5 @@ def _divide_by_norm(
 
 
 def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> Chosen:
-    """Pick the implementation for a call, unless the layer pins it.
-
-    On a CPU, SDPA is fused only without dropout and without a bias that is learned. In these cases
-    it takes 0.5 to 0.95 times as long as explicit products, forward and backward, for 8 to 512 keys
-    and 8 to 64 channels per head, masked or causal or with fewer KV heads. In other cases it takes
-    1.1 to 1.4 times as long, until the map of scores exceeds the processor's caches.
-    """
-    terms = term_classes(config.variant).values()
-    if any(term.needs_products for term in terms):
-        return "explicit"
-    if config.kernel != "auto":
-        return config.kernel
-    has_bias = any(term.is_learned_bias for term in terms)
-    unfused = has_bias or (training and config.dropout > 0.0)
-    return "explicit" if unfused and num_keys <= LONGEST_EXPLICIT else "sdpa"
+    """Return the implementation that a layer with a softmax picks for a call."""
+    return SoftmaxCore(config).choose_kernel(num_keys, config.dropout if training else 0.0)

@@ -159,7 +159,8 @@ class LanguageModel(nn.Module):
             positions=positions,
             document_ids=document_ids,
         )
-        self._check_positions(positions)
+        if positions is not None and self.position_embedding is not None:
+            self._check_positions(positions)
         x = self.embed(tokens, layout)
         return self.stack(x, layout=layout, cache=cache, kernel=kernel)
 
@@ -207,7 +208,7 @@ class LanguageModel(nn.Module):
     @property
     def output_weight(self) -> Float[Tensor, "vocabulary d_model"]:
         """The weight of the head."""
-        return getattr(self, self.output_name)
+        return self.embedding if self.head_weight is None else self.head_weight
 
     def attention_maps(
         self, tokens: Int[Tensor, "batch tokens"]
@@ -216,9 +217,7 @@ class LanguageModel(nn.Module):
         layout = make_layout(self.config, tokens)
         return self.stack.attention_maps(self.embed(tokens, layout), layout=layout)
 
-    def _check_positions(self, positions: Tensor | None) -> None:
-        if positions is None or self.position_embedding is None:
-            return
+    def _check_positions(self, positions: Tensor) -> None:
         if positions.is_cuda and torch.cuda.is_current_stream_capturing():
             # A captured graph cannot wait for the host; the length was checked before the capture.
             return

@@ -83,6 +83,7 @@ class Layout:
             self._key_positions = self._count_positions()
         self._query_positions = query_positions
         self._penalties: dict[tuple[bool, int | None, int | None, torch.dtype], Tensor | None] = {}
+        self._rotations: dict[object, Rotation] = {}
         self._hidden: dict[int, Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
         self._is_in_a_row = False
@@ -236,6 +237,32 @@ class Layout:
             self._penalties[key] = self._find_penalty(*key)
         return self._penalties[key]
 
+    def rotation(
+        self,
+        config: AttentionConfig,
+        dtype: torch.dtype,
+        *,
+        of_keys: bool = False,
+        tokens: int | None = None,
+    ) -> "Rotation | None":
+        """Return the rotation of queries or keys; ``None`` for a layer that does not rotate.
+
+        Layers that rotate alike share it. ``tokens`` is the length of the text, for a rotation that
+        depends on it.
+        """
+        channels = config.rotated_channels
+        if not channels:
+            return None
+        if torch.compiler.is_compiling():
+            # As for penalties.
+            positions = self.key_positions if of_keys else self.query_positions
+            return Rotation(positions, config, dtype, tokens)
+        key = (of_keys, channels, config.position, config.value_rope, dtype, tokens)
+        if key not in self._rotations:
+            positions = self.key_positions if of_keys else self.query_positions
+            self._rotations[key] = Rotation(positions, config, dtype, tokens)
+        return self._rotations[key]
+
     def _find_penalty(
         self, causal: bool, window: int | None, stride: int | None, dtype: torch.dtype
     ) -> Tensor | None:
@@ -341,17 +368,12 @@ class Rotation:
         cos, sin = angles.cos() * self.factor, angles.sin() * self.factor
         self.cos, self.sin = cos.to(dtype), sin.to(dtype)
         self.value_rope = config.value_rope
-        self.growth = None
+        self.growth: Tensor | None = None
+        """A factor of queries that grows beyond the original length."""
         if scaling is not None and scaling.query_growth:
             turns = torch.div(positions, scaling.original_tokens, rounding_mode="floor").double()
             growth = 1 + scaling.query_growth * torch.log1p(turns)
             self.growth = growth[:, None, :, None].to(dtype)
-
-    def grow(
-        self, queries: Float[Tensor, "batch heads tokens head_dim"]
-    ) -> Float[Tensor, "batch heads tokens head_dim"]:
-        """Multiply queries by the factor that grows beyond the original length."""
-        return queries if self.growth is None else queries * self.growth
 
     def rotate(
         self, heads: Float[Tensor, "batch heads tokens head_dim"], *, inverse: bool = False
@@ -372,16 +394,6 @@ class Rotation:
             return back
         still, turned = back[..., : -self.dim], back[..., -self.dim :]
         return torch.cat((still, turned / self.factor**2), dim=-1)
-
-
-def make_rotation(
-    config: AttentionConfig,
-    positions: Int[Tensor, "batch tokens"],
-    dtype: torch.dtype,
-    tokens: int | None = None,
-) -> Rotation | None:
-    """Return the rotation by given positions, ``None`` for a layer that does not rotate."""
-    return Rotation(positions, config, dtype, tokens) if config.rotated_channels else None
 
 
 def rotary_angles(

@@ -124,7 +124,9 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _PRODUCT(x, weight, bias, "none", [], None)
 
 
-@torch.library.custom_op("qkvary::linear", mutates_args=())
+@torch.library.custom_op(
+    "qkvary::linear", mutates_args=(), schema="(Tensor x, Tensor weight, Tensor? bias) -> Tensor"
+)
 def _multiply_compiled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Hide the operation from torch's compiler, which accepts it with constant weights only."""
     if not torch.backends.mkldnn.enabled:

@@ -119,7 +119,7 @@ def project_together(
     biases = [bias for bias in all_biases if bias is not None]
     if len(plain) < 2 or len(biases) not in (0, len(plain)):
         return [apply(projection, x) for projection in projections]
-    weight = torch.cat(tuple(projection.weight for projection in plain))
+    weight = torch.cat([projection.weight for projection in plain])
     joined = linear(x, weight, torch.cat(biases) if biases else None)
     widths = [part.out_features for part in plain]
     parts: dict[nn.Module, Tensor] = dict(zip(plain, joined.split(widths, dim=-1), strict=True))

@@ -5,12 +5,12 @@ are reported and skipped.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.storage.durable import AppendFile, atomic_write_file, quarantine
+from qkvary.storage.durable import AppendFile, atomic_write_file
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import FileEntry
 
@@ -47,47 +47,35 @@ class JournalContents:
     events: tuple[dict[str, Any], ...]
     """The events of all valid lines, in order."""
     problems: tuple[str, ...]
-    gaps: tuple[int, ...]
-    """For each invalid line, the number of valid events before it."""
+    """One sentence for each invalid line."""
 
 
 def parse_journal(data: bytes, *, where: str) -> JournalContents:
     """Parse a journal; never fails."""
     events: list[dict[str, Any]] = []
     problems: list[str] = []
-    gaps: list[int] = []
     *lines, rest = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
             events.append(from_line(line))
         except ValueError as error:
             problems.append(f"{where}, line {number}: {error}")
-            gaps.append(len(events))
     if rest:
         problem = "holds zeroed bytes" if b"\0" in rest else "has no end"
         problems.append(f"{where}, line {len(lines) + 1}: the line {problem}")
-        gaps.append(len(events))
-    return JournalContents(events=tuple(events), problems=tuple(problems), gaps=tuple(gaps))
+    return JournalContents(events=tuple(events), problems=tuple(problems))
 
 
 class Journal:
     """A journal opened for appending."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the journal at ``path``; remove a torn last line."""
-        self.path = path
-        data = path.read_bytes() if path.exists() else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        self.torn_tail = data[len(whole) :]
-        """Bytes after the last complete line."""
-        if self.torn_tail:
-            atomic_write_file(path, whole)
-        self._start(whole)
-
-    def _start(self, data: bytes) -> None:
-        self._digest = hashlib.sha256(data)
-        self._size = len(data)
-        self._file = AppendFile(self.path)
+    def __init__(self, path: Path, lines: bytes) -> None:
+        """Open the journal at ``path`` with exactly these lines; all others are removed."""
+        if lines != (path.read_bytes() if path.exists() else b""):
+            atomic_write_file(path, lines)
+        self._digest = hashlib.sha256(lines)
+        self._size = len(lines)
+        self._file = AppendFile(path)
 
     def append(self, event: Mapping[str, JsonValue]) -> None:
         """Append an event."""
@@ -100,36 +88,6 @@ class Journal:
         """Flush to the disk and return the current size and digest."""
         self._file.sync()
         return FileEntry(size=self._size, sha256=self._digest.hexdigest())
-
-    def starts_with(self, mark: FileEntry) -> bool:
-        """Return whether the journal is unchanged up to ``mark``."""
-        data = self.path.read_bytes()[: mark.size]
-        return FileEntry.of(data) == mark
-
-    def rewind(self, mark: FileEntry) -> None:
-        """Truncate the journal to ``mark``, durably."""
-        data = self.path.read_bytes()
-        self._file.close()
-        if len(data) != mark.size:
-            atomic_write_file(self.path, data[: mark.size])
-        self._start(data[: mark.size])
-
-    def contents(self) -> JournalContents:
-        """Return the contents at the time of opening; nothing may have been appended since."""
-        return parse_journal(self.path.read_bytes() + self.torn_tail, where=str(self.path))
-
-    def replace(self, events: Iterable[Mapping[str, JsonValue]]) -> None:
-        """Replace all events, durably."""
-        data = b"".join(map(to_line, events))
-        self._file.close()
-        atomic_write_file(self.path, data)
-        self._start(data)
-
-    def back_up(self) -> Path:
-        """Copy the journal, as it was when opened, into a new folder; return the folder."""
-        folder = quarantine(self.path.parent, ())
-        atomic_write_file(folder / self.path.name, self.path.read_bytes() + self.torn_tail)
-        return folder
 
     def close(self) -> None:
         """Close the file."""
@@ -145,9 +103,6 @@ class SilentJournal:
     def mark(self) -> FileEntry:
         """Return the mark of an empty journal."""
         return FileEntry.of(b"")
-
-    def rewind(self, mark: FileEntry) -> None:
-        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""

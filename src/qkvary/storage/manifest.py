@@ -56,7 +56,7 @@ class Manifest:
     def read(self, directory: Path, name: str) -> bytes:
         """Return the checked bytes of a file."""
         found = self.check_size(directory, name)
-        path, entry = self._find(directory, name)
+        path, entry = directory / name, self.files[name]
         require_memory(found.st_size, f"reading {path} takes", "use a machine with more")
         try:
             data = path.read_bytes()
@@ -70,7 +70,9 @@ class Manifest:
 
     def check_size(self, directory: Path, name: str) -> os.stat_result:
         """Return the status of a file after checking its size alone."""
-        path, entry = self._find(directory, name)
+        path, entry = directory / name, self.files.get(name)
+        if entry is None:
+            raise DamagedError(f"{directory / MANIFEST_NAME} does not list {name}")
         try:
             found = path.stat()
         except OSError as error:
@@ -82,7 +84,7 @@ class Manifest:
     def check_file(self, directory: Path, name: str) -> Path:
         """Return the path of a file after checking it, without holding it in memory."""
         self.check_size(directory, name)
-        path, entry = self._find(directory, name)
+        path, entry = directory / name, self.files[name]
         try:
             with path.open("rb", buffering=0) as file:
                 digest = hashlib.file_digest(file, "sha256")
@@ -96,13 +98,6 @@ class Manifest:
         """Check all files without holding them in memory."""
         for name in self.files:
             self.check_file(directory, name)
-
-    def _find(self, directory: Path, name: str) -> tuple[Path, FileEntry]:
-        entry = self.files.get(name)
-        if entry is None:
-            raise DamagedError(f"{directory / MANIFEST_NAME} does not list {name}")
-        _check_inside(directory, name)
-        return directory / name, entry
 
     def read_all(self, directory: Path) -> dict[str, bytes]:
         """Return the checked bytes of every file."""

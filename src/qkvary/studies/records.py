@@ -34,7 +34,7 @@ class Record:
     status: Status
     """``failed`` ended with an error, ``diverged`` with a non-finite loss or gradient."""
     message: str
-    """Why the run failed or diverged, and what a damaged log lacks; empty if neither applies."""
+    """Why the run failed or diverged; empty if neither applies."""
     metric: str
     """Name of the headline metric among ``metrics``, such as ``test_accuracy``."""
     higher_is_better: bool

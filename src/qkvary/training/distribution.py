@@ -21,8 +21,8 @@ from qkvary.checkpoints.training_state import (
     state_sha256,
 )
 from qkvary.storage.durable import clean_leftovers
-from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.errors import UsageError
+from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import find_newest, keep_up_to, stored_steps
 from qkvary.tasks.contract import ProcessGroup, Task
 from qkvary.training.config import Precision, RunConfig
@@ -43,13 +43,9 @@ class Distribution(ProcessGroup):
         """Return a context for a micro-batch whose gradients are not synchronized."""
         return nullcontext()
 
-    def run_on_all(self, work: Callable[[], JsonValue]) -> list[Any]:
-        """Call ``work`` on every rank and return all results, or raise the first rank's error."""
-        return [work()]
-
     def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
         """Call ``work`` on rank 0 and return its result, or raise its error, on every rank."""
-        return self.run_on_all(lambda: work() if self.rank == 0 else None)[0]
+        return work()
 
     def total_norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the total norm of the gradients, over all processes."""
@@ -90,25 +86,14 @@ class Distribution(ProcessGroup):
         sentence for each damaged checkpoint. Keeps the loaded one and older ones, ``keep`` in
         total; returns its ``about``, or None if no checkpoint exists.
         """
-        reader = self.reader(model, optimizer)
 
         def list_steps() -> JsonValue:
             clean_leftovers(directory)
             return stored_steps(directory)
 
         def read(step: int) -> TrainingState:
-            found: list[TrainingState] = []
-
-            def work() -> JsonValue:
-                found.append(read_state(directory, step, accept=accept, reader=reader))
-                return encode(found[0].about)
-
-            if len(set(self.run_on_all(work))) > 1:
-                raise DamagedError(
-                    f"the processes read different checkpoints of step {step} in {directory}: "
-                    "it must be on a disk that all processes share"
-                )
-            return found[0]
+            reader = self.reader(model, optimizer)
+            return self.read(directory, step, accept=accept, reader=reader)
 
         stored = find_newest(
             directory,
@@ -125,6 +110,17 @@ class Distribution(ProcessGroup):
     def reader(self, _: nn.Module, __: torch.optim.Optimizer, /) -> Reader:
         """Return the reader of what this rank needs of a checkpoint."""
         return Reader(number=self.rank, count=self.size)
+
+    def read(
+        self,
+        directory: Path,
+        step: int,
+        *,
+        accept: Callable[[Mapping[str, JsonValue]], None],
+        reader: Reader,
+    ) -> TrainingState:
+        """Read what this rank needs of a checkpoint, which must be valid on all ranks."""
+        return read_state(directory, step, accept=accept, reader=reader)
 
     def restore(
         self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer
@@ -217,6 +213,3 @@ class Gradients:
         if self.run.training.execution.precision == "full":
             return nullcontext()
         return torch.autocast(torch.device(self.run.device).type, torch.bfloat16)
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3

@@ -17,7 +17,6 @@ from torch import nn
 
 from qkvary.nn.attention import anneal
 from qkvary.nn.blocks import Stack, compile_blocks
-from qkvary.storage.durable import free_bytes
 from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import DivergedError, UsageError
 from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal
@@ -43,7 +42,7 @@ from qkvary.training.progress import (
     RunState,
     Stopwatch,
 )
-from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
+from qkvary.training.run_log import open_log
 
 CHECKPOINT_SECONDS = 30.0
 """Seconds between checkpoints; shorter runs write none."""
@@ -53,10 +52,6 @@ _VERSIONS: Mapping[str, JsonValue] = {
 }
 """Versions that change the last bits of a run; a checkpoint without ``rounding`` has 0."""
 LogEntry = Mapping[str, JsonValue]
-ADAM_MOMENTS = 2
-"""Values that Adam stores per weight."""
-CHECKPOINTS_NEEDED = 2.2
-"""Free space to expect, in checkpoints: an old one, a new one, and some room for logs."""
 PROGRESS_SECONDS = 0.25
 """Minimum seconds between progress events."""
 
@@ -70,7 +65,7 @@ class Outcome:
     status: Literal["done", "diverged", "stopped"]
     """``stopped`` means that a checkpoint was written from which the same call resumes."""
     message: str
-    """Why the run diverged, and what a damaged log lacks; empty if neither applies."""
+    """Why the run diverged; empty if it did not."""
     metrics: Mapping[str, float | int | None]
     """``validation_*``, ``test_*``, ``final_train_loss``, ``steps``, ``steps_to_solve``."""
     timing: Mapping[str, float]
@@ -162,13 +157,10 @@ class _Trainer:
         self.optimizer = make_optimizer(self.model, run.network, run.training.optimizer)
         self.gradients = Gradients(run, task, self.wrapped, distribution)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.journal = Journal(directory / JOURNAL_NAME) if self.is_writer else SilentJournal()
         self.last_norm = math.nan
         self.stored_step: int | None = None
         self.resume()
-        anneal(self.model, run.training.temperature_factor(self.state.step))
         self.guards = Guards(run.training.guards, self.state.guards)
-        self.check_free_space()
         # Gathering the network is collective, even if only one rank generates samples.
         self.is_sampled = self.any_rank(callbacks.sample is not None)
 
@@ -177,23 +169,18 @@ class _Trainer:
     def build(self) -> nn.Module:
         run = self.run
         network = self.task.build(run.network, run.seed).to(run.device, _DTYPES[run.dtype])
-        return anneal(network, run.training.temperature_factor(self.state.step))
+        self.anneal(network)
+        return network
+
+    def anneal(self, network: nn.Module) -> None:
+        """Set the temperature of the current step, if it changes during training."""
+        if self.run.training.temperature is not None:
+            anneal(network, self.run.training.temperature_factor(self.state.step))
 
     def warn(self, message: str) -> None:
         self.callbacks.on_event(
             Event(step=self.state.step, steps=self.run.training.steps, warning=message)
         )
-
-    def check_free_space(self) -> None:
-        """Warn at the start if checkpoints will not fit."""
-        numbers = sum(p.numel() * p.element_size() for p in self.parameters)
-        needed = int(CHECKPOINTS_NEEDED * (1 + ADAM_MOMENTS) * numbers)
-        free = free_bytes(self.directory)
-        if self.is_writer and free is not None and free < needed:
-            self.warn(
-                f"{self.directory} has {free:,} bytes free, but two checkpoints need about "
-                f"{needed:,}: free some space, or choose another folder (--out)"
-            )
 
     def resume(self) -> None:
         about = self.distribution.load(
@@ -205,13 +192,13 @@ class _Trainer:
             keep=self.keep,
         )
         if about is None:
-            self.journal.rewind(FileEntry.of(b""))
+            self.journal = self.open_journal()
             return
         self.state = RunState.from_json(cast("dict[str, Any]", about["state"]))
         self.stopwatch.state = self.state
         self.stored_step = self.state.step
-        if isinstance(self.journal, Journal):
-            self.restore_log(self.journal, FileEntry(**cast("dict[str, Any]", about["journal"])))
+        self.anneal(self.model)
+        self.journal = self.open_journal(FileEntry(**cast("dict[str, Any]", about["journal"])))
         before = {"rounding": 0, **about}
         versions = {key: (before[key], now) for key, now in _VERSIONS.items() if before[key] != now}
         changed = {**self.changed, **versions}
@@ -223,16 +210,17 @@ class _Trainer:
             **({"changed": changed} if changed else {}),
         )
 
-    def restore_log(self, journal: Journal, mark: FileEntry) -> None:
-        torn = journal.torn_tail
-        cut = restore_log(journal, mark, self.state.step)
-        if cut is not None:
-            self.state.log_gaps = merge_gaps(self.state.log_gaps, cut.gaps)
-            if cut.message:
-                self.warn(cut.message)
-        elif torn:
-            kind = "zeroed" if b"\0" in torn else "torn"
-            self.warn(f"{journal.path}: a {kind} last line of {len(torn):,} bytes was cut")
+    def open_journal(self, mark: FileEntry | None = None) -> Journal | SilentJournal:
+        """Open the journal, empty or with the lines up to the checkpoint that has this mark."""
+        if not self.is_writer:
+            return SilentJournal()
+        path = self.directory / JOURNAL_NAME
+        if mark is None:
+            return Journal(path, b"")
+        journal, damage = open_log(path, mark, self.state.step)
+        if damage:
+            self.warn(damage)
+        return journal
 
     def accept(self, about: Mapping[str, JsonValue]) -> None:
         if about.get("run_key") != self.key:
@@ -340,8 +328,7 @@ class _Trainer:
             self.log("skipped", **values)
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step = step + 1
-        if self.run.training.temperature is not None:
-            anneal(self.model, self.run.training.temperature_factor(self.state.step))
+        self.anneal(self.model)
         return True
 
     def log_loss(self) -> None:
@@ -444,7 +431,7 @@ class _Trainer:
         self.stopwatch.lap("other")
         return Outcome(
             status=status,
-            message="; ".join(filter(None, [message, describe_gaps(state.log_gaps)])),
+            message=message,
             metrics=state.metrics(scores or {}),
             timing=state.timing(),
             attention=attention,

@@ -50,7 +50,7 @@ def use_threads(number: int) -> Generator[None]:
 def require_device(name: str) -> None:
     """Check that this machine has a device."""
     device, count = torch.device(name), torch.cuda.device_count()
-    choices = ["cpu", *(f"cuda:{number}" for number in range(count))]
+    choices = ["cpu", *map("cuda:{}".format, range(count))]
     if torch.backends.mps.is_available():
         choices.append("mps")
     wanted = f"cuda:{device.index or 0}" if device.type == "cuda" else device.type

@@ -28,9 +28,9 @@ from qkvary.checkpoints.sharded_state import (
     row_counts,
     shard_metadata,
 )
-from qkvary.checkpoints.training_state import TrainingState, state_sha256
-from qkvary.storage.errors import ResourceError, UsageError
-from qkvary.storage.jsonvalues import JsonValue
+from qkvary.checkpoints.training_state import TrainingState, read_state, state_sha256
+from qkvary.storage.errors import DamagedError, ResourceError, UsageError
+from qkvary.storage.jsonvalues import JsonValue, encode
 from qkvary.storage.manifest import (
     FileContents,
     FileEntry,
@@ -74,8 +74,29 @@ class _MultiProcess(Distribution):
     def all_reduce(self, values: Sequence[float]) -> list[float]:
         return self.processes.all_reduce(values)
 
-    def run_on_all(self, work: Callable[[], JsonValue]) -> list[Any]:
-        return self.processes.run_on_all(work)
+    def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
+        return self.processes.run_on_all(lambda: work() if self.rank == 0 else None)[0]
+
+    def read(
+        self,
+        directory: Path,
+        step: int,
+        *,
+        accept: Callable[[Mapping[str, JsonValue]], None],
+        reader: Reader,
+    ) -> TrainingState:
+        found: list[TrainingState] = []
+
+        def work() -> JsonValue:
+            found.append(read_state(directory, step, accept=accept, reader=reader))
+            return encode(found[0].about)
+
+        if len(set(self.processes.run_on_all(work))) > 1:
+            raise DamagedError(
+                f"the processes read different checkpoints of step {step} in {directory}: "
+                "it must be on a disk that all processes share"
+            )
+        return found[0]
 
 
 class Replicated(_MultiProcess):
@@ -199,7 +220,9 @@ class Sharded(_MultiProcess):
                     lambda: str(stack.enter_context(checkpoint_directory(directory, step, size)))
                 )
             )
-            answers = self.run_on_all(lambda: [_write(folder, contents), row_counts(rows)])
+            answers = self.processes.run_on_all(
+                lambda: [_write(folder, contents), row_counts(rows)]
+            )
 
             def finish() -> None:
                 files = _collect(folder, [files for files, _ in answers])

@@ -138,8 +138,6 @@ class RunState:
         default_factory=lambda: {"training": 0.0, "evaluation": 0.0, "other": 0.0}
     )
     cpu_seconds: float = 0.0
-    log_gaps: list[list[int]] = field(default_factory=list[list[int]])
-    """Step ranges in which a damaged log lacks lines."""
     guards: GuardState = field(default_factory=GuardState)
 
     def to_json(self) -> dict[str, Any]:
@@ -149,11 +147,10 @@ class RunState:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunState":
         """Return the state that ``to_json`` wrote."""
-        nested = {"guards", "best"}
-        state = cls(**{name: value for name, value in values.items() if name not in nested})
+        # States written by older versions have no best step, or the gaps of a damaged log.
+        best, older = values.get("best"), {"log_gaps"}
+        state = cls(**{name: value for name, value in values.items() if name not in older})
         state.guards = GuardState(**values["guards"])
-        # States written by older versions have no best step.
-        best = values.get("best")
         state.best = None if best is None else BestStep(**best)
         return state
 

@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Store:
     store = Store(tmp_path / "runs")
     for number, cell in enumerate(CELLS[:-1]):
         claim = claim_cell(store, cell)
-        journal = Journal(claim.directory / "metrics.jsonl")
+        journal = Journal(claim.directory / "metrics.jsonl", b"")
         for step in range(3 + number):
             journal.append({"event": "train", "step": step, "loss": 1 / (step + 1)})
         journal.close()

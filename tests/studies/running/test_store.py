@@ -35,7 +35,7 @@ def claim(store: Store, **options: Any) -> Claim:
 
 
 def finish(taken: Claim) -> Record:
-    journal = Journal(taken.directory / "metrics.jsonl")
+    journal = Journal(taken.directory / "metrics.jsonl", b"")
     for step in range(20):
         journal.append({"event": "train", "step": step, "loss": 1 / (step + 1)})
     journal.close()
@@ -100,7 +100,7 @@ def test_a_run_that_is_held_is_refused_and_its_owner_named(store: Store) -> None
 
 def test_what_was_done_so_far_stays(store: Store) -> None:
     taken = claim(store)
-    journal = Journal(taken.directory / "metrics.jsonl")
+    journal = Journal(taken.directory / "metrics.jsonl", b"")
     journal.append({"event": "train", "step": 1})
     journal.close()
     taken.release()

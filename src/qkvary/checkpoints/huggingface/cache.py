@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache, LayerCache
+from qkvary.nn.cache import KVCache, LayerCache
 
 
 class NetworkCacheLayer(CacheLayerMixin):
@@ -116,7 +116,7 @@ class NetworkCache(Cache):
         network: LanguageModelConfig,
         *,
         max_tokens: int | None = None,
-        options: CacheOptions = DEFAULT_OPTIONS,
+        options: CacheOptions | None = None,
     ) -> None:
         self.kv = KVCache(network.layers, max_tokens=max_tokens, options=options)
         super().__init__(

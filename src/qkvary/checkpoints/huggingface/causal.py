@@ -24,7 +24,6 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.huggingface.cache import NetworkCache
-from qkvary.nn.cache import DEFAULT_OPTIONS
 from qkvary.nn.language_model import LanguageModel
 
 FORMAT = 1
@@ -178,7 +177,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         )
 
     def make_cache(
-        self, *, max_tokens: int | None = None, options: CacheOptions = DEFAULT_OPTIONS
+        self, *, max_tokens: int | None = None, options: CacheOptions | None = None
     ) -> NetworkCache:
         """Make an empty cache for ``past_key_values``.
 
@@ -261,7 +260,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             )
         network = cast("QKVConfig", self.config).language_model
         most = max_cache_length if _turns_by_length(network) else None
-        options = DEFAULT_OPTIONS
+        options = None
         if kind in _STATIC:
             most = max(max_cache_length, generation_config.max_cache_len or 0)
             options = CacheOptions(storage="preallocated")

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.decoding import stream
-from qkvary.inference.requests import GREEDY, MAX_STOPS, Request, Sampling
+from qkvary.inference.requests import MAX_STOPS, Request, Sampling
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
@@ -144,7 +144,7 @@ class NetworkLM(HFLM):
 
 def _sampling(options: Mapping[str, Any]) -> Sampling:
     if not options.get("do_sample") or not options.get("temperature"):
-        return GREEDY
+        return Sampling()
     return Sampling(
         temperature=float(options["temperature"]),
         **{name: options[name] for name in ("top_k", "top_p", "min_p") if options.get(name)},

@@ -199,8 +199,8 @@ def _log_caveats(logs: Mapping[str, Iterable[Event]]) -> tuple[str, ...]:
     """State how many runs were resumed after their log had been damaged."""
     cut = sum(any(event.get("event") == "cut" for event in log) for log in logs.values())
     sentence = (
-        f"The curves of {cut} of {len(logs)} runs lack steps, which the records name: their logs "
-        "were damaged on the way, which changes neither weights nor scores."
+        f"The curves of {cut} of {len(logs)} runs lack steps: their logs were damaged, which "
+        "changes neither weights nor scores."
     )
     return (sentence,) if cut else ()
 
