@@ -31,7 +31,7 @@ SEEDS = 1
 _ONE_SEED = "One network was trained per variant: how much of a difference is chance is unknown."
 _DILUTED = (
     "Documents were padded to 2,048 tokens and the padding counts in the loss, so the change per "
-    "real token is larger, as measured in studies/ours/lm-dilution."
+    "real token is larger, as the study lm-dilution shows."
 )
 _SHIPPED_GROUPS = (
     "The released script for Q-GQA has 8 KV heads (75 % less cache), where the table says 4."

@@ -198,6 +198,9 @@ class Scheduler:
             if key in ends and ends[key].outcome in ("made", "elsewhere"):
                 self.reported.setdefault(key, (ends[key], now))
             one, since = self.reported.get(key, (ELSEWHERE, None))
+            if not self.executor.is_remote:
+                # Only the records of other machines may become visible later.
+                since = None
             if self.has_ended(key):
                 self.end(key, one)
             elif self.is_running(key) or (since is not None and now - since < UNSEEN_SECONDS):
