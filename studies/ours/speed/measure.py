@@ -3,6 +3,7 @@
 python studies/ours/speed/measure.py           # an hour, on a machine that does nothing else
 python studies/ours/speed/measure.py --kept    # writes the page again from measured.jsonl
 python studies/ours/speed/measure.py --to studies/ours/speed/epyc    # the record of another machine
+python studies/ours/speed/measure.py --only step_decoding    # the other benchmarks are kept
 
 Loading is measured where the image sets are on the machine (``QKVARY_DATA``), and llama.cpp where
 ``--llama-python`` names a Python that has it.
@@ -49,15 +50,16 @@ line that the benchmarks printed, with medians in seconds and the versions.
 """
 
 
-def measure(llama_python: Path | None) -> list[Mapping[str, Any]]:
-    """Run the benchmarks; return the environment and the lines that they print."""
-    lines: list[Mapping[str, Any]] = [machine()]
-    for name in TITLES:
+def measure(names: Sequence[str], llama_python: Path | None) -> list[Mapping[str, Any]]:
+    """Run benchmarks; return the lines that they print, each with the commit."""
+    lines: list[Mapping[str, Any]] = []
+    for name in names:
         command = [sys.executable, f"{name}.py"]
         if llama_python and name == "published_model":
             command += ["--llama-python", str(llama_python)]
         done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=True)
-        lines += map(json.loads, done.stdout.splitlines())
+        commit = machine()["commit"]
+        lines += [{**json.loads(line), "commit": commit} for line in done.stdout.splitlines()]
     return lines
 
 
@@ -67,6 +69,9 @@ def make_page(environment: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
     for name, title in TITLES.items():
         own = [line for line in lines if line["benchmark"] == name]
         page += "\n" + table_markdown(make_table(name, title, own))
+        commits = {line.get("commit", environment["commit"]) for line in own}
+        if commits - {environment["commit"]}:
+            page += f"\nMeasured later, at commit {', '.join(sorted(commits))}.\n"
     return page
 
 
@@ -77,12 +82,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--kept", action="store_true", help="measure nothing")
     parser.add_argument("--llama-python", type=Path, help="a Python that has llama-cpp-python")
+    parser.add_argument("--only", nargs="+", choices=TITLES, default=tuple(TITLES))
     parser.add_argument("--to", type=Path, default=FOLDER, help="folder of the record and its page")
     given = parser.parse_args(arguments)
     kept = given.to / "measured.jsonl"
     if not given.kept:
-        lines = (json.dumps(line) for line in measure(given.llama_python))
-        atomic_write_file(kept, "".join(f"{line}\n" for line in lines).encode())
+        known = kept.read_text("utf-8").splitlines() if set(given.only) < set(TITLES) else []
+        environment, *others = map(json.loads, known) if known else [machine()]
+        lines = [line for line in others if line["benchmark"] not in given.only]
+        lines = [environment, *lines, *measure(given.only, given.llama_python)]
+        given.to.mkdir(parents=True, exist_ok=True)
+        atomic_write_file(kept, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
     environment, *found = map(json.loads, kept.read_text("utf-8").splitlines())
     atomic_write_file(given.to / "README.md", make_page(environment, found).encode())
 

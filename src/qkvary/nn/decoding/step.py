@@ -202,7 +202,7 @@ class NativeStep:
             # Positions count from the first real token, as in ``Layout``.
             position = (position - valid.int().argmax(dim=-1)).clamp(min=0)
         shape = (tokens.shape[0], self.model.config.vocabulary)
-        logits = torch.empty(shape, dtype=torch.float32)
+        logits = torch.empty(shape, dtype=self._dtype)
         step = self._step
         step.rows, step.index, step.threads = tokens.shape[0], index, torch.get_num_threads()
         step.tokens, step.position = tokens.data_ptr(), position.data_ptr()
@@ -226,7 +226,7 @@ class NativeStep:
             if cache.state is not None and state is not None:
                 cache.state.write(state)
             cache.commit(1)
-        return logits.to(self._dtype)
+        return logits
 
     def _claim(
         self, layer: Layer, cache: LayerCache, rows: int, valid: Tensor | None

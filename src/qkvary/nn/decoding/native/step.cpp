@@ -58,7 +58,7 @@ struct Step {
   int64_t index;                      // Of the new tokens among those stored.
   Norm final_norm;
   Matrix head;
-  float *logits;  // [rows, vocabulary]
+  void *logits;  // [rows, vocabulary], of the network's type.
 };
 
 }  // extern "C"
@@ -83,7 +83,7 @@ constexpr int LEARNED = 5, QUERY_ROPE = 3, KEY_ROPE = 4;  // Sources that are pr
 struct Buffers {
   std::vector<float> memory;
   float *x, *normed, *sources[LEARNED], *narrow, *query, *stored, *mixed, *change, *inner, *gate;
-  float *rope_keys, *bias;
+  float *rope_keys, *bias, *logits;
   float *projected;  // Queries, then mixtures, as projections have them, where a latent is between.
 
   void fit(const Step &step) {
@@ -112,6 +112,7 @@ struct Buffers {
       place(&projected, heads);
       place(&inner, inside), place(&gate, inside);
       place(&rope_keys, ropes), place(&bias, biases);
+      place(&logits, step.storage == FLOAT32 ? 1 : step.head.width);
     };
     lay();
     if (static_cast<int64_t>(memory.size()) < total) memory.resize(total), lay();
@@ -130,7 +131,7 @@ class Walk {
     for (; seat.layer < step_.num_layers; ++seat.layer) visit(step_.layers[seat.layer], seat);
     if (seat.thread == 0) norm(step_.final_norm, to_.x, to_.normed);
     meet(seat);
-    apply(step_.head, to_.normed, step_.logits, seat);
+    predict(seat);
     if (seat.thread == 0) pace_.finish();
   }
 
@@ -147,6 +148,20 @@ class Walk {
   std::atomic<int64_t> failure_{0};
 
   void meet(const Seat &seat) { meeting_.wait(seat.threads); }
+
+  // Logits are narrowed here: torch would do it with threads of its own, which then keep the
+  // processors busy for a while.
+  void predict(const Seat &seat) {
+    S *logits = static_cast<S *>(step_.logits);
+    if constexpr (std::is_same_v<S, float>) {
+      apply(step_.head, to_.normed, logits, seat);
+    } else {
+      apply(step_.head, to_.normed, to_.logits, seat);
+      const Part own = part(step_.head.width, seat);
+      for (int64_t row = 0, at = 0; row < rows_; ++row, at += step_.head.width)
+        for (int64_t c = own.first; c < own.last; ++c) put(logits + at + c, to_.logits[at + c]);
+    }
+  }
 
   // A thread's outputs of a matrix, as whole vectors.
   struct Part {
