@@ -6,6 +6,8 @@ import itertools
 import math
 import string
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from qkvary.inference import decoding
 from qkvary.inference.beams import search
 from qkvary.inference.decoding import complete, stream
 from qkvary.inference.requests import Completion, Event, Request, Sampling
@@ -217,3 +220,30 @@ def test_padding_rows_of_the_vocabulary_are_never_chosen() -> None:
         model, dataclasses.replace(asked[0], sampling=Sampling()), beams=3, tokenizer=tokenizer
     ):
         assert all(token < SPOKEN for token in beam.tokens)
+
+
+@pytest.mark.parametrize(("few", "sampling_threads"), [(VOCABULARY, 1), (VOCABULARY - 1, 2)])
+def test_few_logits_leave_the_processors_to_the_step(
+    few: int, sampling_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list[tuple[str, int]]()
+
+    def note(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            found.append((what, torch.get_num_threads()))
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(decoding, "FEW_LOGITS", few)
+    monkeypatch.setattr(Sampler, "choose", note("sample", Sampler.choose))
+    monkeypatch.setattr(Stepper, "__call__", note("step", Stepper.__call__))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        complete(MODEL, [Request(prompt=(3,), max_new_tokens=2)])
+        after = torch.get_num_threads()
+    finally:
+        torch.set_num_threads(threads)
+    assert found == [("sample", sampling_threads), ("step", 2), ("sample", sampling_threads)]
+    assert after == 2

@@ -15,6 +15,7 @@ from qkvary.inference.decoding import (
     check_finite,
     check_requests,
     make_cache,
+    one_thread_for,
     prefill,
     usable_vocabulary,
 )
@@ -98,10 +99,11 @@ def search(
         step = Stepper(model, cache)
         live = [_Live((), 0.0)]
         for number in range(request.max_new_tokens):
-            check_finite(logits, number)
-            grown = beam_search.grow(
-                live, torch.log_softmax(logits.double(), dim=-1)[:, :spoken].cpu()
-            )
+            with one_thread_for(logits):
+                check_finite(logits, number)
+                grown = beam_search.grow(
+                    live, torch.log_softmax(logits.double(), dim=-1)[:, :spoken].cpu()
+                )
             live = [beam for _, beam in grown]
             if number + 1 == request.max_new_tokens or beam_search.is_over(live):
                 break

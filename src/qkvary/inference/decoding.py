@@ -5,8 +5,9 @@ as padding until half of the batch is finished; then the finished rows are dropp
 in the iterator.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,8 @@ DEFAULT_CHUNK = 512
 """Prompt tokens per forward pass."""
 PADDING = 0
 """The token at padded positions, which is masked."""
+FEW_LOGITS = 2**19
+"""Up to this many logits, one thread checks and samples them."""
 
 
 def stream(
@@ -175,6 +178,24 @@ def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
         raise DivergedError(f"the model gave logits that are not finite at step {number}")
 
 
+@contextlib.contextmanager
+def one_thread_for(logits: Float[Tensor, "rows vocabulary"]) -> Generator[None]:
+    """Let torch use one thread if there are few logits.
+
+    Its other threads would wait busily for more work, and take the processors from the threads of
+    the native step.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or logits.numel() > FEW_LOGITS:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def usable_vocabulary(model: Decoder, tokenizer: Tokenizer | None) -> int:
     """Return the number of tokens that may be chosen; the embedding may be padded to more rows."""
     return model.config.vocabulary if tokenizer is None else tokenizer.vocabulary
@@ -307,7 +328,7 @@ def _decode(
         step = Stepper(model, cache)
     for number in range(longest):
         # The mode is set at every step, because the caller's code runs between steps.
-        with torch.inference_mode():
+        with torch.inference_mode(), one_thread_for(logits):
             check_finite(logits, number)
             tokens = sampler.choose(logits[:, :spoken])
             chosen = tokens.tolist()
