@@ -1,4 +1,4 @@
-"""The cache keeps what the plain decoder keeps, and a window drops only what nobody sees again.
+"""The cache keeps what the plain decoder keeps, and a window drops only tokens out of sight.
 
 That any split into chunks decodes like one forward is tested with every layout in
 ``test_cache_options.py``.

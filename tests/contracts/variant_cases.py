@@ -233,7 +233,7 @@ def random_input(seed: int, *, tokens: int = TOKENS, batch: int = BATCH) -> Tens
 
 
 CUTS = st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS])
-"""Where a text is cut into chunks."""
+"""The positions at which a text is cut into chunks."""
 
 
 def feed(

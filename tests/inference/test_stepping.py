@@ -46,7 +46,7 @@ def take_steps(kernel: DecodeKernel, count: int, *, rows: int = 1) -> Tensor:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """What computed each step: ``step``, the native one, or the kernel with which the layers ran.
+    """Return the name of what computed each step: ``step`` if native, or the kernel of the layers.
 
     The native step supports everything and is computed by the layers, whatever can be built here.
     """

@@ -45,7 +45,7 @@ class _Text(NamedTuple):
     explanation: str
     """Why the method is exact."""
     price: str
-    """What the method costs at run time, and what has to be checked."""
+    """The cost at run time, and the conditions to check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Saving:
     explanation: str
     """Why the method is exact."""
     price: str
-    """What the method costs at run time, and what has to be checked."""
+    """The cost at run time, and the conditions to check."""
 
     @property
     def share_of_layers(self) -> float:

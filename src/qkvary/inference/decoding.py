@@ -182,8 +182,8 @@ def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
 def one_thread_for(logits: Float[Tensor, "rows vocabulary"]) -> Generator[None]:
     """Let torch use one thread if there are few logits.
 
-    Its other threads would wait busily for more work, and take the processors from the threads of
-    the native step.
+    Its other threads would spin for a while after the work, and slow down the threads of the native
+    step.
     """
     threads = torch.get_num_threads()
     if threads == 1 or logits.numel() > FEW_LOGITS:

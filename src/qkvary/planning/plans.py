@@ -47,8 +47,8 @@ class Answer:
     """The cache of the given model as each engine allocates it, in the first format; none for
     training."""
     summary: tuple[str, ...]
-    """What can be served exactly today, with fewer bits of cache, and after training, or which
-    variant to train: a sentence each."""
+    """One sentence each on exact serving today, on fewer bits of cache and on training; for a plan
+    of training, the variant to train."""
     advice: tuple[str, ...]
     """Further advice, in sentences."""
     caveats: tuple[str, ...]

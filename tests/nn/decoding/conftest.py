@@ -1,4 +1,4 @@
-"""What every test of the kernels stands on: the native ones are there, and none is pinned."""
+"""Every test of kernels needs the native ones, and none that is pinned."""
 
 import pytest
 

@@ -149,8 +149,8 @@ class Walk {
 
   void meet(const Seat &seat) { meeting_.wait(seat.threads); }
 
-  // Logits are narrowed here: torch would do it with threads of its own, which then keep the
-  // processors busy for a while.
+  // Logits are narrowed here: torch would use threads of its own, which spin for a while afterwards
+  // and slow down the next step.
   void predict(const Seat &seat) {
     S *logits = static_cast<S *>(step_.logits);
     if constexpr (std::is_same_v<S, float>) {
