@@ -186,14 +186,15 @@ def test_without_a_test_split_validation_is_tested(tmp_path: Path) -> None:
 
 def test_a_given_set_must_be_that_of_the_config() -> None:
     config = tiny_task("language")
-    data = LanguageTask(config).data  # type: ignore[arg-type]
-    assert LanguageTask(config, data).data is data  # type: ignore[arg-type]
-    other = dataclasses.replace(config, data_sha256="1" * 64)  # type: ignore[call-arg]
+    assert isinstance(config, LanguageTaskConfig)
+    data = LanguageTask(config).data
+    assert LanguageTask(config, data).data is data
+    other = dataclasses.replace(config, data_sha256="1" * 64)
     with pytest.raises(DamagedError, match="other data, or changed"):
-        LanguageTask(other, data)  # type: ignore[arg-type]
-    unknown = dataclasses.replace(config, data_sha256=None)  # type: ignore[call-arg]
+        LanguageTask(other, data)
+    unknown = dataclasses.replace(config, data_sha256=None)
     with pytest.raises(ValueError, match="expected data_sha256"):
-        LanguageTask(unknown, data)  # type: ignore[arg-type]
+        LanguageTask(unknown, data)
 
 
 def test_where_the_set_is_does_not_name_a_run() -> None:
