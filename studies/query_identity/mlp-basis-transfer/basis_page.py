@@ -34,6 +34,8 @@ from qkvary.text import names, numbers
 SCHEMA = 1
 PUBLISHED_STUDENT = (0.04, 0.05)
 PUBLISHED_COSINE = 0.999
+PUBLISHED_INPUTS = (20_000, 65_536)
+"""Steps, and inputs a step."""
 QUESTION = "Can a GELU network with a skip connection absorb a change of basis?"
 DESCRIPTION = (
     "Paper 3, section 8.3: a two-layer GELU network with a skip connection learns what a "
@@ -55,11 +57,7 @@ def basis_files(environment: Mapping[str, Any], records: Sequence[BasisRecord]) 
         records: What came out.
     """
     runs = [record.run for record in records]
-    widths, seeds = ({run.d for run in runs}, {run.seed for run in runs})
-    command = (
-        f"python studies/query_identity/mlp-basis-transfer/measure.py --widths {_spaced(widths)} "
-        f"--seeds {_spaced(seeds)} --steps {runs[0].steps}"
-    )
+    command = make_command(runs)
     summaries = summarise(records)
     results = results_table(summaries)
     known = describe_environment(environment)
@@ -81,8 +79,22 @@ def basis_files(environment: Mapping[str, Any], records: Sequence[BasisRecord]) 
     }
 
 
-def _spaced(values: set[int]) -> str:
-    return " ".join(map(str, sorted(values)))
+def make_command(runs: Sequence[BasisRun]) -> str:
+    """Returns the command that makes these runs."""
+    first = runs[0]
+    targets = [name for name in TARGETS if name in {run.target for run in runs}]
+    biases = {run.reading.split()[1] for run in runs}
+    options = {
+        "widths": " ".join(map(str, sorted({run.d for run in runs}))),
+        "seeds": " ".join(map(str, sorted({run.seed for run in runs}))),
+        "steps": str(first.steps),
+        "batch": str(first.batch),
+        "targets": " ".join(targets) if len(targets) < len(TARGETS) else "",
+        "biases": "".join(biases) if len(biases) == 1 else "",
+        "device": first.device if first.device != "cpu" else "",
+    }
+    given = " ".join(f"--{name} {value}" for name, value in options.items() if value)
+    return f"python studies/query_identity/mlp-basis-transfer/measure.py {given}"
 
 
 def find_answers(summaries: Sequence[BasisSummary]) -> list[str]:
@@ -146,8 +158,7 @@ def _about_width(summaries: Sequence[BasisSummary]) -> str:
     return (
         f"Here the error grows with the width in {growing} of {len(gaps)} readings (the interval "
         "of the difference between the smallest and the largest width leaves out zero; "
-        f"{seen} would have been seen); every width has the same number of steps and inputs, "
-        "which are few for the larger ones."
+        f"{seen} would have been seen); every width has the same number of steps and inputs."
     )
 
 
@@ -167,10 +178,9 @@ def find_caveats(runs: Sequence[BasisRun], summaries: Sequence[BasisSummary]) ->
             "ours, and so are the readings."
         ),
         (
-            f"Widths {widths}, {first.steps:,} steps of {first.batch:,} inputs, where the paper "
-            "has 20,000 of 65,536. Half way the students' errors were "
-            f"{min(falling):.2f} to {max(falling):.2f} times as large as at the end: a longer "
-            "training would end lower."
+            f"Widths {widths}, {first.steps:,} steps of {first.batch:,} inputs, "
+            f"{_about_published(first)}. Half way the students' errors were "
+            f"{min(falling):.2f} to {max(falling):.2f} times as large as at the end."
         ),
         (
             f"Intervals are Student's over {seeds} seeds, 95 % each, and Welch's between widths; a "
@@ -179,6 +189,13 @@ def find_caveats(runs: Sequence[BasisRun], summaries: Sequence[BasisSummary]) ->
         *_about_power(summaries),
         "Inputs are Gaussian. Nothing here is a trained transformer.",
     ]
+
+
+def _about_published(run: BasisRun) -> str:
+    if (run.steps, run.batch) == PUBLISHED_INPUTS:
+        return "as published"
+    steps, batch = PUBLISHED_INPUTS
+    return f"where the paper has {steps:,} of {batch:,}"
 
 
 def _about_power(summaries: Sequence[BasisSummary]) -> Iterator[str]:

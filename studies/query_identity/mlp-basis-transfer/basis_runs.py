@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from qkvary.arch.canonical import canonical_json, stored
+from qkvary.arch.canonical import ADDED_LATER, canonical_json, stored
 from qkvary.studies.results.statistics import Estimate, paired_t
 
 VERSION = 1
@@ -98,6 +98,8 @@ class BasisRun:
     """Added to the diagonal of the sum of x x^T; the paper's is lost."""
     test_samples: int = 65_536
     """Fresh inputs that both are scored on."""
+    device: str = field(default="cpu", metadata=ADDED_LATER)
+    """Where it trains; a GPU draws other inputs than a CPU."""
 
     @property
     def key(self) -> str:

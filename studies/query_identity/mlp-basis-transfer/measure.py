@@ -1,8 +1,12 @@
-"""Trains the students of paper 3's transfer of a basis, and writes what is found into this folder.
+r"""Trains the students of paper 3's transfer of a basis, and writes what is found into this folder.
 
     python studies/query_identity/mlp-basis-transfer/measure.py --widths 16 32 64 --seeds 0 1 2 3 4
 
 A finished run is kept below ``--out`` and is not run again: after Ctrl-C the same command goes on.
+On a GPU the published number of inputs takes seconds to a minute a run:
+
+    python studies/query_identity/mlp-basis-transfer/measure.py --device cuda \
+        --steps 20000 --batch 65536
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -64,10 +69,12 @@ def measure(run: BasisRun) -> BasisRecord:
     torch.set_num_threads(1)
     began = time.perf_counter()
     with torch.no_grad():
-        function = draw_target(TARGETS[run.target], run.d, _generator(run.seed, _WEIGHTS))
+        function = draw_target(
+            TARGETS[run.target], run.d, _generator(run.seed, _WEIGHTS), run.device
+        )
         linear = fit_linear(function, run)
     torch.default_generator.manual_seed(step_seed(run.seed, 0))
-    student = Student(run.d, biases=run.biases)
+    student = Student(run.d, biases=run.biases).to(run.device)
     half_way = _train(student, function, run)
     error, cosine = score(student, function, run)
     linear_error, linear_cosine = score(linear, function, run)
@@ -82,8 +89,10 @@ def measure(run: BasisRun) -> BasisRecord:
     return BasisRecord(run=run, figures=figures)
 
 
-def draw_target(target: Target, d: int, generator: torch.Generator) -> Function:
-    """Draws a function of the kind that ``target`` describes."""
+def draw_target(
+    target: Target, d: int, generator: torch.Generator, device: str = "cpu"
+) -> Function:
+    """Draws a function of the kind that ``target`` describes, on the CPU, for a device."""
     h = WIDENING * d
 
     def normal(rows: int, columns: int, variance: float) -> Tensor:
@@ -99,6 +108,9 @@ def draw_target(target: Target, d: int, generator: torch.Generator) -> Function:
         first = normal(d, h, target.first_variance / d)
         second = normal(h, d, target.second_variance / h)
         bias, offset = torch.zeros(h), torch.zeros(d)
+    mixing, first, bias, second, offset = (
+        drawn.to(device) for drawn in (mixing, first, bias, second, offset)
+    )
 
     def function(x: Tensor) -> Tensor:
         return x @ mixing + F.gelu(x @ first + bias) @ second + offset
@@ -124,13 +136,13 @@ def fit_linear(function: Function, run: BasisRun) -> Function:
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1) if run.biases else x
 
     size = run.d + int(run.biases)
-    gram = torch.zeros(size, size, dtype=torch.float64)
-    mixed = torch.zeros(size, run.d, dtype=torch.float64)
+    gram = torch.zeros(size, size, dtype=torch.float64, device=run.device)
+    mixed = torch.zeros(size, run.d, dtype=torch.float64, device=run.device)
     for x in _inputs(run, _LINEAR, run.linear_samples):
         inputs, outputs = extended(x).double(), function(x).double()
         gram += inputs.T @ inputs
         mixed += inputs.T @ outputs
-    gram += run.ridge * torch.eye(size, dtype=torch.float64)
+    gram += run.ridge * torch.eye(size, dtype=torch.float64, device=run.device)
     solution = torch.linalg.solve(gram, mixed).float()
     return lambda x: extended(x) @ solution
 
@@ -145,7 +157,7 @@ def _train(student: Student, function: Function, run: BasisRun) -> float:
     for step in range(run.steps):
         if step == run.steps // 2:
             half_way, _ = score(student, function, run)
-        x = torch.randn(run.batch, run.d, generator=_generator(run.seed, step))
+        x = _draw(run.batch, run, _generator(run.seed, step, run.device))
         wanted = function(x)
         loss = (student(x) - wanted).square().sum() / wanted.square().sum()
         optimizer.zero_grad(set_to_none=True)
@@ -175,13 +187,17 @@ def score(found: Function, function: Function, run: BasisRun) -> tuple[float, fl
 
 
 def _inputs(run: BasisRun, step: int, samples: int) -> Iterator[Tensor]:
-    generator = _generator(run.seed, step)
+    generator = _generator(run.seed, step, run.device)
     for start in range(0, samples, CHUNK):
-        yield torch.randn(min(CHUNK, samples - start), run.d, generator=generator)
+        yield _draw(min(CHUNK, samples - start), run, generator)
 
 
-def _generator(seed: int, step: int) -> torch.Generator:
-    return torch.Generator().manual_seed(step_seed(seed, step))
+def _draw(samples: int, run: BasisRun, generator: torch.Generator) -> Tensor:
+    return torch.randn(samples, run.d, generator=generator, device=run.device)
+
+
+def _generator(seed: int, step: int, device: str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(step_seed(seed, step))
 
 
 def measure_all(runs: Sequence[BasisRun], folder: Path) -> list[BasisRecord]:
@@ -216,15 +232,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=[16, 32, 64])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=4_000, help="of each student")
+    parser.add_argument("--batch", type=int, default=512, help="fresh inputs a step")
+    parser.add_argument("--targets", nargs="+", choices=[*TARGETS], default=[*TARGETS])
+    parser.add_argument("--biases", choices=["with", "without"], help="only these students")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where runs are kept")
     parser.add_argument(
         "--to", type=Path, default=Path(__file__).parent, help="folder of README, table and records"
     )
     given = parser.parse_args(arguments)
-    if min(given.widths) < 1 or given.steps < 2:
-        parser.error(f"expected widths from 1 and steps from 2, got {given.widths}, {given.steps}")
-    records = measure_all(plan_runs(given.widths, given.seeds, given.steps), given.out / "basis")
-    for name, data in basis_files(machine(), records).items():
+    if min(given.widths) < 1 or given.steps < 2 or given.batch < 1:
+        parser.error(
+            "expected widths and a batch from 1 and steps from 2, "
+            f"got {given.widths}, {given.batch}, {given.steps}"
+        )
+    runs = [
+        replace(run, batch=given.batch, device=given.device)
+        for run in plan_runs(given.widths, given.seeds, given.steps)
+        if run.target in given.targets and given.biases in {None, run.reading.split()[1]}
+    ]
+    records = measure_all(runs, given.out / "basis")
+    environment = machine()
+    if given.device != "cpu":
+        environment = {**environment, "gpu": torch.cuda.get_device_name(given.device)}
+    for name, data in basis_files(environment, records).items():
         make_directory((given.to / name).parent)
         atomic_write_file(given.to / name, data)
     print(given.to / "README.md")
