@@ -73,9 +73,17 @@ def latest(lines: Sequence[Line], part: str, *names: str) -> list[Line]:
     return list(found.values())
 
 
-def with_share(decoding: list[Line], reading: list[Line]) -> list[Line]:
+def fastest_reading(lines: Sequence[Line]) -> dict[str, float]:
+    """Return the highest measured rate of each card's memory, in bytes a second."""
+    rates: dict[str, float] = {}
+    for line in lines:
+        if line["part"] == "reading":
+            rates[line["gpu"]] = max(line["bytes_per_second"], rates.get(line["gpu"], 0.0))
+    return rates
+
+
+def with_share(decoding: list[Line], rates: dict[str, float]) -> list[Line]:
     """Return cases with the share of the memory's rate at which their bytes are read."""
-    rates = {line["gpu"]: line["bytes_per_second"] for line in reading}
 
     def share(line: Line) -> float | None:
         if not line["fits"] or line["gpu"] not in rates:
@@ -88,15 +96,14 @@ def with_share(decoding: list[Line], reading: list[Line]) -> list[Line]:
 
 def make_report(lines: list[Line]) -> Report:
     """Return the report of all lines."""
-    decoding = with_share(
-        latest(lines, "decoding", "shape", "variant", "batch", "context"), latest(lines, "reading")
-    )
+    rates = fastest_reading(lines)
+    decoding = with_share(latest(lines, "decoding", "shape", "variant", "batch", "context"), rates)
     training = latest(lines, "training", "network", "variant", "precision", "compile")
     cuts = latest(lines, "cuts", "case", "form", "mask")
     tables = (
         decoding_table(decoding),
         training_table(training),
-        cut_table(cuts, latest(lines, "reading")),
+        cut_table(cuts, rates),
         test_table(lines),
     )
     shape, batch, context = SHOWN
@@ -304,9 +311,8 @@ def training_table(lines: list[Line]) -> Table:
     return Table(key="training", title="Training steps", columns=columns, rows=tuple(rows))
 
 
-def cut_table(lines: list[Line], reading: list[Line]) -> Table:
+def cut_table(lines: list[Line], rates: dict[str, float]) -> Table:
     """Return the rates of one attention call by kernel, as shares of the rate of a copy."""
-    rates = {line["gpu"]: line["bytes_per_second"] for line in reading}
     cases = list(dict.fromkeys(line["case"] for line in lines))
     columns = (
         Column(key="gpu", title="card", numeric=False),
