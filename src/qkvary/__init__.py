@@ -10,8 +10,8 @@ from importlib import import_module
 from sys import modules
 from typing import TYPE_CHECKING
 
-# Read when torch is imported: tensors of 2 MiB and more lie in pages of that size where Linux offers
-# them, so that decoding in float32 takes a tenth less time. No number depends on it.
+# Read when torch is imported: tensors of 2 MiB and more lie in huge pages where Linux offers them,
+# so that decoding in float32 takes a tenth less time. No number depends on it.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 if TYPE_CHECKING:

@@ -2,8 +2,11 @@
 
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 
 namespace products {
@@ -21,49 +24,77 @@ struct Reach {
 // Some processors wait for more lines at once in the second cache; others are kept by it from what
 // they would have fetched by themselves.
 constexpr Reach REACHES[] = {{12288, 0}, {8192, 65536}};
-constexpr int CHOICES = 2;
-
-// Which reach this processor reads the fastest with. The first calls that read more than caches hold,
-// for few rows, try both in runs of tasks by turns; the second is taken if it clearly wins in most.
+// Which reach this processor reads the fastest with. The first calls that read more than caches hold
+// take both by turns, one a call: within a call, either would wait for what the other has asked
+// memory for. The second is taken if its best call clearly wins.
 class Trial {
  public:
   static constexpr int64_t WORTH = 32 << 20;  // Bytes of a call.
-  static constexpr int64_t RUN = 4;           // Tasks.
-  static constexpr int CALLS = 9;
+  static constexpr unsigned CALLS = 32;
   static constexpr double CLEARLY = 0.95;  // Of the time of the first.
 
   // The variant that won or was pinned; -1 before.
   int chosen() const { return chosen_.load(std::memory_order_relaxed); }
 
+  // The variant of the next call. Turns follow no pattern that layers may have.
+  int next() const {
+    const int chosen = this->chosen();
+    return chosen < 0 ? __builtin_popcount(calls_.load(std::memory_order_relaxed)) % 2 : chosen;
+  }
+
   // Takes the one, or tries both anew with -1.
   void pin(int64_t way) {
     std::lock_guard<std::mutex> guard(lock_);
-    chosen_ = way < 0 ? -1 : way > 0, won_ = calls_ = 0;
+    chosen_ = way < 0 ? -1 : way > 0, calls_ = 0;
+    best_[0] = best_[1] = std::numeric_limits<double>::infinity();
   }
 
-  static int turn(int64_t task) { return task / RUN % CHOICES; }
-
-  // What one more call took for a token with either.
-  void count(double first, double second) {
+  // What a call took for a byte.
+  void count(int way, double time) {
     std::lock_guard<std::mutex> guard(lock_);
     if (chosen() >= 0) return;
-    won_ += second < CLEARLY * first;
-    if (++calls_ == CALLS) chosen_ = 2 * won_ > CALLS;
+    best_[way] = std::min(best_[way], time);
+    if (++calls_ == CALLS) chosen_ = best_[1] < CLEARLY * best_[0];
   }
 
  private:
   std::mutex lock_;
   std::atomic<int> chosen_{-1};
-  int won_ = 0, calls_ = 0;
+  std::atomic<unsigned> calls_{0};
+  double best_[2] = {std::numeric_limits<double>::infinity(),
+                     std::numeric_limits<double>::infinity()};
 };
 
-// Of the reads of a call.
-enum Kind { STORED, WEIGHTS };
+// Of what a call reads.
+enum Kind { STORED, CODED, WEIGHTS };
 
 inline Trial &trial(Kind kind) {
-  static Trial trials[2];
+  static Trial trials[3];
   return trials[kind];
 }
+
+// The reach of one call, and the time that it takes while both are tried.
+class Turn {
+ public:
+  Turn(Kind kind, int64_t bytes)
+      : trial_(trial(kind)), bytes_(bytes), tries_(bytes >= Trial::WORTH && trial_.chosen() < 0),
+        way_(tries_ ? trial_.next() : std::max(0, trial_.chosen())), start_(Clock::now()) {}
+
+  Reach reach() const { return REACHES[way_]; }
+
+  void finish() const {
+    if (tries_) trial_.count(way_, 1.0 * (Clock::now() - start_).count() / bytes_);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Trial &trial_;
+  const int64_t bytes_;
+  const bool tries_;
+  const int way_;
+  const Clock::time_point start_;
+};
 
 // What is to be fetched, in bytes of whole lines. Much at once would wait for each other, and the
 // products for it.

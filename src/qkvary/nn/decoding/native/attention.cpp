@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -526,9 +525,8 @@ struct Partial {
   float *outputs, *most, *total;
 };
 
-// Returns how many tokens were read.
 template <class S>
-int64_t run_block(const Task &task, const float *queries, int64_t first, int64_t last, Reach reach,
+void run_block(const Task &task, const float *queries, int64_t first, int64_t last, Reach reach,
                Partial to) {
   const Call &call = task.call;
   const Sizes &sizes = task.sizes;
@@ -552,11 +550,9 @@ int64_t run_block(const Task &task, const float *queries, int64_t first, int64_t
   if (sizes.integral)
     integers.assign(queries, sizes.rows_of(call, 0), sizes.key_width, call.key.dim);
 #endif
-  int64_t read = 0;
   for (int64_t from = first; from < last; from += sizes.tile) {
     const int64_t count = std::min(sizes.tile, last - from);
     if (task.is_empty(from, count)) continue;
-    read += count;
     if constexpr (!WIDENED)
       if (direct && count % W == 0 && is_plain(from, count)) {
         Tile tile = task.place(keys, values, from, count);
@@ -598,7 +594,6 @@ int64_t run_block(const Task &task, const float *queries, int64_t first, int64_t
     to.total[row] = 0;
     for (int64_t i = 0; i < lanes; ++i) to.total[row] += running[b].total[start + i * step];
   }
-  return read;
 }
 
 // The blocks' outputs on one scale, over the sum of all weights. A row that sees nothing gets zero.
@@ -626,6 +621,8 @@ void merge(const Call &call, const Sizes &sizes, const Partial *parts, int64_t b
   }
 }
 
+inline bool is_coded(const Call &call) { return call.storage == INT8 || call.storage == INT4; }
+
 struct Plan {
   const Call &call;
   Sizes sizes;
@@ -638,7 +635,7 @@ struct Plan {
         rows((sizes.row_blocks - 1) * sizes.block + sizes.rows_of(given, sizes.row_blocks - 1)),
         tasks(given.batch * given.groups * blocks), query_size(rows * sizes.key_width),
         partial_size(round_up(rows * (sizes.value_width + 2))), ranges(threads()), parts(tasks),
-        tries_(trial(STORED).chosen() < 0 && sizes.whole && bytes() >= Trial::WORTH),
+        turn_(is_coded(call) ? CODED : STORED, sizes.whole ? bytes() : 0),
         next_(new std::atomic<int64_t>[ranges]) {
     static thread_local Kept kept;
     const int64_t heads = call.batch * call.groups;
@@ -674,12 +671,8 @@ struct Plan {
       for (int64_t i; (i = next_[range].fetch_add(1)) < end;) {
         const int64_t head = i / blocks, first = i % blocks * sizes.span;
         const Task task{call, sizes, scratch, head / call.groups, head % call.groups};
-        const int way = tries_ ? Trial::turn(i) : std::max(0, trial(STORED).chosen());
-        const auto start = tries_ ? Clock::now() : Clock::time_point();
-        const int64_t read =
-            run_block<S>(task, queries + head * query_size, first,
-                         std::min(first + sizes.span, call.tokens), REACHES[way], parts[i]);
-        if (tries_) spent_[way] += (Clock::now() - start).count(), read_[way] += read;
+        run_block<S>(task, queries + head * query_size, first,
+                     std::min(first + sizes.span, call.tokens), turn_.reach(), parts[i]);
       }
     }
   }
@@ -694,8 +687,7 @@ struct Plan {
   }
 
   void finish() const {
-    if (tries_ && read_[0] && read_[1])
-      trial(STORED).count(1.0 * spent_[0] / read_[0], 1.0 * spent_[1] / read_[1]);
+    turn_.finish();
     for (int64_t head = 0; head < call.batch * call.groups; ++head) {
       const int64_t first = head * call.rows * call.value.dim;
       const Partial *own = parts.data() + head * blocks;
@@ -712,16 +704,13 @@ struct Plan {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   int64_t bytes() const {
     const int64_t key = row_bytes(call.storage, call.key.dim);
     const int64_t value = call.shared ? 0 : row_bytes(call.storage, call.value.dim);
     return call.batch * call.groups * call.tokens * (key + value);
   }
 
-  const bool tries_;  // Both reaches.
-  std::atomic<int64_t> spent_[CHOICES] = {}, read_[CHOICES] = {};  // Ticks, tokens.
+  const Turn turn_;
   std::unique_ptr<std::atomic<int64_t>[]> next_;
   std::atomic<int64_t> come_{0};
 };
@@ -735,7 +724,9 @@ int64_t qkvary_call_size() { return sizeof(Call); }
 // Which of the reaches is taken, or -1 while both are still tried; and to decide that, for tests.
 int64_t qkvary_reach() { return trial(STORED).chosen(); }
 
-void qkvary_pin_reach(int64_t way) { trial(STORED).pin(way), trial(WEIGHTS).pin(way); }
+void qkvary_pin_reach(int64_t way) {
+  for (const Kind kind : {STORED, CODED, WEIGHTS}) trial(kind).pin(way);
+}
 
 int64_t qkvary_decode(const Call *call) {
   try {

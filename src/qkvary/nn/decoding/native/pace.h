@@ -1,13 +1,10 @@
-// The threads of a step: where they run, where they wait for each other, and what they prefetch.
+// The threads of a step: where they run and where they wait for each other.
 
 #pragma once
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <cstdint>
 #include <thread>
-
-#include "ahead.h"
 
 namespace products {
 namespace {
@@ -36,34 +33,6 @@ class Meeting {
 
  private:
   std::atomic<int64_t> come_{0}, round_{0};
-};
-
-// Which reach the products of a step take, and the times of both while that is tried, by turns of
-// layers.
-class Pace {
- public:
-  explicit Pace(bool tries) : tries_(tries && trial(WEIGHTS).chosen() < 0) {}
-
-  // The first thread's time counts.
-  template <class F>
-  void run(const Seat &seat, int64_t weights, const F &product) {
-    const int way = tries_ ? seat.layer % CHOICES : std::max(0, trial(WEIGHTS).chosen());
-    if (!tries_ || seat.thread) return product(REACHES[way]);
-    const auto start = Clock::now();
-    product(REACHES[way]);
-    spent_[way] += (Clock::now() - start).count(), read_[way] += weights;
-  }
-
-  void finish() const {
-    if (tries_ && read_[0] > 0 && read_[1] > 0)
-      trial(WEIGHTS).count(spent_[0] / read_[0], spent_[1] / read_[1]);
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  const bool tries_;
-  double spent_[CHOICES] = {}, read_[CHOICES] = {};
 };
 
 }  // namespace

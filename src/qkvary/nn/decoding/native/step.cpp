@@ -123,7 +123,7 @@ template <class S>
 class Walk {
  public:
   Walk(const Step &step, Buffers &buffers)
-      : step_(step), rows_(step.rows), to_(buffers), pace_(step.bytes >= Trial::WORTH) {}
+      : step_(step), rows_(step.rows), to_(buffers), turn_(WEIGHTS, step.bytes) {}
 
   // Every thread walks through all of it.
   void run(Seat seat) {
@@ -132,7 +132,7 @@ class Walk {
     if (seat.thread == 0) norm(step_.final_norm, to_.x, to_.normed);
     meet(seat);
     predict(seat);
-    if (seat.thread == 0) pace_.finish();
+    if (seat.thread == 0) turn_.finish();
   }
 
   int64_t failure() const { return failure_; }
@@ -141,7 +141,7 @@ class Walk {
   const Step &step_;
   const int64_t rows_;
   Buffers &to_;
-  Pace pace_;
+  const Turn turn_;
   Meeting meeting_;
   std::optional<Plan> plan_;
   Call call_;
@@ -175,8 +175,7 @@ class Walk {
 
   void apply(const Matrix &m, const float *x, float *y, const Seat &seat) {
     const Part own = part(m.width, seat);
-    pace_.run(seat, (own.last - own.first) * m.inner,
-              [&](Reach reach) { apply(m, own, x, y, rows_, reach); });
+    apply(m, own, x, y, rows_, turn_.reach());
   }
 
   static void apply(const Matrix &m, Part own, const float *x, float *y, int64_t rows, Reach reach) {
@@ -301,15 +300,13 @@ class Walk {
   void absorb(const Layer &layer, const Seat &seat) {
     const Matrix &m = layer.latent_key;
     const Part own = part(m.inner, seat);
-    pace_.run(seat, (own.last - own.first) * m.width, [&](Reach reach) {
-      each_group(layer, m, [&](const Matrix &group, int64_t head, int64_t heads) {
-        const float *from = to_.projected + head * group.width;
-        float *to = to_.query + head * m.inner;
-        if (m.scales)
-          multiply_transposed<int8_t>(group, own.first, own.last, from, to, heads, reach);
-        else
-          multiply_transposed<S>(group, own.first, own.last, from, to, heads, reach);
-      });
+    each_group(layer, m, [&](const Matrix &group, int64_t head, int64_t heads) {
+      const float *from = to_.projected + head * group.width;
+      float *to = to_.query + head * m.inner;
+      if (m.scales)
+        multiply_transposed<int8_t>(group, own.first, own.last, from, to, heads, turn_.reach());
+      else
+        multiply_transposed<S>(group, own.first, own.last, from, to, heads, turn_.reach());
     });
   }
 
@@ -317,11 +314,9 @@ class Walk {
   void restore(const Layer &layer, const Seat &seat) {
     const Matrix &m = layer.latent_value;
     const Part own = part(head_dim(layer), seat);
-    pace_.run(seat, (own.last - own.first) * m.inner * m.width / head_dim(layer), [&](Reach reach) {
-      each_group(layer, m, [&](const Matrix &group, int64_t head, int64_t heads) {
-        const float *from = to_.mixed + head * m.inner;
-        apply(group, own, from, to_.projected + head * group.width, heads, reach);
-      });
+    each_group(layer, m, [&](const Matrix &group, int64_t head, int64_t heads) {
+      const float *from = to_.mixed + head * m.inner;
+      apply(group, own, from, to_.projected + head * group.width, heads, turn_.reach());
     });
   }
 
