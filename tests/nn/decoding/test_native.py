@@ -37,10 +37,11 @@ def pin(reach: int) -> None:
     library.qkvary_pin_reach(reach)
 
 
-def chosen() -> int:
+def chosen(kind: int = 0) -> int:
+    """Of stored tokens, stored codes, or weights."""
     library = native.library()
     assert library is not None
-    return int(library.qkvary_reach())
+    return int(library.qkvary_reach(kind))
 
 
 @pytest.mark.usefixtures("_choice")

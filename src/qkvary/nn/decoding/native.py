@@ -237,7 +237,7 @@ def library() -> ctypes.CDLL | None:
     loaded = load(SOURCES)
     if loaded is None:
         return None
-    loaded.qkvary_reach.restype = _int64
+    loaded.qkvary_reach.restype, loaded.qkvary_reach.argtypes = _int64, (_int64,)
     loaded.qkvary_pin_reach.restype, loaded.qkvary_pin_reach.argtypes = None, (_int64,)
     for function in (loaded.qkvary_decode, loaded.qkvary_step):
         function.restype, function.argtypes = _int64, (_pointer,)

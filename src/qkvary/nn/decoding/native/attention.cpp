@@ -721,8 +721,8 @@ extern "C" {
 
 int64_t qkvary_call_size() { return sizeof(Call); }
 
-// Which of the reaches is taken, or -1 while both are still tried; and to decide that, for tests.
-int64_t qkvary_reach() { return trial(STORED).chosen(); }
+// Which of the reaches is taken for a kind, or -1 while both are tried; and to decide that, for tests.
+int64_t qkvary_reach(int64_t kind) { return trial(static_cast<Kind>(kind)).chosen(); }
 
 void qkvary_pin_reach(int64_t way) {
   for (const Kind kind : {STORED, CODED, WEIGHTS}) trial(kind).pin(way);
