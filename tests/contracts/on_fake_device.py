@@ -154,6 +154,7 @@ REQUESTS = [
 ]
 PER_TOKEN = ("inference/decoding.py check_finite", "inference/decoding.py _decode")
 """The host reads every token, and whether its logits are finite: text and stops are made there."""
+FILTERS = ("inference/sampling.py keep_top_k", "inference/sampling.py keep_top_p")
 
 
 @pairwise(
@@ -177,9 +178,12 @@ def test_generation(label: str, kernel: DecodeKernel) -> None:
         **dict.fromkeys(PER_TOKEN, steps),
         # Asked for by a request.
         "inference/sampling.py log_probabilities": steps,
+        # How many tokens a filter keeps or sorts, while a row has one.
+        **{place: device.waits[place] for place in FILTERS},
         # Where rows are dropped, not at every step.
         "inference/sampling.py Sampler.keep": device.waits["inference/sampling.py Sampler.keep"],
     }
+    assert max(device.waits[place] for place in FILTERS) <= steps
     assert device.waits["inference/sampling.py Sampler.keep"] <= 2
     # Settings of the rows at first, then their uniform numbers at every step.
     assert device.uploads["inference/sampling.py Sampler._column"] <= 5 + steps

@@ -77,6 +77,8 @@ def test_of_equal_tokens_the_first_is_kept() -> None:
     logits = torch.zeros(1, 4, dtype=torch.float64)
     assert kept(keep_top_k(logits, torch.tensor([[2]])), logits) == [{0, 1}]
     assert kept(keep_top_p(logits, column([0.6])), logits) == [{0, 1, 2}]
+    many = torch.zeros(1, 40, dtype=torch.float64)
+    assert kept(keep_top_p(many, column([0.61])), many) == [{*range(25)}]
 
 
 @given(rows=ROWS, penalty=st.floats(0.1, 10), data=st.data())

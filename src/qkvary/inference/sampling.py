@@ -33,18 +33,27 @@ def divide_by_temperature(logits: Logits, temperature: PerRow) -> Logits:
 
 def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
     """Keep exactly ``count`` tokens with the highest logits; of equal ones, the lowest indices."""
-    order = logits.argsort(dim=-1, descending=True, stable=True)
-    places = torch.arange(logits.shape[-1], device=logits.device).expand_as(order)
-    return _keep(logits, order, places < count)
+    count = count.clamp(max=logits.shape[-1])
+    last = logits.topk(int(count.max()), dim=-1).values.gather(-1, count - 1)
+    higher, equal = logits > last, logits == last
+    left = count - higher.sum(dim=-1, keepdim=True)
+    return logits.masked_fill(~(higher | (equal & (equal.cumsum(dim=-1) <= left))), -math.inf)
 
 
 def keep_top_p(logits: Logits, share: PerRow) -> Logits:
-    """Keep the fewest most probable tokens that hold ``share`` of the probability; at least one."""
-    order = logits.argsort(dim=-1, descending=True, stable=True)
-    mass = torch.softmax(logits.gather(-1, order), dim=-1).cumsum(dim=-1)
+    """Keep the fewest most probable tokens that hold ``share`` of the probability; at least one.
+
+    Of equal ones, the lowest indices are kept.
+    """
+    probabilities = torch.softmax(logits, dim=-1)
+    # Only these are sorted. All others together hold less than the rest of the probability.
+    likely = (probabilities > (1 - share) / (2 * logits.shape[-1])).any(dim=0).nonzero()[:, 0]
+    order = likely[logits[:, likely].argsort(dim=-1, descending=True, stable=True)]
+    mass = probabilities.gather(-1, order).cumsum(dim=-1)
     # Not "mass - probability", which rounds.
     before = torch.cat((torch.zeros_like(mass[:, :1]), mass[:, :-1]), dim=-1)
-    return _keep(logits, order, before < share)
+    kept = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before < share)
+    return logits.masked_fill(~kept, -math.inf)
 
 
 def keep_min_p(logits: Logits, share: PerRow) -> Logits:
@@ -152,8 +161,3 @@ def log_probabilities(logits: Logits, tokens: Int[Tensor, " rows"]) -> list[floa
     """Return the log-probability of one token per row, in nats."""
     every = torch.log_softmax(logits.double(), dim=-1)
     return every.gather(-1, tokens[:, None])[:, 0].tolist()
-
-
-def _keep(logits: Tensor, order: Tensor, kept_places: Tensor) -> Tensor:
-    kept = torch.zeros_like(kept_places).scatter(-1, order, kept_places)
-    return logits.masked_fill(~kept, -math.inf)
