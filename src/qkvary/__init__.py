@@ -5,14 +5,9 @@ commands too. Each is loaded on first use, so that importing this package import
 nothing in the package imports the package itself. The longer paths are listed in docs/guide/api.md.
 """
 
-import os
 from importlib import import_module
 from sys import modules
 from typing import TYPE_CHECKING
-
-# Read when torch is imported: tensors of 2 MiB and more lie in huge pages where Linux offers them,
-# so that decoding in float32 takes a tenth less time. No number depends on it.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 if TYPE_CHECKING:
     from qkvary.api.analyze import analyze as analyze
