@@ -4,12 +4,10 @@ Random weights in the sizes of SmolLM2-135M and Qwen2.5-0.5B, batch 1, in float3
 one thread and with two. Transformers computes with the same weights, as Llama with SDPA, and so
 does llama.cpp where ``--llama-python`` names a Python that has it. Evaluation is the loss of every
 token of 512, prefill the cache of 512 tokens and the last logits, decoding 8 tokens after them. Two
-threads are timed by the clock on the wall, one by CPU time. Weights lie in huge pages, as those of
-``qkvary generate`` do.
+threads are timed by the clock on the wall, one by CPU time.
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,9 +15,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-
-# Read when torch is imported.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import numpy as np
 import torch

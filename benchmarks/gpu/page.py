@@ -137,6 +137,7 @@ def make_report(lines: list[Line]) -> Report:
                 "round where it is more than 5 % slower. Peak memory is that of torch's allocator "
                 "while decoding, with the weights of this network alone."
             ),
+            "The memory's rate is the highest that was measured on a card of the same name.",
             (
                 "The poster measured on an A100 and names neither batch nor context; its figures "
                 "stand beside ours as they are printed."

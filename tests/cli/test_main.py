@@ -192,25 +192,6 @@ def test_the_shell_is_offered_names_without_torch(run_python: Runner) -> None:
         assert offered in answer.split()
 
 
-@pytest.mark.parametrize(("words", "reads"), [("generate tiny --tokens 2", True), ("list", False)])
-def test_what_reads_weights_has_them_in_huge_pages_where_there_are_any(
-    words: str, reads: bool, run_python: Runner
-) -> None:
-    offered = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    script = (
-        "from pathlib import Path\nfrom qkvary.cli.main import main\n"
-        f"main({words.split()!r})\n"
-        "import torch\nkept = torch.ones(2**24)\nused = Path('/proc/self/smaps_rollup')\n"
-        "lines = used.read_text('utf-8').splitlines() if used.exists() else []\n"
-        "print(sum(int(one.split()[1]) for one in lines if one.startswith('AnonHugePages')))"
-    )
-    kibibytes = run_python(["-c", script], cwd=ROOT).stdout.splitlines()[-1]
-    # A quarter of the tensor: memory may be fragmented.
-    mode = offered.read_text("utf-8") if offered.exists() else ""
-    expected = "[always]" in mode or (reads and "[madvise]" in mode)
-    assert (int(kibibytes) >= 2**14) == expected
-
-
 @pytest.mark.parametrize(
     ("words", "resumes"),
     [

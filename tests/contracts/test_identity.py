@@ -53,6 +53,7 @@ from tests.studies_scripts.loading import load_script
 KINDS = ("Encoder", "EncoderDecoder", "LanguageModel", "VisionTransformer")
 ADDED_LATER: dict[str, Any] = {
     "AnomalyTaskConfig.features_sha256": None,
+    "BasisRun.device": "cpu",
     "BlockConfig.feed_forward_dropout": None,
     "BlockConfig.norm_eps": 1e-5,
     "BlockConfig.parallel": False,

@@ -38,8 +38,6 @@ DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
 """Exit codes; the others (3, 5, 6, 7, 143) come with the error as its ``exit_code``."""
 RESUMING = (("study",), ("train",), ("data", "prepare"), ("data", "features"))
 """The commands that store their work as they run, and can resume."""
-READING = ("evaluate", "generate", "serve")
-"""The commands that mainly read weights, which takes less time in huge pages."""
 OUT_OF_RESOURCES = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -178,9 +176,6 @@ def _run(arguments: list[str]) -> int:
     if not word.startswith("-") and word not in (*known, "__complete"):
         # cyclopts would import every command to suggest one.
         raise ValueError(f"expected a command, got {word!r}; {suggest(word, known)}")
-    if word in READING:
-        # Read by torch. Where Linux offers huge pages, tensors of 2 MiB and more lie in them.
-        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     # The library takes longer to import than the help takes to print.
     from qkvary.cli.app import build_app
 

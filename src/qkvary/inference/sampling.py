@@ -32,28 +32,34 @@ def divide_by_temperature(logits: Logits, temperature: PerRow) -> Logits:
 
 
 def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
-    """Keep exactly ``count`` tokens with the highest logits; of equal ones, the lowest indices."""
-    count = count.clamp(max=logits.shape[-1])
+    """Keep exactly ``count`` tokens with the highest logits; of equal ones, the lowest indices.
+
+    A count of 0 keeps all.
+    """
+    keeps_all, count = count == 0, count.clamp(1, logits.shape[-1])
     last = logits.topk(int(count.max()), dim=-1).values.gather(-1, count - 1)
     higher, equal = logits > last, logits == last
     left = count - higher.sum(dim=-1, keepdim=True)
-    return logits.masked_fill(~(higher | (equal & (equal.cumsum(dim=-1) <= left))), -math.inf)
+    kept = keeps_all | higher | (equal & (equal.cumsum(dim=-1) <= left))
+    return logits.masked_fill(~kept, -math.inf)
 
 
 def keep_top_p(logits: Logits, share: PerRow) -> Logits:
     """Keep the fewest most probable tokens that hold ``share`` of the probability; at least one.
 
-    Of equal ones, the lowest indices are kept.
+    Of equal ones, the lowest indices are kept. A share above 1 keeps all.
     """
     probabilities = torch.softmax(logits, dim=-1)
     # Only these are sorted. All others together hold less than the rest of the probability.
-    likely = (probabilities > (1 - share) / (2 * logits.shape[-1])).any(dim=0).nonzero()[:, 0]
+    keeps_all = share > 1
+    is_likely = (probabilities > (1 - share) / (2 * logits.shape[-1])) & ~keeps_all
+    likely = is_likely.any(dim=0).nonzero()[:, 0]
     order = likely[logits[:, likely].argsort(dim=-1, descending=True, stable=True)]
     mass = probabilities.gather(-1, order).cumsum(dim=-1)
     # Not "mass - probability", which rounds.
     before = torch.cat((torch.zeros_like(mass[:, :1]), mass[:, :-1]), dim=-1)
-    kept = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before < share)
-    return logits.masked_fill(~kept, -math.inf)
+    kept = torch.zeros_like(is_likely).scatter(-1, order, before < share)
+    return logits.masked_fill(~(kept | keeps_all), -math.inf)
 
 
 def keep_min_p(logits: Logits, share: PerRow) -> Logits:
@@ -87,8 +93,7 @@ class Sampler:
         self._greedy = torch.tensor([[one.is_greedy] for one in settings], device=device)
         self._all_greedy = all(one.is_greedy for one in settings)
         self._temperature = self._column([one.temperature or 1.0 for one in settings])
-        self._top_k = self._optional([one.top_k for one in settings], vocabulary, torch.int64)
-        # Above 1, so that rounding does not drop the last token of a row without top-p.
+        self._top_k = self._optional([one.top_k for one in settings], 0, torch.int64)
         self._top_p = self._optional(
             [None if one.top_p == 1 else one.top_p for one in settings], 2.0
         )

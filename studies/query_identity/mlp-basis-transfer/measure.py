@@ -1,12 +1,13 @@
-r"""Trains the students of paper 3's transfer of a basis, and writes what is found into this folder.
+r"""Trains the students of paper 3's transfer of a basis, and writes what is found.
 
     python studies/query_identity/mlp-basis-transfer/measure.py --widths 16 32 64 --seeds 0 1 2 3 4
 
 A finished run is kept below ``--out`` and is not run again: after Ctrl-C the same command goes on.
-On a GPU the published number of inputs takes seconds to a minute a run:
+On a GPU the published number of inputs takes about a minute a run, and there are 30. What is found
+goes into this folder, and what fewer inputs give into ``fewer-inputs``:
 
     python studies/query_identity/mlp-basis-transfer/measure.py --device cuda \
-        --steps 20000 --batch 65536
+        --steps 20000 --batch 65536 --targets skip torch --biases without
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from basis_page import basis_files
+from basis_page import PUBLISHED_INPUTS, basis_files
 from basis_runs import (
     TARGETS,
     WIDENING,
@@ -237,9 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--biases", choices=["with", "without"], help="only these students")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where runs are kept")
-    parser.add_argument(
-        "--to", type=Path, default=Path(__file__).parent, help="folder of README, table and records"
-    )
+    parser.add_argument("--to", type=Path, help="folder of README, table and records")
     given = parser.parse_args(arguments)
     if min(given.widths) < 1 or given.steps < 2 or given.batch < 1:
         parser.error(
@@ -255,10 +254,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     environment = machine()
     if given.device != "cpu":
         environment = {**environment, "gpu": torch.cuda.get_device_name(given.device)}
+    folder = Path(__file__).parent
+    is_published = (given.steps, given.batch) == PUBLISHED_INPUTS
+    to = given.to or (folder if is_published else folder / "fewer-inputs")
     for name, data in basis_files(environment, records).items():
-        make_directory((given.to / name).parent)
-        atomic_write_file(given.to / name, data)
-    print(given.to / "README.md")
+        make_directory((to / name).parent)
+        atomic_write_file(to / name, data)
+    print(to / "README.md")
 
 
 if __name__ == "__main__":

@@ -31,15 +31,17 @@ class Trial {
  public:
   static constexpr int64_t WORTH = 32 << 20;  // Bytes of a call.
   static constexpr unsigned CALLS = 32;
+  // As many of each, and both at every place where layers of up to ten kinds take turns.
+  static constexpr unsigned TURNS = 0x1cc3ba33;
   static constexpr double CLEARLY = 0.95;  // Of the time of the first.
 
   // The variant that won or was pinned; -1 before.
   int chosen() const { return chosen_.load(std::memory_order_relaxed); }
 
-  // The variant of the next call. Turns follow no pattern that layers may have.
+  // The variant of the next call.
   int next() const {
     const int chosen = this->chosen();
-    return chosen < 0 ? __builtin_popcount(calls_.load(std::memory_order_relaxed)) % 2 : chosen;
+    return chosen < 0 ? TURNS >> calls_.load(std::memory_order_relaxed) % CALLS & 1 : chosen;
   }
 
   // Takes the one, or tries both anew with -1.

@@ -132,7 +132,7 @@ class Walk {
     if (seat.thread == 0) norm(step_.final_norm, to_.x, to_.normed);
     meet(seat);
     predict(seat);
-    if (seat.thread == 0) turn_.finish();
+    if (seat.thread == 0 && !failure_) turn_.finish();
   }
 
   int64_t failure() const { return failure_; }
