@@ -1,7 +1,6 @@
 """Results: figures as plain data, tables, text and a picture for a notebook."""
 
 import re
-from pathlib import Path
 
 import html5lib
 import pandas as pd
@@ -85,8 +84,3 @@ def test_a_missing_pandas_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"pandas is not installed: run pip install"):
         RESULTS["cost"].to_pandas()
-
-
-def test_a_report_is_written(tmp_path: Path) -> None:
-    (page,) = RESULTS["plan"].save(tmp_path / "plan.html")
-    assert page.read_text("utf-8").startswith("<!doctype html>")

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -68,29 +67,3 @@ def test_a_text_and_tasks_are_scored(folder: Path, capsys: pytest.CaptureFixture
     assert both.value[1].scores["piqa"].accuracy == answered.value.scores["piqa"].accuracy
     assert _told() == before
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({}, "got neither"),
-        ({"tasks": ()}, "expected tasks, got none"),
-        ({"tasks": "piqa", "limit": 0}, "expected a limit of at least 1, got 0"),
-        ({"tasks": "piqa", "task_data": 3}, "expected a folder of task files, got 3"),
-    ],
-)
-def test_wrong_tasks_are_refused(folder: Path, given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        qk.evaluate(folder / "model", **given)
-
-
-def test_a_checkpoint_without_tokenizer_is_refused(folder: Path) -> None:
-    network, _ = qk.load(folder / "model")
-    with pytest.raises(ValueError, match="expected a checkpoint with a tokenizer, got one without"):
-        qk.generate((network, None), "a")
-    with pytest.raises(ValueError, match="expected a checkpoint with a tokenizer, or a prepared"):
-        qk.evaluate((network, None), folder / "text.txt")
-    with pytest.raises(ValueError, match="expected a text to score, got none"):
-        qk.evaluate((network, None), [])
-    with pytest.raises(ValueError, match="split out of train, validation, test, got 'dev'"):
-        qk.evaluate(folder / "model", folder / "text.txt", split="dev")

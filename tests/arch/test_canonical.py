@@ -23,6 +23,7 @@ from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.variants import Variant
 from tests.arch.variant_strategies import variants
 from tests.conftest import examples
+from tests.small_networks import small_config
 
 PINNED = "ab09d0fed1078cf02c4aa4d8cc11938d8e3411a72b7d8b26e8d3c7621a54d3ed"
 LAYER = AttentionConfig(d_model=6, num_heads=2, causal=True)
@@ -36,15 +37,9 @@ class Renamed:
     marks: tuple[int, ...] = dataclasses.field(default_factory=tuple, metadata=ADDED_LATER)
 
 
-def make(**fields: object) -> LanguageModelConfig:
-    given: dict[str, object] = {
-        "attention": LAYER,
-        "block": BlockConfig(d_ff=5),
-        "num_layers": 2,
-        "vocabulary": 7,
-        "max_tokens": 11,
-    }
-    return LanguageModelConfig(**{**given, **fields})  # type: ignore[arg-type]
+def make(**fields: Any) -> LanguageModelConfig:
+    config = small_config(d_model=6, num_heads=2, d_ff=5)
+    return dataclasses.replace(config, **fields)
 
 
 def shuffle(data: Any) -> Any:
@@ -102,14 +97,14 @@ def test_one_and_one_point_zero_are_one_number() -> None:
 
 
 def test_every_field_counts() -> None:
-    changed = [
-        make(num_layers=3),
-        make(tied_head=False),
-        make(attention=dataclasses.replace(LAYER, bias=False)),
-        make(attention=(LAYER, LAYER)),
-        make(init=Initialization(std=0.03)),
+    changed: list[dict[str, object]] = [
+        {"num_layers": 3},
+        {"tied_head": False},
+        {"attention": dataclasses.replace(LAYER, bias=False)},
+        {"attention": (LAYER, LAYER)},
+        {"init": Initialization(std=0.03)},
     ]
-    assert len({fingerprint(config) for config in [make(), *changed]}) == 6
+    assert len({fingerprint(make(**fields)) for fields in [{}, *changed]}) == 6
 
 
 def test_the_fingerprint_is_pinned() -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import BlockConfig, EncoderConfig
+from tests.small_networks import small_config
 
 LAYER = AttentionConfig(d_model=6, num_heads=2)
-CAUSAL = dataclasses.replace(LAYER, causal=True)
 
 
 def make_encoder(**fields: object) -> EncoderConfig:
@@ -41,15 +41,10 @@ def test_what_does_not_fit_is_refused(fields: dict[str, object], message: str) -
 
 
 def test_a_language_model_is_causal() -> None:
+    config = small_config(d_model=6, num_heads=2)
     message = "expected causal attention in a language model, got a bidirectional layer"
     with pytest.raises(ValueError, match=message):
-        LanguageModelConfig(
-            attention=(CAUSAL, LAYER),
-            block=BlockConfig(d_ff=5),
-            num_layers=2,
-            vocabulary=7,
-            max_tokens=11,
-        )
+        dataclasses.replace(config, attention=(config.layers[0], LAYER))
 
 
 def test_a_variant_replaces_that_of_every_layer() -> None:

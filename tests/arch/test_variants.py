@@ -9,10 +9,13 @@ from qkvary.arch.variants import QKV, Rank, Variant
 
 QKV_SHARING = share("q", "k", "v")
 TIED = share("k", "k", "v")
-
-
+Q_K = share("q", "k", "k")
 IDENTITY_KEY = share("q", "x", "v")
 QUERY_IS_VALUE = share("v", "k", "v")
+
+
+BOTH = {"sharing": TIED, "plus": True, "diagonal": "mean"}
+RELU = {"sharing": QKV_SHARING, "core": "linear-relu"}
 
 
 @pytest.mark.parametrize(
@@ -25,34 +28,16 @@ QUERY_IS_VALUE = share("v", "k", "v")
         ({"sharing": TIED, "num_kv_heads": 2}, "a separate query with 2 KV heads"),
         ({"sharing": IDENTITY_KEY, "num_kv_heads": 1}, "a learned key and value with 1 KV heads"),
         ({"sharing": IDENTITY_KEY, "k_rank": Rank(3)}, "got a key that is the layer input"),
-        ({"sharing": share("q", "k", "k"), "v_rank": Rank(3)}, "got a value that reads k"),
+        ({"sharing": Q_K, "v_rank": Rank(3)}, "got a value that reads k"),
         ({"sharing": QKV_SHARING, "window": 0}, "a window of at least 1 token, got 0"),
         ({"sharing": QKV_SHARING, "stride": 1}, "a stride of at least 2 tokens, got 1"),
-        (
-            {"sharing": TIED, "core": "soft", "plus": True, "diagonal": "mean"},
-            "no plus or diagonal with the core soft",
-        ),
-        (
-            {"sharing": TIED, "core": "sima", "temperature": 0.5},
-            "no temperature with the core sima",
-        ),
-        (
-            {"sharing": TIED, "core": "linear", "plus": True, "diagonal": "mean", "window": 4},
-            "no plus, window or diagonal with the core linear",
-        ),
-        (
-            {"sharing": QKV_SHARING, "core": "linear-relu", "temperature": 0.5, "decoupled": 4},
-            "no decoupled or temperature with the core linear-relu",
-        ),
+        ({"core": "soft", **BOTH}, "no plus or diagonal with the core soft"),
+        ({"sharing": TIED, "core": "sima", "temperature": 0.5}, "no temperature with the core sim"),
+        ({"core": "linear", **BOTH, "window": 4}, "no plus, window or diagonal with the core line"),
+        ({**RELU, "temperature": 0.5, "decoupled": 4}, "no decoupled or temperature with the core"),
         ({"sharing": QKV_SHARING, "decay": "learned"}, "no decay with the core softmax"),
-        (
-            {"sharing": QKV_SHARING, "core": "linear", "normaliser": "undecayed-sum"},
-            "a decay for an undecayed sum, got none",
-        ),
-        (
-            {"sharing": share("q", "k", "k"), "core": "linear", "latent": 4},
-            "no latent with the core linear, got 4 channels",
-        ),
+        ({**RELU, "normaliser": "undecayed-sum"}, "a decay for an undecayed sum, got none"),
+        ({"sharing": Q_K, "core": "linear", "latent": 4}, "no latent with the core linear, got 4"),
         *(
             ({"sharing": QKV_SHARING, "temperature": one}, f"a positive temperature, got {one}")
             for one in (0.0, math.nan, math.inf)

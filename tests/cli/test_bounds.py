@@ -8,19 +8,10 @@ from qkvary.storage import environment, untrusted_files
 from qkvary.studies import timing
 from tests.cli.tiny_training import command, tiny_places
 from tests.conftest import Typed
-from tests.reference import llama2c
 
 RESOURCES = 4
 
 tiny = pytest.fixture(tiny_places)
-
-
-@pytest.fixture(scope="module")
-def rotary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bounds") / "rotary"
-    llama2c.write_stand_in(folder)
-    (folder.parent / "text.txt").write_text("the cat sat on the mat. " * 20, "utf-8")
-    return folder
 
 
 def refusal(typed: Typed, *words: object) -> str:
@@ -42,15 +33,15 @@ def test_networks_to_measure(words: tuple[str, ...], typed: Typed) -> None:
 
 
 def test_a_checkpoint_to_measure(
-    rotary: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+    places: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = refusal(typed, "bench", "decode", rotary, "--batch", "1000000000")
+    said = refusal(typed, "bench", "decode", places / "rotary", "--batch", "1000000000")
     assert "of memory" in said
     monkeypatch.setattr(environment, "free_memory_bytes", lambda: 1000)
     # Smaller files are read without looking.
     monkeypatch.setattr(untrusted_files, "MAX_SIDE_FILE_BYTES", 1000)
-    said = refusal(typed, "generate", rotary, "the")
-    assert f"reading {rotary}" in said
+    said = refusal(typed, "generate", places / "rotary", "the")
+    assert f"reading {places / 'rotary'}" in said
     assert "takes at least" in said
 
 
@@ -64,12 +55,12 @@ def test_threads_and_workers(words: tuple[str, ...], typed: Typed) -> None:
 
 
 def test_windows_that_do_not_fit(
-    rotary: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+    places: Path, tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    long = rotary.parent / "long.txt"
-    long.write_text("the cat sat on the mat. " * 9000, "utf-8")
+    (tmp_path / "long").write_text("the cat sat on the mat. " * 9000, "utf-8")
     monkeypatch.setattr(environment, "free_memory_bytes", lambda: 2**24)
-    said = refusal(typed, "evaluate", rotary, "--data", long, "--context=1M")
+    words = ("--data", tmp_path / "long", "--context=1M")
+    said = refusal(typed, "evaluate", places / "rotary", *words)
     assert "scoring 1 window of 12" in said
     assert "or --context" in said
 

@@ -76,13 +76,6 @@ def test_what_the_configuration_refuses_is_refused_before_weights_are_read(
     assert "weights were read" in said
 
 
-def test_what_is_there_is_not_overwritten(checkpoint: Path, tmp_path: Path, typed: Typed) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "mine.txt").write_text("keep", "utf-8")
-    typed.error("convert", checkpoint, "--rewrite", "gauge", "--out", tmp_path / "notes")
-    assert (tmp_path / "notes" / "mine.txt").read_text("utf-8") == "keep"
-
-
 @pytest.mark.parametrize("spelled", ["net", "./net/../net", "link"])
 def test_the_checkpoint_itself_is_not_replaced(
     spelled: str, checkpoint: Path, tmp_path: Path, typed: Typed

@@ -7,31 +7,15 @@ from pathlib import Path
 import pytest
 
 from qkvary.checkpoints.models import save_model
-from qkvary.data.tokenizers import ByteTokenizer
 from tests.conftest import Typed
 from tests.data.small_sets import make_set
 from tests.inference.evaluation.networks import byte_network
-from tests.inference.evaluation.task_files import write_task_files
-from tests.reference import char_gpt, llama2c
 from tests.tasks.tiny_networks import tiny_set
 
-TEXT = "the cat sat on the mat. it ate the rat, and that was that. " * 9
 
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("evaluate")
-    llama2c.write_stand_in(folder / "rotary")
-    char_gpt.write_stand_in(folder / "learned")
-    save_model(folder / "bytes", byte_network("Q-K=V", max_tokens=160), ByteTokenizer())
-    (folder / "text.txt").write_text(TEXT, "utf-8")
-    (folder / "lines.jsonl").write_text('{"text": "a cat"}\n{"text": "a mat"}\n', "utf-8")
-    write_task_files(folder / "tasks")
-    return {path.name.partition(".")[0]: str(path) for path in folder.iterdir()}
-
-
-def test_a_text_is_printed(places: dict[str, str], typed: Typed) -> None:
-    call = ["evaluate", places["rotary"], "--data", places["text"], places["lines"]]
+def test_a_text_is_printed(places: Path, typed: Typed, tmp_path: Path) -> None:
+    (tmp_path / "lines.jsonl").write_text('{"text": "a cat"}\n{"text": "a mat"}\n', "utf-8")
+    call = ["evaluate", places / "rotary", "--data", places / "cats", tmp_path / "lines.jsonl"]
     printed = typed(*call, "--lengths", "16,33,66", "--paper")
     for part in ("per real token", "per byte", "as the papers count", "its padding", "66*", "0-65"):
         assert part in printed
@@ -39,30 +23,27 @@ def test_a_text_is_printed(places: dict[str, str], typed: Typed) -> None:
     assert "papers" not in typed(*call)
 
 
-def test_figures_fit_each_other(places: dict[str, str], typed: Typed, tmp_path: Path) -> None:
-    out = tmp_path / "new" / "figures.json"
-    call = ("evaluate", places["rotary"], "--data", places["text"], "--stride", "8")
+def test_figures_fit_each_other(places: Path, typed: Typed, tmp_path: Path) -> None:
+    out, size = tmp_path / "new" / "figures.json", len((places / "cats").read_bytes())
+    call = ("evaluate", places / "rotary", "--data", places / "cats", "--stride", "8")
     found = typed.json(*call, "--paper", "--out", out)
     assert found.pop("files") == [str(out)]
     assert json.loads(out.read_text("utf-8")) == found
     text, paper = found["text"], found["paper"]
-    assert text["text_bytes"] == len(TEXT)
+    assert text["text_bytes"] == size
     assert text["perplexity"] == pytest.approx(math.exp(text["loss"]))
-    bits = text["loss"] * text["tokens"] / math.log(2) / len(TEXT)
-    assert text["bits_per_byte"] == pytest.approx(bits)
-    assert found["protocol"]["stride"] == 8
-    mixed = paper["real_share"] * paper["real_loss"] + (1 - paper["real_share"]) * (
-        paper["pad_loss"] or 0
+    assert text["bits_per_byte"] == pytest.approx(
+        text["loss"] * text["tokens"] / math.log(2) / size
     )
-    assert paper["loss"] == pytest.approx(mixed)
+    assert found["protocol"]["stride"] == 8
+    padding = (1 - paper["real_share"]) * (paper["pad_loss"] or 0)
+    assert paper["loss"] == pytest.approx(paper["real_share"] * paper["real_loss"] + padding)
     assert found["identity"]["dtype"] == "float32"
     again = typed.json(*call, "--batch-size", "1")
     assert again["text"]["perplexity"] == pytest.approx(text["perplexity"], rel=1e-6)
 
 
-def test_a_prepared_set_brings_its_tokens(
-    places: dict[str, str], typed: Typed, tmp_path: Path
-) -> None:
+def test_a_prepared_set_brings_its_tokens(places: Path, typed: Typed, tmp_path: Path) -> None:
     data = tiny_set()
     save_model(tmp_path / "model", byte_network("Q-K=V", max_tokens=33))
     call = ("evaluate", tmp_path / "model", "--data", data.path, "--split", "test")
@@ -72,12 +53,13 @@ def test_a_prepared_set_brings_its_tokens(
     joined = typed.json(*call, "--joined")
     assert joined["text"]["tokens"] == data.splits["test"].tokens - 1
     assert "paper" not in joined
-    said = typed.error("evaluate", places["bytes"], "--data", data.path)
+    said = typed.error("evaluate", places / "bytes", "--data", data.path)
     assert "with the tokens of the checkpoint" in said
 
 
-def test_tasks_are_asked(places: dict[str, str], typed: Typed) -> None:
-    call = ["evaluate", places["bytes"], "--tasks", "five,lambada", "--task-data", places["tasks"]]
+def test_tasks_are_asked(places: Path, typed: Typed) -> None:
+    words = ("--tasks", "five,lambada", "--task-data", places / "tasks")
+    call = ("evaluate", places / "bytes", *words)
     printed = typed(*call, "--fewshot", "1")
     for part in ("arc_challenge", "lambada", "mean of five", "from chance", "SE", "lm-eval 0.4"):
         assert part in printed
@@ -89,7 +71,7 @@ def test_tasks_are_asked(places: dict[str, str], typed: Typed) -> None:
 
 
 def test_questions_that_were_trained_on_are_counted(
-    places: dict[str, str], typed: Typed, tmp_path: Path
+    places: Path, typed: Typed, tmp_path: Path
 ) -> None:
     """One question of HellaSwag and one of PIQA are in the set."""
     trained = (
@@ -97,8 +79,8 @@ def test_questions_that_were_trained_on_are_counted(
         "how to brown sausages in a pan, and what else",
         "Sarah was a better surgeon than Maria. So Sarah",
     )
-    call = ("evaluate", places["bytes"], "--tasks", "hellaswag,piqa,winogrande", "--fewshot", "0")
-    more = ("--task-data", places["tasks"], "--against", make_set(tmp_path, trained).path)
+    call = ("evaluate", places / "bytes", "--tasks", "hellaswag,piqa,winogrande", "--fewshot", "0")
+    more = ("--task-data", places / "tasks", "--against", make_set(tmp_path, trained).path)
     found = typed.json(*call, *more)
     counted = {name: task["contamination"] for name, task in found["tasks"].items()}
     shared = [(one["questions"], one["shared"]) for one in counted.values()]
@@ -110,12 +92,9 @@ def test_questions_that_were_trained_on_are_counted(
     assert found["other_tasks"] == {}
 
 
-def test_tasks_need_a_folder(
-    places: dict[str, str], typed: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_need_a_folder(places: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QKVARY_DATA", raising=False)
-    call = ("evaluate", places["bytes"], "--tasks", "piqa")
+    call = ("evaluate", places / "bytes", "--tasks", "piqa")
     assert "give --task-data, or set QKVARY_DATA" in typed.error(*call)
-    folder = Path(places["tasks"])
-    monkeypatch.setenv("QKVARY_DATA", str(folder.parent))
-    assert str(folder.parent / "lm_eval") in typed.error(*call)
+    monkeypatch.setenv("QKVARY_DATA", str(places))
+    assert str(places / "lm_eval") in typed.error(*call)

@@ -11,19 +11,6 @@ from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from tests.conftest import Typed
 from tests.contracts.variant_cases import make_language_model_config, randomize
-from tests.reference import llama2c
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models of every kind: our own with characters and without, a llama2.c one."""
-    folder = tmp_path_factory.mktemp("models")
-    model = LanguageModel(make_language_model_config("Q-K=V", positions="learned"))
-    randomize(model, seed=7)
-    save_model(folder / "own", model, CharacterTokenizer("abcdefgh .\n\té"))
-    save_model(folder / "mute", model)
-    llama2c.write_stand_in(folder / "llama")
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -115,10 +102,11 @@ def test_a_kernel_that_there_is_not_is_refused_before_the_prompt_is_shown(
     assert "expected a kernel for decoding in QKVARY_DECODE_KERNEL, got 'junk'; choices: " in said
 
 
-def test_a_damaged_checkpoint_has_an_exit_code_of_its_own(tmp_path: Path, typed: Typed) -> None:
-    llama2c.write_stand_in(tmp_path / "model")
-    file = tmp_path / "model" / "model.bin"
-    file.write_bytes(file.read_bytes()[:-1])
+def test_a_damaged_checkpoint_has_an_exit_code_of_its_own(
+    places: Path, tmp_path: Path, typed: Typed
+) -> None:
+    file, data = tmp_path / "model.bin", (places / "rotary" / "model.bin").read_bytes()
+    file.write_bytes(data[:-1])
     assert "bytes instead of the" in typed.error("generate", file, "a", code=3)
-    file.write_bytes(b"PK\x03\x04" + file.read_bytes())
+    file.write_bytes(b"PK\x03\x04" + data)
     assert "is a pickle" in typed.error("generate", file, "a", code=7)

@@ -51,9 +51,8 @@ def answer_everything(config: dict[str, Any], generator: random.Random) -> None:
     chosen = choose_candidates(model)
     assert collect_notes(model, chosen, context) is not None
     size = nearest_size(model_parameters(model).total)
-    device = DEVICES[generator.choice(list(DEVICES))]
     demand = Demand(
-        device=device,
+        device=DEVICES[generator.choice(list(DEVICES))],
         context=context,
         users=generator.choice((1, 100, 2**40)),
         weights=weights,

@@ -3,6 +3,7 @@
 A row for what a verb refuses by itself; what the type of an option refuses stands once.
 """
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -11,15 +12,11 @@ import pytest
 
 from decoding.cache_quality import QualityMeter
 from qkvary.checkpoints.models import save_model
-from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
-from qkvary.nn.language_model import LanguageModel
+from qkvary.data.tokenizers import CharacterTokenizer
+from tests.cli.conftest import CHARACTERS
 from tests.conftest import Typed
 from tests.contracts.test_commands import STUDY_FILE
-from tests.contracts.variant_cases import make_language_model_config, randomize
 from tests.conversions.networks import make_network
-from tests.inference.evaluation.networks import byte_network
-from tests.inference.evaluation.task_files import write_task_files
-from tests.reference import char_gpt, llama2c
 
 REFUSED = {
     "analyze": {
@@ -63,7 +60,8 @@ REFUSED = {
         "own --to latent --rewrite gauge": "expected --rewrite or --to, got both",
         "own --rewrite gauge --data text": "expected --data only with --to, got --rewrite",
         "own --rewrite identity-quer": "did you mean identity-query",
-        "bare --rewrite identity-value --layer 3": "expected a layer from 1 to 2",
+        "normless --rewrite identity-value --layer 3": "expected a layer from 1 to 2",
+        "own --rewrite gauge --out tasks": "it is not overwritten",
         "tiny --rewrite identity-query": "expected a network without norms, got rmsnorm",
         "own --data text --to latnt --cache 50%": "did you mean latent",
         "own --data text --to latent": "expected --cache, such as 50%, or --bytes-per-token, not b",
@@ -115,6 +113,10 @@ REFUSED = {
     "generate": {
         "nowhere a": "expected a checkpoint, got",
         "mute a": "mute has no tokenizer: give one with --tokenizer",
+        "own a --tokenizer bytes": "no --tokenizer with own, which has its own, got bytes",
+        "mute a --tokenizer large.json": "expected a tokenizer of at most ",
+        "mute a --tokenizer none": "expected a tokenizer, got 'none'; choices: gpt2, bytes",
+        "mute a --tokenizer rotary/tok307.bin": " bytes after 13 pieces",
         "own ''": "expected a prompt, got none",
         "own xyz": "expected characters out of the 13 of this model, got 'x'",
         "own aaaaaaaaaaaaaaaaaa": "expected a prompt of at most 17 tokens, got 18",
@@ -183,25 +185,17 @@ NOT_INSTALLED = {
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(places: Path) -> Path:
     """Networks of every kind, texts, tasks and a study."""
-    folder = tmp_path_factory.mktemp("refusals")
-    llama2c.write_stand_in(folder / "rotary")
-    char_gpt.write_stand_in(folder / "learned")
-    save_model(folder / "bytes", byte_network("Q-K=V", max_tokens=160), ByteTokenizer())
-    characters = CharacterTokenizer("abcdefgh .\n\té")
-    for name, label in (("own", "Q-K=V"), ("narrow", "Q-K=V@w4"), ("mute", "Q-K=V")):
-        model = LanguageModel(make_language_model_config(label, positions="learned"))
-        randomize(model, seed=7)
-        save_model(folder / name, model, None if name == "mute" else characters)
-    save_model(folder / "bare", make_network("Q-K=V", positions="sinusoidal").float(), characters)
-    write_task_files(folder / "tasks")
-    (folder / "pages.json").mkdir()
-    (folder / "text").write_text("abc abc. " * 20, "utf-8")
-    (folder / "short").write_text("abc", "utf-8")
-    (folder / "latin").write_bytes("abc é".encode("latin-1"))
-    (folder / "mine.py").write_text(STUDY_FILE, "utf-8")
-    return folder
+    network = make_network("Q-K=V", positions="sinusoidal").float()
+    save_model(places / "normless", network, CHARACTERS)
+    large = CharacterTokenizer("".join(map(chr, range(1000, 2000))), has_separator=True)
+    (places / "large.json").write_text(json.dumps(large.describe()))
+    (places / "pages.json").mkdir()
+    (places / "short").write_text("abc", "utf-8")
+    (places / "latin").write_bytes("abc é".encode("latin-1"))
+    (places / "mine.py").write_text(STUDY_FILE, "utf-8")
+    return places
 
 
 def refuse(command: str, message: str, typed: Typed) -> None:
@@ -216,10 +210,10 @@ def refuse(command: str, message: str, typed: Typed) -> None:
 
 
 @pytest.fixture
-def here(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(places)
+def here(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
     monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
-    monkeypatch.setenv("QKVARY_DATA", str(places))
+    monkeypatch.setenv("QKVARY_DATA", str(files))
     # A study is imported.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(QualityMeter, "measure", pytest.fail)

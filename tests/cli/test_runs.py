@@ -64,18 +64,15 @@ def test_status_counts_every_run_once(runs: Path, typed: Typed) -> None:
     assert found == {"total": 5, **expected, "open": 0}
 
 
-def test_status_names_owners_and_problems(runs: Path, typed: Typed) -> None:
+def test_status_names_owners_and_problems_as_text(runs: Path, typed: Typed) -> None:
     listed = typed.json("status", "made-up", "--out", runs)["listed"]
     notes = {run["state"]: run["note"] for run in listed}
     assert "process" in notes["running"]
     assert notes["failed"] == HOSTILE
     assert "record.json" in notes["damaged"]
-    problems = typed.json("status", "made-up", "--problems", "--out", runs)["listed"]
-    assert {run["state"] for run in problems} == {"running", "failed", "damaged"}
-
-
-def test_messages_of_runs_are_text_only(runs: Path, typed: Typed) -> None:
-    printed = typed("status", "made-up", "--out", runs, "--problems")
+    call = ("status", "made-up", "--problems", "--out", runs)
+    assert {run["state"] for run in typed.json(*call)["listed"]} == {"running", "failed", "damaged"}
+    printed = typed(*call)
     assert "\\x1b[31mbroke" in printed
     assert "[red]badly[/red]" in printed
     assert "\x1b" not in printed
@@ -94,17 +91,14 @@ def test_show_as_json_has_record_and_events(runs: Path, study: Study, typed: Typ
     assert [event["event"] for event in document["events"]] == ["train"] * 5 + ["validation"]
 
 
-def test_show_of_a_run_that_is_not_finished(runs: Path, study: Study, typed: Typed) -> None:
-    printed = typed("show", study.cells()[4].run_key, "--out", runs)
-    assert "state: running, process" in printed
-    assert "no step has been logged yet" in printed
-
-
-def test_show_of_a_damaged_run_is_an_error_of_its_own_kind(
+def test_show_of_runs_that_are_damaged_or_not_finished(
     runs: Path, study: Study, typed: Typed
 ) -> None:
-    said = typed.error("show", study.cells()[3].run_key, "--out", runs, code=3)
-    assert "record.json" in said
+    damaged, running = (cell.run_key for cell in study.cells()[3:5])
+    assert "record.json" in typed.error("show", damaged, "--out", runs, code=3)
+    printed = typed("show", running, "--out", runs)
+    assert "state: running, process" in printed
+    assert "no step has been logged yet" in printed
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Numbers for readers: significant digits, signs, and a dash for none."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -9,22 +11,58 @@ from qkvary.text.numbers import check_number, check_whole
 
 
 @pytest.mark.parametrize(
-    ("value", "digits", "written"),
+    ("write", "given", "written"),
     [
-        (None, 3, "–"),
-        (0.0, 3, "0"),
-        (0.12345, 3, "0.123"),
-        (0.99996, 3, "1.00"),
-        (123456.0, 3, "123,456"),
-        (-0.5, 2, "−0.50"),
-        (1.5e-7, 2, "1.5 × 10⁻⁷"),
-        (0.00012, 2, "0.00012"),
-        (math.nan, 3, "NaN"),
-        (-math.inf, 3, "−∞"),
+        (numbers.real, (None, 3), "–"),
+        (numbers.real, (0.0, 3), "0"),
+        (numbers.real, (0.12345, 3), "0.123"),
+        (numbers.real, (0.99996, 3), "1.00"),
+        (numbers.real, (123456.0, 3), "123,456"),
+        (numbers.real, (-0.5, 2), "−0.50"),
+        (numbers.real, (1.5e-7, 2), "1.5 × 10⁻⁷"),
+        (numbers.real, (0.00012, 2), "0.00012"),
+        (numbers.real, (math.nan, 3), "NaN"),
+        (numbers.real, (-math.inf, 3), "−∞"),
+        (numbers.compact, (None, 3), "–"),
+        (numbers.compact, (0, 3), "0"),
+        (numbers.compact, (950, 3), "950"),
+        (numbers.compact, (999, 3), "999"),
+        (numbers.compact, (1000, 3), "1 k"),
+        (numbers.compact, (72_586, 3), "72.6 k"),
+        (numbers.compact, (999_499, 3), "999 k"),
+        (numbers.compact, (999_999, 3), "1 M"),
+        (numbers.compact, (1_180_000, 3), "1.18 M"),
+        (numbers.compact, (305_534_976, 4), "305.5 M"),
+        (numbers.compact, (7_504_924_672, 4), "7.505 G"),
+        (numbers.compact, (-3e12, 3), "−3 T"),
+        (numbers.compact, (1e21, 3), "1,000 E"),
+        (numbers.compact, (math.inf, 3), "∞"),
+        (numbers.change, (1, 1), "="),
+        (numbers.change, (0, 0), ""),
+        (numbers.change, (3, 0), "new"),
+        (numbers.change, (1, 2), "−50 %"),
+        (numbers.change, (1.005, 1), "+0.5 %"),
+        (numbers.change, (13.27, 1), "+1,227 %"),
+        (numbers.change, (0, 7), "−100 %"),
+        (numbers.share, (0.1,), "10 %"),
+        (numbers.share, (0.125,), "12.5 %"),
+        (numbers.share, (0.0,), "0 %"),
+        (numbers.share, (0.999999,), "99.9999 %"),
+        (numbers.share, (0.07,), "7 %"),
+        (numbers.share, (1,), "100 %"),
+        (numbers.duration, (0.0,), "0 s"),
+        (numbers.duration, (0.0123,), "12.3 ms"),
+        (numbers.duration, (14.04,), "14.0 s"),
+        (numbers.duration, (125,), "2 min 05 s"),
+        (numbers.duration, (4440,), "1 h 14 min"),
+        (numbers.duration, (365.25 * 24 * 3600 * 551,), "551 years"),
+        (numbers.duration, (None,), "–"),
     ],
 )
-def test_real_keeps_significant_digits(value: float | None, digits: int, written: str) -> None:
-    assert numbers.real(value, digits) == written
+def test_numbers_are_written_so(
+    write: Callable[..., str], given: tuple[Any, ...], written: str
+) -> None:
+    assert write(*given) == written
 
 
 @pytest.mark.parametrize(
@@ -33,60 +71,6 @@ def test_real_keeps_significant_digits(value: float | None, digits: int, written
 )
 def test_fixed_writes_signs_and_no_negative_zero(value: float | None, written: str) -> None:
     assert numbers.fixed(value, 3, sign=True) == written
-
-
-@pytest.mark.parametrize(
-    ("value", "digits", "written"),
-    [
-        (None, 3, "–"),
-        (0, 3, "0"),
-        (950, 3, "950"),
-        (999, 3, "999"),
-        (1000, 3, "1 k"),
-        (72_586, 3, "72.6 k"),
-        (999_499, 3, "999 k"),
-        (999_999, 3, "1 M"),
-        (1_180_000, 3, "1.18 M"),
-        (305_534_976, 4, "305.5 M"),
-        (7_504_924_672, 4, "7.505 G"),
-        (-3e12, 3, "−3 T"),
-        (1e21, 3, "1,000 E"),
-        (math.inf, 3, "∞"),
-    ],
-)
-def test_compact_counts(value: float | None, digits: int, written: str) -> None:
-    assert numbers.compact(value, digits) == written
-
-
-@pytest.mark.parametrize(
-    ("value", "base", "text"),
-    [
-        (1, 1, "="),
-        (0, 0, ""),
-        (3, 0, "new"),
-        (1, 2, "−50 %"),
-        (1.005, 1, "+0.5 %"),
-        (13.27, 1, "+1,227 %"),
-        (0, 7, "−100 %"),
-    ],
-)
-def test_changes(value: float, base: float, text: str) -> None:
-    assert numbers.change(value, base) == text
-
-
-@pytest.mark.parametrize(
-    ("share", "written"),
-    [
-        (0.1, "10 %"),
-        (0.125, "12.5 %"),
-        (0.0, "0 %"),
-        (0.999999, "99.9999 %"),
-        (0.07, "7 %"),
-        (1, "100 %"),
-    ],
-)
-def test_shares_keep_their_digits(share: float, written: str) -> None:
-    assert numbers.share(share) == written
 
 
 @pytest.mark.parametrize(

@@ -56,22 +56,6 @@ def test_tokens_are_counted_in_1024(number: int, written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "written"),
-    [
-        (0.0, "0 s"),
-        (0.0123, "12.3 ms"),
-        (14.04, "14.0 s"),
-        (125, "2 min 05 s"),
-        (4440, "1 h 14 min"),
-        (365.25 * 24 * 3600 * 551, "551 years"),
-        (None, "–"),
-    ],
-)
-def test_duration_chooses_its_unit(seconds: float | None, written: str) -> None:
-    assert numbers.duration(seconds) == written
-
-
-@pytest.mark.parametrize(
     ("text", "amount"),
     [
         ("24GiB", 24 * 2**30),
@@ -79,7 +63,6 @@ def test_duration_chooses_its_unit(seconds: float | None, written: str) -> None:
         ("40 gb", 40 * 10**9),
         ("512MiB", 512 * 2**20),
         ("1.5TiB", 3 * 2**39),
-        ("80e", None),
         ("1,024MiB", 2**30),
         ("1_000_000B", 10**6),
         ("123456 b", 123_456),
@@ -88,37 +71,15 @@ def test_duration_chooses_its_unit(seconds: float | None, written: str) -> None:
         ("2KiB", 2048),
     ],
 )
-def test_memory(text: str, amount: int | None) -> None:
-    if amount is None:
-        with pytest.raises(ValueError, match="expected memory such as"):
-            numbers.parse_bytes(text)
-    else:
-        assert numbers.parse_bytes(text) == amount
+def test_memory(text: str, amount: int) -> None:
+    assert numbers.parse_bytes(text) == amount
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "24G",
-        "24",
-        "1_000_000",
-        "GB",
-        "-1GB",
-        "0GB",
-        "nan",
-        "infGB",
-        "1e9",
-        "24 Gi B",
-        "٣GB",
-        # A decimal comma is not a mark between thousands.
-        "1,5GB",
-        "1,50GB",
-        "12_34GB",
-        "24GiB/s",
-        "9" * 400 + "GB",
-    ],
-)
+# A decimal comma is not a mark between thousands.
+REFUSED = "24G 24 80e 1_000_000 GB -1GB 0GB nan infGB 1e9 ٣GB 1,5GB 1,50GB 12_34GB 24GiB/s"
+
+
+@pytest.mark.parametrize("text", ["", "24 Gi B", "9" * 400 + "GB", *REFUSED.split()])
 def test_other_memory_is_refused(text: str) -> None:
     with pytest.raises(
         ValueError, match=r"expected memory such as 24GiB \(2\^30\) or 40GB"

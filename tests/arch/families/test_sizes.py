@@ -36,15 +36,13 @@ def test_a_name_and_a_file_of_one_model_agree(name: str) -> None:
 
 PUBLISHED_TOTALS = {
     # nanoGPT, model.py, next to the sizes.
-    "gpt2": (124, 1e6),
     "gpt2-large": (774, 1e6),
     "gpt2-xl": (1558, 1e6),
     # The model card of meta-llama/Llama-3.2-1B.
     "llama-3.2-1b": (1.23, 1e9),
     # The model card of Qwen/Qwen2.5-0.5B.
     "qwen2.5-0.5b": (0.49, 1e9),
-    # The model card of deepseek-ai/DeepSeek-V4-Flash.
-    "deepseek-v4-flash": (284, 1e9),
+    # The model card of deepseek-ai/DeepSeek-V4-Pro.
     "deepseek-v4-pro": (1.6, 1e12),
     # The model card of deepseek-ai/DeepSeek-V3.
     "deepseek-v3": (671, 1e9),
@@ -60,9 +58,6 @@ PUBLISHED_TOTALS = {
     "qwen2.5-72b": (72.7, 1e9),
     # The model card of Qwen/Qwen1.5-MoE-A2.7B.
     "qwen1.5-moe-a2.7b": (14.3, 1e9),
-    # The model card of Gemma 4; its vision tower is not among them.
-    "gemma-4-31b": (30.7, 1e9),
-    "gemma-4-26b-a4b": (25.2, 1e9),
     # The model card of openai/whisper-large-v3-turbo.
     "whisper-large-v3-turbo": (809, 1e6),
 }

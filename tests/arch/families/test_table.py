@@ -1,8 +1,6 @@
 """The table of families: every published file is read, and whatever is not says why."""
 
-import copy
 import random
-from typing import Any
 
 import pytest
 
@@ -11,6 +9,7 @@ from qkvary.arch.families.table import FAMILIES, MULTIMODAL, read_model
 from qkvary.arch.models import Model
 from qkvary.costs.parameters import model_parameters
 from tests.arch.families.config_files import FOLDER, OF_EACH_FAMILY, WHOLE_FILES, load, read
+from tests.fuzz.mutations import change_values
 
 NOTE = "counts the language model only: a vision or audio tower is not counted"
 
@@ -58,33 +57,13 @@ def test_the_text_of_an_unknown_multimodal_model_is_read() -> None:
         read_model({"model_type": "seer", "text_config": "llama"}, "seer")
 
 
-VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 3, 2**31, 2**39, 2**70, 0.5, -0.0, 1e300, float("nan"),
-    float("inf"), "", "llama", "full_attention", [], [1], ["full_attention"], {}, {"a": 1}, [[]],
-)  # fmt: skip
-
-
-def mutate(config: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    mutated = copy.deepcopy(config)
-    for _ in range(chance.randint(1, 3)):
-        key = chance.choice(list(mutated))
-        if chance.random() < 0.3:
-            del mutated[key]
-            mutated["padding"] = 1
-        elif isinstance(mutated[key], dict) and mutated[key] and chance.random() < 0.5:
-            mutated[key] = mutate(mutated[key], chance)
-        else:
-            mutated[key] = chance.choice(VALUES)
-    return mutated
-
-
 @pytest.mark.parametrize("name", [*WHOLE_FILES, *OF_EACH_FAMILY.values()])
 def test_a_changed_file_is_read_or_refused_in_one_sentence(name: str) -> None:
     chance = random.Random(name)
     refused = 0
     for _ in range(100):
         try:
-            model = read_model(mutate(load(name), chance), name)
+            model = read_model(change_values(load(name), chance), name)
         except ValueError as error:
             refused += 1
             message = str(error)

@@ -46,6 +46,7 @@ SIZES: dict[str, Any] = {
 """Fields by name; a family takes those that it knows."""
 
 LATENT = {"head_dim": 8, "num_key_value_heads": 4}
+INDEXED = {**LATENT, "index_head_dim": 16, "index_n_heads": 3}
 DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -62,23 +63,15 @@ CHANGES: dict[str, dict[str, Any]] = {
     "deepseek_v2": LATENT,
     "deepseek_v3": LATENT,
     "deepseek_v4": {"num_key_value_heads": 1},
-    "deepseek_v32": {**LATENT, "index_head_dim": 16, "index_n_heads": 3, "index_topk": 4},
-    "glm_moe_dsa": {
-        **LATENT,
-        "index_head_dim": 16,
-        "index_n_heads": 3,
-        "index_topk": 4,
-        "index_topk_freq": 2,
-    },
-    "axk2": {**LATENT, "gated_norm_rank": 5, "index_head_dim": 16, "index_n_heads": 3},
-    "hy_v4": {**LATENT, "index_head_dim": 16, "index_n_heads": 3, "hc_mult": 3},
+    "deepseek_v32": {**INDEXED, "index_topk": 4},
+    "glm_moe_dsa": {**INDEXED, "index_topk": 4, "index_topk_freq": 2},
+    "axk2": {**INDEXED, "gated_norm_rank": 5},
+    "hy_v4": {**INDEXED, "hc_mult": 3},
     "bailing_hybrid": {**LATENT, "layer_group_size": 3},
     "longcat_flash": {**LATENT, "zero_expert_num": 0},
     "dots3_note_text": {
-        **LATENT,
+        **INDEXED,
         "head_dim": 20,
-        "index_head_dim": 16,
-        "index_n_heads": 3,
         "swa_num_attention_heads": 2,
         "swa_num_key_value_heads": 2,
         "swa_q_lora_rank": 18,
