@@ -15,6 +15,7 @@ from qkvary.storage.durable import atomic_write_dir
 from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
+from tests.checkpoints.equal_networks import same_weights
 from tests.contracts.variant_cases import (
     LABELS,
     make_language_model_config,
@@ -39,8 +40,7 @@ def test_every_variant_survives_a_round_trip_bitwise(label: str, tmp_path: Path)
     found, tokenizer = load_checkpoint(tmp_path / "model")
     assert found.config == model.config
     assert not found.training
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(found.state_dict()[name], tensor)
+    assert same_weights(found, model)
     assert tokenizer is not None
     assert tokenizer.describe() == CHARACTERS.describe()
     tokens = torch.tensor([[1, 12, 3]])
@@ -54,9 +54,7 @@ def test_every_dtype_survives_a_round_trip(dtype: torch.dtype, tmp_path: Path) -
     save_model(tmp_path / "model", model)
     found, tokenizer = load_model(tmp_path / "model")
     assert tokenizer is None
-    for name, tensor in model.state_dict().items():
-        assert found.state_dict()[name].dtype == dtype
-        assert torch.equal(found.state_dict()[name], tensor)
+    assert same_weights(found, model)
 
 
 def test_a_model_replaces_a_model_and_nothing_else(tmp_path: Path) -> None:
@@ -116,25 +114,21 @@ def rewrite(folder: Path, about: dict[str, JsonValue] | None = None, **files: by
     atomic_write_dir(folder, {**stored, MANIFEST_NAME: made.to_json()})
 
 
+NEWER = {"kind": "language model", "model_format": FORMAT.version + 1}
+SHARED_BLOCKS = b'{"num_layers": 1000000000000, "shared_blocks": true}'
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         ({"config": b"[" * 100_000}, DamagedError, "is not a configuration"),
         ({"config": None}, DamagedError, "does not list config.json"),
         ({"config": b'{"num_layers": 1000000000000}'}, DamagedError, "more layers than tensors"),
-        (
-            {"config": b'{"num_layers": 1000000000000, "shared_blocks": true}'},
-            DamagedError,
-            "more layers than tensors",
-        ),
+        ({"config": SHARED_BLOCKS}, DamagedError, "more layers than tensors"),
         ({"tokenizer": b"[]"}, DamagedError, "tokenizer.json is not a tokenizer"),
         ({"tokenizer": b'{"kind": "bytes"}'}, DamagedError, "but its tokenizer one of 256"),
         ({"about": {"kind": "run"}}, DamagedError, "model, got run"),
-        (
-            {"about": {"kind": "language model", "model_format": FORMAT.version + 1}},
-            NewerFormatError,
-            "this qkvary reads 1; use a newer qkvary",
-        ),
+        ({"about": NEWER}, NewerFormatError, "this qkvary reads 1; use a newer qkvary"),
     ],
 )
 def test_a_forged_folder_is_rejected(

@@ -1,7 +1,9 @@
 """Image data sets of a few random images, written in the layouts of the published ones."""
 
 import hashlib
+import io
 import struct
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,21 @@ def pack_cifar(pixels: NDArray[np.uint8], labels: NDArray[np.uint8]) -> bytes:
         bytes([label]) + image.tobytes() for image, label in zip(pixels, labels, strict=True)
     )
     return b"".join(records)
+
+
+def pack_tar(contents: dict[str, bytes], folder: str, *, end: str, link: str = "") -> bytes:
+    """A packed archive of a folder, in which one name may be a link out of it."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:xz" if end == ".tar.xz" else "w:gz") as members:
+        for name, data in contents.items():
+            about = tarfile.TarInfo(f"{folder}/{name}")
+            about.size = len(data)
+            members.addfile(about, io.BytesIO(data))
+        if link:
+            about = tarfile.TarInfo(f"{folder}/{link}")
+            about.type, about.linkname = tarfile.SYMTYPE, "/etc/hostname"
+            members.addfile(about)
+    return made.getvalue()
 
 
 def draw(count: int, *sizes: int, seed: int, below: int = 256) -> NDArray[np.uint8]:

@@ -4,7 +4,7 @@ import json
 from functools import cache
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qkvary.data.byte_pairs import BytePairTokenizer
@@ -32,11 +32,22 @@ def tokenizer(kind: str) -> BytePairTokenizer:
 @pytest.mark.parametrize("kind", KINDS)
 @examples(20)
 @given(text=LETTERS)
+@example(text=TEXT)
+@example(text="a<|endoftext|>b")
 def test_tokens_are_those_of_the_library(kind: str, text: str) -> None:
     made = tokenizer(kind)
     tokens = made.encode(text)
     assert b"".join(map(made.piece, tokens)).decode() == text
     assert tokens == like_gpt2(kind).encode(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_are_those_of_the_library(kind: str) -> None:
+    made, library = tokenizer(kind), like_gpt2(kind)
+    assert (made.vocabulary, made.separator) == (library.vocabulary, library.separator)
+    for token in range(0, made.vocabulary, 1 + made.vocabulary // 300):
+        assert made.piece(token) == library.piece(token)
+    assert library.cuts_at_spaces
 
 
 @pytest.mark.parametrize("line", ["a", "a b c", "zz y", "t h\nt h", "a\u4e00 b"])

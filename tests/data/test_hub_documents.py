@@ -52,7 +52,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]
     files = []
     for number, part in enumerate((TEXTS[:9], TEXTS[9:])):
         files.append(str(tmp_path / f"{number}.jsonl"))
-        lines = [json.dumps({"text": text, "meta": number}) for text in [*part, " "]]
+        lines = [json.dumps({"text": text, "body": text}) for text in [*part, " "]]
         Path(files[-1]).write_text("\n".join(lines), "utf-8")
     calls: list[dict[str, Any]] = []
     load = datasets.load_dataset
@@ -75,15 +75,8 @@ def test_documents_stream(hub: list[dict[str, Any]]) -> None:
     found = list(make(configuration="small", revision="abc").read())
     assert [document.text for document in found] == TEXTS
     assert found[9].where == "hf:someone/texts (train), row 11"
-    assert hub == [
-        {
-            "repository": "someone/texts",
-            "configuration": "small",
-            "split": "train",
-            "revision": "abc",
-            "streaming": True,
-        }
-    ]
+    asked = {"repository": "someone/texts", "configuration": "small", "revision": "abc"}
+    assert hub == [{**asked, "split": "train", "streaming": True}]
 
 
 def test_reading_resumes_after_any_document(hub: list[dict[str, Any]]) -> None:

@@ -2,10 +2,8 @@
 
 import gzip
 import hashlib
-import io
 import lzma
 import struct
-import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,14 @@ from qkvary.data.image_files import read_idx
 from qkvary.data.image_sets import IMAGE_SETS, Archive
 from qkvary.data.images import load_images
 from qkvary.storage.errors import DamagedError, UsageError
-from tests.data.small_images import describe_small, draw, pack_idx, small_contents, write_files
+from tests.data.small_images import (
+    describe_small,
+    draw,
+    pack_idx,
+    pack_tar,
+    small_contents,
+    write_files,
+)
 
 GREY, COLOUR = "mnist", "cifar10-15k"
 IMAGES = "train-images-idx3-ubyte"
@@ -83,10 +88,7 @@ def test_another_file_is_refused(root: Path) -> None:
         (b"\x89PNG\r\n", "expected an IDX file in here, got one that begins 89 50"),
         (b"\0\0\x0d\1" + bytes(4), "expected unsigned bytes .* in here, got type 13"),
         (pack_idx(draw(11, 6, seed=0))[:-1], "expected 78 bytes in here by its header, got 77"),
-        (
-            struct.pack(">4B3I", 0, 0, 8, 3, 2**31, 2**31, 2**31),
-            "9,903,520,314,283,042,199,192,993,808 bytes in here",
-        ),
+        (struct.pack(">4B3I", 0, 0, 8, 3, *[2**31] * 3), "9,903,520,314,283,042,199,192,993,808"),
     ],
 )
 def test_an_array_that_is_none_is_refused(data: bytes, message: str) -> None:
@@ -148,24 +150,11 @@ def test_a_missing_file_is_downloaded_and_kept(root: Path, monkeypatch: pytest.M
     assert (root.parent / "cache" / "mnist" / f"{LABELS}.gz").is_file()
 
 
-def archive(contents: dict[str, bytes], folder: str) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as members:
-        for name, data in contents.items():
-            about = tarfile.TarInfo(f"{folder}/{name}")
-            about.size = len(data)
-            members.addfile(about, io.BytesIO(data))
-    return made.getvalue()
-
-
 def test_an_archive_is_unpacked_in_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = small_contents(COLOUR, train=11, test=5, classes=10)
-    packed = archive(contents, "cifar10")
-    about = replace(
-        IMAGE_SETS[COLOUR],
-        origin=Archive(url="https://x/y.tar.gz", sha256=hashlib.sha256(packed).hexdigest()),
-    )
-    monkeypatch.setitem(IMAGE_SETS, COLOUR, about)
+    packed = pack_tar(contents, "cifar10", end=".tar.gz")
+    origin = Archive(url="https://x/y.tar.gz", sha256=hashlib.sha256(packed).hexdigest())
+    monkeypatch.setitem(IMAGE_SETS, COLOUR, replace(IMAGE_SETS[COLOUR], origin=origin))
     monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, **__: packed)
     for name in contents:
         (root / "cifar10" / name).unlink()
@@ -183,10 +172,7 @@ def test_a_download_that_is_another_file_is_not_kept(
     about = replace(IMAGE_SETS[like], origin=origin)
     monkeypatch.setitem(IMAGE_SETS, like, about)
     (root / about.folder / next(iter(about.train))).unlink()
-    monkeypatch.setattr(
-        "qkvary.data.files.fetch",
-        lambda *_, **__: gzip.compress(bytes(3_073)),
-    )
+    monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, **__: gzip.compress(bytes(3_073)))
     with pytest.raises(DownloadError, match=r"its sha256 differs|downloaded train-images.*"):
         load_images(like)
     assert not (root.parent / "cache").exists()

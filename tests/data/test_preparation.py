@@ -13,7 +13,6 @@ import pytest
 from qkvary.data.preparation import LOCK_FILE, OnProgress, prepare
 from qkvary.data.prepared import open_prepared
 from qkvary.data.sources import Source, SourceOptions, find_source
-from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.data import preparing_script
@@ -33,15 +32,9 @@ def write_texts(place: Path, count: int, seed: int = 5) -> Path:
 
 
 def start(texts: Path, out: Path, group: int, way: str = "") -> "subprocess.Popen[str]":
+    words = map(str, (preparing_script.__file__, texts, out, group))
     return ForkedPython(
-        [
-            sys.executable,
-            str(preparing_script.__file__),
-            str(texts),
-            str(out),
-            str(group),
-            way,
-        ],
+        [sys.executable, *words, way],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -80,20 +73,12 @@ def test_a_second_time_nothing_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "documents", "groups", "message"),
-    [
-        (BYTES, 10, (40, 90), "another source"),
-        (ByteTokenizer(has_separator=True), 9, (41, 90), "another portions"),
-    ],
+    ("documents", "groups", "message"),
+    [(10, (40, 90), "another source"), (9, (41, 90), "another portions")],
 )
 @pytest.mark.parametrize("complete", [True, False])
 def test_two_sets_are_never_mixed(
-    tmp_path: Path,
-    tokenizer: ByteTokenizer,
-    documents: int,
-    groups: tuple[int, int],
-    message: str,
-    complete: bool,
+    tmp_path: Path, documents: int, groups: tuple[int, int], message: str, complete: bool
 ) -> None:
     if complete:
         make_set(tmp_path, made_up(9, seed=1))
@@ -101,7 +86,7 @@ def test_two_sets_are_never_mixed(
         with pytest.raises(ZeroDivisionError):
             make_set(tmp_path, made_up(9, seed=1), on_progress=interrupted(4))
     with pytest.raises(UsageError, match=message):
-        make_set(tmp_path, made_up(documents, seed=1), tokenizer=tokenizer, groups=groups)
+        make_set(tmp_path, made_up(documents, seed=1), groups=groups)
 
 
 def interrupted(after: int, error: type[BaseException] = ZeroDivisionError) -> OnProgress:
@@ -145,15 +130,19 @@ def test_a_changed_record_is_detected(tmp_path: Path) -> None:
     record.write_bytes(whole)
     shard = place / "train-00000.bin"
     data = shard.read_bytes()
-    shard.write_bytes(data[:-2])
-    with pytest.raises(DamagedError, match=r"train-00000\.bin was changed"):
-        make_set(tmp_path, texts)
-    shard.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    with pytest.raises(DamagedError, match=r"train-00000\.bin was changed"):
-        make_set(tmp_path, texts)
+    for damaged in (data[:-2], bytes([data[0] ^ 1]) + data[1:]):
+        shard.write_bytes(damaged)
+        with pytest.raises(DamagedError, match=r"train-00000\.bin was changed"):
+            make_set(tmp_path, texts)
 
 
-@pytest.mark.parametrize(("limit", "workers"), [(1, 1), (40, 3), (41, 1), (10_000, 3)])
+# What the first three documents have.
+EXACTLY = len(plain_tokens(made_up(30, seed=4)[:3]))
+
+
+@pytest.mark.parametrize(
+    ("limit", "workers"), [(1, 1), (40, 3), (41, 1), (EXACTLY, 1), (10_000, 3)]
+)
 def test_the_limit_includes_the_document_that_reaches_it(
     tmp_path: Path, limit: int, workers: int
 ) -> None:
@@ -170,14 +159,6 @@ def test_the_limit_includes_the_document_that_reaches_it(
     assert split.read(0, split.tokens).tolist() == plain_tokens(taken)
     held = data.splits["validation"]
     assert held.read(0, held.tokens).tolist() == plain_tokens(held_out)
-
-
-def test_a_document_that_meets_the_limit_exactly_is_the_last(tmp_path: Path) -> None:
-    limit = len(plain_tokens(made_up(30, seed=4)[:3]))
-    texts = write_texts(tmp_path / "texts", 30, seed=4)
-    source = find_source(texts, SourceOptions(max_tokens=limit))
-    data = prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes")
-    assert data.splits["train"].tokens == limit
 
 
 def test_a_source_without_documents_is_refused(tmp_path: Path) -> None:

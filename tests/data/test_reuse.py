@@ -2,23 +2,21 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
-import datasets
-import huggingface_hub
 import pytest
 
-from qkvary.data import hub_documents, prepared_sets, sources
+from qkvary.data import prepared_sets, sources
 from qkvary.data.prepared import PreparedData
 from qkvary.data.prepared_sets import find_set, prepare_corpus
 from qkvary.data.sources import SourceOptions
 from qkvary.storage.errors import UsageError
 from tests.data.small_sets import made_up, silent
+from tests.data.test_hub_documents import answer, hub
 from tests.data.test_library_tokenizers import with_spaces
 from tests.data.test_prepared_sets import cache
 
-__all__ = ["cache"]
+__all__ = ["cache", "hub"]
 TEXTS = made_up(40, seed=1)
 
 
@@ -133,24 +131,11 @@ def test_tokenizers_of_one_name_are_compared(tmp_path: Path) -> None:
         found(text, str(path))
 
 
-def test_a_set_of_the_hub_is_reused_offline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = tmp_path / "rows.jsonl"
-    lines.write_text("\n".join(json.dumps({"body": text}) for text in TEXTS), "utf-8")
-    load = datasets.load_dataset
-
-    def stand_in(_repository: str, _configuration: object, **_named: object) -> object:
-        return load("json", data_files=[str(lines)], split="train", streaming=True)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
-        patch.setattr(datasets, "load_dataset", stand_in)
-        patch.setattr(hub_documents, "find_hub_problem", lambda: None)
-        info = SimpleNamespace(sha="a" * 40)
-        patch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_given, **_named: info)
-        choices = SourceOptions(field="body", held_out=0.3)
-        prepared = prepare_corpus("hf:someone/texts:small", "bytes", choices=choices)
+@pytest.mark.usefixtures("hub")
+def test_a_set_of_the_hub_is_reused_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = SourceOptions(field="body", held_out=0.3)
+    prepared = prepare_corpus("hf:someone/texts:small", "bytes", choices=choices)
+    answer(monkeypatch, lambda *_asked: pytest.fail("the hub was asked"))
     assert is_taken("hf:someone/texts:small", prepared)
     asked: list[str] = []
     monkeypatch.setattr(

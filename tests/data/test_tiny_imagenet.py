@@ -15,10 +15,11 @@ import pytest
 from PIL import Image
 
 from qkvary.data import tiny_imagenet
-from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet, Pixels
+from qkvary.data.image_sets import IMAGE_SETS, Archive
 from qkvary.data.images import load_images
 from qkvary.data.tiny_imagenet import digest_classes
 from qkvary.storage.errors import DamagedError, UsageError
+from tests.data.small_images import pack_tar
 
 SIZE, STEM = 8, "small"
 CLASSES = ("n03", "n01", "n02")
@@ -56,16 +57,7 @@ def write_folder(place: Path, files: Files) -> Path:
 def write_tar(place: Path, files: Files, *, link: str = "", end: str = ".tar.xz") -> Path:
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"{STEM}{end}"
-    mode = "w:xz" if end == ".tar.xz" else "w:gz"
-    with tarfile.open(path, mode) as members:
-        for name, data in files.items():
-            about = tarfile.TarInfo(f"{STEM}/{name}")
-            about.size = len(data)
-            members.addfile(about, io.BytesIO(data))
-        if link:
-            about = tarfile.TarInfo(f"{STEM}/{link}")
-            about.type, about.linkname = tarfile.SYMTYPE, "/etc/hostname"
-            members.addfile(about)
+    path.write_bytes(pack_tar(files, STEM, end=end, link=link))
     return path
 
 
@@ -88,19 +80,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = small_files()
     validation = {f"val/images/val_{n}.JPEG": wnid for n, wnid in enumerate(CLASSES)}
     digest = digest_classes(files, CLASSES, validation)
-    pixels = Pixels(size=SIZE, mean=(0.5,) * 3, std=(0.5,) * 3)
-    small = ImageSet(
-        name="tiny-imagenet-20",
-        title="small",
-        format="folders",
-        folder="here",
-        train={STEM: digest},
-        test={},
-        pixels=pixels,
-        classes=3,
-        train_images=6,
-        test_images=3,
-    )
+    about = IMAGE_SETS["tiny-imagenet-20"]
+    small = replace(about, folder="here", classes=3, train_images=6, test_images=3)
+    small = replace(small, train={STEM: digest}, pixels=replace(about.pixels, size=SIZE))
     monkeypatch.setitem(IMAGE_SETS, "small", small)
     return tmp_path / "data" / "here"
 
@@ -160,10 +142,7 @@ def huge_jpeg() -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (
-            jpeg(1, size=(9, 8)),
-            "expected a square picture of 8 pixels a side in .*n01_0.JPEG, got 9 x 8",
-        ),
+        (jpeg(1, size=(9, 8)), "a square picture of 8 pixels a side in .*n01_0.JPEG, got 9 x 8"),
         (jpeg(1)[:-60], "expected a complete JPEG in .*n01_0.JPEG"),
         (b"GIF89a", "expected a complete JPEG in .*n01_0.JPEG"),
         (b"", "expected a complete JPEG in .*n01_0.JPEG"),
@@ -193,11 +172,8 @@ def test_nothing_is_read_outside_of_an_archive(place: Path) -> None:
     load_images.cache_clear()
     with pytest.raises(DamagedError, match=r"classes in wnids.txt of .*small.tar.xz, got 0"):
         load_images("small")
-    assert sorted(path.name for path in place.parent.parent.rglob("*")) == [
-        "data",
-        "here",
-        "small.tar.xz",
-    ]
+    left = {path.name for path in place.parent.parent.rglob("*")}
+    assert left == {"data", "here", "small.tar.xz"}
 
 
 def peak_of_refusal() -> int:

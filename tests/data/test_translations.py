@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,38 +83,31 @@ def test_what_is_missing_is_downloaded_and_verified_before_it_is_kept(
     assert len(asked) == 1 + 6
 
 
-LINES = gzip.compress(b"one\ntwo\nthree\n", mtime=0)
-
-
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "end", "message"),
     [
-        (
-            gzip.compress(b"one\ntwo\n", mtime=0),
-            r"equally many lines in each .*, got 3 in .*de.gz and",
-        ),
-        (gzip.compress(b"one\n\nthree", mtime=0), r"on every line of .*val.en.gz, got none on"),
-        (gzip.compress(b"one\n\xff\n", mtime=0), r"expected UTF-8 text in .*en.gz, got 'utf-8"),
-        (b"one\ntwo\nthree\n", r"expected gzip data in .*val.en.gz, got other data: Error -3"),
-        (LINES[:-9], r"val.en.gz is incomplete"),
+        (b"one\ntwo\n", None, r"equally many lines in each .*, got 3 in .*de.gz and"),
+        (b"one\n\nthree", None, r"on every line of .*val.en.gz, got none on"),
+        (b"one\n\xff\n", None, r"expected UTF-8 text in .*en.gz, got 'utf-8"),
+        (b"one\ntwo\nthree\n", -9, r"val.en.gz is incomplete"),
     ],
 )
-def test_a_damaged_file_is_refused_by_name(content: bytes, message: str, tmp_path: Path) -> None:
-    folder = write(tmp_path / "corpus", val_en=content)
-    with pytest.raises(DamagedError, match=message) as found:
+def test_a_damaged_file_is_refused_by_name(
+    content: bytes, end: int | None, message: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "corpus", val_en=gzip.compress(content)[:end])
+    with pytest.raises(DamagedError, match=message):
         load_translations(str(folder))
-    assert found.value.exit_code == 3
 
 
 def write_pair(folder: Path, lines: int = 40, **other: str) -> Path:
     """Two files of other languages: ``mine.fr`` and ``mine.en``, one of them compressed."""
-    for language in ("fr", "en"):
-        text = "".join(f"{language} {number}\n" for number in range(lines))
-        text = other.get(language, text)
-        if language == "fr":
-            (folder / "mine.fr").write_text(text)
-        else:
-            (folder / "mine.en.gz").write_bytes(gzip.compress(text.encode()))
+    texts = {
+        language: "".join(f"{language} {number}\n" for number in range(lines))
+        for language in ("fr", "en")
+    } | other
+    (folder / "mine.fr").write_text(texts["fr"])
+    (folder / "mine.en.gz").write_bytes(gzip.compress(texts["en"].encode()))
     return folder / "mine"
 
 
@@ -126,21 +120,16 @@ def test_two_files_are_read_line_by_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "other", "error", "says"),
+    ("given", "error", "says"),
     [
-        (
-            40,
-            {"fr": "un\n"},
-            DamagedError,
-            "equally many lines in each language, got 40 in .* and 1 in",
-        ),
-        (19, {}, UsageError, "expected at least 20 lines in .*mine, got 19"),
-        (40, {"fr": "un\n\n" * 20}, DamagedError, "a sentence on every line of .*, got none on"),
+        ({"fr": "un\n"}, DamagedError, "many lines in each language, got 40 in .* and 1 in"),
+        ({"lines": 19}, UsageError, "expected at least 20 lines in .*mine, got 19"),
+        ({"fr": "un\n\n" * 20}, DamagedError, "a sentence on every line of .*, got none on"),
     ],
 )
 def test_bad_pairs_are_refused(
-    tmp_path: Path, lines: int, other: dict[str, str], error: type[Exception], says: str
+    tmp_path: Path, given: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    data = write_pair(tmp_path, lines, **other)
+    data = write_pair(tmp_path, **given)
     with pytest.raises(error, match=says):
         load_translations(str(data), ("en", "fr"))

@@ -17,6 +17,7 @@ from qkvary.checkpoints.gguf.headers import TensorType
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
+from tests.checkpoints.equal_networks import same_weights
 from tests.checkpoints.huggingface.causal_models import make_network
 from tests.contracts.variant_cases import randomize
 from tests.reference import llama_cpp
@@ -131,9 +132,7 @@ def test_a_written_latent_network_is_read(label: str, tmp_path: Path) -> None:
         assert distance_of(logits_of(found).numpy(), logits_of(network)) < NARROW
         return
     assert found.config.layers[0].variant == network.config.layers[0].variant
-    assert found.state_dict().keys() == network.state_dict().keys()
-    for name, value in network.state_dict().items():
-        assert torch.equal(found.state_dict()[name], value)
+    assert same_weights(found, network)
 
 
 @pytest.mark.parametrize("label", ["QKV", "GQA-2"])
@@ -142,9 +141,7 @@ def test_a_written_network_is_read_to_the_bit(label: str, fraction: float, tmp_p
     network = build(rotary_config(label, fraction=fraction, bias=True, out_bias=label == "QKV"))
     found = load_checkpoint(write(network, tmp_path)).network
     assert found.config.attention.position.rotary_dim(6) == max(2, 2 * int(fraction * 3))  # type: ignore[union-attr]
-    assert found.state_dict().keys() == network.state_dict().keys()
-    for name, value in network.state_dict().items():
-        assert torch.equal(found.state_dict()[name], value)
+    assert same_weights(found, network)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +206,7 @@ def test_a_tensor_without_a_norm_goes_through_any_epsilon(label: str, tmp_path: 
     assert distance_of(found, logits_of(network)) < NARROW
     again = load_checkpoint(path).network
     assert again.config.block.norm_eps == 1e-5
-    for name, value in network.state_dict().items():
-        assert torch.equal(again.state_dict()[name], value)
+    assert same_weights(again, network.float())
     # What half precision would lose is stored in single.
     file = llama_cpp.read_file(write(network, tmp_path, "f16"))
     assert file.types["blk.0.attn_kv_a_mqa.weight"] == "F32"

@@ -5,35 +5,22 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from qkvary.checkpoints.huggingface.fast_tokenizers import convert_tokenizer
-from qkvary.data.byte_pairs import BytePairTokenizer
-from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
+from qkvary.data.tokenizers import PieceTokenizer, Tokenizer
 from qkvary.storage.errors import UsageError
-from tests.data.merged import merges_of
-from tests.reference import llama2c
+from tests.checkpoints.gguf.test_vocabularies import PIECES
+from tests.checkpoints.gguf.test_vocabularies import TOKENIZERS as VOCABULARIES
 
-ALPHABET = "abcxyz ,.é€\n"
-PIECES = llama2c.make_pieces(llama2c.SIZES["vocab_size"])
+NAMES = ("bytes", "bytes and end", "byte pairs", "pieces")
 TOKENIZERS: dict[str, Tokenizer] = {
-    "characters": CharacterTokenizer(ALPHABET),
-    "characters and end": CharacterTokenizer(ALPHABET, has_separator=True),
-    "bytes": ByteTokenizer(),
-    "bytes and end": ByteTokenizer(has_separator=True),
-    "byte pairs": BytePairTokenizer(merges_of("stand-in")),
-    "pieces": PieceTokenizer(*PIECES),
+    **{name: VOCABULARIES[name] for name in NAMES},
     "pieces, joined spaces": PieceTokenizer(*PIECES, joins_spaces=True),
 }
 SPECIAL = ("<s>", "</s>", "<unk>", "<|endoftext|>")
-TEXTS = st.text(
-    st.one_of(
-        st.sampled_from("etaoinhsr  .,<>\n\t"),
-        st.characters(exclude_categories=["Cs"]),
-    ),
-    max_size=40,
-)
+LETTERS = st.sampled_from("etaoinhsr  .,<>\n\t") | st.characters(exclude_categories=["Cs"])
 
 
-@pytest.mark.parametrize("name", [one for one in TOKENIZERS if "characters" not in one])
-@given(text=TEXTS)
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(text=st.text(LETTERS, max_size=40))
 @example(text=" the \n rain  \n\n in ")
 @example(text="  \n  ")
 @example(text="")
@@ -43,7 +30,7 @@ def test_any_text_has_the_same_tokens(name: str, text: str) -> None:
     assert convert_tokenizer(ours).library.encode(text).ids == ours.encode(text)
 
 
-@pytest.mark.parametrize("name", [one for one in TOKENIZERS if "characters" not in one])
+@pytest.mark.parametrize("name", TOKENIZERS)
 @given(text=st.text(st.sampled_from("etaoin hsré€,."), min_size=1, max_size=40))
 def test_tokens_become_the_text_again(name: str, text: str) -> None:
     ours, library = TOKENIZERS[name], convert_tokenizer(TOKENIZERS[name]).library

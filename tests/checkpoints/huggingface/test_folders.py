@@ -16,6 +16,7 @@ from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
+from tests.checkpoints.equal_networks import same_weights
 from tests.contracts.variant_cases import make_language_model_config, randomize
 from tests.data.merged import merges_of
 from tests.reference import llama2c
@@ -54,11 +55,8 @@ def test_our_own_class_has_the_same_tensors(
     assert found.architecture == "QKVForCausalLM"
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert isinstance(model, QKVForCausalLM)
-    own = loaded.network.state_dict()
-    assert model.network.state_dict().keys() == own.keys()
-    for name, tensor in model.network.state_dict().items():
-        assert torch.equal(tensor, own[name]), name
-        assert tensor.dtype == dtype
+    assert {one.dtype for one in model.parameters()} == {dtype}
+    assert same_weights(model.network, loaded.network)
     assert torch.equal(model(TOKENS).logits, loaded.network(TOKENS))
     again = load_checkpoint(tmp_path / "out")
     assert again.network.config == loaded.network.config
@@ -105,11 +103,9 @@ def test_only_exports_are_replaced(tmp_path: Path) -> None:
     export_folder(build_model("I-K=V"), tmp_path / "out")
     assert load_checkpoint(tmp_path / "out").network.config == build_model("I-K=V").network.config
     save_model(tmp_path / "model", build_model().network)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("a", "utf-8")
     for name in ("model", "empty", "file"):
-        if name == "empty":
-            (tmp_path / name).mkdir()
-        if name == "file":
-            (tmp_path / name).write_text("a", "utf-8")
         with pytest.raises(UsageError, match=f"{name} is not an export of this program"):
             export_folder(build_model(), tmp_path / name)
     assert load_checkpoint(tmp_path / "model").network.config == build_model().network.config

@@ -16,6 +16,7 @@ from qkvary.arch.rotary import RotaryScaling
 from qkvary.checkpoints.huggingface.stock import export_stock
 from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.nn.language_model import LanguageModel
+from tests.checkpoints.gguf.test_networks import build, rotary_config
 from tests.checkpoints.huggingface.causal_models import make_network, prompt
 from tests.contracts.variant_cases import (
     GATE,
@@ -23,10 +24,8 @@ from tests.contracts.variant_cases import (
     distance,
     make_config,
     make_language_model_config,
-    randomize,
 )
 from tests.pairwise import pairwise
-from tests.small_networks import small_config
 
 TOKENS = 11
 SWIGLU = BlockConfig(d_ff=11, activation="swiglu", norm="rmsnorm", bias=False)
@@ -36,16 +35,7 @@ LLAMA = ("QKV", "Q=K-V", "Q-K=V", "Q=V", "Q=K=V", "GQA-2", "Q-MQA", "I-K=V", "Q-
 
 def llama_config(label: str, **fields: Any) -> LanguageModelConfig:
     """Full rotation, an even head, and values that are not rotated."""
-    sizes = {"head_dim": 6, "num_heads": 4, "d_model": 24, "kernel": "explicit"}
-    turned = {"rotary_fraction": 1.0, "rotary_base": 500.0, "value_rope": "none"}
-    variant = dataclasses.replace(parse_variant(label), positions="rotary")
-    return small_config(variant, block=SWIGLU, **(sizes | turned | fields))
-
-
-def build_network(config: LanguageModelConfig) -> LanguageModel:
-    network = LanguageModel(config).double()
-    randomize(network, 5)
-    return network.eval()
+    return rotary_config(label, fraction=1.0, block=SWIGLU, bias=True, out_bias=True, **fields)
 
 
 class DoubleRotation(nn.Module):
@@ -151,13 +141,8 @@ def test_gpt2_gives_equal_logits_for_every_block(
     attention = dataclasses.replace(
         config.layers[0], bias=not plain, out_bias=not plain, scale=ScaleConfig(by="width")
     )
-    network = build_network(
-        dataclasses.replace(
-            config,
-            attention=attention,
-            block=BlockConfig(d_ff=11, activation=activation, bias=not plain),
-        )
-    )
+    block = BlockConfig(d_ff=11, activation=activation, bias=not plain)
+    network = build(dataclasses.replace(config, attention=attention, block=block)).double()
     stock = export_stock(network)
     assert distance(logits_of(stock.build()), expected_logits(network)) < GATE
     half = export_stock(network.float())
@@ -167,7 +152,7 @@ def test_gpt2_gives_equal_logits_for_every_block(
 
 @pytest.mark.parametrize("label", LLAMA)
 def test_llama_gives_equal_logits(label: str) -> None:
-    network = build_network(llama_config(label))
+    network = build(llama_config(label)).double()
     stock = export_stock(network)
     assert stock.config.model_type == "llama"
     expected = expected_logits(network)
@@ -192,7 +177,7 @@ def test_layers_may_share_in_different_ways(
     """KV heads are copied as little as possible."""
     kinds = [llama_config(label, num_heads=num_heads).layers[0] for label in labels]
     config = dataclasses.replace(llama_config("QKV"), attention=tuple(kinds))
-    network = build_network(config)
+    network = build(config).double()
     stock = export_stock(network)
     assert stock.config.num_key_value_heads == kv_heads
     assert distance(logits_of(in_double_precision(stock.build())), expected_logits(network)) < GATE
