@@ -19,12 +19,8 @@ from qkvary.arch.caches import CacheLayout, CacheOptions
 
 VARIANTS = ("QKV", "Q-K=V", "MQA")
 ROUNDS, TOKENS, CONTEXT, LONG = 7, 240, 256, 4096
-SECONDS: dict[Runner, float] = {
-    "cache": 0.2,
-    "prefix": 2.4,
-    "transformers": 0.5,
-    "transformers-static": 0.6,
-}
+STOCK: dict[Runner, float] = {"transformers": 0.5, "transformers-static": 0.6}
+SECONDS: dict[Runner, float] = {"cache": 0.2, "prefix": 2.4, **STOCK}
 """Of an answer of QKV."""
 FASTER = {"QKV": 1.0, "Q-K=V": 1.25, "MQA": 2.0}
 """Of the cache, against QKV's."""
@@ -35,7 +31,7 @@ MOMENTARY = 3 * 2**20
 
 def make_record(*, stock: bool = True, memory: bool = True, rounds: int = ROUNDS) -> DecodeRecord:
     """A record of three variants on one case."""
-    runners: tuple[Runner, ...] = ("transformers", "transformers-static") if stock else ()
+    runners = tuple(STOCK) if stock else ()
     question = DecodeQuestion(
         networks=tuple(make_network(label, Sizes()) for label in VARIANTS),
         checkpoint=None,
@@ -83,25 +79,22 @@ def make_speed(label: str, runner: Runner, rounds: int) -> SpeedRow:
     whole = SECONDS[runner] / (FASTER[label] if runner == "cache" else 1.0)
     pace = [1.0 + 0.1 * (turn % 2) for turn in range(rounds)]
     own = runner == "cache"
-    held = (
-        formula_bytes(label, "rotated", CONTEXT)
-        if own
-        else formula_bytes("QKV", "rotated", CONTEXT)
-    )
+    held = 0 if runner == "prefix" else formula_bytes(label if own else "QKV", "rotated", CONTEXT)
+    seconds, first = (tuple(whole * one / part for one in pace) for part in (1, 100))
     return SpeedRow(
         case=make_case(label),
         runner=runner,
         cache=ROTATED if own else None,
         times=Times(
-            seconds=tuple(whole * one for one in pace),
-            first_seconds=tuple(whole * one / 100 for one in pace),
-            cpu_seconds=tuple(whole * one for one in pace),
-            first_cpu_seconds=tuple(whole * one / 100 for one in pace),
+            seconds=seconds,
+            first_seconds=first,
+            cpu_seconds=seconds,
+            first_cpu_seconds=first,
         ),
         timed_steps=TOKENS,
         equal_tokens=TOKENS,
-        cache_formula_bytes=0 if runner == "prefix" else held,
-        cache_bytes=0 if runner == "prefix" else held,
+        cache_formula_bytes=held,
+        cache_bytes=held,
         step_read_bytes=12e6 if own else None,
         parameters=3_000_000,
         notes=(),

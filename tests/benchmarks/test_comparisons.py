@@ -21,14 +21,10 @@ def test_rates_follow_from_times() -> None:
 def test_ratios_are_taken_within_rounds_and_belong_to_the_cache() -> None:
     for speed in read_speeds(make_record()):
         if speed.row.runner != "cache":
-            assert speed.over_prefix is None
-            assert speed.over_stock == {}
+            assert (speed.over_prefix, speed.over_stock) == (None, {})
             continue
-        faster = FASTER[speed.row.case.variant]
-        assert speed.over_prefix is not None
-        for ratio, runner in (
-            (speed.over_prefix, "prefix"),
-            *((ratio, runner) for runner, ratio in speed.over_stock.items()),
-        ):
-            wanted = faster * SECONDS[runner] / SECONDS["cache"]
+        ratios = {"prefix": speed.over_prefix, **speed.over_stock}
+        assert ratios.keys() == SECONDS.keys() - {"cache"}
+        for runner, ratio in ratios.items():
+            wanted = FASTER[speed.row.case.variant] * SECONDS[runner] / SECONDS["cache"]
             assert [ratio.value, ratio.low, ratio.high] == pytest.approx([wanted] * 3)

@@ -1,7 +1,9 @@
 """The cases, runners and records of the benchmark; no test asserts a time."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,46 +11,23 @@ from decoding import measure as measurements
 from decoding.measure import MEMORY_PROCESSES, MEMORY_TOKENS, measure
 from decoding.memory import MemoryJob, MemoryReading, measure_here
 from decoding.networks import Sizes, cache_formula_bytes, make_network
-from decoding.records import (
-    STOCK_RUNNERS,
-    CacheChoice,
-    DecodeQuestion,
-    DecodeRecord,
-    MeasurementSettings,
-    from_json,
-    to_json,
-)
+from decoding.records import DecodeQuestion, DecodeRecord, from_json, to_json
 from qkvary.checkpoints.models import save_model
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError
+from tests.benchmarks.made_up import make_record
 
 SIZES = Sizes(d_model=24, num_layers=2, num_heads=3, vocabulary=29)
-SETTINGS = MeasurementSettings(
-    new_tokens=7,
-    rounds=2,
-    prefix_steps=7,
-    memory_context=None,
-    memory_chunk=8,
-    threads=1,
-    device="cpu",
-    seed=0,
-)
+USUAL = make_record().question
+FEW = {"new_tokens": 7, "rounds": 2, "prefix_steps": 7, "memory_context": None, "memory_chunk": 8}
 READING = MemoryReading("VmHWM", 100, 1000, 1700, 500)
 
 
-def ask(*labels: str, **changes: object) -> DecodeQuestion:
-    settings = changes.pop("settings", {})
-    question = DecodeQuestion(
-        networks=tuple(make_network(label, SIZES) for label in labels),
-        checkpoint=None,
-        contexts=(16,),
-        batches=(1,),
-        dtypes=("float32",),
-        caches=(CacheChoice(),),
-        stock=STOCK_RUNNERS,
-        settings=dataclasses.replace(SETTINGS, **settings),  # type: ignore[arg-type]
-    )
-    return dataclasses.replace(question, **changes)  # type: ignore[arg-type]
+def ask(*labels: str, settings: Mapping[str, Any] = {}, **changes: Any) -> DecodeQuestion:
+    """The usual question about small networks and few tokens."""
+    asked = {"networks": tuple(make_network(label, SIZES) for label in labels), "contexts": (16,)}
+    measured = dataclasses.replace(USUAL.settings, **{**FEW, **settings})
+    return dataclasses.replace(USUAL, settings=measured, **{**asked, **changes})
 
 
 @pytest.fixture(autouse=True)
@@ -117,13 +96,9 @@ def test_memory_is_measured_of_every_case_and_of_a_long_one(
         assert job.chunk == 8
         assert (row.answer_bytes, row.total_bytes) == (700, 800)
         if row.cache is not None:
-            assert row.cache_formula_bytes == cache_formula_bytes(
-                job.network.config,
-                row.cache,
-                tokens=row.case.context - 1,
-                batch=1,
-                dtype="float32",
-            )
+            asked = {"tokens": row.case.context - 1, "batch": 1, "dtype": "float32"}
+            formula = cache_formula_bytes(job.network.config, row.cache, **asked)
+            assert row.cache_formula_bytes == formula
 
 
 def test_a_process_that_dies_loses_no_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,9 +111,7 @@ def test_a_process_that_dies_loses_no_other_row(monkeypatch: pytest.MonkeyPatch)
     record = answer(ask("QKV", stock=(), settings={"memory_context": 64}))
     assert [row.case.context for row in record.memory] == [16]
     (note,) = record.notes
-    assert note.startswith(
-        "No memory measurement of QKV, 1 answer of 64 tokens, float32: the process that"
-    )
+    assert "QKV, 1 answer of 64 tokens, float32: the process that" in note
     assert note.endswith("ended with code -9.")
 
 
@@ -146,13 +119,7 @@ def test_a_checkpoint_is_measured_as_it_is(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(measurements, "measure_in_subprocess", measure_here)
     config = dataclasses.replace(make_network("Q-GQA-1@rotary", SIZES), max_tokens=40)
     save_model(tmp_path / "model", LanguageModel(config, seed=7))
-    question = ask(
-        "QKV",
-        networks=(config,),
-        checkpoint=str(tmp_path / "model"),
-        settings={"memory_context": 0},
-        stock=(),
-    )
-    record = answer(question)
+    asked = {"networks": (config,), "checkpoint": str(tmp_path / "model"), "stock": ()}
+    record = answer(ask(settings={"memory_context": 0}, **asked))
     assert {row.case.variant for row in record.speed} == {"Q-MQA@rotary"}
     assert record.memory[0].weight_bytes == 4 * record.speed[0].parameters

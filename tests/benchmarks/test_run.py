@@ -48,10 +48,6 @@ def test_what_was_measured_is_shown_again(
         assert row.split() in rows
     assert page.read_text("utf-8").startswith("<!doctype html>")
 
-
-def test_json_has_the_record_and_what_follows(tmp_path: Path, typed: Typed) -> None:
-    path = tmp_path / "one.json"
-    path.write_bytes(to_json(make_record()))
     document = typed.json("bench", "decode", "--read", path)
     assert document["schema_version"] == 1
     assert len(document["speeds"]) == len(document["speed"]) == 12

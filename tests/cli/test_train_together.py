@@ -20,26 +20,16 @@ class Folder:
         self.server, self.path, self.runs = server, path, path / "runs"
         (path / "mine.txt").write_text(TEXT)
 
-    def start(self, ranks: int, *words: str) -> list[int]:
+    def train(self, ranks: int, *words: str) -> Ended:
         command = ["train", "lm-tiny", "--data", str(self.path / "mine.txt")]
         environment = {"QKVARY_CACHE": str(self.path / "cache")}
         whole = [*command, "--out", str(self.runs), *words]
-        return self.server.start(self.ranks, ranks, command=whole, environment=environment)
-
-    @property
-    def ranks(self) -> Path:
-        return self.path / "ranks"
-
-    def train(self, ranks: int, *words: str) -> Ended:
-        self.start(ranks, *words)
-        return self.server.wait(self.ranks)
+        self.server.start(self.path / "ranks", ranks, command=whole, environment=environment)
+        return self.server.wait(self.path / "ranks")
 
     def records(self) -> dict[str, dict[str, Any]]:
         found = [json.loads(path.read_text()) for path in self.runs.glob("*/*/record.json")]
         return {record["variant"]: record for record in found}
-
-    def checkpoints(self) -> list[Path]:
-        return list(self.runs.glob("*/*/checkpoints/step-*/MANIFEST.json"))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The page of the study of smaller caches follows from its records; measured losses are losses."""
 
-import json
 import math
 
 import pytest
@@ -12,24 +11,15 @@ from tests.studies_scripts.loading import folder_of, load_script
 
 FOLDER = folder_of("cache-conversion")
 PAGE = load_script("cache-conversion", "page")
-RECORDS = [json.loads((FOLDER / name).read_text()) for name in PAGE.RECORDS]
+BASE = {"loss": 2.0, "windows": [1.0, 3.0], "stories": 1.0, "bytes_per_token": 100.0}
+CHANGED = {**BASE, "loss": 2.5, "windows": [1.4, 3.6], "one shot": 3.0}
 
 
 def test_rows_are_differences_from_the_network_as_it_is() -> None:
-    base = {"loss": 2.0, "windows": [1.0, 3.0], "stories": 1.0, "bytes_per_token": 100.0}
-    made = {
-        "loss": 2.5,
-        "windows": [1.4, 3.6],
-        "stories": 1.5,
-        "bytes_per_token": 50.0,
-        "one shot": 3.0,
-        "cpu_seconds": 4.0,
-    }
-    exact, coded = (
-        {"loss": loss, "bytes_per_token": size} for loss, size in ((7.0, 50), (7.1, 30))
-    )
+    made = {**CHANGED, "stories": 1.5, "bytes_per_token": 50.0, "cpu_seconds": 4.0}
+    exact, coded = {"loss": 7.0, "bytes_per_token": 50}, {"loss": 7.1, "bytes_per_token": 30}
     case = "latent 50%, 6144 tokens of novels"
-    records = {"as it is": base, case: made, f"{case}, fp16": exact, f"{case}, int8-g64": coded}
+    records = {"as it is": BASE, case: made, f"{case}, fp16": exact, f"{case}, int8-g64": coded}
     row, both = PAGE.read_rows(records)
     assert (row.kind, row.share) == ("latent", 0.5)
     assert (row.change, row.one_shot, row.stories) == (0.5, 1.0, 0.5)
@@ -49,13 +39,11 @@ def test_losses_are_those_of_the_network() -> None:
 
 
 def test_healed_networks_have_a_table_without_caches_of_fewer_bits() -> None:
-    base = {"loss": 2.0, "windows": [1.0, 3.0], "stories": 1.0, "bytes_per_token": 100.0}
-    made = {**base, "loss": 2.5, "windows": [1.4, 3.6], "one shot": 3.0}
     healed = "latent 50%, x, healed 50000"
     records = {
-        "as it is": base,
-        "latent 50%, x": made,
-        healed: {**made, "loss": 2.1, "windows": [1.1, 3.1]},
+        "as it is": BASE,
+        "latent 50%, x": CHANGED,
+        healed: {**CHANGED, "loss": 2.1, "windows": [1.1, 3.1]},
         f"{healed}, fp16": {"loss": 2.2, "bytes_per_token": 100.0},
         f"{healed}, int8-g64": {"loss": 2.3, "bytes_per_token": 50.0},
     }
