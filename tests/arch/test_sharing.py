@@ -19,9 +19,7 @@ def test_every_naming_of_roles_is_one_of_the_fifteen() -> None:
 
 
 def test_names_follow_what_is_cached() -> None:
-    assert share("one", "two", "two") == Sharing(query="q", key="k", value="k")
     assert share("one", "two", "one") == Sharing(query="v", key="k", value="v")
-    assert share("x", "a", "a") == Sharing(query="x", key="k", value="k")
     with pytest.raises(ValueError, match=r"\('q', 'k', 'k'\), got \('q', 'v', 'v'\)"):
         Sharing(query="q", key="v", value="v")
 
@@ -31,11 +29,11 @@ def test_names_follow_what_is_cached() -> None:
     [
         (("q", "k", "v"), "QKV", "q,k,v", ("q", "k", "v"), ("k", "v"), False),
         (("k", "k", "v"), "Q=K-V", "q=k,v", ("k", "v"), ("k", "v"), True),
-        (("q", "k", "k"), "Q-K=V", "q,k=v", ("q", "k"), ("k",), False),
+        (("one", "two", "two"), "Q-K=V", "q,k=v", ("q", "k"), ("k",), False),
         (("k", "k", "k"), "Q=K=V", "q=k=v", ("k",), ("k",), True),
         (("v", "k", "v"), "Q=V", "q=v,k", ("k", "v"), ("k", "v"), False),
         (("x", "k", "v"), "I-K-V", "x,k,v", ("k", "v"), ("k", "v"), False),
-        (("x", "k", "k"), "I-K=V", "x,k=v", ("k",), ("k",), False),
+        (("x", "a", "a"), "I-K=V", "x,k=v", ("k",), ("k",), False),
         (("q", "x", "v"), "Q-I-V", "q,x,v", ("q", "v"), ("x", "v"), False),
         (("q", "x", "x"), "Q-I-I", "q,x,x", ("q",), ("x",), False),
         (("x", "x", "x"), "I-I-I", "x,x,x", (), ("x",), True),

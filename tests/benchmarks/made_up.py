@@ -29,9 +29,8 @@ MOMENTARY = 3 * 2**20
 """The bytes that an answer takes besides its cache."""
 
 
-def make_record(*, stock: bool = True, memory: bool = True, rounds: int = ROUNDS) -> DecodeRecord:
+def make_record() -> DecodeRecord:
     """A record of three variants on one case."""
-    runners = tuple(STOCK) if stock else ()
     question = DecodeQuestion(
         networks=tuple(make_network(label, Sizes()) for label in VARIANTS),
         checkpoint=None,
@@ -39,23 +38,18 @@ def make_record(*, stock: bool = True, memory: bool = True, rounds: int = ROUNDS
         batches=(1,),
         dtypes=("float32",),
         caches=(CacheChoice(),),
-        stock=runners,
+        stock=tuple(STOCK),
         settings=MeasurementSettings(
             new_tokens=TOKENS,
-            rounds=rounds,
+            rounds=ROUNDS,
             prefix_steps=TOKENS,
-            memory_context=LONG if memory else None,
+            memory_context=LONG,
             memory_chunk=128,
             threads=1,
             device="cpu",
             seed=0,
         ),
     )
-    speed = [
-        make_speed(label, runner, rounds)
-        for label in VARIANTS
-        for runner in ("cache", "prefix", *runners)
-    ]
     return DecodeRecord(
         question=question,
         command="qkvary bench decode",
@@ -63,9 +57,9 @@ def make_record(*, stock: bool = True, memory: bool = True, rounds: int = ROUNDS
         kernels=(Fact(name="heads 4, kv 1, width 64", value="native"),),
         started="2026-01-02T03:04:05+00:00",
         ended="2026-01-02T03:14:05+00:00",
-        stream_bytes_per_second=tuple(16e9 for _ in range(rounds)),
-        speed=tuple(speed),
-        memory=tuple(make_memories()) if memory else (),
+        stream_bytes_per_second=(16e9,) * ROUNDS,
+        speed=tuple(make_speed(label, runner) for label in VARIANTS for runner in SECONDS),
+        memory=tuple(make_memories()),
         notes=(),
     )
 
@@ -74,10 +68,10 @@ def make_case(label: str, context: int = CONTEXT) -> DecodeCase:
     return DecodeCase(variant=label, context=context, batch=1, dtype="float32")
 
 
-def make_speed(label: str, runner: Runner, rounds: int) -> SpeedRow:
+def make_speed(label: str, runner: Runner) -> SpeedRow:
     """Every other round takes a tenth longer for all runners."""
     whole = SECONDS[runner] / (FASTER[label] if runner == "cache" else 1.0)
-    pace = [1.0 + 0.1 * (turn % 2) for turn in range(rounds)]
+    pace = [1.0 + 0.1 * (turn % 2) for turn in range(ROUNDS)]
     own = runner == "cache"
     held = 0 if runner == "prefix" else formula_bytes(label if own else "QKV", "rotated", CONTEXT)
     seconds, first = (tuple(whole * one / part for one in pace) for part in (1, 100))

@@ -4,18 +4,16 @@ A stand-in has random weights, and a ``reference.json`` that plain loops compute
 """
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.data.merged import DATA, KINDS
 from tests.reference import char_gpt, llama2c
 
-DATA = Path(os.environ["QKVARY_DATA"]) if os.environ.get("QKVARY_DATA") else None
-KINDS = ["stand-in", *(["published"] if DATA else [])]
-
+__all__ = ["KINDS"]
 _WRITERS: dict[str, Callable[[Path], None]] = {
     "stories260K": llama2c.write_stand_in,
     "shakespeare_char_mha": char_gpt.write_stand_in,

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -88,7 +89,7 @@ def test_a_forecast_converts_nothing(checkpoint: Path, text: Path, typed: Typed)
 
 
 def test_figures_in_python(checkpoint: Path, text: Path) -> None:
-    options = {"tokens": 600, "context": 20, "layers": "auto"}
+    options: dict[str, Any] = {"tokens": 600, "context": 20, "layers": "auto"}
     made = qk.convert(checkpoint, to="latent", bytes_per_token=90, data=text, **options)
     assert isinstance(made.value.network, LanguageModel)
     assert made.to_dict()["cache_share"] <= 90 / 128

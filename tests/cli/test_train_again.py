@@ -4,7 +4,6 @@ import json
 import signal
 import time
 from pathlib import Path
-from shutil import copytree
 
 import pytest
 
@@ -23,29 +22,9 @@ from tests.conftest import Typed
 places = pytest.fixture(autouse=True)(tiny_places)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs with one that is done."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = make_places(tmp_path_factory.mktemp("made"), patch)
-        assert train(folder) == 0
-    return folder / "runs"
-
-
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs with one that was killed at its first checkpoint."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = make_places(tmp_path_factory.mktemp("begun"), patch)
-        stop_early(folder)
-    return folder / "runs"
-
-
-def test_a_finished_run_that_is_damaged_is_left_to_its_owner(
-    places: Path, made: Path, typed: Typed
-) -> None:
+def test_a_finished_run_that_is_damaged_is_left_to_its_owner(places: Path, typed: Typed) -> None:
     """It may have taken days, and what is damaged may be a line of its log."""
-    copytree(made, places / "runs")
+    assert train(places) == 0
     before = digest(places / "runs")
     (path,) = (places / "runs").glob("*/*/metrics.jsonl")
     (run,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*")
@@ -100,8 +79,8 @@ def test_a_run_that_was_begun_in_another_way_is_gone_on_with(places: Path, typed
     assert len(list((places / "runs").glob("*/*/record.json"))) == 3
 
 
-def test_a_run_may_be_begun_anew_in_another_way(places: Path, begun: Path) -> None:
-    copytree(begun, places / "runs")
+def test_a_run_may_be_begun_anew_in_another_way(places: Path) -> None:
+    stop_early(places)
     assert train(places, "--threads", "2", "--anew") == 0
     assert len(list((places / "runs").glob("*/*/checkpoints/step-*"))) >= 1
     assert len(list((places / "runs").glob("*/*/record.json"))) == 1
@@ -190,10 +169,6 @@ def test_a_training_that_is_not_done_has_a_page(places: Path, typed: Typed) -> N
     found = typed.json("report", *words)
     counts = found["summary"]["counts"]
     assert (counts["planned"], counts["done"], counts["missing"]) == (2, 0, 2)
-    (steps,) = {
-        tuple(curve["steps"])
-        for curve in found["summary"]["curves"]
-        if curve["quantity"] == "train loss"
-    }
-    assert steps
+    curves = {one["quantity"]: one["steps"] for one in found["summary"]["curves"]}
+    assert curves["train loss"]
     assert "train loss" in Path(found["files"][0]).read_text()

@@ -23,16 +23,12 @@ def call(script: str, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 @pytest.mark.slow
 def test_every_part_runs_here_and_is_not_repeated(tmp_path: Path) -> None:
     words = ("--device", "cpu", "--quick", "--out", str(tmp_path), "--workers", "1")
     ended = call("run.py", *words)
     assert ended.returncode == 0, ended.stderr
-    lines = read(tmp_path / "records.jsonl")
+    lines = lines_of(tmp_path / "records.jsonl")
     parts = {line["name"]: line for line in lines if line["part"] == "part"}
     assert [*parts] == ["tests", "cuts", "decoding", "training", "ladder 1M", "pack"]
     assert {line["code"] for line in parts.values()} == {0}, parts
