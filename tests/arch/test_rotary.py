@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig
-from qkvary.arch.labels import parse_variant
 from qkvary.arch.rotary import RotaryScaling
+from tests.small_networks import small_config
 
 LISTS: dict[str, Any] = {"short": (1.0, 2.0), "long": (3.0, 4.0)}
 
@@ -39,15 +38,9 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, Any], message: str) ->
 def test_a_layer_has_the_channels_of_its_scaling(
     scaling: RotaryScaling, channels: int, message: str
 ) -> None:
-    position = PositionConfig(rotary_fraction=1.0, scaling=scaling)
+    sizes = {"d_model": 8, "num_heads": 1, "head_dim": channels, "rotary_fraction": 1.0}
     with pytest.raises(ValueError, match=message):
-        AttentionConfig(
-            d_model=8,
-            num_heads=1,
-            head_dim=channels,
-            variant=parse_variant("QKV@rotary"),
-            position=position,
-        )
+        small_config("QKV@rotary", scaling=scaling, **sizes)
 
 
 def test_the_length_chooses_among_lists_and_bases() -> None:

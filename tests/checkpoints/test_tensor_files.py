@@ -10,27 +10,14 @@ from torch import Tensor
 from qkvary.checkpoints.tensor_files import contents_of, read_tensors
 from qkvary.storage.errors import DamagedError
 
-DTYPES = [
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-]
+TYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool"
 
 
 def some_tensors() -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     tensors = {
-        f"{dtype}".removeprefix("torch."): torch.randint(0, 2, (5, 3), generator=generator).to(
-            dtype
-        )
-        for dtype in DTYPES
+        name: torch.randint(0, 2, (5, 3), generator=generator).to(getattr(torch, name))
+        for name in TYPES.split()
     }
     turned = torch.randn(7, 5, generator=generator).T
     return tensors | {

@@ -1,6 +1,5 @@
 """``qkvary convert``: figures, then a folder that says the same; or one sentence and nothing."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from qkvary.data.tokenizers import CharacterTokenizer
 from tests.conftest import Typed
 from tests.contracts.variant_cases import distance
 from tests.conversions.networks import labels, make_network
+from tests.data.test_model_configs import write
 
 CHARACTERS = CharacterTokenizer("".join(chr(97 + index) for index in range(13)))
 
@@ -59,11 +59,7 @@ def test_what_the_configuration_refuses_is_refused_before_weights_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if kind == "transformers":
-        checkpoint = tmp_path / "llama"
-        checkpoint.mkdir()
-        sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-        more = {"num_hidden_layers": 2, "vocab_size": 7, "model_type": "llama"}
-        (checkpoint / "config.json").write_text(json.dumps(sizes | more), "utf-8")
+        checkpoint = write(tmp_path / "llama" / "config.json").parent
 
     def load(_: object) -> None:
         raise AssertionError("weights were read")

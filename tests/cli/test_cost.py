@@ -1,30 +1,12 @@
 """``qkvary cost``: the documented JSON, figures of the cost functions, on a screen of any width."""
 
-import json
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import Typed
+from tests.data.test_model_configs import LLAMA, write
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 96,
-    "intermediate_size": 200,
-    "num_attention_heads": 12,
-    "num_hidden_layers": 5,
-    "num_key_value_heads": 4,
-    "vocab_size": 1000,
-    "max_position_embeddings": 4096,
-}
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny" / "config.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(LLAMA), "utf-8")
-    return path
+HEADS = {"hidden_size": 96, "num_attention_heads": 12, "num_key_value_heads": 4}
+CHANGES = {**HEADS, "num_hidden_layers": 5, "max_position_embeddings": 4096}
 
 
 def test_gpt2_by_hand(typed: Typed) -> None:
@@ -53,7 +35,8 @@ def test_a_variant_that_does_not_fit_is_a_note(typed: Typed) -> None:
     assert said == ""
 
 
-def test_a_file_and_its_folder_are_the_same_model(config: Path, typed: Typed) -> None:
+def test_a_file_and_its_folder_are_the_same_model(tmp_path: Path, typed: Typed) -> None:
+    config = write(tmp_path / "tiny" / "config.json", {**LLAMA, **CHANGES})
     by_file, by_folder = typed.json("cost", config), typed.json("cost", config.parent)
     assert by_file == by_folder
     assert by_file["model"] == "tiny"

@@ -38,10 +38,9 @@ def test_the_papers_scenario_as_it_is_typed(
 ) -> None:
     document = typed.json("plan", *SCENARIO, "--context", context)
     rows = rows_of(document)
-    for label, (users, devices, price) in expected.items():
-        row = rows[label]
-        assert (row["users_per_device"], row["devices"]) == (users, devices)
-        assert row["price_per_month"] == price
+    names = ("users_per_device", "devices", "price_per_month")
+    found = {label: tuple(rows[label][name] for name in names) for label in expected}
+    assert found == expected
     assert document["context"] == {"32000": 32_000, "32k": 32_768}[context]
 
 
@@ -102,9 +101,8 @@ def test_a_device_may_be_described(typed: Typed) -> None:
     }
     assert document["rows"][0]["tokens_per_second"] > 0
     corrected = typed.json("plan", "gpt2", "--gpu", "t4", *described)["device"]
-    found = ("t4", 24 * 2**30, 68e9)
-    names = ("name", "memory_bytes", "bandwidth_bytes_per_second")
-    assert tuple(corrected[name] for name in names) == found
+    sizes = {"memory_bytes": 24 * 2**30, "bandwidth_bytes_per_second": 68e9}
+    assert corrected.items() >= {"name": "t4", **sizes}.items()
 
 
 def test_units_are_never_mixed(typed: Typed) -> None:

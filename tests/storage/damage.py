@@ -2,7 +2,8 @@
 
 import os
 import random
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -75,3 +76,14 @@ DAMAGES: tuple[Callable[[Path, random.Random], None], ...] = (
     delete,
     edit_digit,
 )
+
+
+def damaged_copies(sound: Path, place: Path, count: int, *, part: str | Path = "") -> Iterator[str]:
+    """Copy a folder again and again, each time with a file of a part damaged; yields how."""
+    for seed in range(count):
+        generator, damage = random.Random(seed), DAMAGES[seed % len(DAMAGES)]
+        shutil.copytree(sound, place)
+        path = generator.choice(sorted((place / part).iterdir()))
+        damage(path, generator)
+        yield f"{damage.__name__} of {path.name}, seed {seed}"
+        shutil.rmtree(place)

@@ -4,30 +4,18 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 SIZES: dict[str, Any] = {
-    "hidden_size": 64,
-    "d_model": 64,
-    "n_embd": 64,
-    "num_attention_heads": 4,
-    "n_head": 4,
-    "n_heads": 4,
-    "num_heads": 4,
-    "attention_heads": 4,
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd"), 64),
+    **dict.fromkeys(HEADS, 4),
     "num_key_value_heads": 2,
     "head_dim": 16,
-    "intermediate_size": 96,
-    "ffn_dim": 96,
-    "n_inner": 96,
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner"), 96),
     "vocab_size": 131,
-    "num_hidden_layers": 6,
-    "n_layer": 6,
-    "n_layers": 6,
-    "num_layers": 6,
-    "max_position_embeddings": 64,
-    "n_positions": 64,
-    "num_experts": 5,
-    "num_local_experts": 5,
-    "n_routed_experts": 5,
+    **dict.fromkeys(LAYERS, 6),
+    **dict.fromkeys(("max_position_embeddings", "n_positions"), 64),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 5),
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 40,
     "sliding_window": 8,

@@ -151,9 +151,7 @@ def test_a_written_network_is_read_to_the_bit(label: str, fraction: float, tmp_p
 def test_matrices_have_the_type_asked_for(
     kind: TensorType, types: set[str], tmp_path: Path
 ) -> None:
-    config = rotary_config("QKV", fraction=0.5)
-    layer = dataclasses.replace(config.layers[0], d_model=32, head_dim=8)
-    network = build(dataclasses.replace(config, attention=layer))
+    network = build(rotary_config("QKV", fraction=0.5, d_model=32, head_dim=8))
     exported = export_gguf(LoadedModel(network, None), tmp_path / "a.gguf", kind)
     file = llama_cpp.read_file(tmp_path / "a.gguf")
     assert set(file.types.values()) == types
@@ -219,9 +217,7 @@ def test_a_tensor_without_a_norm_goes_through_any_epsilon(label: str, tmp_path: 
 def test_weights_beyond_the_end_of_a_type_are_refused(
     kind: TensorType, largest: float, limit: str, tmp_path: Path
 ) -> None:
-    config = rotary_config("QKV", fraction=0.5)
-    layer = dataclasses.replace(config.layers[0], d_model=32, head_dim=8)
-    network = build(dataclasses.replace(config, attention=layer))
+    network = build(rotary_config("QKV", fraction=0.5, d_model=32, head_dim=8))
     with torch.no_grad():
         network.embedding[0, 0] = largest
     file = llama_cpp.read_file(write(network, tmp_path, kind))
