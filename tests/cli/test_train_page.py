@@ -52,10 +52,9 @@ def test_one_network_opens_with_its_curve_and_loss(places: Path, typed: Typed) -
 def test_several_networks_are_compared_behind_what_they_learnt(places: Path, typed: Typed) -> None:
     printed = typed(*command(places, "--variant", "QKV", "Q-K=V", "--seeds", "0,1"))
     opening, markdown = page(places)
-    for name in ("QKV", "Q-K=V"):
-        said = f"{name} ended with a test loss of "
-        assert said in markdown
-        assert said in printed
+    for text in (markdown, printed):
+        for name in ("QKV", "Q-K=V"):
+            assert f"{name} ended with a test loss of " in text
     assert "(the mean of 2 seeds)" in opening
     assert "the paired difference to QKV" in markdown
     assert markdown.index("## What it writes") < markdown.index("## Results")
