@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pickle  # noqa: TID251 - to be refused
+import shutil
 import sys
 import tarfile
 import traceback
@@ -233,11 +234,7 @@ def test_a_link_out_of_the_folder_is_not_followed(target: str, tmp_path: Path) -
 
 @in_a_fork(ESCAPES)
 def test_no_name_in_a_prepared_set_leads_out_of_its_folder(name: str, tmp_path: Path) -> None:
-    source = tiny_set().path
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for file in source.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+    folder = shutil.copytree(tiny_set().path, tmp_path / "set")
     listed(folder, name, "train-00000.bin")
     with watched() as events, pytest.raises(UnsafeError):
         open_prepared(folder)
