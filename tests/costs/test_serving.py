@@ -31,10 +31,6 @@ def make_demand(memory: int = 10**6, **fields: object) -> Demand:
     return Demand(device=device, **(given | fields))  # type: ignore[arg-type]
 
 
-def plan(model: Model, **fields: object) -> ServingPlan:
-    return plan_serving(model, make_demand(**fields), BF16)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("label", "context", "weighed", "users", "devices"),
     [
