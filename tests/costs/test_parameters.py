@@ -1,4 +1,4 @@
-"""Parameters of the synthetic networks; ``tests/contracts`` compares the parts with what is built."""
+"""Parameters that are printed; ``tests/contracts`` compares every part with what is built."""
 
 import pytest
 
