@@ -1,11 +1,12 @@
 """The files of studies that ship with qkvary."""
 
+from qkvary.studies import catalog
 from qkvary.studies.catalog import study_names
-from tests.papers.definitions import module_of
 
 
 def test_files_of_definitions_hold_a_study_and_nothing_else_public() -> None:
-    for module in map(module_of, study_names()):
+    for name in study_names():
+        module = catalog._import_definition(name)  # pyright: ignore[reportPrivateUsage]
         own = [
             key
             for key, value in vars(module).items()

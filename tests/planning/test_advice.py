@@ -53,10 +53,6 @@ def serve(
     )
 
 
-def small(labels: tuple[str, ...] = PUBLISHED, **fields: object) -> dict[str, ServedVariant]:
-    return {row.name: row for row in serve(as_model(gpt_300m(), "300M"), labels, **fields)}  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("model", "labels", "size"),
     [
@@ -76,8 +72,9 @@ def test_a_plan_agrees_with_the_frontiers_of_the_papers(
 
 
 def test_unpublished_changes_are_not_guessed() -> None:
-    rows = small(("I-K-V", "GQA-8", "GQA-2", "Q-K=V@alibi"))
-    for label in ("I-K-V", "GQA-8", "GQA-2", "Q-K=V@alibi"):
+    labels = ("I-K-V", "GQA-8", "GQA-2", "Q-K=V@alibi")
+    rows = {row.name: row for row in serve(as_model(gpt_300m()), labels)}
+    for label in labels:
         assert rows[label].quality is None
         assert (rows[label].status, rows[label].dominated_by) == ("no published figure", ())
 
