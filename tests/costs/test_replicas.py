@@ -42,11 +42,12 @@ BF16 = parse_format("bf16")
     ],
 )
 def test_heads_are_never_split(model: Model, devices: int, share: float) -> None:
-    whole, held = (
-        device_cache_bytes(model, context=23, stored_as=BF16, devices=count)
-        for count in (1, devices)
-    )
-    assert held == whole * share
+    for is_read in (False, True):
+        whole, held = (
+            device_cache_bytes(model, context=23, stored_as=BF16, devices=count, is_read=is_read)
+            for count in (1, devices)
+        )
+        assert held == whole * share
 
 
 @given(model=st.sampled_from(ALL_KINDS), context=st.integers(1, 300), devices=st.integers(1, 20))

@@ -145,6 +145,15 @@ def test_removing(tmp_path: Path) -> None:
         remove_dir(tmp_path / "d")
 
 
+def start(code: str, path: Path) -> "subprocess.Popen[bytes]":
+    """Start a process whose code is given a path."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(durable.__file__).parents[2])},
+    )
+
+
 WRITER = """
 import os, sys, time
 from pathlib import Path
@@ -164,19 +173,12 @@ durable.{function}
 def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not(
     tmp_path: Path, function: str
 ) -> None:
-    source = Path(durable.__file__).parents[2]
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER.format(function=function), str(tmp_path)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(source)},
-    )
-    assert writer.stdout
-    assert writer.stdout.readline() == b"writing\n"
-    assert len(names(tmp_path)) == 1
-    assert clean_leftovers(tmp_path) == ()
-    writer.kill()
-    writer.wait()
-    writer.stdout.close()
+    with start(WRITER.format(function=function), tmp_path) as writer:
+        assert writer.stdout
+        assert writer.stdout.readline() == b"writing\n"
+        assert len(names(tmp_path)) == 1
+        assert clean_leftovers(tmp_path) == ()
+        writer.kill()
     left = names(tmp_path)
     assert [name.startswith(TEMPORARY_PREFIX) for name in left] == [True]
     assert list(clean_leftovers(tmp_path)) == left
@@ -222,22 +224,14 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     )
     path = tmp_path / "a"
     path.write_bytes(bytes(40000))
-    source = Path(durable.__file__).parents[2]
-    writer = subprocess.Popen(
-        [sys.executable, "-c", script, str(path)],
-        env={**os.environ, "PYTHONPATH": str(source)},
-    )
-    try:
-        seen: set[int] = set()
-        start = time.monotonic()
-        while time.monotonic() < start + 20 and (
-            50000 not in seen or time.monotonic() < start + 0.6
+    seen, begun = set[int](), time.monotonic()
+    with start(script, path) as writer:
+        while time.monotonic() < begun + 20 and (
+            50000 not in seen or time.monotonic() < begun + 0.6
         ):
             seen.add(len(path.read_bytes()))
-        assert seen == {40000, 50000}
-    finally:
         writer.kill()
-        writer.wait()
+    assert seen == {40000, 50000}
 
 
 def test_a_folder_that_several_fill(tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ def test_every_protocol_is_found_by_its_name(name: str) -> None:
     for protocol, study in getattr(module, "PROTOCOLS", {"": module.STUDY}).items():
         assert study is module.STUDY or study.name == f"{name}-{protocol}"
         assert load_study(study.name) == study
+    public = [
+        key
+        for key, value in vars(module).items()
+        if not key.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
+    assert public == [], "a file of a study defines nothing else"
 
 
 @pytest.mark.parametrize(

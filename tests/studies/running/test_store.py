@@ -126,13 +126,6 @@ def test_a_finished_run_can_be_repeated(store: Store) -> None:
     finish(again)
 
 
-def test_a_run_is_checked_again_after_locking(store: Store) -> None:
-    """A run that another runner finished before the lock was free is not repeated."""
-    assert store.state(KEY) == "open"
-    finish(claim(store))
-    assert store.claim(KEY, IDENTITY) is None
-
-
 def test_a_record_appears_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     write = durable.atomic_write_file
