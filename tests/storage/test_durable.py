@@ -4,6 +4,8 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -145,13 +147,18 @@ def test_removing(tmp_path: Path) -> None:
         remove_dir(tmp_path / "d")
 
 
-def start(code: str, path: Path) -> "subprocess.Popen[bytes]":
-    """Start a process whose code is given a path."""
-    return subprocess.Popen(
+@contextmanager
+def running(code: str, path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process whose code is given a path, until it is killed."""
+    with subprocess.Popen(
         [sys.executable, "-c", code, str(path)],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(Path(durable.__file__).parents[2])},
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 WRITER = """
@@ -173,12 +180,11 @@ durable.{function}
 def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not(
     tmp_path: Path, function: str
 ) -> None:
-    with start(WRITER.format(function=function), tmp_path) as writer:
+    with running(WRITER.format(function=function), tmp_path) as writer:
         assert writer.stdout
         assert writer.stdout.readline() == b"writing\n"
         assert len(names(tmp_path)) == 1
         assert clean_leftovers(tmp_path) == ()
-        writer.kill()
     left = names(tmp_path)
     assert [name.startswith(TEMPORARY_PREFIX) for name in left] == [True]
     assert list(clean_leftovers(tmp_path)) == left
@@ -225,12 +231,11 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(bytes(40000))
     seen, begun = set[int](), time.monotonic()
-    with start(script, path) as writer:
+    with running(script, path):
         while time.monotonic() < begun + 20 and (
             50000 not in seen or time.monotonic() < begun + 0.6
         ):
             seen.add(len(path.read_bytes()))
-        writer.kill()
     assert seen == {40000, 50000}
 
 

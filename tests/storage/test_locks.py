@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,13 @@ def go(process: "subprocess.Popen[str]") -> None:
     process.stdin.flush()
 
 
+def end(processes: Sequence["subprocess.Popen[str]"]) -> None:
+    """Kill, wait and close the pipes."""
+    for process in processes:
+        with process:
+            process.kill()
+
+
 def race(path: Path, count: int) -> tuple[list[int], list[str]]:
     """Acquire the lock in all processes at once; return the owner and the errors of the others."""
     started = holders(path, count)
@@ -84,10 +92,7 @@ def race(path: Path, count: int) -> tuple[list[int], list[str]]:
             OwnerLock(path).release()
         return owners, said
     finally:
-        for process in started:
-            # Its exit closes the pipes and waits.
-            with process:
-                process.kill()
+        end(started)
 
 
 def test_one_of_eight_owns_and_the_others_name_it(tmp_path: Path) -> None:
@@ -112,15 +117,16 @@ def test_a_second_lock_in_the_same_process_is_refused(tmp_path: Path) -> None:
 def test_a_paused_owner_stays_the_owner(tmp_path: Path) -> None:
     path = tmp_path / "run.lock"
     (process,) = holders(path, 1)
-    with process:
-        go(process)
+    go(process)
+    try:
         assert heard(process) == "mine\n"
         process.send_signal(signal.SIGSTOP)
         time.sleep(0.05)
         assert is_held(path)
         with pytest.raises(BusyError, match=f"process {process.pid} on"):
             OwnerLock(path)
-        process.kill()
+    finally:
+        end([process])
 
 
 def test_a_leftover_lock_file_means_nothing(tmp_path: Path) -> None:
