@@ -4,7 +4,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -148,7 +148,7 @@ def test_removing(tmp_path: Path) -> None:
 
 
 @contextmanager
-def running(code: str, path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def running(code: str, path: Path) -> Generator["subprocess.Popen[bytes]"]:
     """A process whose code is given a path, until it is killed."""
     with subprocess.Popen(
         [sys.executable, "-c", code, str(path)],
