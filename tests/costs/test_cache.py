@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.blocks import ProjectedAttention, Storage
+from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import gpt_300m
@@ -17,7 +17,6 @@ from qkvary.costs.cache import (
     model_cache_bytes,
     model_state_bytes,
     read_bytes,
-    token_bytes,
 )
 
 
@@ -69,47 +68,6 @@ def test_a_state_is_counted_once_however_long_a_sequence() -> None:
         assert held == 4 * state // 10
     unnormalised = dataclasses.replace(layer, variant=parse_variant("MQA@linear-identity"))
     assert layer_state_bytes(ProjectedAttention(config=unnormalised), "bf16") == 4 * 64 * 64
-
-
-# Heads of 6 channels, 2 of them rotated; a layer input of 24.
-@pytest.mark.parametrize(
-    ("label", "storage", "plain", "grouped"),
-    [
-        ("Q-GQA-2@rotary", "needed", 2 * 6 * 2, 2 * (3 + 2 * 4)),
-        ("Q-GQA-2@rotary", "both", 2 * 2 * 6 * 2, 2 * 2 * (3 + 2 * 4)),
-        ("Q-GQA-2@rotary", "value and slice", 2 * (6 + 2) * 2, 2 * (3 + 2 * 4 + 1 + 4)),
-        ("QKV", "needed", 2 * 4 * 6 * 2, 2 * 4 * (3 + 2 * 4)),
-        ("QKV", "both", 2 * 4 * 6 * 2, 2 * 4 * (3 + 2 * 4)),
-        ("QKV", "input", 24 * 2, 12 + 6 * 4),
-        ("Q-K[r3]-V/2", "latent", (3 + 2 * 6) * 2, 2 + 4 + 2 * (3 + 2 * 4)),
-        ("Q-K[d/4]=V@rotary", "latent", 6 * 2, 3 + 2 * 4),
-        # Wider inside than what it gives, so that what it gives is kept.
-        ("Q-K[r13]-V/2", "latent", 2 * 2 * 6 * 2, 2 * 2 * (3 + 2 * 4)),
-    ],
-)
-def test_what_is_stored_of_a_token_is_counted_by_hand(
-    label: str, storage: Storage, plain: int, grouped: int
-) -> None:
-    config = AttentionConfig(d_model=24, num_heads=4, causal=True, variant=parse_variant(label))
-    attention = ProjectedAttention(config=config, storage=storage)
-    assert token_bytes(attention, "bf16") == plain
-    assert token_bytes(attention, "int4-g4") == grouped
-
-
-@pytest.mark.parametrize(
-    ("form", "context", "expected"),
-    [
-        # Codes of 6 channels are 3 bytes, a row of scales 24, an unquantised token 12.
-        ("int4-b8", 7, 4 * 7 * 12),
-        ("int4-b8", 8, 4 * (8 * 3 + 24)),
-        ("int4-b8-r5-fp32", 40, 4 * (32 * 3 + 4 * 24 + 8 * 24)),
-        ("int8-g6-r3", 40, 4 * (37 * 10 + 3 * 12)),
-    ],
-)
-def test_blocks_and_residuals_by_hand(form: str, context: int, expected: int) -> None:
-    layer = AttentionConfig(d_model=24, num_heads=4, variant=parse_variant("Q-K=V"), causal=True)
-    attention = ProjectedAttention(config=layer)
-    assert layer_cache_bytes(attention, context=context, stored_as=form) == expected
 
 
 def test_a_token_of_a_block_adds_its_part_in_the_long_run() -> None:

@@ -76,22 +76,6 @@ def test_unknown_formats_are_refused_with_the_choices(text: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "coded", "scales", "plain"),
-    [
-        ("int8", 40, 0, 0),
-        ("int8-r5", 35, 0, 5),
-        ("int8-r99", 0, 0, 40),
-        # 40 - 5 tokens are four blocks and a part of one.
-        ("int4-b8-r5", 32, 4, 8),
-        ("int4-b8", 40, 5, 0),
-        ("int4-b64", 0, 0, 40),
-    ],
-)
-def test_what_stands_for_forty_rows(text: str, coded: int, scales: int, plain: int) -> None:
-    assert parse_format(text).divide(40, 40) == (coded, scales, plain)
-
-
 def test_rows_of_which_the_first_were_dropped() -> None:
     form = parse_format("int4-b8-r5")
     # Of 40 the last 20: three of the third block, the fourth, and eight that wait.

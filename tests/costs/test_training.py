@@ -46,23 +46,6 @@ def test_the_papers_network_by_hand() -> None:
     assert found.tokens_per_second == pytest.approx(0.4 * 312e12 / (6 * visible / tokens))
 
 
-@pytest.mark.parametrize(
-    ("label", "numbers"),
-    [
-        # 48 channels: norms 4, query, key, value, mixed, and 2 x 5 for the feed-forward network.
-        ("QKV", 48 * 18),
-        ("Q-K=V", 48 * 17),
-        ("Q=K=V", 48 * 16),
-        ("I-K-V", 48 * 17),
-        ("GQA-2", 48 * 16 + 2 * 2 * 6),
-        ("MQA", 48 * 16 + 2 * 6),
-        ("Q-MQA", 48 * 16 + 6),
-    ],
-)
-def test_a_block_by_hand(label: str, numbers: int) -> None:
-    assert activation_numbers(language_model(label).layers[0], 48) == numbers
-
-
 def test_other_blocks_by_hand() -> None:
     gated = 4 * 24 + 4 * 50
     assert activation_numbers(plain_layer(projected()), 24) == gated + 4 * 24

@@ -14,33 +14,17 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import Encoder, Model, as_model
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.parts import Linear, Norm, Table
+from tests.small_networks import small_config
 
 VOCABULARY = 101
 
 
-def language_model(
-    label: str = "QKV",
-    *,
-    d_model: int = 48,
-    num_heads: int = 8,
-    num_layers: int = 3,
-    causal: bool = True,
-) -> Model:
+def language_model(label: str = "QKV", *, d_model: int = 48, num_layers: int = 3) -> Model:
     """A plain decoder: biases, LayerNorm, two matrices in the feed-forward network, a tied head."""
-    return as_model(
-        LanguageModelConfig(
-            attention=AttentionConfig(
-                d_model=d_model, num_heads=num_heads, causal=causal, variant=parse_variant(label)
-            ),
-            block=BlockConfig(d_ff=5 * d_model),
-            num_layers=num_layers,
-            vocabulary=VOCABULARY,
-            max_tokens=37,
-        ),
-        name=f"toy {label}",
-    )
+    sizes = {"d_model": d_model, "num_heads": 8, "d_ff": 5 * d_model, "num_layers": num_layers}
+    texts = {"vocabulary": VOCABULARY, "max_tokens": 37, "positions": "learned"}
+    return as_model(small_config(label, **sizes, **texts), name=f"toy {label}")
 
 
 def stack(*layers: Layer, encoder: Encoder | None = None, name: str = "toy") -> Model:

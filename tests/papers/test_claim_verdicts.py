@@ -71,17 +71,11 @@ def claim(
     )
 
 
-def study(
-    low: float | None, high: float | None, table: str = "tasks"
-) -> tuple[ByStudy, KeptFigure]:
-    judge = dataclasses.replace(STUDY, table=table)
-    return judge, dataclasses.replace(FIGURE, low=low, high=high)
-
-
-HOLDS = study(-0.01, 0.01, "first")
-FAILS = study(0.03, 0.05, "second")
-OPEN = study(-0.01, 0.05, "third")
-KEPT = {judge.key: figure for judge, figure in (HOLDS, FAILS, OPEN)}
+HOLDS, FAILS, OPEN = (dataclasses.replace(STUDY, table=name) for name in ("A", "B", "C"))
+KEPT = {
+    judge.key: dataclasses.replace(FIGURE, low=low, high=high)
+    for judge, low, high in ((HOLDS, -0.01, 0.01), (FAILS, 0.03, 0.05), (OPEN, -0.01, 0.05))
+}
 
 
 def verdict_of(
@@ -119,6 +113,21 @@ def test_an_interval_lies_in_a_range_outside_or_across(
     assert in_range(low, high, ClaimedRange(**given)) == verdict
 
 
+def bounded(table: str, row: str, column: str, below: float) -> Judge:
+    """A printed figure that is claimed to be below a bound."""
+    figure = ByFigure(table=table, row=row, column=column)
+    return ByComparison(first=figure, second=None, claimed=ClaimedRange(below=below))
+
+
+AGREES = bounded("three-projections-table-4", "Q-K=V", "change", 5)
+PER_TOKEN = ("three-projections-table-7", "MQA", "per_token")
+WITHOUT = dataclasses.replace(TEST, condition="without norms")
+NOT_WITHOUT = dataclasses.replace(OPPOSITE, condition="without norms")
+NOT_WITH = dataclasses.replace(OPPOSITE, condition="with norms")
+BOTH = "One test shows it. One test shows the opposite"
+FIRST, SECOND, THIRD = (f"Q-K=V (made-up: {name})" for name in "ABC")
+
+
 @pytest.mark.parametrize(
     ("judges", "verdict", "condition"),
     [
@@ -126,36 +135,90 @@ def test_an_interval_lies_in_a_range_outside_or_across(
         ([FAILS], "does not hold", ""),
         ([OPEN], "not distinguished", ""),
         ([FAILS, OPEN], "does not hold", ""),
-        ([HOLDS, FAILS], "holds with a condition", "It holds for A. It does not hold for B."),
-        ([HOLDS, OPEN], "holds with a condition", "It holds for A. It is not distinguished for C."),
+        (
+            [HOLDS, FAILS],
+            "holds with a condition",
+            f"It holds for {FIRST}. It does not hold for {SECOND}.",
+        ),
+        (
+            [HOLDS, OPEN],
+            "holds with a condition",
+            f"It holds for {FIRST}. It is not distinguished for {THIRD}.",
+        ),
+        # What is exact refutes whatever agrees.
+        ([WRONG, HOLDS], "does not hold", None),
+        ([TEST, OPPOSITE], "does not hold", None),
+        ([TEST], "holds", ""),
+        ([OPPOSITE], "does not hold", ""),
+        ([WITHOUT], "holds with a condition", "It holds without norms."),
+        ([NOT_WITH], "does not hold", "It does not hold with norms."),
+        (
+            [WITHOUT, NOT_WITH],
+            "holds with a condition",
+            f"{BOTH}. It holds without norms. It does not hold with norms.",
+        ),
+        # A condition of both decides nothing, and is stated once.
+        (
+            [WITHOUT, NOT_WITHOUT],
+            "holds with a condition",
+            f"{BOTH}. It holds without norms.",
+        ),
     ],
 )
 def test_findings_that_differ_are_a_condition(
-    judges: list[tuple[ByStudy, KeptFigure]], verdict: str, condition: str
+    judges: list[Judge], verdict: str, condition: str | None
 ) -> None:
-    for letter, table in {"A": "first", "B": "second", "C": "third"}.items():
-        condition = condition.replace(f"for {letter}", f"for Q-K=V (made-up: {table})")
-    assert verdict_of([judge for judge, _ in judges]) == (verdict, condition)
+    found, said = verdict_of(judges)
+    assert found == verdict
+    assert condition is None or said == condition
 
 
-AGREES = ByComparison(
-    first=ByFigure(table="three-projections-table-4", row="Q-K=V", column="change"),
-    second=None,
-    claimed=ClaimedRange(below=5),
+@pytest.mark.parametrize(
+    ("judges", "verdict", "begins"),
+    [
+        ([EQUAL], "holds", ""),
+        ([WRONG], "does not hold", ""),
+        ([UNITS], "holds with a condition", "It holds with 32,000 tokens"),
+        ([ROUNDED], "holds", ""),
+        ([MEASURED], "not tested here", ""),
+        (
+            [EQUAL, WRONG],
+            "does not hold",
+            "It does not hold for cache reduction of Q-GQA-g. It holds for Q-K=V",
+        ),
+        # 5 KB, to half a KB.
+        ([bounded(*PER_TOKEN, below=4)], "does not hold", ""),
+        ([bounded(*PER_TOKEN, below=6)], "holds", ""),
+    ],
 )
+def test_recomputed_and_printed_figures_judge_arithmetic(
+    judges: list[Judge], verdict: str, begins: str
+) -> None:
+    found, said = verdict_of(judges, "arithmetic")
+    assert found == verdict
+    assert said.startswith(begins)
+    assert bool(said) == bool(begins)
+
+
+def test_one_case_is_enough_for_some_and_refutes_every() -> None:
+    assert verdict_of([TEST, OPPOSITE], quantifier="some")[0] == "holds with a condition"
+    assert verdict_of([TEST, NOT_WITHOUT], quantifier="every") == (
+        "does not hold",
+        "One test shows the opposite. One test shows it. It does not hold without norms.",
+    )
 
 
 @pytest.mark.parametrize(
     ("judges", "parameters", "verdict"),
     [
         # The networks of the studies have 1.6M to 1.7M parameters.
-        ([FAILS[0]], 17_000_000, "does not hold"),
-        ([FAILS[0]], 17_000_001, "not distinguished"),
-        ([HOLDS[0]], 17_000_001, "not distinguished"),
-        ([FAILS[0], AGREES], 16_000_000, "does not hold"),
-        ([FAILS[0], AGREES], 300_000_000, "holds with a condition"),
-        ([FAILS[0], TEST], 300_000_000, "holds with a condition"),
-        ([WRONG, HOLDS[0]], 300_000_000, "does not hold"),
+        ([FAILS], 17_000_000, "does not hold"),
+        ([FAILS], 17_000_001, "not distinguished"),
+        ([HOLDS], 17_000_001, "not distinguished"),
+        ([FAILS, AGREES], 16_000_000, "does not hold"),
+        ([FAILS, AGREES], 300_000_000, "holds with a condition"),
+        ([FAILS, TEST], 300_000_000, "holds with a condition"),
+        ([WRONG, HOLDS], 300_000_000, "does not hold"),
     ],
 )
 @pytest.mark.parametrize("quantifier", ["", "some"])
@@ -171,29 +234,10 @@ def test_a_small_study_does_not_decide_about_large_networks(
 
 
 def test_a_printed_figure_stands_where_the_studies_are_small() -> None:
-    asked = dataclasses.replace(claim([FAILS[0], AGREES], quantifier="every"), parameters=10**9)
+    asked = dataclasses.replace(claim([FAILS, AGREES], quantifier="every"), parameters=10**9)
     assert judge_claim(asked, lambda judge: KEPT.get(judge.key)).verdict == "holds with a condition"
-    other = dataclasses.replace(asked, judges=(FAILS[0], TEST))
+    other = dataclasses.replace(asked, judges=(FAILS, TEST))
     assert judge_claim(other, lambda judge: KEPT.get(judge.key)).verdict == "not distinguished"
-
-
-@pytest.mark.parametrize(
-    ("figure", "verdict", "condition"),
-    [
-        (EQUAL, "holds", ""),
-        (WRONG, "does not hold", ""),
-        (UNITS, "holds with a condition", "It holds with 32,000 tokens"),
-        (ROUNDED, "holds", ""),
-        (MEASURED, "not tested here", ""),
-    ],
-)
-def test_recomputed_figures_judge_arithmetic(
-    figure: ByFigure, verdict: str, condition: str
-) -> None:
-    found, said = verdict_of([figure], "arithmetic")
-    assert found == verdict
-    assert said.startswith(condition)
-    assert bool(said) == bool(condition)
 
 
 def printed(row: str, other: str, below: float, column: str = "validation_perplexity") -> Judge:
@@ -203,45 +247,13 @@ def printed(row: str, other: str, below: float, column: str = "validation_perple
     return ByComparison(first=first, second=second, claimed=ClaimedRange(below=below))
 
 
-BELOW, ABOVE = printed("MQA", "Q-K=V", 0), printed("Q-K=V", "MQA", 0)
-
-
-def test_what_is_exact_refutes_whatever_agrees() -> None:
-    found, condition = verdict_of([EQUAL, WRONG], "arithmetic")
-    assert found == "does not hold"
-    said = "It does not hold for cache reduction of Q-GQA-g. It holds for Q-K=V"
-    assert condition.startswith(said)
-    assert verdict_of([WRONG, HOLDS[0]])[0] == "does not hold"
-    assert verdict_of([TEST, OPPOSITE])[0] == "does not hold"
-    assert verdict_of([TEST, OPPOSITE], quantifier="some")[0] == "holds with a condition"
-    there = dataclasses.replace(OPPOSITE, condition="without norms")
-    assert verdict_of([TEST, there], quantifier="every") == (
-        "does not hold",
-        "One test shows the opposite. One test shows it. It does not hold without norms.",
-    )
-
-
-def test_printed_figures_are_compared_within_their_rounding() -> None:
-    alone, many = (
-        ByComparison(
-            first=ByFigure(table="three-projections-table-7", row="MQA", column="per_token"),
-            second=None,
-            claimed=ClaimedRange(below=below),
-        )
-        for below in (4, 6)
-    )
-    # 5 KB, to half a KB.
-    assert verdict_of([alone], "arithmetic")[0] == "does not hold"
-    assert verdict_of([many], "arithmetic")[0] == "holds"
-
-
 def test_printed_figures_of_one_network_are_compared_within_a_spread() -> None:
     # 5.19 against 5.27, each to 0.005, and 0.03 between runs: -0.12 to -0.04.
     found = [verdict_of([printed("MQA", "Q-K=V", below)])[0] for below in (0, -0.05, -0.11, -0.13)]
     assert found == [
         *("holds with a condition", "not distinguished", "not distinguished", "does not hold")
     ]
-    (finding,) = judge_claim(claim([BELOW])).findings
+    (finding,) = judge_claim(claim([printed("MQA", "Q-K=V", 0)])).findings
     assert finding.condition == SEEDS
     # 5.15 against 5.19 reaches 0, and so decides nothing.
     assert verdict_of([printed("GQA-4", "MQA", 0)])[0] == "not distinguished"
@@ -258,24 +270,6 @@ def test_printed_figures_of_one_network_are_compared_within_a_spread() -> None:
     )
     for table, column in SPREADS:
         assert any(one.column == column for one in load_published(table).figures), table
-
-
-def test_a_test_shows_the_claim_or_its_opposite() -> None:
-    assert verdict_of([TEST]) == ("holds", "")
-    assert verdict_of([OPPOSITE]) == ("does not hold", "")
-    there = dataclasses.replace(TEST, condition="without norms")
-    assert verdict_of([there]) == ("holds with a condition", "It holds without norms.")
-    against = dataclasses.replace(OPPOSITE, condition="with norms")
-    assert verdict_of([against]) == ("does not hold", "It does not hold with norms.")
-    found, condition = verdict_of([there, against])
-    assert found == "holds with a condition"
-    assert condition == (
-        "One test shows it. One test shows the opposite. "
-        "It holds without norms. It does not hold with norms."
-    )
-    # A condition of both decides nothing, and is stated once.
-    both = dataclasses.replace(OPPOSITE, condition="without norms")
-    assert verdict_of([there, both])[1].endswith("the opposite. It holds without norms.")
 
 
 def test_every_claim_has_the_figures_it_asks_for_and_says_what_is_missing() -> None:

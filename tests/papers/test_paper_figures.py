@@ -133,17 +133,9 @@ def test_report_shows_what_is_there_and_names_what_is_not(tmp_path: Path) -> Non
     known = StudyRecords(
         study=load_study("mnist-quick"),
         curves=tuple(curve(label, losses) for label, losses in values.items()),
-        printed=(
-            Printed(
-                table="key-value-table-3", variant="QKV", column="mnist", published=0.981, ours=0.9
-            ),
-            Printed(
-                table="three-projections-table-3",
-                variant="QKV",
-                column="mnist",
-                published=0.981,
-                ours=0.9,
-            ),
+        printed=tuple(
+            Printed(table=name, variant="QKV", column="mnist", published=0.981, ours=0.9)
+            for name in ("key-value-table-3", "three-projections-table-3")
         ),
     )
     report = paper_report(

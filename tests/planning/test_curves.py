@@ -1,10 +1,8 @@
 """The curves of a plan agree with its counts wherever they can be compared."""
 
-import dataclasses
-
 import pytest
 
-from qkvary.arch.families.sizes import load_size
+from qkvary.arch.models import as_model
 from qkvary.planning.curves import (
     SIZES,
     CacheCurves,
@@ -13,6 +11,7 @@ from qkvary.planning.curves import (
 )
 from qkvary.planning.plans import Plan
 from qkvary.planning.quality import Size, cache_bytes, quality_of
+from tests.arch.synthetic_networks import synthetic_encoder
 from tests.reports.plan_examples import make_plan
 
 MODELS = ("300M", "llama-3.1-8b", "gemma-3-4b", "deepseek-v4-flash")
@@ -72,15 +71,8 @@ def test_the_axis_of_contexts_includes_the_requested_one(context: int, low: int,
 
 
 def test_a_network_that_decodes_nothing_has_no_curves() -> None:
-    plan = make_plan(trains=True)
-    layer = plan.model.layers[0]
-    config = dataclasses.replace(layer.attention.config, causal=False)  # type: ignore[union-attr]
-    seeing = dataclasses.replace(
-        layer, attention=dataclasses.replace(layer.attention, config=config)
-    )
-    model = dataclasses.replace(load_size("300M"), layers=(seeing,))
-    bidirectional = dataclasses.replace(plan, model=model)
-    assert compute_cache_curves(bidirectional) is None
+    plan = make_plan(as_model(synthetic_encoder()), trains=True)
+    assert compute_cache_curves(plan) is None
 
 
 # Variants that nothing dominates, and of each other all that do, best perplexity first.

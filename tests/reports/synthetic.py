@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from qkvary.costs.network import network_costs
 from qkvary.papers.key_value.protocols import quick_characters, quick_sequences
+from qkvary.papers.recomputation import published_tables
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
-from qkvary.studies.results.summary import PublishedCell, PublishedComparison, Summary
+from qkvary.studies.results.summary import Summary
 from qkvary.studies.study import Cell, Study
 from tests.studies import made_up
 
@@ -23,16 +25,9 @@ VARIANTS = (
 )  # fmt: skip
 CONTRASTS = (("I-K=V", "Q=K=V"), ("Q-K=V", "Q=K-V"), ("MQA", "QKV"), ("Q-K=V", "QKV"))
 """Those whose variants are there are planned."""
-MORE_VARIANTS = (
-    *VARIANTS,
-    *("Q=V", "Q-I-V", "Q-K-I", "Q[residual]-K-V", "Q[map]=K-V", "QKV@alibi", "Q=K-V@diag-mean"),
-    *("Q-K=V@relative", "QKV@t2.0", "Q-K[d/4]-V[d/4]", "I-K-V@rotary", "MQA@w8", "Q=K=V@relative"),
-)
 TASKS = ("reverse", "sort", "swap", "characters")
 HORIZON = 450
 _SKILL = (0.95, 0.93, 0.945, 0.94, 0.72, 0.83, 0.945, 0.93, 0.93, 0.91, 0.955, 0.90)
-_PARAMETERS = (72_586, 64_288, 64_310, 64_288, 56_010, 56_032, 68_000, 66_000)
-_CACHE = (1024, 1024, 1028, 512, 512, 516, 512, 256, 256, 128, 1024, 512)
 _ACCIDENTS = {
     ("reverse", "Q=K=V", 2): ("diverged", "the loss became NaN at step 120"),
     ("sort", "(Q=K=V)+", 1): ("failed", "MemoryError: the worker ran out of memory"),
@@ -55,6 +50,7 @@ def make_study(variants: Sequence[str] = VARIANTS, seeds: int = 5) -> Study:
         baseline=variants[0],
         seeds=tuple(range(seeds)),
         contrasts=tuple(pair for pair in CONTRASTS if set(pair) <= set(variants)),
+        published=published_tables("three-projections-table-2"),
     )
 
 
@@ -76,18 +72,6 @@ def _draw(cell: Cell, place: int) -> tuple[float, int | None, float]:
     return min(score, 1.0), None if steps > HORIZON else int(steps // 10 * 10), seconds
 
 
-def _costs(cell: Cell, place: int) -> dict[str, Any]:
-    total = _PARAMETERS[place % len(_PARAMETERS)]
-    parts = {"total": total, "embedding": 704, "attention": total - 39_000, "feed_forward": 33_000}
-    bidirectional = cell.setting != "characters"
-    return {
-        "parameters": parts,
-        "macs_per_token": total + 1_201,
-        "macs_per_sequence": (total + 1_201) * 16,
-        "cache_bytes_per_token": None if bidirectional else _CACHE[place % len(_CACHE)],
-    }
-
-
 def make_record(cell: Cell, place: int, status: str, message: str) -> Record:
     score, steps, seconds = _draw(cell, place)
     name = "loss" if cell.setting == "characters" else "accuracy"
@@ -107,7 +91,7 @@ def make_record(cell: Cell, place: int, status: str, message: str) -> Record:
         metric=f"test_{name}",
         higher_is_better=name == "accuracy",
         metrics=metrics,
-        costs=_costs(cell, place),
+        costs=network_costs(cell.run.network, length=cell.run.sequence_length).to_dict(),
         timing={
             "training_seconds": seconds,
             "total_seconds": seconds * 1.06,
@@ -147,35 +131,7 @@ def make_summary(variants: Sequence[str] = VARIANTS, seeds: int = 5) -> Summary:
         if status != "missing":
             records.append(make_record(cell, place, status, message))
             curves[cell.run_key] = _events(cell, place)
-    summary = summarise(study, records, curves=curves)
-    return dataclasses.replace(summary, published=(_published(),))
-
-
-def _published() -> PublishedComparison:
-    figures = {"QKV": 0.6978, "Q=K-V": 0.7046, "(Q=K-V)+": 0.7181, "Q-K=V": 0.701, "Q=K=V": 0.514}
-    return PublishedComparison(
-        name="three-projections-table-2",
-        title="Synthetic tasks, test accuracy",
-        source="Do Transformers Need Three Projections?, table 2",
-        unit="accuracy",
-        note="Averages over 16 configurations (19 for reverse and sort), not over 36.",
-        cells=tuple(
-            PublishedCell(
-                variant=variant,
-                column="reverse",
-                published=figure,
-                published_std=0.38,
-                ours=0.95,
-                ours_std=0.02,
-                deviation=0.95 - figure,
-                recomputes="no" if variant == "Q=K=V" else "not checkable",
-                recomputed=0.52 if variant == "Q=K=V" else None,
-                note="an example of a note" if variant == "Q=K=V" else "",
-            )
-            for variant, figure in figures.items()
-        ),
-        not_compared=("copy",),
-    )
+    return summarise(study, records, curves=curves)
 
 
 NAMES = (

@@ -4,6 +4,8 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,20 @@ def test_removing(tmp_path: Path) -> None:
         remove_dir(tmp_path / "d")
 
 
+@contextmanager
+def running(code: str, path: Path) -> Generator["subprocess.Popen[bytes]"]:
+    """A process whose code is given a path, until it is killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(durable.__file__).parents[2])},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 WRITER = """
 import os, sys, time
 from pathlib import Path
@@ -164,19 +180,11 @@ durable.{function}
 def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not(
     tmp_path: Path, function: str
 ) -> None:
-    source = Path(durable.__file__).parents[2]
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER.format(function=function), str(tmp_path)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(source)},
-    )
-    assert writer.stdout
-    assert writer.stdout.readline() == b"writing\n"
-    assert len(names(tmp_path)) == 1
-    assert clean_leftovers(tmp_path) == ()
-    writer.kill()
-    writer.wait()
-    writer.stdout.close()
+    with running(WRITER.format(function=function), tmp_path) as writer:
+        assert writer.stdout
+        assert writer.stdout.readline() == b"writing\n"
+        assert len(names(tmp_path)) == 1
+        assert clean_leftovers(tmp_path) == ()
     left = names(tmp_path)
     assert [name.startswith(TEMPORARY_PREFIX) for name in left] == [True]
     assert list(clean_leftovers(tmp_path)) == left
@@ -222,22 +230,13 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     )
     path = tmp_path / "a"
     path.write_bytes(bytes(40000))
-    source = Path(durable.__file__).parents[2]
-    writer = subprocess.Popen(
-        [sys.executable, "-c", script, str(path)],
-        env={**os.environ, "PYTHONPATH": str(source)},
-    )
-    try:
-        seen: set[int] = set()
-        start = time.monotonic()
-        while time.monotonic() < start + 20 and (
-            50000 not in seen or time.monotonic() < start + 0.6
+    seen, begun = set[int](), time.monotonic()
+    with running(script, path):
+        while time.monotonic() < begun + 20 and (
+            50000 not in seen or time.monotonic() < begun + 0.6
         ):
             seen.add(len(path.read_bytes()))
-        assert seen == {40000, 50000}
-    finally:
-        writer.kill()
-        writer.wait()
+    assert seen == {40000, 50000}
 
 
 def test_a_folder_that_several_fill(tmp_path: Path) -> None:

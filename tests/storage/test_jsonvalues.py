@@ -44,12 +44,6 @@ def test_special_numbers_are_standard_json() -> None:
     }
 
 
-def test_nan_stays_nan_and_not_null() -> None:
-    value = decode(encode(math.nan))
-    assert isinstance(value, float)
-    assert math.isnan(value)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -42,23 +43,37 @@ def holders(path: Path, count: int) -> list["subprocess.Popen[str]"]:
         for _ in range(count)
     ]
     for process in started:
-        assert process.stdout
-        assert process.stdout.readline() == "waiting\n"
+        assert heard(process) == "waiting\n"
     return started
+
+
+def heard(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout
+    return process.stdout.readline()
+
+
+def go(process: "subprocess.Popen[str]") -> None:
+    assert process.stdin
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def end(processes: Sequence["subprocess.Popen[str]"]) -> None:
+    """Kill, wait and close the pipes."""
+    for process in processes:
+        with process:
+            process.kill()
 
 
 def race(path: Path, count: int) -> tuple[list[int], list[str]]:
     """Acquire the lock in all processes at once; return the owner and the errors of the others."""
     started = holders(path, count)
     for process in started:
-        assert process.stdin
-        process.stdin.write("go\n")
-        process.stdin.flush()
+        go(process)
     said: list[str] = []
     owners: list[int] = []
     for process in started:
-        assert process.stdout
-        line = process.stdout.readline()
+        line = heard(process)
         if line == "mine\n":
             owners.append(process.pid)
         else:
@@ -77,12 +92,7 @@ def race(path: Path, count: int) -> tuple[list[int], list[str]]:
             OwnerLock(path).release()
         return owners, said
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                assert pipe
-                pipe.close()
+        end(started)
 
 
 def test_one_of_eight_owns_and_the_others_name_it(tmp_path: Path) -> None:
@@ -107,20 +117,16 @@ def test_a_second_lock_in_the_same_process_is_refused(tmp_path: Path) -> None:
 def test_a_paused_owner_stays_the_owner(tmp_path: Path) -> None:
     path = tmp_path / "run.lock"
     (process,) = holders(path, 1)
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write("go\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "mine\n"
-    process.send_signal(signal.SIGSTOP)
-    time.sleep(0.05)
-    assert is_held(path)
-    with pytest.raises(BusyError, match=f"process {process.pid} on"):
-        OwnerLock(path)
-    process.kill()
-    process.wait()
-    process.stdin.close()
-    process.stdout.close()
+    go(process)
+    try:
+        assert heard(process) == "mine\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.05)
+        assert is_held(path)
+        with pytest.raises(BusyError, match=f"process {process.pid} on"):
+            OwnerLock(path)
+    finally:
+        end([process])
 
 
 def test_a_leftover_lock_file_means_nothing(tmp_path: Path) -> None:

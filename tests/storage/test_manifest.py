@@ -1,5 +1,6 @@
 import hashlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,11 +15,29 @@ from tests.storage.damage import DAMAGES
 FILES = {"weights.bin": bytes(range(256)) * 13, "notes.txt": b"17 notes", "empty": b""}
 
 
+def store(folder: Path) -> Path:
+    manifest = describe(FILES, about={"step": 17, "loss": float("nan")})
+    atomic_write_dir(folder, {**FILES, MANIFEST_NAME: manifest.to_json()})
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    manifest = describe(FILES, about={"step": 17, "loss": float("nan")})
-    atomic_write_dir(tmp_path / "stored", {**FILES, MANIFEST_NAME: manifest.to_json()})
-    return tmp_path / "stored"
+    return store(tmp_path / "stored")
+
+
+def forge(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the manifest, and write the digest of the rest."""
+    body = cast("dict[str, Any]", decode((folder / MANIFEST_NAME).read_bytes()))
+    del body["digest"]
+    change(body)
+    digest = hashlib.sha256(encode(body).encode()).hexdigest()
+    (folder / MANIFEST_NAME).write_text(encode({**body, "digest": digest}))
+
+
+def write_version(folder: Path, version: int) -> None:
+    """Write the manifest as a later qkvary might."""
+    forge(folder, lambda body: body.update(format_version=version))
 
 
 def test_what_was_written_is_handed_out(folder: Path) -> None:
@@ -31,20 +50,11 @@ def test_what_was_written_is_handed_out(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["weights.bin", "notes.txt", MANIFEST_NAME])
 def test_every_damage_is_noticed_and_named(folder: Path, damage: object, name: str) -> None:
     for seed in range(9):
-        for path, data in before(folder).items():
-            path.write_bytes(data)
-        damage(folder / name, random.Random(seed))  # type: ignore[operator]
+        damage(store(folder) / name, random.Random(seed))  # type: ignore[operator]
         for look in (Manifest.read_all, Manifest.check):
             with pytest.raises(DamagedError) as caught:
                 look(read_manifest(folder), folder)
             assert str(folder) in str(caught.value)
-
-
-def before(folder: Path) -> dict[Path, bytes]:
-    manifest = describe(FILES, about={"step": 17, "loss": float("nan")})
-    return {folder / name: data for name, data in FILES.items()} | {
-        folder / MANIFEST_NAME: manifest.to_json()
-    }
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/b", "", ".", "..", "a\0b", "a b", "ä"])
@@ -72,15 +82,6 @@ def test_a_newer_format_is_not_called_damaged(folder: Path) -> None:
         read_manifest(folder)
 
 
-def write_version(folder: Path, version: int) -> None:
-    """Write the manifest as a later qkvary might: another version, and the digest of the rest."""
-    body = cast("dict[str, Any]", decode((folder / MANIFEST_NAME).read_bytes()))
-    del body["digest"]
-    body["format_version"] = version
-    digest = hashlib.sha256(encode(body).encode()).hexdigest()
-    (folder / MANIFEST_NAME).write_text(encode({**body, "digest": digest}))
-
-
 def test_a_flipped_version_is_damage_and_not_a_newer_format(folder: Path) -> None:
     path = folder / MANIFEST_NAME
     path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 7'))
@@ -93,11 +94,7 @@ def test_a_flipped_version_is_damage_and_not_a_newer_format(folder: Path) -> Non
     "entry", [{"size": None}, {"size": True}, {"size": [8]}, {"size": -1}, {"sha256": 3}]
 )
 def test_forged_entries_of_other_types_are_refused(folder: Path, entry: dict[str, Any]) -> None:
-    body = cast("dict[str, Any]", decode((folder / MANIFEST_NAME).read_bytes()))
-    del body["digest"]
-    body["files"]["notes.txt"] |= entry
-    digest = hashlib.sha256(encode(body).encode()).hexdigest()
-    (folder / MANIFEST_NAME).write_text(encode({**body, "digest": digest}, indent=1) + "\n")
+    forge(folder, lambda body: body["files"]["notes.txt"].update(entry))
     with pytest.raises(DamagedError, match="is not a manifest"):
         read_manifest(folder)
 

@@ -1,16 +1,15 @@
 """The advice on a missing package names what really brings it."""
 
 import re
-import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from qkvary.storage import packages
 from qkvary.storage.packages import describe_missing
+from tests.conftest import Runner
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))[
@@ -46,7 +45,6 @@ POSIX = {"fcntl", "grp", "pwd", "resource", "termios"}
 BLOCK = "import sys\nfor name in {names!r}: sys.modules[name] = None\n"
 NEEDED = "qkvary needs Linux or macOS, got {}, which has no fcntl; on Windows, run it in WSL"
 SYSTEM = NEEDED.format(sys.platform)
-Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_without_torch_a_public_name_says_what_to_install(run_python: Runner) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from qkvary.storage.errors import UsageError
+from qkvary.studies import catalog
 from qkvary.studies.catalog import load_study, study_names
-from tests.papers.definitions import module_of
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,16 @@ def test_a_study_has_protocols(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", study_names())
 def test_every_protocol_is_found_by_its_name(name: str) -> None:
-    module = module_of(name)
+    module = catalog._import_definition(name)  # pyright: ignore[reportPrivateUsage]
     for protocol, study in getattr(module, "PROTOCOLS", {"": module.STUDY}).items():
         assert study is module.STUDY or study.name == f"{name}-{protocol}"
         assert load_study(study.name) == study
+    public = [
+        key
+        for key, value in vars(module).items()
+        if not key.startswith("_") and getattr(value, "__module__", "") == module.__name__
+    ]
+    assert public == [], "a file of a study defines nothing else"
 
 
 @pytest.mark.parametrize(

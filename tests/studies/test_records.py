@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qkvary.arch.canonical import from_dict
 from qkvary.costs.network import network_costs
-from qkvary.storage.errors import DamagedError, NewerFormatError
+from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.studies.records import Record, from_json, make_record, to_json
 from qkvary.training.config import NUMERICS_VERSION, ROUNDING_VERSION, RunConfig
@@ -33,10 +33,6 @@ HOSTILE = st.sampled_from(
 WORDS = TEXT | HOSTILE
 
 
-def plain(record: Record) -> dict[str, object]:
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-
-
 RECORDS = st.builds(
     Record,
     run_key=WORDS,
@@ -58,17 +54,13 @@ RECORDS = st.builds(
 )
 
 
-def check(record: Record) -> None:
-    data = to_json(record)
-    found = from_json(data, where="record.json")
-    assert same(plain(found), plain(record))
-    assert to_json(found) == data
-
-
 @given(RECORDS)
 @settings(max_examples=trials("RECORDS", 30))
 def test_any_record_comes_back(record: Record) -> None:
-    check(record)
+    data = to_json(record)
+    found = from_json(data, where="record.json")
+    assert same(dataclasses.asdict(found), dataclasses.asdict(record))
+    assert to_json(found) == data
 
 
 def changed(**fields: object) -> bytes:
@@ -81,8 +73,6 @@ def changed(**fields: object) -> bytes:
     ("data", "message"),
     [
         (b"", "Expecting value"),
-        (b"\xff", "can't decode byte 0xff"),
-        (b"[]", "expected an object"),
         (changed(seed="5"), "seed missing, unknown or of another type"),
         (changed(seed=True), "seed missing"),
         (changed(metrics=[]), "metrics missing"),
@@ -98,11 +88,6 @@ def test_what_is_no_record_is_named(data: bytes, message: str) -> None:
         from_json(data, where="r.json")
     assert str(caught.value).endswith("; the run has to be made again")
     assert caught.value.exit_code == 3
-
-
-def test_a_newer_schema_is_refused() -> None:
-    with pytest.raises(NewerFormatError, match="schema_version 2, this qkvary reads 1"):
-        from_json(changed(schema_version=2), where="r.json")
 
 
 def test_a_record_says_what_was_run_where_and_at_what_cost() -> None:

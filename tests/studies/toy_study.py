@@ -1,5 +1,6 @@
 """Studies of the toy worker, and runners of them in processes of their own."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,18 +12,16 @@ from typing import Any
 
 import pytest
 
-from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.jsonvalues import encode
 from qkvary.studies.records import Record
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Claim, Store
-from qkvary.studies.study import Cell, Setting, Study
-from qkvary.tasks.config import SequenceTaskConfig
+from qkvary.studies.study import Cell, Study
 from qkvary.tasks.example_files import maps_from_bytes
-from qkvary.training.config import OptimizerConfig, TrainingConfig
+from qkvary.training.config import OptimizerConfig
 from tests.forked import ForkedPython
+from tests.studies import made_up
 from tests.studies.toy_worker import executions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,39 +30,23 @@ TOY_WORKER = "tests.studies.toy_worker"
 
 def toy_study(seeds: Sequence[int], *, steps: int = 10) -> Study:
     """Two variants for each seed."""
-    setting = Setting(
-        name="toy <b>setting</b>",
-        task=SequenceTaskConfig(
-            name="copy",
-            length=3,
-            vocabulary=5,
-            train_examples=41,
-            validation_examples=11,
-            test_examples=13,
-        ),
-        network=EncoderConfig(
-            attention=AttentionConfig(d_model=8, num_heads=2),
-            block=BlockConfig(d_ff=11),
-            num_layers=1,
-            vocabulary=5,
-            max_tokens=3,
-            classes=5,
-        ),
-        training=TrainingConfig(
-            steps=steps,
-            batch_size=1,
-            optimizer=OptimizerConfig(learning_rate=0.1),
-            evaluate_every=5,
-        ),
+    usual = made_up.make_setting("toy <b>setting</b>", "copy", length=3, steps=steps)
+    sizes = {"train_examples": 41, "validation_examples": 11, "test_examples": 13}
+    training = dataclasses.replace(
+        usual.training,
+        batch_size=1,
+        optimizer=OptimizerConfig(learning_rate=0.1),
+        evaluate_every=5,
+        solve_threshold=None,
     )
-    return Study(
-        name="toy",
-        question="Does it run?",
-        description="Nothing is learned.",
-        settings=(setting,),
-        variants=("QKV", "Q-K=V"),
-        seeds=tuple(seeds),
+    setting = dataclasses.replace(
+        usual,
+        task=dataclasses.replace(usual.task, vocabulary=5, **sizes),  # type: ignore[call-arg]
+        network=dataclasses.replace(usual.network, vocabulary=5, classes=5, num_layers=1),
+        training=training,
     )
+    study = made_up.make_study(setting, seeds=seeds)
+    return dataclasses.replace(study, name="toy", question="Does it run?")
 
 
 def options(workers: int = 2, **others: Any) -> RunnerOptions:

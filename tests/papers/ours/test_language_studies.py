@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from qkvary.costs.network import Costs, network_costs
 from qkvary.data import prepared_sets
 from qkvary.data.checksums import ENGLISH_NOVELS_SHA256, TINY_STORIES_SHA256
 from qkvary.data.prepared import PreparedData, open_prepared
@@ -27,10 +26,6 @@ STUDIES = (SMALL, DILUTION, ROTARY)
 
 def first_cells(study: Study) -> dict[tuple[str, str], Cell]:
     return {(c.setting, c.variant): c for c in study.cells() if c.seed == study.seeds[0]}
-
-
-def costs(cell: Cell) -> Costs:
-    return network_costs(cell.run.network, length=cell.run.sequence_length)
 
 
 # ---- data

@@ -10,8 +10,13 @@ ACCURACY = DifferenceWording(higher_is_better=True, limit=1.0)
 SEEDS = (1, 2, 3, 4, 5)
 
 
-def pair(ours: dict[tuple[str, int], float], settings: tuple[str, ...], **more: object) -> Pairing:
-    """Pair with a baseline that scores 0.5 wherever the variant has a value."""
+Scores = dict[tuple[str, int], float]
+
+
+def pair(
+    ours: Scores, settings: tuple[str, ...], baseline: Scores | None = None, **more: object
+) -> Pairing:
+    """Pair with a baseline that by default scores 0.5 wherever the variant has a value."""
     arguments: dict[str, object] = {
         "baseline_name": "QKV",
         "tasks": {"a": "reverse", "b": "reverse", "c": "sort"},
@@ -20,20 +25,12 @@ def pair(ours: dict[tuple[str, int], float], settings: tuple[str, ...], **more: 
         "wording": ACCURACY,
         **more,
     }
-    return pair_up(ours, dict.fromkeys(ours, 0.5), **arguments)  # type: ignore[arg-type]
+    return pair_up(ours, baseline or dict.fromkeys(ours, 0.5), **arguments)  # type: ignore[arg-type]
 
 
 def test_pairs_share_setting_and_seed() -> None:
     ours, baseline = {("a", 1): 0.9, ("a", 2): 0.8}, {("a", 2): 0.7, ("a", 3): 0.1}
-    pairing = pair_up(
-        ours,
-        baseline,
-        baseline_name="QKV",
-        tasks={"a": "reverse"},
-        settings=("a",),
-        seeds=(1, 2, 3),
-        wording=ACCURACY,
-    )
+    pairing = pair(ours, ("a",), baseline=baseline, seeds=(1, 2, 3))
     assert pairing.differences == pytest.approx((0.1,))
     assert (pairing.pairs, pairing.pairs_planned, pairing.unit) == (1, 3, "seed")
 

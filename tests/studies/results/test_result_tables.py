@@ -1,6 +1,7 @@
 """Which tables a study has, and their rows."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 from scipy import stats
@@ -10,7 +11,7 @@ from qkvary.studies.results.observations import observe
 from qkvary.studies.results.result_tables import build_tables, compare_pairwise
 from qkvary.studies.results.summary import ResultTable
 from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
-from qkvary.studies.study import Study
+from qkvary.studies.study import Cell, Study
 from tests.studies.made_up import (
     by_variant,
     gap_of,
@@ -85,6 +86,18 @@ def test_tasks_with_different_metrics_are_not_averaged() -> None:
     assert not tables["reverse"].higher_is_better
 
 
+def with_steps(study: Study, steps: Callable[[Cell], int | str | None]) -> list[Record]:
+    """Records with steps until the task was solved, or with the status of a run that has none."""
+    records: list[Record] = []
+    for cell in study.cells():
+        found = steps(cell)
+        record = make_record(cell, found if isinstance(found, str) else 0.9)
+        solved = None if isinstance(found, str) else found
+        metrics = {**record.metrics, "steps_to_solve": solved}
+        records.append(dataclasses.replace(record, metrics=metrics))
+    return records
+
+
 def difference_of_means(table: ResultTable) -> float:
     ours, theirs = table.row("Q-K=V").mean, table.row("QKV").mean
     assert ours is not None
@@ -128,16 +141,9 @@ def test_steps_of_several_tasks_are_averaged_as_their_difference_is() -> None:
     ]
     study = make_study(*settings)
     steps = {"s0": 100, "s1": 150, "s2": 400}
-    records = [
-        dataclasses.replace(
-            record := make_record(cell, 0.9),
-            metrics={
-                **record.metrics,
-                "steps_to_solve": 50 if cell.variant == "QKV" else steps[cell.setting] + cell.seed,
-            },
-        )
-        for cell in study.cells()
-    ]
+    records = with_steps(
+        study, lambda cell: 50 if cell.variant == "QKV" else steps[cell.setting] + cell.seed
+    )
     table = tables_of(study, records)["own"]
     ours, theirs = table.row("Q-K=V").solving, table.row("QKV").solving
     assert ours is not None
@@ -169,23 +175,10 @@ def test_a_mean_over_settings_that_lack_results_is_not_given() -> None:
     assert tables["hard"].row("Q-K=V").mean is None
 
 
-def steps_records(study: Study, steps: dict[str, list[int | str | None]]) -> list[Record]:
-    records: list[Record] = []
-    for cell in study.cells():
-        value = steps[cell.variant][cell.seed - 1]
-        record = make_record(cell, value if isinstance(value, str) else 0.9)
-        if not isinstance(value, str):
-            metrics = {**record.metrics, "steps_to_solve": value}
-            record = dataclasses.replace(record, metrics=metrics)
-        records.append(record)
-    return records
-
-
 def test_steps_to_solve_count_unsolved_and_diverged_runs_at_the_horizon() -> None:
     study = make_study()
-    records = steps_records(
-        study, {"QKV": [100, 150, 100, 150, 100], "Q-K=V": [400, None, "diverged", "failed", 450]}
-    )
+    steps = {"QKV": [100, 150, 100, 150, 100], "Q-K=V": [400, None, "diverged", "failed", 450]}
+    records = with_steps(study, lambda cell: steps[cell.variant][cell.seed - 1])
     row = tables_of(study, records)["reverse"].row("Q-K=V")
     solving = row.solving
     assert solving is not None

@@ -18,13 +18,13 @@ from tests.studies.toy_study import TOY_WORKER
 
 
 class Inline(Executor):
-    """Executes a task when it is submitted, and loses the first results."""
+    """Executes a task when it is submitted; the first are lost before or after that."""
 
     is_remote = True
     stop_seconds = 0.0
 
-    def __init__(self, *, runs_per_task: int = 1, loses: int = 0) -> None:
-        self.runs_per_task, self.loses = runs_per_task, loses
+    def __init__(self, *, runs_per_task: int = 1, loses: int = 0, unmade: int = 0) -> None:
+        self.runs_per_task, self.loses, self.unmade = runs_per_task, loses, unmade
         self.submitted: list[tuple[int, ...]] = []
         self.stopped = self.killed = self.closed = 0
 
@@ -44,9 +44,10 @@ class Inline(Executor):
         return future
 
     def execute(self, fn: Any, task: Task) -> TaskEnd:
-        end = fn(task)
+        self.unmade -= 1
+        end = fn(task) if self.unmade < 0 else None
         self.loses -= 1
-        if self.loses >= 0:
+        if end is None or self.loses >= 0:
             raise RuntimeError("node 7 is gone")
         return end
 

@@ -1,6 +1,5 @@
 """A Ray cluster of two nodes on loopback."""
 
-import dataclasses
 import os
 import signal
 import threading
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor, passed_on
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
@@ -26,7 +24,6 @@ from tests.studies.toy_study import (
     ends,
     run_toy,
     starts,
-    stored_record,
     toy_study,
 )
 
@@ -64,6 +61,26 @@ def after(root: Path, begun: int, act: Callable[[], None]) -> threading.Thread:
     return when(lambda: starts(root).total() >= begun, act)
 
 
+def check_interrupted(run: Callable[[Study], RunSummary], study: Study, root: Path) -> None:
+    """An interrupted study leaves checkpoints, from which it resumes on this machine."""
+    killer = after(root, 1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    summary = run(study)
+    killer.join()
+    assert (summary.exit_code, summary.done) == (130, 0)
+    store, begun = Store(root / "runs"), [*starts(root)]
+    assert all(list((store.directory(key) / "checkpoints").iterdir()) for key in begun)
+    assert {store.state(cell.run_key) for cell in study.cells()} == {"open"}
+    assert run_toy(study, root).executed == len(study.cells())
+    assert set(ends(root).values()) == {1}
+    check_equal(study, root)
+    resumed = [e for key in begun for e in store.curve(key) if e["event"] == "resumed"]
+    assert len(resumed) == len(begun)
+
+
+def test_an_interrupted_study_resumes(run: Callable[..., RunSummary], tmp_path: Path) -> None:
+    check_interrupted(run, toy_study(range(3), steps=60), tmp_path)
+
+
 def test_a_study_that_loses_a_node_equals_one_on_this_machine(
     cluster: Loopback, run: Callable[..., RunSummary], tmp_path: Path
 ) -> None:
@@ -97,37 +114,6 @@ def test_real_trainings_have_the_same_digests(
         digests.append({record.state_sha256 for record in records if record})
     assert digests[0] == digests[1]
     assert len(digests[0]) == 2
-
-
-def test_an_interrupted_study_leaves_checkpoints_and_resumes_on_this_machine(
-    run: Callable[..., RunSummary], tmp_path: Path
-) -> None:
-    study = toy_study(range(3), steps=60)
-    killer = after(tmp_path, 1, lambda: os.kill(os.getpid(), signal.SIGINT))
-    summary = run(study)
-    killer.join()
-    assert (summary.exit_code, summary.done) == (130, 0)
-    store = Store(tmp_path / "runs")
-    begun = [store.directory(key) for key in starts(tmp_path)]
-    assert all(list((folder / "checkpoints").iterdir()) for folder in begun)
-    assert {store.state(cell.run_key) for cell in study.cells()} == {"open"}
-    assert run_toy(study, tmp_path).executed == 6
-    assert set(ends(tmp_path).values()) == {1}
-    check_equal(study, tmp_path)
-    resumed = [e for key in starts(tmp_path) for e in store.curve(key) if e["event"] == "resumed"]
-    assert len(resumed) == len(begun)
-
-
-def test_a_run_that_crashes_its_processes_counts_as_failed(
-    run: Callable[..., RunSummary], tmp_path: Path
-) -> None:
-    study = dataclasses.replace(toy_study([0, toy_worker.CRASHES]), variants=("QKV",))
-    summary = run(study)
-    assert (summary.done, summary.failed, summary.missing) == (1, 1, 0)
-    (crashed,) = [cell.run_key for cell in study.cells() if cell.seed == toy_worker.CRASHES]
-    assert starts(tmp_path)[crashed] == MAX_CRASHES + 1
-    record = stored_record(Store(tmp_path / "runs"), crashed)
-    assert record.message.startswith(f"this run crashed {MAX_CRASHES + 1} workers, the last was ")
 
 
 def test_tasks_get_no_key(monkeypatch: pytest.MonkeyPatch) -> None:

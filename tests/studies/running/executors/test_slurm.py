@@ -12,12 +12,13 @@ from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.contract import ClusterOptions, Task
 from qkvary.studies.running.executors.slurm import FOLDER, SlurmExecutor
 from qkvary.studies.running.executors.task import execute_task
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
+from qkvary.studies.study import Study
 from tests.studies import toy_worker
 from tests.studies.running.executors.loopback import STEP_SECONDS
-from tests.studies.running.executors.test_ray import after
-from tests.studies.toy_study import ROOT, TOY_WORKER, check_equal, ends, run_toy, starts, toy_study
+from tests.studies.running.executors.test_ray import after, check_interrupted
+from tests.studies.toy_study import ROOT, TOY_WORKER, check_equal, ends, starts, toy_study
 
 pytestmark = pytest.mark.cluster
 
@@ -34,25 +35,38 @@ def options(tmp_path: Path) -> RunnerOptions:
     return RunnerOptions(executor=executor, quiet=True, trainer=TOY_WORKER)
 
 
-def test_a_study_that_loses_a_job_equals_one_on_this_machine(
-    options: RunnerOptions, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR2])
+def test_a_study_whose_job_is_killed_or_preempted_equals_one_on_this_machine(
+    options: RunnerOptions, tmp_path: Path, number: signal.Signals
 ) -> None:
+    """What was killed is submitted again, and submitit itself queues what was preempted."""
     study = toy_study(range(5))
 
-    def kill_owner() -> None:
-        os.kill(int(toy_worker.executions(tmp_path)[-1][2]), signal.SIGKILL)
+    def signal_owner() -> None:
+        os.kill(int(toy_worker.executions(tmp_path)[-1][2]), number)
 
-    killer = after(tmp_path, 4, kill_owner)
+    killer = after(tmp_path, 4, signal_owner)
     summary = run_study(study, Store(tmp_path / "runs"), options)
     killer.join()
     assert (summary.done, summary.failed, summary.missing, summary.exit_code) == (10, 0, 0, 0)
     assert max(starts(tmp_path).values()) == 2
-    (note,) = summary.notes
-    assert "it is submitted again" in note
+    is_killed = number == signal.SIGKILL
+    assert ["it is submitted again" in note for note in summary.notes] == [True] * is_killed
     assert set(ends(tmp_path).values()) == {1}
     check_equal(study, tmp_path)
     # The log of the job that failed is kept.
-    assert list((tmp_path / "runs" / FOLDER).glob("*/*_log.err"))
+    assert list((tmp_path / "runs" / FOLDER).glob("*/*_log.err")) or not is_killed
+
+
+def test_an_interrupted_study_leaves_checkpoints_and_no_jobs(
+    options: RunnerOptions, tmp_path: Path
+) -> None:
+    def run(study: Study) -> RunSummary:
+        summary = run_study(study, Store(tmp_path / "runs"), options)
+        assert not (tmp_path / "runs" / FOLDER).exists()
+        return summary
+
+    check_interrupted(run, toy_study(range(5), steps=60), tmp_path)
 
 
 def test_two_studies_keep_apart(tmp_path: Path) -> None:
@@ -65,24 +79,6 @@ def test_two_studies_keep_apart(tmp_path: Path) -> None:
     assert future.result(timeout=60).ends
     second.shutdown()
     assert not (tmp_path / FOLDER).exists()
-
-
-def test_an_interrupted_study_leaves_checkpoints_and_no_jobs(
-    options: RunnerOptions, tmp_path: Path
-) -> None:
-    study = toy_study(range(5), steps=60)
-    killer = after(tmp_path, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
-    store = Store(tmp_path / "runs")
-    summary = run_study(study, store, options)
-    killer.join()
-    assert (summary.exit_code, summary.done) == (130, 0)
-    assert {store.state(cell.run_key) for cell in study.cells()} == {"open"}
-    begun = [store.directory(key) for key in starts(tmp_path)]
-    assert all(list((folder / "checkpoints").iterdir()) for folder in begun)
-    assert not (tmp_path / "runs" / FOLDER).exists()
-    run_toy(study, tmp_path)
-    assert set(ends(tmp_path).values()) == {1}
-    check_equal(study, tmp_path)
 
 
 def test_a_second_signal_leaves_no_files_of_jobs(options: RunnerOptions, tmp_path: Path) -> None:
@@ -107,27 +103,12 @@ def test_a_second_signal_leaves_no_files_of_jobs(options: RunnerOptions, tmp_pat
         time.sleep(0.05)
 
 
-def test_a_preempted_job_is_queued_again_by_submitit(
-    options: RunnerOptions, tmp_path: Path
-) -> None:
-    study = toy_study(range(2))
-
-    def preempt() -> None:
-        os.kill(int(toy_worker.executions(tmp_path)[-1][2]), signal.SIGUSR2)
-
-    killer = after(tmp_path, 2, preempt)
-    summary = run_study(study, Store(tmp_path / "runs"), options)
-    killer.join()
-    assert (summary.done, summary.notes) == (4, ())
-    assert max(starts(tmp_path).values()) == 2
-    assert set(ends(tmp_path).values()) == {1}
-    check_equal(study, tmp_path)
-
-
-def write_program(folder: Path, name: str, text: str) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-    (folder / name).chmod(0o755)
+def stand_in(folder: Path, patch: pytest.MonkeyPatch, sbatch: str) -> None:
+    """Programs of Slurm, which itself cannot run here."""
+    for name, text in (("srun", "exit 0"), ("sbatch", sbatch)):
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
 def make_tasks(executor: SlurmExecutor, store: Path) -> list[Task]:
@@ -145,11 +126,7 @@ def make_tasks(executor: SlurmExecutor, store: Path) -> list[Task]:
 
 
 def test_sbatch_gets_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for sbatch keeps the script; Slurm itself cannot run here."""
-    programs = tmp_path / "bin"
-    write_program(programs, "srun", "exit 0")
-    write_program(programs, "sbatch", f'cp "$1" {tmp_path}/script; echo Submitted batch job 12')
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    stand_in(tmp_path, monkeypatch, f'cp "$1" {tmp_path}/script; echo Submitted batch job 12')
     options = ClusterOptions(
         partition="short", minutes=30, parallel_jobs=3, slurm={"account": "mine"}
     )
@@ -170,10 +147,8 @@ def test_sbatch_gets_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_what_slurm_refuses_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = tmp_path / "bin"
-    write_program(programs, "srun", "exit 0")
-    write_program(programs, "sbatch", "echo sbatch: error: invalid partition specified >&2; exit 1")
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    refusal = "echo sbatch: error: invalid partition specified >&2; exit 1"
+    stand_in(tmp_path, monkeypatch, refusal)
     executor = SlurmExecutor(ClusterOptions(), tmp_path / "runs")
     with pytest.raises(UsageError, match=r"Slurm refuses the jobs: .*invalid partition specified"):
         executor.submit_all(execute_task, make_tasks(executor, tmp_path / "runs"))

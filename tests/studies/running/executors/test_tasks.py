@@ -41,22 +41,8 @@ def test_tasks_make_every_run_once(root: Path) -> None:
     assert (executor.stopped, executor.closed) == (0, 1)
 
 
-class Losing(Inline):
-    """Loses tasks before they are executed."""
-
-    def __init__(self, times: int) -> None:
-        super().__init__()
-        self.times = times
-
-    def execute(self, fn: Any, task: Task) -> TaskEnd:
-        self.times -= 1
-        if self.times >= 0:
-            raise RuntimeError("node 7 is gone")
-        return super().execute(fn, task)
-
-
 def test_a_lost_task_is_submitted_again(root: Path) -> None:
-    executor = Losing(MAX_CRASHES)
+    executor = Inline(unmade=MAX_CRASHES)
     summary = run_there(toy_study([0]), root, executor)
     assert (summary.done, summary.exit_code) == (2, 0)
     assert len(executor.submitted) == 2 + MAX_CRASHES
@@ -70,7 +56,7 @@ def test_a_task_that_is_lost_after_its_run_counts_as_made(root: Path) -> None:
 
 
 def test_a_cluster_that_starts_no_run_ends_the_study(root: Path) -> None:
-    executor = Losing(1000)
+    executor = Inline(unmade=1000)
     summary = run_there(toy_study([0, 1]), root, executor)
     assert summary.exit_code == 4
     assert "node 7 is gone" in summary.message
