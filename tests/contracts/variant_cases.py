@@ -232,8 +232,8 @@ def random_input(seed: int, *, tokens: int = TOKENS, batch: int = BATCH) -> Tens
     return torch.randn(batch, tokens, D_MODEL, generator=generator, dtype=torch.float64)
 
 
-CUTS = st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS])
-"""The positions at which a text is cut into chunks."""
+CUTS = st.sets(st.integers(1, TOKENS - 1), min_size=1).map(lambda cuts: [0, *sorted(cuts), TOKENS])
+"""The positions at which a text is cut into two chunks or more."""
 
 
 def feed(
