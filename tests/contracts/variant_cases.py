@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -259,6 +259,45 @@ def padding_mask() -> Tensor:
 def documents() -> Tensor:
     """One document, two, and three in a row; the padding of row 1 belongs to its first one."""
     return torch.tensor([[0] * 7, [0, 0, 0, 0, 1, 1, 1], [4, 4, 2, 2, 2, 5, 5]])
+
+
+MASKED: dict[str, Tensor] = {"attention_mask": padding_mask(), "document_ids": documents()}
+IN_REFERENCE = {"attention_mask": "mask", "document_ids": "documents", "positions": "positions"}
+"""What the loops call the arguments of a module."""
+
+
+def gradients(named: Mapping[str, Tensor]) -> Tensor:
+    """All gradients in one vector; a parameter without influence has none, or zeros."""
+    tensors = [named[name] for name in sorted(named)]
+    return torch.cat(
+        [(torch.zeros_like(t) if t.grad is None else t.grad).flatten() for t in tensors]
+    )
+
+
+def outcome(
+    run: Callable[[Tensor], Tensor], parameters: Mapping[str, Tensor], given: Tensor, **call: Any
+) -> tuple[Tensor, Tensor]:
+    """The outputs of real tokens, and the gradients of parameters and input by some loss."""
+    x = given.clone().requires_grad_(given.is_floating_point())
+    output, mask = run(x), call.get("attention_mask")
+    if mask is not None and output.dim() > 2:
+        output = output * mask[..., None]
+    drawn = torch.Generator().manual_seed(47)
+    (output * torch.randn(output.shape, generator=drawn).double()).sum().backward()
+    return output, gradients({**parameters, **({"input": x} if x.requires_grad else {})})
+
+
+def compare(
+    module: nn.Module, reference: Callable[..., Tensor], given: Tensor, **call: Tensor | None
+) -> float:
+    """The largest relative difference of outputs and of all gradients between nn and reference."""
+    randomize(module.double(), seed=31)
+    own = dict(module.named_parameters())
+    copies = {name: one.detach().clone().requires_grad_() for name, one in own.items()}
+    known = {IN_REFERENCE[name]: one for name, one in call.items() if one is not None}
+    found = outcome(lambda x: module(x, **call), own, given, **call)
+    loops = functools.partial(reference, module.config, copies, **known)
+    return max(map(distance, found, outcome(loops, copies, given, **call)))
 
 
 def make_language_model_config(label: str, **fields: object) -> LanguageModelConfig:
