@@ -13,19 +13,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from qkvary.arch.networks import (
     BlockConfig,
     CrossSharing,
-    EncoderConfig,
     EncoderDecoderConfig,
-    LanguageModelConfig,
     Network,
     VisionTransformerConfig,
 )
-from qkvary.nn.encoder import Encoder
-from qkvary.nn.encoder_decoder import EncoderDecoder
-from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.vision_transformer import VisionTransformer
 from tests.contracts.variant_cases import (
     DECISIVE,
     GATE,
+    NETWORKS,
     distance,
     make_config,
     make_encoder_config,
@@ -37,12 +32,6 @@ from tests.fake_device import DEVICE, DeviceTensor, FakeDevice
 CPU = "cpu"
 TOKENS = torch.tensor([[1, 12, 3, 3, 0, 7, 5], [0, 0, 9, 2, 11, 4, 6], [8, 1, 1, 10, 2, 12, 0]])
 TARGETS = TOKENS.roll(-1, 1).masked_fill(TOKENS == 3, -100)
-NETWORKS: dict[Any, Any] = {
-    LanguageModelConfig: LanguageModel,
-    EncoderConfig: Encoder,
-    VisionTransformerConfig: VisionTransformer,
-    EncoderDecoderConfig: EncoderDecoder,
-}
 KINDS = ("language model", "encoder", "pooled encoder", "vision transformer", "encoder-decoder")
 BFLOAT16 = 0.2
 """Of the size of what is compared: the CPU rounds in other places, and what it finds is up to 0.15

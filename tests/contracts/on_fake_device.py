@@ -36,11 +36,13 @@ from tests.contracts.both_devices import (
     on_both,
 )
 from tests.contracts.variant_cases import (
+    CODED,
     EVERY_LABEL,
     GATE,
     LABELS,
     documents,
     make_language_model_config,
+    options_id,
     padding_mask,
     variant_fields,
     variant_values,
@@ -211,30 +213,13 @@ def test_beams(label: str) -> None:
     assert device.waits == {"inference/decoding.py check_finite": 5, "inference/beams.py search": 5}
 
 
-STORAGES = [
-    CacheOptions(storage="growing"),
-    CacheOptions(storage="preallocated"),
-    CacheOptions(storage="int8", group=3),
-    CacheOptions(storage="int4", group=3, residual=2),
-    CacheOptions(storage="int8", group=5, rotate=True),
-    CacheOptions(storage="int4", scales="channel", block=2),
-    CacheOptions(storage="int3", scales="channel", block=3, residual=1, rotate=True),
-    CacheOptions(storage="int2", scales="channel", block=2, residual=1),
-]
-
-
+STORAGES = [CacheOptions(storage="growing"), CacheOptions(storage="preallocated"), *CODED]
 TABLES = (
     "nn/layout.py _frequencies",
     "nn/cache_codes.py _codes_of_bytes",
     "nn/cache_codes.py rotation",
 )
 """Made once and kept."""
-
-
-def named(options: object) -> str | None:
-    if not isinstance(options, CacheOptions):
-        return None
-    return f"{options.storage}-{options.scales}-{options.residual}-{options.rotate}"
 
 
 @pairwise(
@@ -246,7 +231,7 @@ def named(options: object) -> str | None:
         strict=False,
     ),
     fields={"label": variant_fields},
-    ids=named,
+    ids=options_id,
     together=1,
 )
 def test_cache(label: str, options: CacheOptions, layout: CacheLayout) -> None:

@@ -18,7 +18,6 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import DynamicCache
 
 from qkvary.arch.blocks import AttentionLayer, CompressedAttention, LatentAttention
@@ -30,7 +29,7 @@ from qkvary.costs.exact_savings import apply_saving, find_savings
 from qkvary.costs.formats import parse_format
 from qkvary.costs.macs import decode_macs, forward_macs
 from qkvary.costs.parameters import model_parameters
-from tests.contracts.flops import FlopCounter
+from tests.contracts.flops import count_macs
 from tests.contracts.transformers_cases import (
     CASES,
     COMPRESSED,
@@ -178,17 +177,9 @@ def decode(family: str, config: Config) -> tuple[tuple[int, int, int], ...]:
 def _decode(family: str, config: str) -> tuple[tuple[int, int, int], ...]:
     decoder, found = Decoder(_build(family, config)), list[tuple[int, int, int]]()
     for context in range(PROMPT, PROMPT + STEPS + 1):
-        macs = multiplied(decoder, PROMPT if context == PROMPT else 1)
+        macs = count_macs(decoder.feed, PROMPT if context == PROMPT else 1)
         found.append((context, macs, held_bytes(decoder.held)))
     return tuple(found)
-
-
-def multiplied(decoder: Decoder, tokens: int) -> int:
-    """Multiply-accumulates that torch counts while these tokens are fed."""
-    with FlopCounter() as counter, sdpa_kernel(SDPBackend.MATH):
-        decoder.feed(tokens)
-    assert counter.total % 2 == 0
-    return counter.total // 2
 
 
 # ---- costs

@@ -12,14 +12,13 @@ from torch import nn
 from qkvary.arch.attention import AttentionConfig, Initialization, InitScheme
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import EncoderConfig, LanguageModelConfig, VisionTransformerConfig
-from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.projections import LowRank
-from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.papers.key_value.protocols import number_network
 from tests.contracts.variant_cases import (
     BIDIRECTIONAL,
     LABELS,
+    NETWORKS,
     make_config,
     make_encoder_config,
     make_language_model_config,
@@ -42,11 +41,7 @@ def poisoned_memory() -> Iterator[None]:
 
 
 def build(config: Config, seed: int) -> nn.Module:
-    if isinstance(config, EncoderConfig):
-        return Encoder(config, seed=seed)
-    if isinstance(config, VisionTransformerConfig):
-        return VisionTransformer(config, seed=seed)
-    return LanguageModel(config, seed=seed)
+    return NETWORKS[type(config)](config, seed=seed)
 
 
 def with_scheme(config: Config, scheme: InitScheme) -> Config:
@@ -58,16 +53,9 @@ def with_scheme(config: Config, scheme: InitScheme) -> Config:
 
 def make_vision_config(label: str) -> VisionTransformerConfig:
     encoder = make_encoder_config(label)
-    return VisionTransformerConfig(
-        attention=encoder.attention,
-        block=encoder.block,
-        num_layers=encoder.num_layers,
-        image_size=6,
-        patch_size=3,
-        channels=2,
-        classes=5,
-        d_head=7,
-    )
+    parts = {"attention": encoder.attention, "block": encoder.block, "num_layers": 2}
+    sizes = {"image_size": 6, "patch_size": 3, "channels": 2, "classes": 5, "d_head": 7}
+    return VisionTransformerConfig(**parts, **sizes)  # type: ignore[arg-type]
 
 
 @variant_values("label, scheme", LABELS, SCHEMES)
@@ -122,11 +110,10 @@ def test_projections_have_their_deviation(label: str, scheme: InitScheme, matche
         make_language_model_config("QKV"), attention=attention, num_layers=1, init=init
     )
     layer = LanguageModel(config).stack.get_submodule("blocks.0.attention")
-    columns = 3 * 96 if matched else None
     widths = {"QKV": 288, "Q=K-V": 192, "Q=K=V": 96, "Q-MQA": 120, "Q-K[d/4]-V": 288}
     expected = {
         "torch": 1 / math.sqrt(3 * 96),
-        "xavier": math.sqrt(2 / (96 + (columns or widths[label]))),
+        "xavier": math.sqrt(2 / (96 + (288 if matched else widths[label]))),
         "xavier-matrices": math.sqrt(2 / (96 + 96)),
         "normal": 0.03,
     }[scheme]
@@ -154,9 +141,7 @@ def test_each_matrix_may_be_drawn_by_itself_with_the_biases_of_torch() -> None:
     state = build(network, 7).state_dict()
     block = "stack.blocks.0"
     for name, bound in (
-        ("attention.k_proj.weight", math.sqrt(6 / (64 + 64))),
-        ("attention.v_proj.weight", math.sqrt(6 / (64 + 64))),
-        ("attention.o_proj.weight", math.sqrt(6 / (64 + 64))),
+        *((f"attention.{one}_proj.weight", math.sqrt(6 / (64 + 64))) for one in "kvo"),
         ("attention.plus.weight", math.sqrt(6 / (10 + 1))),
         ("feed_forward.up.weight", math.sqrt(6 / (64 + 256))),
         ("feed_forward.up.bias", math.sqrt(1 / 64)),

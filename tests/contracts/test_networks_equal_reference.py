@@ -20,13 +20,13 @@ from qkvary.arch.networks import (
     Skips,
 )
 from qkvary.nn.cache import KVCache
-from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts import variant_cases
 from tests.contracts.variant_cases import (
     DECISIVE,
     GATE,
     MASKED,
+    NETWORKS,
     distance,
     make_config,
     make_encoder_config,
@@ -43,9 +43,8 @@ TOKENS = torch.tensor([[1, 12, 3, 3, 0, 7, 5], [0, 0, 9, 2, 11, 4, 6], [8, 1, 1,
 def compare(
     config: EncoderConfig | LanguageModelConfig, tokens: Tensor = TOKENS, **call: Tensor
 ) -> float:
-    if isinstance(config, EncoderConfig):
-        return variant_cases.compare(Encoder(config), encoder_logits, tokens, **call)
-    return variant_cases.compare(LanguageModel(config), language_model_logits, tokens, **call)
+    loops = encoder_logits if isinstance(config, EncoderConfig) else language_model_logits
+    return variant_cases.compare(NETWORKS[type(config)](config), loops, tokens, **call)
 
 
 @pytest.mark.parametrize("label", DECISIVE)

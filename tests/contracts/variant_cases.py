@@ -18,13 +18,24 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
+from qkvary.arch.caches import CacheOptions
 from qkvary.arch.labels import format_label, parse_variant
-from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import (
+    BlockConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    VisionTransformerConfig,
+)
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.terms import CORES, TERMS
 from qkvary.arch.variants import Variant
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import LayerCache
+from qkvary.nn.encoder import Encoder
+from qkvary.nn.encoder_decoder import EncoderDecoder
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.vision_transformer import VisionTransformer
 from tests.pairwise import pairwise
 
 D_MODEL, HEADS, HEAD_DIM = 20, 4, 5
@@ -34,6 +45,14 @@ ROPE, LATENT = 4, 7
 
 GATE = 1e-12
 """Of the deviation of what is compared; rounding is about 1e-14, mistakes are above 1e-6."""
+
+NETWORKS: dict[Any, Any] = {
+    LanguageModelConfig: LanguageModel,
+    EncoderConfig: Encoder,
+    VisionTransformerConfig: VisionTransformer,
+    EncoderDecoderConfig: EncoderDecoder,
+}
+"""What is built of each configuration."""
 
 COMBINED = (
     "(Q=K-V)+@rotary@w3@t0.5",
@@ -230,6 +249,24 @@ def random_input(seed: int, *, tokens: int = TOKENS, batch: int = BATCH) -> Tens
     """Layer inputs of deviation 1 in float64."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, tokens, D_MODEL, generator=generator, dtype=torch.float64)
+
+
+CODED = [
+    CacheOptions(storage="int8", group=3),
+    CacheOptions(storage="int4", group=3, residual=2),
+    CacheOptions(storage="int8", group=5, rotate=True),
+    CacheOptions(storage="int4", scales="channel", block=2),
+    CacheOptions(storage="int3", scales="channel", block=3, residual=1, rotate=True),
+    CacheOptions(storage="int2", scales="channel", block=2, residual=1),
+]
+"""Every way to keep a cache as codes."""
+
+
+def options_id(options: object) -> str | None:
+    """What pytest calls a way to keep a cache."""
+    if not isinstance(options, CacheOptions):
+        return None
+    return f"{options.storage}-{options.scales}-{options.residual}-{options.rotate}"
 
 
 CUTS = st.sets(st.integers(1, TOKENS - 1), min_size=1).map(lambda cuts: [0, *sorted(cuts), TOKENS])
