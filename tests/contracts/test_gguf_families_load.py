@@ -29,6 +29,7 @@ from tests.contracts.test_families_load import (
     build_model,
     distance,
     draw_tokens,
+    gemma3_turned,
     turned,
 )
 
@@ -54,15 +55,7 @@ CASES: dict[str, list[Config]] = {
         # The largest one scales scores by its width.
         {"num_hidden_layers": 46, "query_pre_attn_scalar": 12, "sliding_window": 5},
     ],
-    "gemma3": [
-        {
-            **LOADED["gemma3_text"][2],
-            "rope_parameters": {
-                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 9000.0},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
-            },
-        }
-    ],
+    "gemma3": [{**LOADED["gemma3_text"][2], **gemma3_turned(10_000.0)}],
 }
 ALL = [(name, config) for name, configs in CASES.items() for config in configs]
 
