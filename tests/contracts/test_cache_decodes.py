@@ -22,6 +22,7 @@ from tests.contracts.variant_cases import (
     BATCH,
     CUTS,
     GATE,
+    IN_REFERENCE,
     LABELS,
     TOKENS,
     distance,
@@ -100,12 +101,11 @@ def test_windows_drop_only_what_nobody_sees_again(
     randomize(layer, seed=67)
     x = random_input(71)
     real = call.get("attention_mask", torch.ones(BATCH, TOKENS, dtype=torch.bool))[..., None]
-    named = {"mask": "attention_mask", "documents": "document_ids", "positions": "positions"}
-    given_there = {name: call.get(argument) for name, argument in named.items()}
     with torch.no_grad():
         found = feed(layer, x, cuts, LayerCache(config), **call)
         whole = layer(x, **call)
-        expected = attend(config, dict(layer.named_parameters()), x, **given_there)
+        named = {IN_REFERENCE[name]: one for name, one in call.items()}
+        expected = attend(config, dict(layer.named_parameters()), x, **named)
     assert distance_of_real(found, expected, real) < GATE
     assert distance_of_real(whole, expected, real) < GATE
 

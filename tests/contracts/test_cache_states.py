@@ -20,12 +20,14 @@ from hypothesis.stateful import (
 )
 from torch import Tensor
 
+from qkvary.arch.attention import ValueRope
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import Positions
 from qkvary.costs.cache import token_bytes
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
+from tests.contracts.test_cache_decodes import with_window
 from tests.contracts.test_cache_options import as_stored
 from tests.contracts.variant_cases import (
     GATE,
@@ -58,7 +60,7 @@ class Layer:
 
     label: str
     window: int | None
-    value_rope: str
+    value_rope: ValueRope
 
 
 LAYERS = st.lists(
@@ -85,19 +87,12 @@ HOLES = st.none() | st.integers(1, 99)
 def make_model(
     layers: tuple[Layer, ...], positions: Positions, dtype: torch.dtype
 ) -> LanguageModel:
-    configs = [
-        make_config(layer.label, causal=True, value_rope=layer.value_rope)  # type: ignore[arg-type]
-        for layer in layers
-    ]
-    bounded = [
-        dataclasses.replace(config, variant=dataclasses.replace(config.variant, window=one.window))
-        for config, one in zip(configs, layers, strict=True)
-    ]
-    config = dataclasses.replace(
-        make_language_model_config("QKV", positions=positions),
-        attention=tuple(bounded),
-        num_layers=len(bounded),
+    bounded = tuple(
+        with_window(make_config(one.label, causal=True, value_rope=one.value_rope), one.window)
+        for one in layers
     )
+    config = make_language_model_config("QKV", positions=positions)
+    config = dataclasses.replace(config, attention=bounded, num_layers=len(bounded))
     model = LanguageModel(config).double()
     randomize(model, seed=73)
     return model.to(dtype).eval()

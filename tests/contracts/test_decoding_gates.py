@@ -6,6 +6,7 @@ network may pass. Errors are in deviations of the logits. Every network meets ev
 by default one format each, by turns.
 """
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -16,9 +17,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig, Kernel, ValueRope
+from qkvary.arch.attention import Kernel, ValueRope
 from qkvary.arch.caches import CacheLayout, CacheOptions
-from qkvary.arch.networks import LanguageModelConfig, Positions
+from qkvary.arch.networks import Positions
 from qkvary.inference.decoding import complete, pad_left, prefill
 from qkvary.inference.requests import Request, Sampling
 from qkvary.inference.stepping import Stepper
@@ -87,30 +88,21 @@ def assert_one_function(exact: Tensor, whole: Tensor, **others: Tensor) -> None:
 
 
 def _build(
-    *labels: str,
-    positions: Positions = "none",
-    value_rope: ValueRope = "counter",
-    seed: int = 139,
+    *labels: str, positions: Positions = "none", value_rope: ValueRope = "counter"
 ) -> LanguageModel:
     """A random network of a layer for each label, whose logits have the deviation wanted."""
-    configs = [make_config(label, causal=True, value_rope=value_rope) for label in labels]
-    model = LanguageModel(_config(tuple(configs), positions))
-    randomize(model, seed=seed)
+    layers = tuple(make_config(label, causal=True, value_rope=value_rope) for label in labels)
+    config = make_language_model_config(
+        "QKV", positions=positions, tied_head=False, head_bias=False
+    )
+    config = dataclasses.replace(config, attention=layers, num_layers=len(layers))
+    model = LanguageModel(config)
+    randomize(model, seed=139)
     with torch.no_grad():
         logits = model.double()(torch.arange(4 * MAX_TOKENS).view(4, -1) * 5 % VOCABULARY)
         assert model.head_weight is not None
         model.head_weight.mul_(DEVIATION / logits.std())
     return model
-
-
-def _config(layers: tuple[AttentionConfig, ...], positions: Positions) -> LanguageModelConfig:
-    return dataclasses.replace(
-        make_language_model_config("QKV", positions=positions),
-        attention=layers,
-        num_layers=len(layers),
-        tied_head=False,
-        head_bias=False,
-    )
 
 
 def _two(label: str, **fields: object) -> Callable[[], LanguageModel]:
@@ -144,17 +136,13 @@ def find_network(name: str, dtype: torch.dtype = torch.float64) -> LanguageModel
     """A network in evaluation mode; in fewer bits the same one with rounded weights."""
     if dtype == torch.float64:
         return NETWORKS[name]().double().eval()
-    model = LanguageModel(find_network(name).config).to(dtype)
-    model.load_state_dict(find_network(name).state_dict())
-    return model.eval()
+    return copy.deepcopy(find_network(name)).to(dtype)
 
 
 @functools.cache
 def exact_network(name: str, dtype: torch.dtype) -> LanguageModel:
     """The weights of a number format in float64, so that the computation alone is judged."""
-    model = LanguageModel(find_network(name).config).double()
-    model.load_state_dict(find_network(name, dtype).state_dict())
-    return model.eval()
+    return copy.deepcopy(find_network(name, dtype)).double()
 
 
 def with_kernel(model: LanguageModel, kernel: Kernel) -> LanguageModel:
@@ -347,13 +335,11 @@ def test_in_a_deterministic_batch_no_bit_depends_on_the_neighbours(
 def test_diagonals_stay_in_range(label: str, dtype: torch.dtype) -> None:
     """The fourth powers that the norm sums leave the range of float16."""
     config = make_config(label, causal=True)
-    squares = (30 + 20 * torch.rand(2, 3, 61, generator=torch.Generator().manual_seed(149))).to(
-        dtype
-    )
-    scores = torch.zeros(2, 3, 61, 61, dtype=dtype)
-    found = normalise_diagonal(scores, squares, config, valid=None, documents=None)
-    exact = normalise_diagonal(
-        scores.double(), squares.double(), config, valid=None, documents=None
+    drawn = torch.rand(2, 3, 61, generator=torch.Generator().manual_seed(149))
+    squares, scores = (30 + 20 * drawn).to(dtype), torch.zeros(2, 3, 61, 61, dtype=dtype)
+    found, exact = (
+        normalise_diagonal(one, own, config, valid=None, documents=None)
+        for one, own in ((scores, squares), (scores.double(), squares.double()))
     )
     assert float(squares.double().square().sum(dim=-1).min()) > torch.finfo(torch.float16).max
     assert found.dtype == dtype
