@@ -15,7 +15,6 @@ from qkvary.arch.networks import (
     CrossSharing,
     EncoderDecoderConfig,
     Network,
-    VisionTransformerConfig,
 )
 from tests.contracts.variant_cases import (
     DECISIVE,
@@ -25,6 +24,7 @@ from tests.contracts.variant_cases import (
     make_config,
     make_encoder_config,
     make_language_model_config,
+    make_vision_config,
     randomize,
 )
 from tests.fake_device import DEVICE, DeviceTensor, FakeDevice
@@ -83,15 +83,7 @@ def configure(kind: str, label: str, cross: CrossSharing = "same") -> Network | 
             found = make_language_model_config(label, positions="learned")
             return dataclasses.replace(found, block=block, num_layers=1)
         if kind == "vision transformer":
-            return VisionTransformerConfig(
-                attention=attention,
-                block=block,
-                num_layers=1,
-                image_size=6,
-                patch_size=2,
-                channels=3,
-                classes=11,
-            )
+            return make_vision_config(label)
         if kind == "encoder-decoder":
             return EncoderDecoderConfig(
                 attention=attention,

@@ -1,6 +1,7 @@
 """Costs, derived from the configuration alone, equal what is built, computed and held."""
 
 import dataclasses
+import re
 from collections import Counter
 
 import pytest
@@ -42,24 +43,21 @@ def count_parts(network: nn.Module) -> Counter[str]:
     """Numbers of every part of a network that was built."""
     found: Counter[str] = Counter()
     for name, parameter in network.named_parameters():
-        found[_part_of(name)] += parameter.numel()
+        found[next(one for one in PARTS if re.search(PARTS[one], name))] += parameter.numel()
         found["total"] += parameter.numel()
         found["biases"] += parameter.numel() if name.split(".")[-1].endswith("bias") else 0
     return found
 
 
-def _part_of(name: str) -> str:
-    if name.startswith("position_embedding"):
-        return "positions"
-    if name.startswith("embedding"):
-        return "embedding"
-    for part in ("attention", "feed_forward"):
-        if f".{part}." in name:
-            return part
-    if "norm" in name:
-        return "norms"
-    assert name.startswith("head"), name
-    return "head"
+PARTS = {
+    "positions": "^position_embedding",
+    "embedding": "^embedding",
+    "attention": r"\.attention\.",
+    "feed_forward": r"\.feed_forward\.",
+    "norms": "norm",
+    "head": "^head",
+}
+"""The names of parameters, the first that fits."""
 
 
 def check_costs(config: LanguageModelConfig | EncoderConfig) -> None:

@@ -22,6 +22,7 @@ from tests.contracts.variant_cases import (
     make_config,
     make_encoder_config,
     make_language_model_config,
+    make_vision_config,
     variant_pairs,
     variant_values,
 )
@@ -51,20 +52,14 @@ def with_scheme(config: Config, scheme: InitScheme) -> Config:
     return dataclasses.replace(config, init=init, attention=attention)
 
 
-def make_vision_config(label: str) -> VisionTransformerConfig:
-    encoder = make_encoder_config(label)
-    parts = {"attention": encoder.attention, "block": encoder.block, "num_layers": 2}
-    sizes = {"image_size": 6, "patch_size": 3, "channels": 2, "classes": 5, "d_head": 7}
-    return VisionTransformerConfig(**parts, **sizes)  # type: ignore[arg-type]
-
-
 @variant_values("label, scheme", LABELS, SCHEMES)
 def test_every_parameter_is_drawn_from_the_seed(label: str, scheme: InitScheme) -> None:
     configs: list[Config] = [
         make_language_model_config(label, positions="learned", tied_head=False, head_bias=True)
     ]
     if label in BIDIRECTIONAL:
-        configs += [make_encoder_config(label, positions="learned"), make_vision_config(label)]
+        images = make_vision_config(label, d_head=7)
+        configs += [make_encoder_config(label, positions="learned"), images]
     for config in configs:
         chosen = with_scheme(config, scheme)
         states: list[dict[str, torch.Tensor]] = []

@@ -161,6 +161,7 @@ def test_cross_attention_hides_padding_of_the_memory(label: str, value: float) -
         expected = layer(x, memory=memory, attention_mask=mask)
         hostile = with_padding(memory, mask, value)
         assert torch.equal(layer(x, memory=hostile, attention_mask=mask), expected)
+        assert distance(layer(x[1:2], memory=memory[1:2, 2:]), expected[1:2]) < GATE
 
 
 def test_new_tokens_that_are_all_real_are_not_copied() -> None:
@@ -185,6 +186,10 @@ def test_what_is_no_mask_is_refused() -> None:
     for name in ("attention_mask", "positions", "document_ids"):
         with pytest.raises(ValueError, match=rf"expected {name} of shape \[rows, 3\] .*, got \[3"):
             Layout(new_tokens=3, **{name: torch.ones(3, dtype=torch.long)})
+        # Of what is cached too.
+        message = rf"expected {name} of shape \[rows, 6\] \(3 cached and 3 new .*, got \[2, 3"
+        with pytest.raises(ValueError, match=message):
+            Layout(new_tokens=3, cached_tokens=3, **{name: torch.ones(2, 3, dtype=torch.long)})
 
 
 def test_too_long_a_sequence_is_refused() -> None:

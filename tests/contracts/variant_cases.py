@@ -349,6 +349,13 @@ def make_language_model_config(label: str, **fields: object) -> LanguageModelCon
     )
 
 
+def make_vision_config(label: str, **fields: Any) -> VisionTransformerConfig:
+    """A small network of images of a case."""
+    sizes = {"image_size": 6, "patch_size": 2, "channels": 3, "classes": 11}
+    given = {"block": BlockConfig(d_ff=11, dropout=0.1), "num_layers": 1, **sizes, **fields}
+    return VisionTransformerConfig(attention=make_config(label, causal=False), **given)
+
+
 def make_encoder_config(label: str, **fields: object) -> EncoderConfig:
     """A small encoder of a case."""
     return EncoderConfig(
