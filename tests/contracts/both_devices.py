@@ -10,12 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from qkvary.arch.networks import (
-    BlockConfig,
-    CrossSharing,
-    EncoderDecoderConfig,
-    Network,
-)
+from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig, Network
 from tests.contracts.variant_cases import (
     DECISIVE,
     GATE,

@@ -29,12 +29,7 @@ from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.test_cache_decodes import with_window
 from tests.contracts.test_cache_options import as_stored
-from tests.contracts.variant_cases import (
-    GATE,
-    make_config,
-    make_language_model_config,
-    randomize,
-)
+from tests.contracts.variant_cases import GATE, make_config, make_language_model_config, randomize
 
 VOCABULARY, MAX_TOKENS, MOST_ROWS = 13, 17, 4
 LABELS = (

@@ -5,14 +5,7 @@ import torch
 
 from qkvary.arch.attention import PositionConfig
 from tests.contracts.test_attention_equals_reference import compare
-from tests.contracts.variant_cases import (
-    GATE,
-    MASKED,
-    TOKENS,
-    distance,
-    make_config,
-    padding_mask,
-)
+from tests.contracts.variant_cases import GATE, MASKED, TOKENS, distance, make_config, padding_mask
 from tests.reference.positions import plus_table
 from tests.reference.published_plus import make_table
 
