@@ -63,12 +63,7 @@ def call(kind: str, *, masked: bool) -> dict[str, Any]:
         return {"tokens": TOKENS, "source": source, "targets": TARGETS, "smoothing": 0.1}
     if kind == "language model":
         ids = documents() if masked else None
-        return {
-            "tokens": TOKENS,
-            "targets": TARGETS,
-            "attention_mask": mask,
-            "document_ids": ids,
-        }
+        return {"tokens": TOKENS, "targets": TARGETS, "attention_mask": mask, "document_ids": ids}
     return {"tokens": TOKENS, "attention_mask": mask}
 
 

@@ -251,7 +251,6 @@ def continue_prompts(
     model: LanguageModel,
     prompts: Sequence[Sequence[int]],
     *,
-    options: CacheOptions | None = None,
     padding: int | None = None,
     content: int = 0,
 ) -> Tensor:
@@ -260,7 +259,6 @@ def continue_prompts(
     Args:
         model: The network.
         prompts: One a row.
-        options: Of the cache.
         padding: Columns that are padding in all rows, besides what the lengths ask for.
         content: What stands in the padding, by its seed; 0 for what ``pad_left`` writes.
     """
@@ -272,7 +270,7 @@ def continue_prompts(
     if content and mask is not None:
         other = random_tokens(*tokens.shape, seed=content)
         tokens = torch.where(mask, tokens, other)
-    cache = make_cache(model, options)
+    cache = make_cache(model)
     with torch.no_grad():
         logits = [prefill(model, tokens, cache=cache, attention_mask=mask, chunk=3)]
         for token in FOLLOWING:
