@@ -268,12 +268,9 @@ def test_numbers_without_a_scale_are_seen_in_the_logits() -> None:
             with torch.no_grad():
                 there.embedding[5].fill_(1e300)
             cache = KVCache(there.config.layers, max_tokens=9, options=storage)
+            asked = [Request(prompt=(1, 5, 2), max_new_tokens=4)]
             with pytest.raises(DivergedError, match="not finite"):
-                complete(
-                    there,
-                    [Request(prompt=(1, 5, 2), max_new_tokens=4)],
-                    new_cache=lambda _, cache=cache: cache,
-                )
+                complete(there, asked, new_cache=lambda _, cache=cache: cache)
 
 
 @pytest.mark.parametrize("label", ["QKV", "Q=K=V", "GQA-2", "Q-K=V@rotary", "(Q=K-V)+"])

@@ -143,13 +143,8 @@ def test_a_smaller_cache(method: str) -> None:
     def shrink(model: Any, device: str) -> Any:
         made = convertible_caches.convert(model, method, 16)
         expected = forecast(model, made.refitted.config, load_method(method), WINDOWS, probed=1)
-        figures = [
-            round(figure, 9)
-            for figure in (
-                expected.divergence,
-                *Comparison(model, WINDOWS).measure(made.refitted),
-            )
-        ]
+        measured = Comparison(model, WINDOWS).measure(made.refitted)
+        figures = [round(figure, 9) for figure in (expected.divergence, *measured)]
         with torch.no_grad():
             return figures, [one(WINDOWS.to(device)) for one in (made.one_shot, made.refitted)]
 
