@@ -28,6 +28,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.terms import normalise_diagonal
 from tests.contracts.variant_cases import (
     distance,
+    feed_network,
     make_config,
     make_language_model_config,
     randomize,
@@ -178,12 +179,6 @@ def make_cache(model: LanguageModel, options: CacheOptions | None = None) -> KVC
     return KVCache(model.config.layers, max_tokens=MAX_TOKENS, options=options)
 
 
-def feed(model: LanguageModel, tokens: Tensor, sizes: Sequence[int], cache: KVCache) -> Tensor:
-    with torch.no_grad():
-        parts = [model(part, cache=cache) for part in tokens.split(list(sizes), dim=1)]
-    return torch.cat(parts, dim=1)
-
-
 def whole(model: LanguageModel, tokens: Tensor) -> Tensor:
     with torch.no_grad():
         return model(tokens)
@@ -194,9 +189,11 @@ def test_every_route_is_one_function(name: str, dtype: torch.dtype) -> None:
     """Kernels, layouts and storages, a text that is cropped and goes on included."""
     model, tokens = find_network(name, dtype), random_tokens(2, 11)
     preallocated = make_cache(model, CacheOptions(layout="rotated", storage="preallocated"))
-    feed(model, (tokens[:, :3] + torch.tensor([0, 0, 1])) % VOCABULARY, [2, 1], preallocated)
+    feed_network(
+        model, (tokens[:, :3] + torch.tensor([0, 0, 1])) % VOCABULARY, [2, 1], preallocated
+    )
     preallocated.crop(2)
-    start = feed(model, tokens[:, :2], [2], make_cache(model))
+    start = feed_network(model, tokens[:, :2], [2], make_cache(model))
     folded = make_cache(model, CacheOptions(layout="split", kernel="folded"))
     made_again = CacheOptions(layout="latent" if "low rank" in name else "input")
     layouts: tuple[CacheLayout, ...] = ("sources", "rotated")
@@ -205,10 +202,12 @@ def test_every_route_is_one_function(name: str, dtype: torch.dtype) -> None:
         whole(exact_network(name, dtype), tokens),
         whole(model, tokens),
         sdpa=whole(with_kernel(model, "sdpa"), tokens),
-        cached=feed(model, tokens, [5, 1, 1, 4], make_cache(model)),
-        cropped=torch.cat((start, feed(model, tokens[:, 2:], [1, 5, 3], preallocated)), dim=1),
-        folded=feed(model, tokens, [6, 1, 1, 3], folded),
-        made_again=feed(model, tokens, [4, 1, 6], make_cache(model, made_again)),
+        cached=feed_network(model, tokens, [5, 1, 1, 4], make_cache(model)),
+        cropped=torch.cat(
+            (start, feed_network(model, tokens[:, 2:], [1, 5, 3], preallocated)), dim=1
+        ),
+        folded=feed_network(model, tokens, [6, 1, 1, 3], folded),
+        made_again=feed_network(model, tokens, [4, 1, 6], make_cache(model, made_again)),
         **stepped,
     )
 
@@ -217,7 +216,7 @@ def step_through(model: LanguageModel, tokens: Tensor, layout: CacheLayout) -> T
     """Logits of steps as one native call, where that supports the network, after 5 tokens."""
     options = CacheOptions(layout=layout, storage="preallocated", kernel="native")
     cache = make_cache(model, options)
-    read = feed(model, tokens[:, :5], [5], cache)
+    read = feed_network(model, tokens[:, :5], [5], cache)
     with torch.no_grad():
         stepper = Stepper(model, cache)
         steps = [stepper(token) for token in tokens[:, 5:].unbind(dim=1)]
@@ -281,9 +280,6 @@ def continue_prompts(
     return torch.stack(logits, dim=1)
 
 
-COMPOSITIONS = [(0, 1), (0, 2), (1, 2), *itertools.permutations(range(3))]
-
-
 @in_every_format
 def test_left_padding_changes_nothing_and_its_content_not_a_bit(
     name: str, dtype: torch.dtype
@@ -319,7 +315,7 @@ def test_in_a_deterministic_batch_no_bit_depends_on_the_neighbours(
     """Equal log-probabilities, not near ones."""
     model = find_network(name, dtype)
     single = [complete(model, [request])[0] for request in REQUESTS]
-    for order in (*COMPOSITIONS, (3, 1, 0, 2)):
+    for order in ((0, 1), (0, 2), (1, 2), *itertools.permutations(range(3)), (3, 1, 0, 2)):
         asked = [REQUESTS[row] for row in order]
         found = complete(model, asked, deterministic_batch=True, batch_size=3)
         assert found == [single[row] for row in order]

@@ -31,6 +31,7 @@ from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import model_parameters
 from qkvary.nn.cache import KVCache
 from qkvary.storage.errors import UsageError
+from tests.contracts.variant_cases import feed_network
 
 ROUNDING = 1e-5
 """Of the largest logit."""
@@ -254,9 +255,8 @@ def test_logits_are_those_of_transformers(folder: Path, family: str, index: int)
     if (family, index) != DYNAMIC:
         assert distance(found, build(family, index)(tokens[1:, 4:]).logits[0]) < ROUNDING
     cache = KVCache(network.config.layers, max_tokens=TOKENS)
-    parts = [network(tokens[:, :PROMPT], cache=cache)]
-    parts += [network(one[:, None], cache=cache) for one in tokens[:, PROMPT:].unbind(dim=1)]
-    assert distance(torch.cat(parts, dim=1), expected) < ROUNDING
+    sizes = [PROMPT] + [1] * (TOKENS - PROMPT)
+    assert distance(feed_network(network, tokens, sizes, cache), expected) < ROUNDING
     model = as_model(network.config)
     assert cache.nbytes == 2 * model_cache_bytes(model, context=TOKENS, stored_as="fp32")
 

@@ -18,7 +18,6 @@ from qkvary.nn.kernels import CORES
 from qkvary.nn.layout import Layout
 from tests.contracts.variant_cases import (
     BIDIRECTIONAL,
-    DECISIVE,
     EVERY_LABEL,
     GATE,
     LABELS,
@@ -31,7 +30,6 @@ from tests.contracts.variant_cases import (
     make_layer,
     padding_mask,
     random_input,
-    randomize,
     variant_pairs,
     variant_values,
 )
@@ -90,16 +88,6 @@ def test_packed_documents_are_computed_as_if_alone(label: str, causal: bool) -> 
         found = layer(x, document_ids=ids)
         alone = torch.cat([layer(x[:, :3]), layer(x[:, 3:])], dim=1)
     assert distance(found, alone) < GATE
-
-
-@pytest.mark.parametrize("label", DECISIVE)
-def test_a_batch_is_computed_row_by_row(label: str) -> None:
-    encoder = Encoder(make_encoder_config(label)).double()
-    randomize(encoder, seed=83)
-    tokens = torch.arange(3 * TOKENS).view(3, TOKENS) % 13
-    with torch.no_grad():
-        rows = [encoder(tokens[index : index + 1]) for index in range(3)]
-        assert distance(torch.cat(rows), encoder(tokens)) < GATE
 
 
 # ---- whatever padding holds, tokens do not change: not by one bit, nor do gradients

@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ from qkvary.arch.table import VARIANTS
 from qkvary.arch.terms import CORES, TERMS
 from qkvary.arch.variants import Variant
 from qkvary.nn.attention import Attention
-from qkvary.nn.cache import LayerCache
+from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.encoder_decoder import EncoderDecoder
 from qkvary.nn.language_model import LanguageModel
@@ -283,6 +283,15 @@ def feed(
             call = {name: tensor[:, :stop] for name, tensor in whole.items()}
             outputs.append(layer(x[:, start:stop], cache=cache, **call))
     return torch.cat(outputs, dim=1)
+
+
+def feed_network(
+    network: nn.Module, tokens: Tensor, sizes: int | Sequence[int], cache: KVCache
+) -> Tensor:
+    """The logits of all tokens, fed chunk by chunk."""
+    with torch.no_grad():
+        parts = [network(part, cache=cache) for part in tokens.split(sizes, dim=1)]  # type: ignore[arg-type]
+    return torch.cat(parts, dim=1)
 
 
 def padding_mask() -> Tensor:
