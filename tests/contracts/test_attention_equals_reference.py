@@ -2,10 +2,10 @@
 
 import itertools
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig, Kernel, PositionConfig, ScaleConfig, ValueRope
 from qkvary.nn.attention import Attention
@@ -32,7 +32,7 @@ from tests.reference.attention import attend
 ROTARY = [label for label in LABELS if "rotary" in label]
 
 
-def compare(config: AttentionConfig, *, batch: int = BATCH, **call: Tensor) -> float:
+def compare(config: AttentionConfig, *, batch: int = BATCH, **call: Any) -> float:
     return variant_cases.compare(Attention(config), attend, random_input(37, batch=batch), **call)
 
 
@@ -76,8 +76,8 @@ def test_positions_are_those_given(label: str, kernel: Kernel, causal: bool, mas
         [[3, 4, 6, 7, 11, 12, 20], [0, 1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1, 0]]
     )
     config = make_config(label, causal=causal, kernel=kernel)
-    call = {**MASKED, "positions": positions} if masked else {"positions": positions[:1]}
-    assert compare(config, **call) < GATE
+    call = MASKED if masked else {}
+    assert compare(config, positions=positions if masked else positions[:1], **call) < GATE
 
 
 @pytest.mark.parametrize("label", DECISIVE)

@@ -124,7 +124,7 @@ def test_no_module_is_a_drawer() -> None:
 def hidden_imports(path: Path) -> Iterator[tuple[int, str]]:
     for function in functions(path):
         for node in ast.walk(function):
-            found = ""
+            found: object = ""
             if isinstance(node, ast.ImportFrom):
                 found = node.module or ""
             elif isinstance(node, ast.Import):
@@ -132,7 +132,7 @@ def hidden_imports(path: Path) -> Iterator[tuple[int, str]]:
             elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
                 found = node.args[0].value if isinstance(node.args[0], ast.Constant) else "qkvary"
             if str(found).startswith("qkvary"):
-                yield node.lineno, ast.unparse(node)
+                yield function.lineno, ast.unparse(node)
 
 
 def test_no_first_party_import_hides_in_a_function() -> None:

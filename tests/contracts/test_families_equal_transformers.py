@@ -69,7 +69,11 @@ def read_whole(family: str, config: Config) -> Model:
 
 def once(make: Callable[[str, Config], Made]) -> Callable[[str, Config], Made]:
     """Make something of each configuration once, for all tests."""
-    kept = functools.cache(lambda family, text: make(family, json.loads(text)))
+
+    @functools.cache
+    def kept(family: str, text: str) -> Made:
+        return make(family, json.loads(text))
+
     return lambda family, config: kept(family, json.dumps(config))
 
 

@@ -177,7 +177,7 @@ def test_what_is_no_mask_is_refused() -> None:
         # Of what is cached too.
         message = rf"expected {name} of shape \[rows, 6\] \(3 cached and 3 new .*, got \[2, 3"
         with pytest.raises(ValueError, match=message):
-            Layout(new_tokens=3, cached_tokens=3, **{name: torch.ones(2, 3, dtype=torch.long)})
+            Layout(new_tokens=3, cached_tokens=3, **{name: torch.ones(2, 3).long()})  # type: ignore[arg-type]
 
 
 def test_too_long_a_sequence_is_refused() -> None:

@@ -171,24 +171,20 @@ def variant_fields(label: str) -> dict[str, Hashable]:
     return {field.name: getattr(variant, field.name) for field in dataclasses.fields(variant)}
 
 
-def variant_pairs(names: str, *options: Iterable[Any]) -> pytest.MarkDecorator:
+def variant_pairs(names: str, *options: Iterable[Any], together: int = 2) -> pytest.MarkDecorator:
     """Parametrizes a test with labels and further options; the default run takes every pair.
 
     Args:
         names: The parameters, ``label`` among them.
         options: The values of each.
+        together: 1 for every value instead of every pair.
     """
-    return pairwise(names, itertools.product(*options), fields={"label": variant_fields})
+    fields = {"label": variant_fields}
+    return pairwise(names, itertools.product(*options), fields=fields, together=together)
 
 
-def variant_values(names: str, *options: Iterable[Any]) -> pytest.MarkDecorator:
-    """Parametrizes a test with labels and further options; the default run takes every value.
-
-    For what attention computes elsewhere too: what it computes is tested with every pair.
-    """
-    return pairwise(
-        names, itertools.product(*options), fields={"label": variant_fields}, together=1
-    )
+variant_values = functools.partial(variant_pairs, together=1)
+"""For what attention computes elsewhere too: what it computes is tested with every pair."""
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
@@ -307,7 +303,7 @@ def documents() -> Tensor:
     return torch.tensor([[0] * 7, [0, 0, 0, 0, 1, 1, 1], [4, 4, 2, 2, 2, 5, 5]])
 
 
-MASKED: dict[str, Tensor] = {"attention_mask": padding_mask(), "document_ids": documents()}
+MASKED: dict[str, Any] = {"attention_mask": padding_mask(), "document_ids": documents()}
 IN_REFERENCE = {"attention_mask": "mask", "document_ids": "documents", "positions": "positions"}
 """What the loops call the arguments of a module."""
 
@@ -361,7 +357,12 @@ def make_language_model_config(label: str, **fields: object) -> LanguageModelCon
 def make_vision_config(label: str, **fields: Any) -> VisionTransformerConfig:
     """A small network of images of a case."""
     sizes = {"image_size": 6, "patch_size": 2, "channels": 3, "classes": 11}
-    given = {"block": BlockConfig(d_ff=11, dropout=0.1), "num_layers": 1, **sizes, **fields}
+    given: dict[str, Any] = {
+        "block": BlockConfig(d_ff=11, dropout=0.1),
+        "num_layers": 1,
+        **sizes,
+        **fields,
+    }
     return VisionTransformerConfig(attention=make_config(label, causal=False), **given)
 
 

@@ -80,7 +80,7 @@ def test_texts_have_equal_tokens(name: str, environment: Path, tmp_path: Path) -
     assert tokenizer is not None
     letters = LETTERS.get(name)
     texts = list(TEXTS) if letters is None else ["", letters, letters[::-1] * 2]
-    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "max_tokens": 64}
+    sizes: dict[str, Any] = {"d_model": 8, "num_heads": 2, "num_layers": 1, "max_tokens": 64}
     model = LoadedModel(LanguageModel(vocabulary=tokenizer.vocabulary, **sizes), tokenizer)
     found = ask(environment, model, tmp_path, prompt=[0], new=0, texts=texts, logits=False)
     assert found["texts"] == [tokenizer.encode(text) for text in texts]

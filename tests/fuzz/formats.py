@@ -80,7 +80,7 @@ def spell(tokenizer: Any) -> None:
 
 @cache
 def make_network(**changes: Any) -> LanguageModel:
-    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 2, "max_tokens": 61}
+    sizes: dict[str, Any] = {"d_model": 8, "num_heads": 2, "num_layers": 2, "max_tokens": 61}
     return LanguageModel(**{**sizes, **changes}).eval()
 
 
