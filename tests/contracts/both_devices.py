@@ -10,26 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from qkvary.arch.networks import (
-    BlockConfig,
-    CrossSharing,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    LanguageModelConfig,
-    Network,
-    VisionTransformerConfig,
-)
-from qkvary.nn.encoder import Encoder
-from qkvary.nn.encoder_decoder import EncoderDecoder
-from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.vision_transformer import VisionTransformer
+from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig, Network
 from tests.contracts.variant_cases import (
     DECISIVE,
     GATE,
+    NETWORKS,
     distance,
     make_config,
     make_encoder_config,
     make_language_model_config,
+    make_vision_config,
     randomize,
 )
 from tests.fake_device import DEVICE, DeviceTensor, FakeDevice
@@ -37,12 +27,6 @@ from tests.fake_device import DEVICE, DeviceTensor, FakeDevice
 CPU = "cpu"
 TOKENS = torch.tensor([[1, 12, 3, 3, 0, 7, 5], [0, 0, 9, 2, 11, 4, 6], [8, 1, 1, 10, 2, 12, 0]])
 TARGETS = TOKENS.roll(-1, 1).masked_fill(TOKENS == 3, -100)
-NETWORKS: dict[Any, Any] = {
-    LanguageModelConfig: LanguageModel,
-    EncoderConfig: Encoder,
-    VisionTransformerConfig: VisionTransformer,
-    EncoderDecoderConfig: EncoderDecoder,
-}
 KINDS = ("language model", "encoder", "pooled encoder", "vision transformer", "encoder-decoder")
 BFLOAT16 = 0.2
 """Of the size of what is compared: the CPU rounds in other places, and what it finds is up to 0.15
@@ -94,15 +78,7 @@ def configure(kind: str, label: str, cross: CrossSharing = "same") -> Network | 
             found = make_language_model_config(label, positions="learned")
             return dataclasses.replace(found, block=block, num_layers=1)
         if kind == "vision transformer":
-            return VisionTransformerConfig(
-                attention=attention,
-                block=block,
-                num_layers=1,
-                image_size=6,
-                patch_size=2,
-                channels=3,
-                classes=11,
-            )
+            return make_vision_config(label)
         if kind == "encoder-decoder":
             return EncoderDecoderConfig(
                 attention=attention,

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -23,3 +25,11 @@ class FlopCounter(TorchDispatchMode):
         if count is not None:
             self.total += count(*args, **given, out_val=result)
         return result
+
+
+def count_macs(run: Any, *args: Any, **call: Any) -> int:
+    """Multiply-accumulates of a call without gradients, by kernels that the formulas see."""
+    with FlopCounter() as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        run(*args, **call)
+    assert counter.total % 2 == 0
+    return counter.total // 2

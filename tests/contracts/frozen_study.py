@@ -1,12 +1,9 @@
 """A study of two runs whose stored form is frozen: half of it lies in ``frozen/half-run``.
 
-``python -m tests.contracts.frozen_study FOLDER`` made that folder. Do not make it again: it proves
-that runs which an older version began are found and resumed. With ``PORTABLE`` in the environment
+That folder is never made again: it proves that runs which an older version began are found and
+resumed. Each of its runs was stopped after ``HALF`` steps. With ``PORTABLE`` in the environment
 its arithmetic is the same on all x86-64 processors with AVX-512, and on those without.
 """
-
-import sys
-from pathlib import Path
 
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.networks import BlockConfig, EncoderConfig
@@ -55,27 +52,3 @@ STUDY = Study(
     variants=("QKV", "(Q=K-V)+"),
     seeds=(11,),
 )
-
-
-def main() -> None:
-    """Train each run of the study up to half of its steps."""
-    from qkvary.studies.running.store import Store
-    from qkvary.tasks.catalog import load_task
-    from qkvary.training.loop import train
-
-    store = Store(Path(sys.argv[1]))
-    for cell in STUDY.cells():
-        claim = store.claim(cell.run_key, cell.run.identity())
-        assert claim is not None
-        asked = iter(range(100))
-        train(
-            cell.run,
-            load_task(cell.run.task),
-            claim.directory,
-            stop=lambda asked=asked: next(asked) == HALF,
-        )
-        claim.release()
-
-
-if __name__ == "__main__":
-    main()

@@ -36,11 +36,13 @@ from tests.contracts.both_devices import (
     on_both,
 )
 from tests.contracts.variant_cases import (
+    CODED,
     EVERY_LABEL,
     GATE,
     LABELS,
     documents,
     make_language_model_config,
+    options_id,
     padding_mask,
     variant_fields,
     variant_values,
@@ -61,12 +63,7 @@ def call(kind: str, *, masked: bool) -> dict[str, Any]:
         return {"tokens": TOKENS, "source": source, "targets": TARGETS, "smoothing": 0.1}
     if kind == "language model":
         ids = documents() if masked else None
-        return {
-            "tokens": TOKENS,
-            "targets": TARGETS,
-            "attention_mask": mask,
-            "document_ids": ids,
-        }
+        return {"tokens": TOKENS, "targets": TARGETS, "attention_mask": mask, "document_ids": ids}
     return {"tokens": TOKENS, "attention_mask": mask}
 
 
@@ -211,30 +208,13 @@ def test_beams(label: str) -> None:
     assert device.waits == {"inference/decoding.py check_finite": 5, "inference/beams.py search": 5}
 
 
-STORAGES = [
-    CacheOptions(storage="growing"),
-    CacheOptions(storage="preallocated"),
-    CacheOptions(storage="int8", group=3),
-    CacheOptions(storage="int4", group=3, residual=2),
-    CacheOptions(storage="int8", group=5, rotate=True),
-    CacheOptions(storage="int4", scales="channel", block=2),
-    CacheOptions(storage="int3", scales="channel", block=3, residual=1, rotate=True),
-    CacheOptions(storage="int2", scales="channel", block=2, residual=1),
-]
-
-
+STORAGES = [CacheOptions(storage="growing"), CacheOptions(storage="preallocated"), *CODED]
 TABLES = (
     "nn/layout.py _frequencies",
     "nn/cache_codes.py _codes_of_bytes",
     "nn/cache_codes.py rotation",
 )
 """Made once and kept."""
-
-
-def named(options: object) -> str | None:
-    if not isinstance(options, CacheOptions):
-        return None
-    return f"{options.storage}-{options.scales}-{options.residual}-{options.rotate}"
 
 
 @pairwise(
@@ -246,7 +226,7 @@ def named(options: object) -> str | None:
         strict=False,
     ),
     fields={"label": variant_fields},
-    ids=named,
+    ids=options_id,
     together=1,
 )
 def test_cache(label: str, options: CacheOptions, layout: CacheLayout) -> None:
@@ -288,12 +268,9 @@ def test_numbers_without_a_scale_are_seen_in_the_logits() -> None:
             with torch.no_grad():
                 there.embedding[5].fill_(1e300)
             cache = KVCache(there.config.layers, max_tokens=9, options=storage)
+            asked = [Request(prompt=(1, 5, 2), max_new_tokens=4)]
             with pytest.raises(DivergedError, match="not finite"):
-                complete(
-                    there,
-                    [Request(prompt=(1, 5, 2), max_new_tokens=4)],
-                    new_cache=lambda _, cache=cache: cache,
-                )
+                complete(there, asked, new_cache=lambda _, cache=cache: cache)
 
 
 @pytest.mark.parametrize("label", ["QKV", "Q=K=V", "GQA-2", "Q-K=V@rotary", "(Q=K-V)+"])

@@ -14,9 +14,7 @@ import torch
 from decoding import cache_quality
 from qkvary.analysis.measurement import analyze_windows
 from qkvary.arch.caches import CacheOptions
-from qkvary.arch.networks import (
-    BlockConfig,
-)
+from qkvary.arch.networks import BlockConfig
 from qkvary.checkpoints.models import load_model, save_model
 from qkvary.conversions.caches import healing
 from qkvary.conversions.caches.divergence import Comparison
@@ -31,9 +29,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.training import loop
 from tests.analysis.networks import make_network, make_windows
 from tests.contracts.both_devices import CPU, FEW, TOKENS, build, on_both
-from tests.contracts.variant_cases import (
-    make_language_model_config,
-)
+from tests.contracts.variant_cases import make_language_model_config
 from tests.conversions import networks as convertible
 from tests.conversions.caches import networks as convertible_caches
 from tests.conversions.caches.networks import TOKENS as WINDOWS
@@ -147,13 +143,8 @@ def test_a_smaller_cache(method: str) -> None:
     def shrink(model: Any, device: str) -> Any:
         made = convertible_caches.convert(model, method, 16)
         expected = forecast(model, made.refitted.config, load_method(method), WINDOWS, probed=1)
-        figures = [
-            round(figure, 9)
-            for figure in (
-                expected.divergence,
-                *Comparison(model, WINDOWS).measure(made.refitted),
-            )
-        ]
+        measured = Comparison(model, WINDOWS).measure(made.refitted)
+        figures = [round(figure, 9) for figure in (expected.divergence, *measured)]
         with torch.no_grad():
             return figures, [one(WINDOWS.to(device)) for one in (made.one_shot, made.refitted)]
 

@@ -201,13 +201,9 @@ def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_step_that_diverges_is_seen(tmp_path: Path) -> None:
+    optimizer = OptimizerConfig(name="adam", learning_rate=1e300)
     with FakeDevice():
-        found = train_on(
-            DEVICE,
-            "language",
-            tmp_path,
-            optimizer=OptimizerConfig(name="adam", learning_rate=1e300),
-        )
+        found = train_on(DEVICE, "language", tmp_path, optimizer=optimizer)
     assert found.status == "diverged"
 
 

@@ -13,31 +13,15 @@ import pytest
 from tests.contracts.parsed import ROOT
 
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
-SLOW = {
-    "command_line",
-    "data_preparation",
-    "decode_attention",
-    "language_training",
-    "linear_attention",
-    "tiny_imagenet",
-    "training_step",
-    "translation",
-    "whole_decoding",
-}
+SLOW = (
+    *("command_line", "data_preparation", "decode_attention", "language_training"),
+    *("linear_attention", "tiny_imagenet", "training_step", "translation", "whole_decoding"),
+)
 """They start many processes, or read a whole corpus."""
-CLUSTER = {"cluster_overhead"}
-"""They start a cluster."""
+MARKS = {**dict.fromkeys(SLOW, pytest.mark.slow), "cluster_overhead": pytest.mark.cluster}
 KEYS = {
-    "benchmark",
-    "case",
-    "ratio",
-    "goal",
-    "better",
-    "met",
-    "interval",
-    "rounds",
-    "medians_seconds",
-    "versions",
+    *("benchmark", "case", "versions", "ratio", "interval", "rounds", "medians_seconds"),
+    *("goal", "better", "met"),
 }
 
 
@@ -119,17 +103,7 @@ def test_what_a_benchmark_imports_is_there(path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(
-            path,
-            marks=pytest.mark.slow
-            if path.stem in SLOW
-            else pytest.mark.cluster
-            if path.stem in CLUSTER
-            else (),
-        )
-        for path in BENCHMARKS
-    ],
+    [pytest.param(path, marks=MARKS.get(path.stem, ())) for path in BENCHMARKS],
     ids=lambda path: path.stem,
 )
 def test_quick_prints_one_json_line_per_case(

@@ -15,20 +15,19 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig, Kernel, PositionConfig
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.nn.attention import Attention
-from qkvary.nn.cache import KVCache, LayerCache
-from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.cache import LayerCache
 from tests.conftest import examples
 from tests.contracts.variant_cases import (
     BATCH,
     CUTS,
     GATE,
+    IN_REFERENCE,
     LABELS,
     TOKENS,
     distance,
     documents,
     feed,
     make_config,
-    make_language_model_config,
     make_layer,
     random_input,
     randomize,
@@ -100,12 +99,11 @@ def test_windows_drop_only_what_nobody_sees_again(
     randomize(layer, seed=67)
     x = random_input(71)
     real = call.get("attention_mask", torch.ones(BATCH, TOKENS, dtype=torch.bool))[..., None]
-    named = {"mask": "attention_mask", "documents": "document_ids", "positions": "positions"}
-    given_there = {name: call.get(argument) for name, argument in named.items()}
     with torch.no_grad():
         found = feed(layer, x, cuts, LayerCache(config), **call)
         whole = layer(x, **call)
-        expected = attend(config, dict(layer.named_parameters()), x, **given_there)
+        named = {IN_REFERENCE[name]: one for name, one in call.items()}
+        expected = attend(config, dict(layer.named_parameters()), x, **named)
     assert distance_of_real(found, expected, real) < GATE
     assert distance_of_real(whole, expected, real) < GATE
 
@@ -136,18 +134,6 @@ def test_a_window_bounds_what_is_kept_and_not_what_was_seen() -> None:
     with pytest.raises(ValueError, match="expected at most 6 tokens, got 7"):
         layer(x[:, 6:], cache=cache)
     assert (cache.length, cache.num_stored) == (6, 3)
-
-
-@pytest.mark.parametrize("name", ["attention_mask", "positions", "document_ids"])
-def test_masks_must_cover_what_is_cached(name: str) -> None:
-    model = LanguageModel(make_language_model_config("Q-K=V"))
-    cache = KVCache(model.config.layers)
-    tokens = torch.zeros(2, 3, dtype=torch.long)
-    model(tokens, cache=cache)
-    given = torch.ones(2, 3, dtype=torch.bool if name == "attention_mask" else torch.long)
-    message = rf"expected {name} of shape \[rows, 6\] \(3 cached and 3 new tokens\), got \[2, 3\]"
-    with pytest.raises(ValueError, match=message):
-        model(tokens, cache=cache, **{name: given})
 
 
 def test_a_bidirectional_layer_has_nothing_to_cache() -> None:

@@ -61,14 +61,17 @@ LATENT_SOFT = "Q-K=V@latent-7@soft"
 """Distances in a latent are not those of the keys that are made of it."""
 
 
-def expected_bytes(config: AttentionConfig, layout: CacheLayout, tokens: int, form: str) -> int:
-    """Of one row, by the cost model."""
+def as_stored(config: AttentionConfig, layout: CacheLayout) -> ProjectedAttention:
+    """A layer as costs describe it."""
     storage = STORED[layout]
     shared = config.variant.positions == "rotary" and len(config.variant.cached) == 1
     if layout == "rotated" and shared and config.position.value_rope == "none":
         storage = "value and slice"
-    attention = ProjectedAttention(config=config, storage=storage)
-    return layer_cache_bytes(attention, context=tokens, stored_as=form)
+    return ProjectedAttention(config=config, storage=storage)
+
+
+def expected_bytes(config: AttentionConfig, layout: CacheLayout) -> int:
+    return BATCH * layer_cache_bytes(as_stored(config, layout), context=TOKENS, stored_as="fp64")
 
 
 @pairwise("label, layout", CASES, fields={"label": variant_fields})
@@ -96,7 +99,7 @@ def test_every_layout_decodes_like_one_forward(
     with torch.no_grad():
         assert distance(found * real, layer(x, **call) * real) < GATE
     if storage == "growing":
-        assert cache.nbytes == BATCH * expected_bytes(layer.config, layout, TOKENS, "fp64")
+        assert cache.nbytes == expected_bytes(layer.config, layout)
 
 
 @pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
@@ -114,7 +117,7 @@ def test_every_meaning_of_a_rotated_value_in_every_layout(
     found = feed(layer, x, [0, 3, 4, TOKENS], cache)
     with torch.no_grad():
         assert distance(found, layer(x)) < GATE
-    assert cache.nbytes == BATCH * expected_bytes(layer.config, layout, TOKENS, "fp64")
+    assert cache.nbytes == expected_bytes(layer.config, layout)
 
 
 TIED = [
@@ -157,29 +160,6 @@ def test_one_tensor_gives_the_bits_of_two(
     ]
     for output in outputs[1:]:
         assert torch.equal(output, outputs[0])
-
-
-@variant_pairs("label, layout", [*DECISIVE, "Q-K=V@rotary", "QKV@w3"], LAYOUTS)
-def test_a_cropped_cache_goes_on_as_if_nothing_had_followed(
-    label: str, layout: CacheLayout
-) -> None:
-    layer, x = make_layer(label), random_input(71)
-    cache = LayerCache(layer.config, options=CacheOptions(layout=layout))
-    # A window of 3 keeps 2 tokens: one may be forgotten while nothing was dropped.
-    first, wrong = (2, 3) if "@w" in label else (4, 6)
-    feed(layer, x, [0, first], cache)
-    feed(layer, -x, [first, wrong], cache)
-    with pytest.raises(ValueError, match=f"expected 0 to {wrong} tokens to crop to, got 9"):
-        cache.crop(9)
-    if "@w" in label:
-        with pytest.raises(ValueError, match="since a window has dropped those before"):
-            cache.crop(first)
-        return
-    cache.crop(first)
-    assert (cache.length, cache.num_stored) == (first, first)
-    found = feed(layer, x, [first, TOKENS], cache)
-    with torch.no_grad():
-        assert distance(found, layer(x)[:, first:]) < GATE
 
 
 @variant_pairs(

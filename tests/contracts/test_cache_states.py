@@ -20,19 +20,16 @@ from hypothesis.stateful import (
 )
 from torch import Tensor
 
-from qkvary.arch.blocks import ProjectedAttention, Storage
+from qkvary.arch.attention import ValueRope
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import Positions
 from qkvary.costs.cache import token_bytes
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
-from tests.contracts.variant_cases import (
-    GATE,
-    make_config,
-    make_language_model_config,
-    randomize,
-)
+from tests.contracts.test_cache_decodes import with_window
+from tests.contracts.test_cache_options import as_stored
+from tests.contracts.variant_cases import GATE, make_config, make_language_model_config, randomize
 
 VOCABULARY, MAX_TOKENS, MOST_ROWS = 13, 17, 4
 LABELS = (
@@ -58,7 +55,7 @@ class Layer:
 
     label: str
     window: int | None
-    value_rope: str
+    value_rope: ValueRope
 
 
 LAYERS = st.lists(
@@ -85,19 +82,12 @@ HOLES = st.none() | st.integers(1, 99)
 def make_model(
     layers: tuple[Layer, ...], positions: Positions, dtype: torch.dtype
 ) -> LanguageModel:
-    configs = [
-        make_config(layer.label, causal=True, value_rope=layer.value_rope)  # type: ignore[arg-type]
-        for layer in layers
-    ]
-    bounded = [
-        dataclasses.replace(config, variant=dataclasses.replace(config.variant, window=one.window))
-        for config, one in zip(configs, layers, strict=True)
-    ]
-    config = dataclasses.replace(
-        make_language_model_config("QKV", positions=positions),
-        attention=tuple(bounded),
-        num_layers=len(bounded),
+    bounded = tuple(
+        with_window(make_config(one.label, causal=True, value_rope=one.value_rope), one.window)
+        for one in layers
     )
+    config = make_language_model_config("QKV", positions=positions)
+    config = dataclasses.replace(config, attention=bounded, num_layers=len(bounded))
     model = LanguageModel(config).double()
     randomize(model, seed=73)
     return model.to(dtype).eval()
@@ -169,12 +159,15 @@ class Texts(RuleBasedStateMachine):
     def feed(self, new: Tensor, masked: Tensor | None) -> Tensor:
         return self.model(new, cache=self.cache, attention_mask=masked)
 
-    @rule(data=st.data())
+    @rule(dropped=st.sampled_from([1, 1, 2, 3, 5, 0, MAX_TOKENS]))
     @precondition(lambda self: self.length > 0)
-    def crop(self, data: st.DataObject) -> None:
+    def crop(self, dropped: int) -> None:
         """By any number; refused by all layers where one of them has dropped what it would need."""
-        length = data.draw(st.integers(0, self.length), label="length")
-        dropped = self.length - length
+        longer = self.length + 1
+        with pytest.raises(ValueError, match=rf"expected 0 to {self.length} tokens to .* {longer}"):
+            self.cache.crop(longer)
+        dropped = min(dropped, self.length)
+        length = self.length - dropped
         left = [kept - dropped for kept in self.kept]
         windows = [layer.variant.window for layer in self.model.config.layers]
         needed = [length if window is None else min(length, window - 1) for window in windows]
@@ -216,14 +209,9 @@ class Texts(RuleBasedStateMachine):
 
     def count_bytes(self) -> int:
         """Of one row."""
-        named: dict[str, Storage] = {"split": "both", "input": "input", "latent": "latent"}
         total = 0
         for config, kept in zip(self.model.config.layers, self.kept, strict=True):
-            storage = named.get(self.options.layout, "needed")
-            tied = len(config.variant.cached) == 1 and config.variant.positions == "rotary"
-            if self.options.layout == "rotated" and tied and config.position.value_rope == "none":
-                storage = "value and slice"
-            entry = token_bytes(ProjectedAttention(config=config, storage=storage), self.form)
+            entry = token_bytes(as_stored(config, self.options.layout), self.form)
             window = config.variant.window
             room = MAX_TOKENS if window is None else window - 1
             total += entry * (room if self.options.storage == "preallocated" else kept)

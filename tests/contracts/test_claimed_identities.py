@@ -5,7 +5,6 @@ import functools
 
 import pytest
 import torch
-from torch import Tensor
 
 from qkvary.analysis.ranks import effective_rank
 from qkvary.arch.attention import ScaleConfig
@@ -13,25 +12,11 @@ from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.cache import model_cache_bytes
-from qkvary.nn.attention import Attention
-from qkvary.nn.layout import Layout
 from tests.contracts import variant_cases
-from tests.contracts.variant_cases import (
-    GATE,
-    TOKENS,
-    distance,
-    random_input,
-)
-
-HERE = Layout(new_tokens=TOKENS)
-
+from tests.contracts.test_shared_weights import scores_of
+from tests.contracts.variant_cases import GATE, TOKENS, distance, random_input
 
 make_layer = functools.partial(variant_cases.make_layer, causal=False)
-
-
-def scores_of(layer: Attention, x: Tensor) -> Tensor:
-    """The scores before the softmax."""
-    return layer.core.multiply(layer.score(layer.read(x, HERE), HERE)).detach()
 
 
 @pytest.mark.parametrize(("label", "times"), [("QKV", 4), ("I-K-V", 2), ("Q=K-V", 4)])
@@ -65,14 +50,6 @@ def test_scores_of_one_projection_are_positive_semidefinite(label: str) -> None:
     least = torch.linalg.eigvalsh(scores_of(make_layer(label), x)).min()
     assert float(least) > -GATE * TOKENS
     assert float(torch.linalg.eigvals(scores_of(make_layer("QKV"), x)).real.min()) < -0.1
-
-
-@pytest.mark.parametrize("label", ["Q=K-V", "Q=K=V"])
-def test_symmetric_scores_make_maps_that_are_not(label: str) -> None:
-    layer, x = make_layer(label), random_input(47)
-    maps = scores_of(layer, x).softmax(dim=-1)
-    assert distance(scores_of(layer, x).mT, scores_of(layer, x)) < GATE
-    assert distance(maps.mT, maps) > 0.01
 
 
 def test_keys_of_one_length_attend_to_themselves_most() -> None:

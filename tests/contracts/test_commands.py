@@ -93,22 +93,21 @@ def leave_out_pictures(patch: pytest.MonkeyPatch) -> None:
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A small study that has been run, and where it is."""
     folder = tmp_path_factory.mktemp("commands")
-    study = folder / "tiny.py"
-    study.write_text(STUDY_FILE, "utf-8")
-    found = {"study": str(study), "runs": str(folder / "runs"), "pages": str(folder / "pages")}
+    folders = {name: name for name in ("runs", "pages", "model", "prepared")}
+    files = {"study": "tiny.py", "packed": "packed.jsonl.xz", "text": "text.txt"}
+    found = {name: str(folder / path) for name, path in (folders | files).items()}
+    Path(found["study"]).write_text(STUDY_FILE, "utf-8")
+    Path(found["text"]).write_text("the cat sat on the mat. " * 20, "utf-8")
+    llama2c.write_stand_in(folder / "model")
+    found["engine"] = str(write_engine(folder / "llama-server", mode="brief"))
     with pytest.MonkeyPatch.context() as patch:
         leave_out_pictures(patch)
-        assert main(["study", found["study"], "--out", found["runs"], "--workers", "1"]) == 0
-    found["packed"] = str(folder / "packed.jsonl.xz")
-    assert main(["pack", found["study"], found["packed"], "--out", found["runs"]]) == 0
-    llama2c.write_stand_in(folder / "model")
-    found["model"] = str(folder / "model")
-    (folder / "text.txt").write_text("the cat sat on the mat. " * 20, "utf-8")
-    found["text"] = str(folder / "text.txt")
-    found["prepared"] = str(folder / "prepared")
-    found["engine"] = str(write_engine(folder / "llama-server", mode="brief"))
-    prepare = ["data", "prepare", found["text"], "--tokenizer", "bytes", "--out"]
-    assert main([*prepare, found["prepared"]]) == 0
+        for line in (
+            "study {study} --out {runs} --workers 1",
+            "pack {study} {packed} --out {runs}",
+            "data prepare {text} --tokenizer bytes --out {prepared}",
+        ):
+            assert main([word.format(**found) for word in line.split()]) == 0
     found["run"] = next(Path(found["runs"]).glob("*/*/record.json")).parent.name
     with pytest.MonkeyPatch.context() as patch:
         found["resnet"] = str(write_resnet(folder, patch))

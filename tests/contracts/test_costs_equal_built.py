@@ -1,12 +1,12 @@
 """Costs, derived from the configuration alone, equal what is built, computed and held."""
 
 import dataclasses
+import re
 from collections import Counter
 
 import pytest
 import torch
-from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import Tensor, nn
 
 from qkvary.arch.attention import LINEAR_CHUNK, Kernel
 from qkvary.arch.caches import CacheOptions
@@ -23,12 +23,12 @@ from qkvary.costs.network import network_costs
 from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
-from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
-from tests.contracts.flops import FlopCounter
+from tests.contracts.flops import FlopCounter, count_macs
 from tests.contracts.variant_cases import (
     BIDIRECTIONAL,
     LABELS,
+    NETWORKS,
     make_config,
     make_encoder_config,
     make_language_model_config,
@@ -43,39 +43,32 @@ def count_parts(network: nn.Module) -> Counter[str]:
     """Numbers of every part of a network that was built."""
     found: Counter[str] = Counter()
     for name, parameter in network.named_parameters():
-        found[_part_of(name)] += parameter.numel()
+        found[next(one for one in PARTS if re.search(PARTS[one], name))] += parameter.numel()
         found["total"] += parameter.numel()
         found["biases"] += parameter.numel() if name.split(".")[-1].endswith("bias") else 0
     return found
 
 
-def _part_of(name: str) -> str:
-    if name.startswith("position_embedding"):
-        return "positions"
-    if name.startswith("embedding"):
-        return "embedding"
-    for part in ("attention", "feed_forward"):
-        if f".{part}." in name:
-            return part
-    if "norm" in name:
-        return "norms"
-    assert name.startswith("head"), name
-    return "head"
+PARTS = {
+    "positions": "^position_embedding",
+    "embedding": "^embedding",
+    "attention": r"\.attention\.",
+    "feed_forward": r"\.feed_forward\.",
+    "norms": "norm",
+    "head": "^head",
+}
+"""The names of parameters, the first that fits."""
 
 
 def check_costs(config: LanguageModelConfig | EncoderConfig) -> None:
     """Parameters of every part, multiply-accumulates of a forward pass, bytes of the cache."""
-    costs = network_costs(config, length=TOKENS.shape[1])
-    is_causal = isinstance(config, LanguageModelConfig)
-    network = LanguageModel(config) if is_causal else Encoder(config)
+    costs, network = network_costs(config, length=TOKENS.shape[1]), NETWORKS[type(config)](config)
     found, expected = count_parts(network), costs.parameters.to_dict()
     assert found["total"] == sum(parameter.numel() for parameter in network.parameters())
     found["weights"] = found["total"] - found["biases"]
     assert {part: found[part] for part in expected} == expected
-    with FlopCounter() as counter, torch.no_grad():
-        network(TOKENS)
-    assert counter.total == 2 * costs.macs_per_sequence
-    if is_causal:
+    assert count_macs(network, TOKENS) == costs.macs_per_sequence
+    if isinstance(config, LanguageModelConfig):
         cache = KVCache(config.layers)
         network(TOKENS, cache=cache)
         assert cache.nbytes == costs.cache_bytes_per_sequence
@@ -93,14 +86,18 @@ def test_encoders(label: str) -> None:
     check_costs(make_encoder_config(label))
 
 
+def count_training_macs(model: LanguageModel, texts: Tensor) -> float:
+    with FlopCounter() as counter:
+        model(texts, targets=texts).backward()
+    return counter.total / 2
+
+
 @variant_values("label", LABELS)
 def test_training_steps(label: str) -> None:
     model = LanguageModel(make_language_model_config(label))
-    with FlopCounter() as counter:
-        model(TOKENS, targets=TOKENS).backward()
-    tokens = TOKENS.shape[1]
-    macs = training_macs_per_token(as_model(model.config), tokens=tokens, pairs="square")
-    found, expected = counter.total, round(2 * macs * tokens)
+    tokens, counted = TOKENS.shape[1], as_model(model.config)
+    found = 2 * count_training_macs(model, TOKENS)
+    expected = round(2 * tokens * training_macs_per_token(counted, tokens=tokens, pairs="square"))
     # The sinusoids of "+" are constants without a gradient.
     assert 0.995 * expected < found < expected if "+" in label else found == expected
 
@@ -112,10 +109,8 @@ def test_decoded_tokens(label: str) -> None:
     options = CacheOptions(kernel="matmul" if "latent" in label else "layer")
     model, cache = LanguageModel(config).eval(), KVCache(config.layers, options=options)
     for index in range(TOKENS.shape[1]):
-        with FlopCounter() as counter, torch.no_grad():
-            model(TOKENS[:, index : index + 1], cache=cache)
         macs = decode_macs(as_model(config), context=index + 1)
-        assert counter.total == 2 * macs.total
+        assert count_macs(model, TOKENS[:, index : index + 1], cache=cache) == macs.total
 
 
 LENGTHS = (1, 2, LINEAR_CHUNK, LINEAR_CHUNK + 3, 2 * LINEAR_CHUNK, 131)
@@ -133,13 +128,9 @@ def test_linear_attention_in_chunks(label: str, tokens: int) -> None:
     """As it is trained; the map of all pairs is what the other cases count."""
     config = make_long_config(label, tokens, "auto")
     model, texts = LanguageModel(config), torch.arange(tokens)[None] % 13
-    with FlopCounter() as counter, torch.no_grad():
-        model(texts)
-    assert counter.total == 2 * network_costs(config, length=tokens).macs_per_sequence
-    with FlopCounter() as counter:
-        model(texts, targets=texts).backward()
+    assert count_macs(model, texts) == network_costs(config, length=tokens).macs_per_sequence
     macs = training_macs_per_token(as_model(config), tokens=tokens, pairs="square")
-    assert counter.total == round(2 * macs * tokens)
+    assert 2 * count_training_macs(model, texts) == round(2 * macs * tokens)
 
 
 @pytest.mark.parametrize("kernel", ["auto", "explicit"])
@@ -148,11 +139,10 @@ def test_prompts_that_fill_a_cache(label: str, kernel: Kernel) -> None:
     """A state of all tokens is left, also by the last chunk."""
     for tokens in LENGTHS:
         config = make_long_config(label, tokens, kernel)
-        model = LanguageModel(config)
-        with FlopCounter() as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            model(torch.arange(tokens)[None] % 13, cache=KVCache(config.layers))
+        texts, cache = torch.arange(tokens)[None] % 13, KVCache(config.layers)
+        found = count_macs(LanguageModel(config), texts, cache=cache)
         expected = forward_macs(as_model(config), tokens=tokens, pairs="square", fills_cache=True)
-        assert counter.total == 2 * expected.total, tokens
+        assert found == expected.total, tokens
 
 
 @pytest.mark.parametrize("label", ["QKV@linear", "MQA@linear", "Q-GQA-2@linear-identity"])
@@ -160,10 +150,9 @@ def test_bidirectional_linear_attention_takes_the_order_of_fewer_products(label:
     config = dataclasses.replace(make_config(label, causal=False), kernel="auto")
     layer = Attention(config)
     for tokens in (2, 3, 5, 7, 40):
-        with FlopCounter() as counter, torch.no_grad():
-            layer(torch.zeros(1, tokens, config.d_model))
         macs = tokens * attention_projection_macs_per_token(config)
-        assert counter.total == 2 * (macs + score_macs(config, tokens, "square")), tokens
+        found = count_macs(layer, torch.zeros(1, tokens, config.d_model))
+        assert found == macs + score_macs(config, tokens, "square"), tokens
     assert score_macs(config, 40, "visible") < 2 * 40 * 40 * config.d_model
 
 

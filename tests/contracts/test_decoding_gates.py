@@ -6,6 +6,7 @@ network may pass. Errors are in deviations of the logits. Every network meets ev
 by default one format each, by turns.
 """
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -16,9 +17,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig, Kernel, ValueRope
+from qkvary.arch.attention import Kernel, ValueRope
 from qkvary.arch.caches import CacheLayout, CacheOptions
-from qkvary.arch.networks import LanguageModelConfig, Positions
+from qkvary.arch.networks import Positions
 from qkvary.inference.decoding import complete, pad_left, prefill
 from qkvary.inference.requests import Request, Sampling
 from qkvary.inference.stepping import Stepper
@@ -27,6 +28,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.terms import normalise_diagonal
 from tests.contracts.variant_cases import (
     distance,
+    feed_network,
     make_config,
     make_language_model_config,
     randomize,
@@ -87,30 +89,21 @@ def assert_one_function(exact: Tensor, whole: Tensor, **others: Tensor) -> None:
 
 
 def _build(
-    *labels: str,
-    positions: Positions = "none",
-    value_rope: ValueRope = "counter",
-    seed: int = 139,
+    *labels: str, positions: Positions = "none", value_rope: ValueRope = "counter"
 ) -> LanguageModel:
     """A random network of a layer for each label, whose logits have the deviation wanted."""
-    configs = [make_config(label, causal=True, value_rope=value_rope) for label in labels]
-    model = LanguageModel(_config(tuple(configs), positions))
-    randomize(model, seed=seed)
+    layers = tuple(make_config(label, causal=True, value_rope=value_rope) for label in labels)
+    config = make_language_model_config(
+        "QKV", positions=positions, tied_head=False, head_bias=False
+    )
+    config = dataclasses.replace(config, attention=layers, num_layers=len(layers))
+    model = LanguageModel(config)
+    randomize(model, seed=139)
     with torch.no_grad():
         logits = model.double()(torch.arange(4 * MAX_TOKENS).view(4, -1) * 5 % VOCABULARY)
         assert model.head_weight is not None
         model.head_weight.mul_(DEVIATION / logits.std())
     return model
-
-
-def _config(layers: tuple[AttentionConfig, ...], positions: Positions) -> LanguageModelConfig:
-    return dataclasses.replace(
-        make_language_model_config("QKV", positions=positions),
-        attention=layers,
-        num_layers=len(layers),
-        tied_head=False,
-        head_bias=False,
-    )
 
 
 def _two(label: str, **fields: object) -> Callable[[], LanguageModel]:
@@ -144,17 +137,13 @@ def find_network(name: str, dtype: torch.dtype = torch.float64) -> LanguageModel
     """A network in evaluation mode; in fewer bits the same one with rounded weights."""
     if dtype == torch.float64:
         return NETWORKS[name]().double().eval()
-    model = LanguageModel(find_network(name).config).to(dtype)
-    model.load_state_dict(find_network(name).state_dict())
-    return model.eval()
+    return copy.deepcopy(find_network(name)).to(dtype)
 
 
 @functools.cache
 def exact_network(name: str, dtype: torch.dtype) -> LanguageModel:
     """The weights of a number format in float64, so that the computation alone is judged."""
-    model = LanguageModel(find_network(name).config).double()
-    model.load_state_dict(find_network(name, dtype).state_dict())
-    return model.eval()
+    return copy.deepcopy(find_network(name, dtype)).double()
 
 
 def with_kernel(model: LanguageModel, kernel: Kernel) -> LanguageModel:
@@ -190,12 +179,6 @@ def make_cache(model: LanguageModel, options: CacheOptions | None = None) -> KVC
     return KVCache(model.config.layers, max_tokens=MAX_TOKENS, options=options)
 
 
-def feed(model: LanguageModel, tokens: Tensor, sizes: Sequence[int], cache: KVCache) -> Tensor:
-    with torch.no_grad():
-        parts = [model(part, cache=cache) for part in tokens.split(list(sizes), dim=1)]
-    return torch.cat(parts, dim=1)
-
-
 def whole(model: LanguageModel, tokens: Tensor) -> Tensor:
     with torch.no_grad():
         return model(tokens)
@@ -206,9 +189,11 @@ def test_every_route_is_one_function(name: str, dtype: torch.dtype) -> None:
     """Kernels, layouts and storages, a text that is cropped and goes on included."""
     model, tokens = find_network(name, dtype), random_tokens(2, 11)
     preallocated = make_cache(model, CacheOptions(layout="rotated", storage="preallocated"))
-    feed(model, (tokens[:, :3] + torch.tensor([0, 0, 1])) % VOCABULARY, [2, 1], preallocated)
+    feed_network(
+        model, (tokens[:, :3] + torch.tensor([0, 0, 1])) % VOCABULARY, [2, 1], preallocated
+    )
     preallocated.crop(2)
-    start = feed(model, tokens[:, :2], [2], make_cache(model))
+    start = feed_network(model, tokens[:, :2], [2], make_cache(model))
     folded = make_cache(model, CacheOptions(layout="split", kernel="folded"))
     made_again = CacheOptions(layout="latent" if "low rank" in name else "input")
     layouts: tuple[CacheLayout, ...] = ("sources", "rotated")
@@ -217,10 +202,12 @@ def test_every_route_is_one_function(name: str, dtype: torch.dtype) -> None:
         whole(exact_network(name, dtype), tokens),
         whole(model, tokens),
         sdpa=whole(with_kernel(model, "sdpa"), tokens),
-        cached=feed(model, tokens, [5, 1, 1, 4], make_cache(model)),
-        cropped=torch.cat((start, feed(model, tokens[:, 2:], [1, 5, 3], preallocated)), dim=1),
-        folded=feed(model, tokens, [6, 1, 1, 3], folded),
-        made_again=feed(model, tokens, [4, 1, 6], make_cache(model, made_again)),
+        cached=feed_network(model, tokens, [5, 1, 1, 4], make_cache(model)),
+        cropped=torch.cat(
+            (start, feed_network(model, tokens[:, 2:], [1, 5, 3], preallocated)), dim=1
+        ),
+        folded=feed_network(model, tokens, [6, 1, 1, 3], folded),
+        made_again=feed_network(model, tokens, [4, 1, 6], make_cache(model, made_again)),
         **stepped,
     )
 
@@ -229,7 +216,7 @@ def step_through(model: LanguageModel, tokens: Tensor, layout: CacheLayout) -> T
     """Logits of steps as one native call, where that supports the network, after 5 tokens."""
     options = CacheOptions(layout=layout, storage="preallocated", kernel="native")
     cache = make_cache(model, options)
-    read = feed(model, tokens[:, :5], [5], cache)
+    read = feed_network(model, tokens[:, :5], [5], cache)
     with torch.no_grad():
         stepper = Stepper(model, cache)
         steps = [stepper(token) for token in tokens[:, 5:].unbind(dim=1)]
@@ -263,7 +250,6 @@ def continue_prompts(
     model: LanguageModel,
     prompts: Sequence[Sequence[int]],
     *,
-    options: CacheOptions | None = None,
     padding: int | None = None,
     content: int = 0,
 ) -> Tensor:
@@ -272,7 +258,6 @@ def continue_prompts(
     Args:
         model: The network.
         prompts: One a row.
-        options: Of the cache.
         padding: Columns that are padding in all rows, besides what the lengths ask for.
         content: What stands in the padding, by its seed; 0 for what ``pad_left`` writes.
     """
@@ -284,7 +269,7 @@ def continue_prompts(
     if content and mask is not None:
         other = random_tokens(*tokens.shape, seed=content)
         tokens = torch.where(mask, tokens, other)
-    cache = make_cache(model, options)
+    cache = make_cache(model)
     with torch.no_grad():
         logits = [prefill(model, tokens, cache=cache, attention_mask=mask, chunk=3)]
         for token in FOLLOWING:
@@ -293,9 +278,6 @@ def continue_prompts(
             row = torch.full((len(prompts), 1), token)
             logits.append(model(row, cache=cache, attention_mask=mask)[:, -1])
     return torch.stack(logits, dim=1)
-
-
-COMPOSITIONS = [(0, 1), (0, 2), (1, 2), *itertools.permutations(range(3))]
 
 
 @in_every_format
@@ -333,7 +315,7 @@ def test_in_a_deterministic_batch_no_bit_depends_on_the_neighbours(
     """Equal log-probabilities, not near ones."""
     model = find_network(name, dtype)
     single = [complete(model, [request])[0] for request in REQUESTS]
-    for order in (*COMPOSITIONS, (3, 1, 0, 2)):
+    for order in ((0, 1), (0, 2), (1, 2), *itertools.permutations(range(3)), (3, 1, 0, 2)):
         asked = [REQUESTS[row] for row in order]
         found = complete(model, asked, deterministic_batch=True, batch_size=3)
         assert found == [single[row] for row in order]
@@ -347,13 +329,11 @@ def test_in_a_deterministic_batch_no_bit_depends_on_the_neighbours(
 def test_diagonals_stay_in_range(label: str, dtype: torch.dtype) -> None:
     """The fourth powers that the norm sums leave the range of float16."""
     config = make_config(label, causal=True)
-    squares = (30 + 20 * torch.rand(2, 3, 61, generator=torch.Generator().manual_seed(149))).to(
-        dtype
-    )
-    scores = torch.zeros(2, 3, 61, 61, dtype=dtype)
-    found = normalise_diagonal(scores, squares, config, valid=None, documents=None)
-    exact = normalise_diagonal(
-        scores.double(), squares.double(), config, valid=None, documents=None
+    drawn = torch.rand(2, 3, 61, generator=torch.Generator().manual_seed(149))
+    squares, scores = (30 + 20 * drawn).to(dtype), torch.zeros(2, 3, 61, 61, dtype=dtype)
+    found, exact = (
+        normalise_diagonal(one, own, config, valid=None, documents=None)
+        for one, own in ((scores, squares), (scores.double(), squares.double()))
     )
     assert float(squares.double().square().sum(dim=-1).min()) > torch.finfo(torch.float16).max
     assert found.dtype == dtype

@@ -87,11 +87,6 @@ def test_output_is_what_is_printed(
     assert "".join(f"{line.rstrip()}\n" for line in printed) == output
 
 
-def test_there_are_examples() -> None:
-    assert OUTPUTS
-    assert EXAMPLES
-
-
 def test_the_notebook_uses_every_public_name() -> None:
     page = TEXTS[ROOT / "docs/start/notebook.md"]
     assert [name for name in qk.__all__ if f"qk.{name}(" not in page] == []

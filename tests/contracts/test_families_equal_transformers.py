@@ -10,15 +10,14 @@ indexer has chosen some.
 import functools
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import DynamicCache
 
 from qkvary.arch.blocks import AttentionLayer, CompressedAttention, LatentAttention
@@ -30,7 +29,7 @@ from qkvary.costs.exact_savings import apply_saving, find_savings
 from qkvary.costs.formats import parse_format
 from qkvary.costs.macs import decode_macs, forward_macs
 from qkvary.costs.parameters import model_parameters
-from tests.contracts.flops import FlopCounter
+from tests.contracts.flops import count_macs
 from tests.contracts.transformers_cases import (
     CASES,
     COMPRESSED,
@@ -50,6 +49,7 @@ STEPS = 4
 ENCODER_TOKENS = 6
 NUMBER = 4
 """Bytes of a float32."""
+Made = TypeVar("Made")
 CACHES = ("past_key_values", "cache_params", "state")
 STATES = ("conv1d_state", "recurrent_states")
 
@@ -67,18 +67,23 @@ def read_whole(family: str, config: Config) -> Model:
     return read_model(saved(make_config(family, config)), family)
 
 
+def once(make: Callable[[str, Config], Made]) -> Callable[[str, Config], Made]:
+    """Make something of each configuration once, for all tests."""
+
+    @functools.cache
+    def kept(family: str, text: str) -> Made:
+        return make(family, json.loads(text))
+
+    return lambda family, config: kept(family, json.dumps(config))
+
+
+@once
 def build(family: str, config: Config) -> nn.Module:
     """The model that transformers builds, with random weights; of several modalities, the text's.
 
-    Each is built once, and belongs to all tests. The grouped kernel for experts asks for sizes that
-    no test should have: it is not taken.
+    The grouped kernel for experts asks for sizes that no test should have: it is not taken.
     """
-    return _build(family, json.dumps(config))
-
-
-@functools.cache
-def _build(family: str, config: str) -> nn.Module:
-    made = make_config(family, json.loads(config))
+    made = make_config(family, config)
     if family in MULTIMODAL:
         made = made.get_text_config()
     kinds = (
@@ -113,7 +118,13 @@ class Decoder:
     def feed(self, tokens: int) -> None:
         ids = torch.arange(3, 3 + tokens)[None]
         if self.config.is_encoder_decoder:
-            output = self._feed_encoder_decoder(ids)
+            encoder = (
+                {"encoder_outputs": self.encoded} if self.encoded else encoder_input(self.config)
+            )
+            output = self.model(
+                decoder_input_ids=ids, past_key_values=self.cache, use_cache=True, **encoder
+            )
+            self.encoded = (output.encoder_last_hidden_state,)
         else:
             known = inspect.signature(self.model.forward).parameters
             held = {name: self.cache for name in CACHES if name in known}
@@ -126,29 +137,14 @@ class Decoder:
         modules = [vars(part) for part in self.model.modules()]
         return self.cache, [part.get(name) for name in STATES for part in modules]
 
-    def _feed_encoder_decoder(self, ids: Tensor) -> Any:
-        arguments: dict[str, Any] = {
-            "decoder_input_ids": ids,
-            "past_key_values": self.cache,
-            "use_cache": True,
-        }
-        if self.encoded is None:
-            output = self.model(**encoder_input(self.config), **arguments)
-            self.encoded = (output.encoder_last_hidden_state,)
-            return output
-        return self.model(encoder_outputs=self.encoded, **arguments)
-
 
 def tensors(value: Any) -> Iterator[Tensor]:
     """Every tensor of entries that a cache holds, however it is nested; positions are none."""
     if isinstance(value, Tensor):
         if value.ndim and value.numel() and value.is_floating_point():
             yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from tensors(item)
     elif type(value).__module__.startswith("transformers.") and not isinstance(value, type):
         yield from tensors(vars(value))
@@ -166,29 +162,14 @@ def allocated_bytes(cache: Any) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
 
 
+@once
 def decode(family: str, config: Config) -> tuple[tuple[int, int, int], ...]:
-    """A prompt and steps: tokens so far, multiply-accumulates, and bytes that the cache holds.
-
-    Each model is decoded once for all tests.
-    """
-    return _decode(family, json.dumps(config))
-
-
-@functools.cache
-def _decode(family: str, config: str) -> tuple[tuple[int, int, int], ...]:
-    decoder, found = Decoder(_build(family, config)), list[tuple[int, int, int]]()
+    """A prompt and steps: tokens so far, multiply-accumulates, and bytes that the cache holds."""
+    decoder, found = Decoder(build(family, config)), list[tuple[int, int, int]]()
     for context in range(PROMPT, PROMPT + STEPS + 1):
-        macs = multiplied(decoder, PROMPT if context == PROMPT else 1)
+        macs = count_macs(decoder.feed, PROMPT if context == PROMPT else 1)
         found.append((context, macs, held_bytes(decoder.held)))
     return tuple(found)
-
-
-def multiplied(decoder: Decoder, tokens: int) -> int:
-    """Multiply-accumulates that torch counts while these tokens are fed."""
-    with FlopCounter() as counter, sdpa_kernel(SDPBackend.MATH):
-        decoder.feed(tokens)
-    assert counter.total % 2 == 0
-    return counter.total // 2
 
 
 # ---- costs

@@ -31,6 +31,7 @@ from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import model_parameters
 from qkvary.nn.cache import KVCache
 from qkvary.storage.errors import UsageError
+from tests.contracts.variant_cases import feed_network
 
 ROUNDING = 1e-5
 """Of the largest logit."""
@@ -61,6 +62,24 @@ def scaled(form: str, **settings: object) -> Config:
     return turned(rope_type=form, factor=5.0, original_max_position_embeddings=ORIGINAL, **settings)
 
 
+def stretched(original: int, *, short: list[float], long: list[float], **more: float) -> Config:
+    """Phi 3's rotation, whose channels are divided by other numbers beyond a length."""
+    form = turned(rope_type="longrope", short_factor=short, long_factor=long, **more)
+    return {"head_dim": 12, "original_max_position_embeddings": original, **form}
+
+
+def by_kind(full: Config, local: Config) -> Config:
+    """A rotation for layers without a window and one for those with it."""
+    kinds = {"full_attention": full, "sliding_attention": local}
+    return {"rope_parameters": {kind: one["rope_parameters"] for kind, one in kinds.items()}}
+
+
+def gemma3_turned(base: float) -> Config:
+    full = turned(rope_type="linear", factor=4.0, rope_theta=9000.0)
+    return by_kind(full, turned(rope_type="default", rope_theta=base))
+
+
+CAPPED = {"sliding_window": 5, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 CASES: Mapping[str, list[Config]] = {
     "llama": [
@@ -93,25 +112,8 @@ CASES: Mapping[str, list[Config]] = {
     "phi3": [
         {},
         {"sliding_window": 5},
-        {
-            "head_dim": 12,
-            "original_max_position_embeddings": ORIGINAL,
-            **turned(
-                rope_type="longrope",
-                short_factor=[1.0, 1.5],
-                long_factor=[2.0, 3.5],
-                partial_rotary_factor=0.4,
-            ),
-        },
-        {
-            "head_dim": 12,
-            "original_max_position_embeddings": 61,
-            **turned(
-                rope_type="longrope",
-                short_factor=[1.0, 1.1, 1.2, 1.5, 1.9, 2.0],
-                long_factor=[2.0, 3.0, 3.2, 3.3, 3.5, 4.0],
-            ),
-        },
+        stretched(ORIGINAL, short=[1.0, 1.5], long=[2.0, 3.5], partial_rotary_factor=0.4),
+        stretched(61, short=[1.0, 1.1, 1.2, 1.5, 1.9, 2.0], long=[2.0, 3.0, 3.2, 3.3, 3.5, 4.0]),
     ],
     "olmo2": [{"head_dim": 12}, {"num_key_value_heads": 4}],
     "olmo3": [
@@ -120,15 +122,7 @@ CASES: Mapping[str, list[Config]] = {
             "head_dim": 12,
             "sliding_window": 5,
             "layer_types": MIXED,
-            "rope_parameters": {
-                "full_attention": {
-                    "rope_type": "yarn",
-                    "rope_theta": 700.0,
-                    "factor": 5.0,
-                    "original_max_position_embeddings": ORIGINAL,
-                },
-                "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
-            },
+            **by_kind(scaled("yarn"), turned(rope_type="default")),
         },
         {"head_dim": 12, "num_hidden_layers": 5, "sliding_window": 5},
     ],
@@ -146,19 +140,9 @@ CASES: Mapping[str, list[Config]] = {
     ],
     "gemma": [{}, {"attention_bias": True, "num_key_value_heads": 1}],
     "gemma2": [
-        {
-            "sliding_window": 5,
-            "query_pre_attn_scalar": 23,
-            "attn_logit_softcapping": 2.0,
-            "final_logit_softcapping": 3.0,
-        },
+        {**CAPPED, "query_pre_attn_scalar": 23},
         {"attn_logit_softcapping": None, "final_logit_softcapping": None},
-        {
-            "sliding_window": 5,
-            "query_pre_attn_scalar": 10,
-            "attn_logit_softcapping": 2.0,
-            "final_logit_softcapping": 3.0,
-        },
+        {**CAPPED, "query_pre_attn_scalar": 10},
     ],
     "gemma3_text": [
         {
@@ -166,20 +150,14 @@ CASES: Mapping[str, list[Config]] = {
             "query_pre_attn_scalar": 23,
             "final_logit_softcapping": 5.0,
             "layer_types": MIXED,
-            "rope_parameters": {
-                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 9000.0},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 90.0},
-            },
+            **gemma3_turned(90.0),
         },
         {"num_hidden_layers": 7, "sliding_window": 5},
         {
             "num_hidden_layers": 7,
             "sliding_window": 5,
             "query_pre_attn_scalar": 10,
-            "rope_parameters": {
-                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 9000.0},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 90.0},
-            },
+            **gemma3_turned(90.0),
         },
     ],
 }
@@ -276,19 +254,9 @@ def test_logits_are_those_of_transformers(folder: Path, family: str, index: int)
     found = network(tokens, attention_mask=mask)[1, 4:]
     if (family, index) != DYNAMIC:
         assert distance(found, build(family, index)(tokens[1:, 4:]).logits[0]) < ROUNDING
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(("family", "index"), ALL)
-def test_a_cache_changes_no_logits_and_holds_what_is_counted(
-    folder: Path, family: str, index: int
-) -> None:
-    network, tokens = load(folder, family, index).network, draw_tokens()
-    expected = logits_of(family, index)
     cache = KVCache(network.config.layers, max_tokens=TOKENS)
-    parts = [network(tokens[:, :PROMPT], cache=cache)]
-    parts += [network(one[:, None], cache=cache) for one in tokens[:, PROMPT:].unbind(dim=1)]
-    assert distance(torch.cat(parts, dim=1), expected) < ROUNDING
+    sizes = [PROMPT] + [1] * (TOKENS - PROMPT)
+    assert distance(feed_network(network, tokens, sizes, cache), expected) < ROUNDING
     model = as_model(network.config)
     assert cache.nbytes == 2 * model_cache_bytes(model, context=TOKENS, stored_as="fp32")
 
@@ -301,11 +269,8 @@ def test_a_loaded_network_costs_what_its_configuration_costs(family: str, index:
     assert model_parameters(as_model(network)).total == counted.total
     assert counted.total == sum(one.numel() for one in build(family, index).parameters())
     for tokens in (1, 4, TOKENS):
-        own, other = (
-            model_cache_bytes(model, context=tokens, stored_as="fp32")
-            for model in (as_model(network), read_model(config, family))
-        )
-        assert own == other
+        held = functools.partial(model_cache_bytes, context=tokens, stored_as="fp32")
+        assert held(as_model(network)) == held(read_model(config, family))
     # What a file leaves out has the value that transformers gives it.
     saved = make_config(family, CASES[family][index]).to_dict()
     assert read_language_model(family, Fields(saved, family)) == network
@@ -376,18 +341,11 @@ def test_the_text_model_of_several_modalities_is_read(folder: Path, tmp_path: Pa
     source, tokens = folder / "gemma3_text-0", draw_tokens()
     text = json.loads((source / "config.json").read_text())
     whole = {"model_type": "gemma3", "text_config": text, "vision_config": {}}
-    weights = {
-        f"language_model.{name}": one
-        for name, one in transformers.AutoModelForCausalLM.from_pretrained(source)
-        .state_dict()
-        .items()
-        if name != "lm_head.weight"
-    }
+    own = load_file(source / "model.safetensors").items()
+    weights = {f"language_model.{name}": one for name, one in own if name != "lm_head.weight"}
     weights["vision_tower.encoder.weight"] = torch.ones(2, 3)
     (tmp_path / "config.json").write_text(json.dumps(whole))
-    save_file(
-        {name: one.contiguous() for name, one in weights.items()}, tmp_path / "model.safetensors"
-    )
+    save_file(weights, tmp_path / "model.safetensors")
     network = load_checkpoint(tmp_path).network
     assert distance(network(tokens), build("gemma3_text", 0)(tokens).logits) < ROUNDING
 

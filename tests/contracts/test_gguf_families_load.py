@@ -29,8 +29,10 @@ from tests.contracts.test_families_load import (
     build_model,
     distance,
     draw_tokens,
+    gemma3_turned,
     turned,
 )
+from tests.contracts.variant_cases import feed_network
 
 CASES: dict[str, list[Config]] = {
     "llama": [
@@ -54,15 +56,7 @@ CASES: dict[str, list[Config]] = {
         # The largest one scales scores by its width.
         {"num_hidden_layers": 46, "query_pre_attn_scalar": 12, "sliding_window": 5},
     ],
-    "gemma3": [
-        {
-            **LOADED["gemma3_text"][2],
-            "rope_parameters": {
-                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 9000.0},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
-            },
-        }
-    ],
+    "gemma3": [{**LOADED["gemma3_text"][2], **gemma3_turned(10_000.0)}],
 }
 ALL = [(name, config) for name, configs in CASES.items() for config in configs]
 
@@ -162,8 +156,7 @@ def test_logits_are_those_of_transformers(name: str, config: Config, tmp_path: P
     rounding = ROUNDING * max(1, network.config.num_layers / 10)
     assert distance(network(tokens), expected) < rounding
     cache = KVCache(network.config.layers, max_tokens=TOKENS)
-    parts = [network(part, cache=cache) for part in tokens.split(9, dim=1)]
-    assert distance(torch.cat(parts, dim=1), expected) < rounding
+    assert distance(feed_network(network, tokens, 9, cache), expected) < rounding
     # From the header alone.
     read = read_config(tmp_path / "a.gguf")
     assert read == network.config

@@ -18,14 +18,8 @@ from typing import Any, get_args
 import pytest
 
 from decoding.records import DecodeRecord
+from qkvary.arch import networks
 from qkvary.arch.canonical import always_written, stored_kind, stored_name
-from qkvary.arch.networks import (
-    EncoderConfig,
-    EncoderDecoderConfig,
-    LanguageModelConfig,
-    Network,
-    VisionTransformerConfig,
-)
 from qkvary.arch.parts import field_hints
 from qkvary.arch.variants import Variant
 from qkvary.papers.catalog import published_names
@@ -33,19 +27,7 @@ from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
-from qkvary.tasks.config import (
-    AnomalyTaskConfig,
-    CharacterTaskConfig,
-    ImageTaskConfig,
-    LanguageTaskConfig,
-    MaskedTaskConfig,
-    NumberTaskConfig,
-    RecallTaskConfig,
-    SequenceTaskConfig,
-    TaskConfig,
-    TextTaskConfig,
-    TranslationTaskConfig,
-)
+from qkvary.tasks import config as task_configs
 from qkvary.training.config import ExecutionSettings, RunConfig
 from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
 from tests.studies_scripts.loading import load_script
@@ -107,25 +89,16 @@ ENDS = {
 version on processors with and without AVX-512."""
 
 
+ANY_OF = {networks.Network: networks, task_configs.TaskConfig: task_configs}
+"""Annotations that stand for each configuration below them in a module."""
+
+
 def nested(hint: Any) -> Iterator[type[Any]]:
     """The dataclasses that an annotation mentions, at any depth."""
-    if hint is Network:
-        yield from nested(
-            EncoderConfig | LanguageModelConfig | EncoderDecoderConfig | VisionTransformerConfig
-        )
-    elif hint is TaskConfig:
-        yield from nested(
-            AnomalyTaskConfig
-            | CharacterTaskConfig
-            | ImageTaskConfig
-            | LanguageTaskConfig
-            | MaskedTaskConfig
-            | NumberTaskConfig
-            | RecallTaskConfig
-            | SequenceTaskConfig
-            | TextTaskConfig
-            | TranslationTaskConfig
-        )
+    if hint in ANY_OF:
+        for name, cls in vars(ANY_OF[hint]).items():
+            if name.endswith("Config") and issubclass(cls, hint) and cls is not hint:
+                yield from nested(cls)
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint is not Variant:
         yield hint
         for inner in field_hints(hint).values():

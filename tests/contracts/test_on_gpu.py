@@ -1,6 +1,7 @@
 """On a GPU every variant computes what the CPU computes: forward, gradients, decoding, backends."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from tests.contracts.variant_cases import (
     GATE,
     LABELS,
     distance,
+    feed_network,
     make_config,
     make_language_model_config,
     padding_mask,
@@ -77,43 +79,42 @@ def test_a_layer_and_its_gradients(label: str) -> None:
             assert (got[name] - grad).abs().max() / scale < 1e3 * GATE, name
 
 
+def make_networks(label: str) -> tuple[LanguageModel, LanguageModel]:
+    """One network on the CPU and on the GPU."""
+    network = LanguageModel(make_language_model_config(label)).double().eval()
+    randomize(network, 3)
+    return network, copy.deepcopy(network).to(DEVICE)
+
+
 @pytest.mark.parametrize("label", LABELS)
 def test_a_language_model_decodes(label: str) -> None:
     """Chunks and single tokens, as the CPU does in one pass."""
-    network = LanguageModel(make_language_model_config(label)).double().eval()
-    randomize(network, 3)
-    other = copy.deepcopy(network).to(DEVICE)
+    network, other = make_networks(label)
     tokens = torch.randint(13, (3, 11), generator=torch.Generator().manual_seed(4))
     with torch.inference_mode():
         expected = network(tokens)
         cache = KVCache(other.config.layers)
-        parts = [other(part.to(DEVICE), cache=cache) for part in tokens.split([5, 3, 1, 1, 1], 1)]
-    assert distance(torch.cat(parts, 1).cpu(), expected) < 10 * GATE
+        found = feed_network(other, tokens.to(DEVICE), [5, 3, 1, 1, 1], cache)
+    assert distance(found.cpu(), expected) < 10 * GATE
 
 
-def ask(network: LanguageModel, **more: object) -> list[tuple[int, ...]]:
+def ask(network: LanguageModel, **more: Any) -> list[tuple[int, ...]]:
     """The answers to three prompts, two of them padded."""
-    requests = [
-        Request(prompt=tuple(prompt), max_new_tokens=5, **more)  # type: ignore[arg-type]
-        for prompt in ([1, 2, 3, 4], [5], [6, 7])
-    ]
+    prompts = ((1, 2, 3, 4), (5,), (6, 7))
+    requests = [Request(prompt=one, max_new_tokens=5, **more) for one in prompts]
     return [one.tokens for one in decoding.complete(network, requests)]
 
 
 @pytest.mark.parametrize("label", DECISIVE)
 def test_generation(label: str) -> None:
     """Greedy, sampled with a seed, and by beams."""
-    network = LanguageModel(make_language_model_config(label)).double().eval()
-    randomize(network, 7)
-    other = copy.deepcopy(network).to(DEVICE)
+    network, other = make_networks(label)
     assert ask(other) == ask(network)
     sampled = ask(other, sampling=Sampling(temperature=0.8, top_k=5), seed=1)
     assert all(0 <= token < 13 for answer in sampled for token in answer)
     request = Request(prompt=(1, 2, 3), max_new_tokens=4)
-    search = [
-        [beam.tokens for beam in beams.search(one, request, beams=3)] for one in (network, other)
-    ]
-    assert search[0] == search[1]
+    expected, found = (beams.search(one, request, beams=3) for one in (network, other))
+    assert [beam.tokens for beam in found] == [beam.tokens for beam in expected]
 
 
 def fused_layer(label: str) -> Attention:
@@ -151,10 +152,8 @@ def test_fused_backends(label: str, backend: str) -> None:
         got = gradients(other, found.float())
     assert relative(found.cpu(), expected) < BFLOAT16
     wanted = gradients(layer, expected)
-    for name in ("o_proj.weight", "k_proj.weight"):
-        grad = wanted.get(name)
-        if grad is not None:
-            assert relative(got[name], grad) < 3 * BFLOAT16, name
+    for name in {"o_proj.weight", "k_proj.weight"} & {*wanted}:
+        assert relative(got[name], wanted[name]) < 3 * BFLOAT16, name
 
 
 def relative(found: Tensor, expected: Tensor) -> float:

@@ -1,17 +1,13 @@
 """``+`` in its reduced form equals the published construction in float64, gradients included."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from qkvary.arch.attention import PositionConfig
-from tests.contracts.test_attention_equals_reference import MASKED, PLAIN, compare
-from tests.contracts.variant_cases import (
-    GATE,
-    TOKENS,
-    distance,
-    make_config,
-    padding_mask,
-)
+from tests.contracts.test_attention_equals_reference import compare
+from tests.contracts.variant_cases import GATE, MASKED, TOKENS, distance, make_config, padding_mask
 from tests.reference.positions import plus_table
 from tests.reference.published_plus import make_table
 
@@ -23,10 +19,10 @@ ROW_ONLY = {1: 1, 2: 2, 10: 6, 20: 10, 50: 26}
 @pytest.mark.parametrize(("features", "per_head"), [(1, True), (20, True), (50, False)])
 def test_outputs_and_gradients_are_equal(features: int, per_head: bool) -> None:
     position = PositionConfig(plus_features=features, plus_per_head=per_head)
-    padded = {**PLAIN, "attention_mask": padding_mask()}
+    padded: dict[str, Any] = {"attention_mask": padding_mask()}
     for causal, call in ((True, MASKED), (False, MASKED), (False, padded)):
         config = make_config("(Q=K-V)+", causal=causal, position=position)
-        assert compare(config, call) < GATE
+        assert compare(config, **call) < GATE
 
 
 @pytest.mark.parametrize("features", FEATURES)

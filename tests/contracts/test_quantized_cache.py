@@ -18,11 +18,13 @@ from qkvary.nn.cache_quantized import QuantizedStore
 from tests.contracts.test_cache_options import STORED
 from tests.contracts.variant_cases import (
     BATCH,
+    CODED,
     GATE,
     TOKENS,
     distance,
     feed,
     make_layer,
+    options_id,
     padding_mask,
     random_input,
     variant_fields,
@@ -33,22 +35,7 @@ from tests.reference.quantized import decode_rounded
 
 LAYOUTS: tuple[CacheLayout, ...] = get_args(CacheLayout)
 LABELS = ["QKV", "Q-K=V", "Q-MQA", "Q-GQA-2@w4", "I-K=V", "Q-K=V@rotary"]
-WAYS = [
-    CacheOptions(storage="int8", group=3),
-    CacheOptions(storage="int4", group=3, residual=2),
-    CacheOptions(storage="int8", group=5, rotate=True),
-    CacheOptions(storage="int4", scales="channel", block=2),
-    CacheOptions(storage="int3", scales="channel", block=3, residual=1, rotate=True),
-    CacheOptions(storage="int2", scales="channel", block=2, residual=1),
-    CacheOptions(storage="int8", residual=20),
-]
-
-
-def name(options: object) -> str | None:
-    if not isinstance(options, CacheOptions):
-        return None
-    rotated = "-rotated" if options.rotate else ""
-    return cache_format(options, "float64").name + rotated
+WAYS = [*CODED, CacheOptions(storage="int8", residual=20)]
 
 
 def expected_bytes(config: AttentionConfig, options: CacheOptions, tokens: int) -> int:
@@ -61,7 +48,7 @@ def expected_bytes(config: AttentionConfig, options: CacheOptions, tokens: int) 
     "label, options, layout",
     itertools.product(LABELS, WAYS, LAYOUTS),
     fields={"label": variant_fields, "options": dataclasses.asdict},
-    ids=name,
+    ids=options_id,
 )
 def test_bytes_are_those_of_the_formula(
     label: str, options: CacheOptions, layout: CacheLayout
@@ -86,7 +73,7 @@ def test_bytes_are_those_of_the_formula(
     "label, options",
     itertools.product(["QKV", "Q-K=V", "Q-K=V@rotary", "Q-GQA-2@w4", "QKV@rotary"], WAYS),
     fields={"label": variant_fields, "options": dataclasses.asdict},
-    ids=name,
+    ids=options_id,
 )
 def test_attention_reads_what_the_codes_stand_for(label: str, options: CacheOptions) -> None:
     """Storage apart from arithmetic: plain loops that round and then attend, in 64 bits."""
@@ -100,7 +87,7 @@ def test_attention_reads_what_the_codes_stand_for(label: str, options: CacheOpti
             assert distance(found, layer(x)) > 1e-6
 
 
-@pytest.mark.parametrize("options", WAYS, ids=name)
+@pytest.mark.parametrize("options", WAYS, ids=options_id)
 def test_padding_on_the_left_is_never_seen(options: CacheOptions) -> None:
     layer, x = make_layer("Q-K=V@rotary"), random_input(71)
     real = padding_mask()[..., None]

@@ -6,9 +6,8 @@ import pytest
 
 from qkvary.conversions import rewrites
 from qkvary.conversions.catalog import load_rewrite, rewrite_names
-from qkvary.storage.errors import UsageError
+from tests.contracts.parsed import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide" / "rewrites.md"
 
 
@@ -25,8 +24,3 @@ def test_file_is_a_rewrite_that_explains_itself(name: str) -> None:
     assert callable(module.rewrite)
     assert module.STATEMENT.startswith(("Theorem", "Proposition", "Section"))
     assert f"`{name}`" in GUIDE.read_text("utf-8")
-
-
-def test_unknown_names_suggest_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean identity-query"):
-        load_rewrite("identty-query")

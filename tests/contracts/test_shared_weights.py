@@ -10,7 +10,6 @@ from qkvary.arch.attention import ScaleConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.sharing import share
 from qkvary.arch.terms import TERMS, TermEntry
-from qkvary.arch.variants import Variant
 from qkvary.nn.attention import Attention
 from qkvary.nn.layout import Layout
 from tests.contracts.variant_cases import (
@@ -60,35 +59,18 @@ def role_matrix(layer: Attention, role: str) -> tuple[Tensor, Tensor]:
 def unshare(layer: Attention) -> Attention:
     """The same function with three projections of its own."""
     config = layer.config
-    old = config.variant
-    variant = Variant(
-        sharing=share("q", "k", "v"),
-        num_kv_heads=None if config.num_kv_heads == HEADS else config.num_kv_heads,
-        plus=old.plus,
-        key_bias=old.key_bias,
-        positions=old.positions,
-        decoupled=old.decoupled,
-        head_norm=old.head_norm,
-        soft_cap=old.soft_cap,
-        window=old.window,
-        stride=old.stride,
-        core=old.core,
-        decay=old.decay,
-        normaliser=old.normaliser,
-        temperature=old.temperature,
-    )
+    heads = None if config.num_kv_heads == HEADS else config.num_kv_heads
+    plain = {"query_form": "plain", "k_rank": None, "v_rank": None, "latent": None}
+    qkv = {"sharing": share("q", "k", "v"), "num_kv_heads": heads, **plain}
+    variant = dataclasses.replace(config.variant, **qkv)  # type: ignore[arg-type]
     free = Attention(dataclasses.replace(config, variant=variant)).double()
     with torch.no_grad():
-        for role, projection in (
-            ("query", free.q_proj),
-            ("key", free.k_proj),
-            ("value", free.v_proj),
-        ):
-            assert projection is not None
-            assert projection.bias is not None
-            weight, bias = role_matrix(layer, role)
-            projection.weight.copy_(weight)
-            projection.bias.copy_(bias)
+        for role in ("query", "key", "value"):
+            projection = getattr(free, f"{role[0]}_proj")
+            for parameter, value in zip(
+                projection.parameters(), role_matrix(layer, role), strict=True
+            ):
+                parameter.copy_(value)
         norms = ("query_norm", "key_norm")
         terms = (term.name for term in variant.terms)
         same = ("o_proj", "q_rope_proj", "k_rope_proj", *norms, *terms)
@@ -133,30 +115,32 @@ def test_a_shared_key_and_value_is_latent_attention_with_selectors(base: str) ->
     assert distance(latent(x), tied(x)) < GATE
 
 
-def scores_of(label: str) -> Tensor:
-    """The bidirectional scores of a case before the softmax."""
-    layer, x = make_layer(label, causal=False), random_input(131)
+def scores_of(layer: Attention, x: Tensor) -> Tensor:
+    """The scores before the softmax."""
     layout = Layout(new_tokens=TOKENS)
     return layer.core.multiply(layer.score(layer.read(x, layout), layout)).detach()
 
 
+def find_asymmetry(label: str) -> float:
+    """That of bidirectional scores."""
+    scores = scores_of(make_layer(label, causal=False), random_input(131))
+    return distance(scores.mT, scores)
+
+
 @pytest.mark.parametrize("label", ["Q=K=V", "Q=K-V", "I-I-V"])
 def test_symmetric_variants_have_symmetric_scores(label: str) -> None:
-    scores = scores_of(label)
-    assert distance(scores.mT, scores) < GATE
+    assert find_asymmetry(label) < GATE
 
 
 @pytest.mark.parametrize("label", ["QKV", "Q-K=V", "I-K=V", "Q[map]=K=V"])
 def test_what_breaks_the_symmetry(label: str) -> None:
-    scores = scores_of(label)
-    assert distance(scores.mT, scores) > 0.1
+    assert find_asymmetry(label) > 0.1
 
 
 # A decay is causal, and no pair is seen from both sides.
 @pytest.mark.parametrize("term", [term for term in TERMS if term.name != "decay"], ids=str)
 def test_terms_keep_the_symmetry_as_their_entries_say(term: TermEntry) -> None:
-    scores = scores_of(TERM_LABELS[term.name])
-    asymmetry = distance(scores.mT, scores)
+    asymmetry = find_asymmetry(TERM_LABELS[term.name])
     assert asymmetry < GATE if term.is_symmetric else asymmetry > 0.1
 
 
@@ -179,8 +163,6 @@ def test_the_bias_of_a_separate_key_cancels_but_moves_a_shared_value() -> None:
     for label, moves in (("QKV", False), ("Q-K=V", True), ("Q=K-V", True)):
         layer = make_layer(label)
         before = layer(x)
-        assert layer.k_proj is not None
-        assert layer.k_proj.bias is not None
         with torch.no_grad():
-            layer.k_proj.bias.add_(torch.arange(D_MODEL) / D_MODEL)
+            dict(layer.named_parameters())["k_proj.bias"].add_(torch.arange(D_MODEL) / D_MODEL)
         assert (distance(layer(x), before) > 1e-3) is moves

@@ -17,15 +17,8 @@ from qkvary.nn.decoding.build import kept_folder
 from tests.conftest import Typed
 from tests.contracts.parsed import ROOT
 from tests.contracts.test_commands import STUDY_FILE, leave_out_pictures
+from tests.contracts.test_documents import TEXTS
 
-PAGES = [
-    ROOT / "README.md",
-    *(
-        page
-        for folder in (".", "start", "guide")
-        for page in sorted((ROOT / "docs" / folder).glob("*.md"))
-    ),
-]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = re.compile(r"#.*\((needs [^)]*|minutes|hours)\)")
 SHORT = ("--tokens", "9")
@@ -34,13 +27,9 @@ TEXT = "The cat sat on the mat. Once upon a time there was a dog named Tom who l
 
 def commands_of(page: Path) -> list[str]:
     """The commands of a page that can be run here."""
-    blocks = BLOCK.findall(page.read_text("utf-8"))
-    lines = [line for block in blocks for line in block.splitlines()]
-    return [
-        line.split("#")[0].strip()
-        for line in lines
-        if line.startswith("qkvary ") and not ELSEWHERE.search(line)
-    ]
+    lines = "".join(BLOCK.findall(TEXTS[page])).splitlines()
+    typed = (line for line in lines if line.startswith("qkvary "))
+    return [line.split("#")[0].strip() for line in typed if not ELSEWHERE.search(line)]
 
 
 DOCUMENTS = "\n".join(json.dumps({"content": f"{number}: {TEXT}"}) for number in range(20))
@@ -75,7 +64,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.stem
+    "page", [page for page in TEXTS if commands_of(page)], ids=lambda page: page.stem
 )
 def test_every_command_of_a_page_runs(page: Path, home: Path, typed: Typed) -> None:
     for line in commands_of(page):

@@ -11,10 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from qkvary.arch.models import as_model
-from qkvary.arch.networks import Activation, LanguageModelConfig
+from qkvary.arch.networks import Activation
 from qkvary.costs.training import LOGIT_BYTES, activation_bytes, activation_numbers
 from qkvary.nn.language_model import LanguageModel
 from tests.small_networks import small_config
@@ -54,20 +53,16 @@ def kept_numbers(run: Callable[[int], object]) -> float:
     return more // (2 * TOKENS * FLOAT)
 
 
-def make_config(
-    label: str, *, num_layers: int, activation: Activation = "gelu"
-) -> LanguageModelConfig:
+def make_network(label: str, *, num_layers: int, activation: Activation = "gelu") -> LanguageModel:
     sizes = {"d_model": D_MODEL, "num_heads": HEADS, "d_ff": D_FF, "num_layers": num_layers}
     texts = {"vocabulary": VOCABULARY, "max_tokens": TOKENS}
-    return small_config(label, **sizes, **texts, activation=activation, kernel="sdpa")
+    fields = {**sizes, **texts, "activation": activation, "kernel": "sdpa"}
+    return LanguageModel(small_config(label, **fields))
 
 
-def run_network(config: LanguageModelConfig, *, with_loss: bool = False) -> Callable[[int], Tensor]:
-    network = LanguageModel(config)
-
+def run_network(network: LanguageModel, *, with_loss: bool = False) -> Callable[[int], Tensor]:
     def run(batch: int) -> Tensor:
-        length = config.max_tokens
-        tokens = torch.arange(batch * length).view(batch, length) % VOCABULARY
+        tokens = torch.arange(batch * TOKENS).view(batch, TOKENS) % VOCABULARY
         logits = network(tokens)
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten()) if with_loss else logits
 
@@ -84,18 +79,18 @@ def run_network(config: LanguageModelConfig, *, with_loss: bool = False) -> Call
     ],
 )
 def test_a_block_keeps_what_the_plan_says(label: str, activation: Activation, spared: int) -> None:
-    one, two = (make_config(label, num_layers=n, activation=activation) for n in (1, 2))
+    one, two = (make_network(label, num_layers=n, activation=activation) for n in (1, 2))
     found = kept_numbers(run_network(two)) - kept_numbers(run_network(one))
-    expected = activation_numbers(as_model(one).layers[0], D_MODEL)
+    expected = activation_numbers(as_model(one.config).layers[0], D_MODEL)
     assert found == expected - spared + 2 * NORM_NUMBERS + HEADS
 
 
 @pytest.mark.parametrize("label", ["QKV", "Q-K=V", "MQA"])
 def test_a_whole_network_with_its_loss(label: str) -> None:
     layers = 3
-    config = make_config(label, num_layers=layers)
-    found = kept_numbers(run_network(config, with_loss=True))
-    planned = activation_bytes(as_model(config), tokens=TOKENS, precision="fp32")
+    network = make_network(label, num_layers=layers)
+    found = kept_numbers(run_network(network, with_loss=True))
+    planned = activation_bytes(as_model(network.config), tokens=TOKENS, precision="fp32")
     # The plan has the gradient of the logits too, which comes into being afterwards.
     assert LOGIT_BYTES == 2 * FLOAT
     forward = planned / TOKENS / FLOAT - VOCABULARY
@@ -106,19 +101,10 @@ def test_a_whole_network_with_its_loss(label: str) -> None:
 
 def test_checkpointing_keeps_the_inputs_of_blocks() -> None:
     layers = 3
-    network = LanguageModel(make_config("QKV", num_layers=layers))
-    blocks = list(network.stack.blocks)
-    for block in blocks:
-        inner = block.forward
-        block.forward = lambda *given, _inner=inner, **named: checkpoint(  # type: ignore[method-assign]
-            _inner, *given, use_reentrant=False, **named
-        )
-
-    def run(batch: int) -> Tensor:
-        return network(torch.arange(batch * TOKENS).view(batch, TOKENS) % VOCABULARY)
-
+    network = make_network("QKV", num_layers=layers)
+    network.stack.recompute_blocks = True
     # The input of the first block is the embedding, which only the block itself keeps.
-    found = kept_numbers(run)
+    found = kept_numbers(run_network(network))
     model = as_model(network.config)
     planned = activation_bytes(model, tokens=TOKENS, precision="fp32", checkpointing=True)
     block = activation_numbers(model.layers[0], D_MODEL)

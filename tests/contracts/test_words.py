@@ -4,7 +4,8 @@ import re
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.contracts.parsed import ROOT
+
 TEXT = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".cff", ".js", ".css", ".json", ""}
 PATTERNS = {
     "the path of one machine": r"(?<![\w./])/(home|root|Users|mnt|srv|opt|work)/\w",

@@ -2,11 +2,10 @@
 
 import ast
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from tests.contracts.parsed import PACKAGE, nodes_of, python_files
 
-WRITERS = {"storage/durable.py"}
+WRITER = "storage/durable.py"
 # The null device stands in for a stream that was closed.
 # The kernels that can be built again stand below the one write path.
 # A mark of the kernel is set back by writing to a file that is none.
@@ -32,45 +31,16 @@ ALLOWED = {
 }
 
 METHODS = {
-    "NamedTemporaryFile",
-    "TemporaryDirectory",
-    "extractall",
-    "hardlink_to",
-    "makedirs",
-    "mkdir",
-    "mkdtemp",
-    "mkstemp",
-    "removedirs",
-    "rename",
-    "renames",
-    "rmdir",
-    "rmtree",
-    "symlink_to",
-    "tofile",
-    "touch",
-    "unlink",
-    "write_bytes",
-    "write_text",
+    *("NamedTemporaryFile", "TemporaryDirectory", "mkdtemp", "mkstemp"),
+    *("makedirs", "mkdir", "removedirs", "rmdir", "rmtree"),
+    *("hardlink_to", "rename", "renames", "symlink_to", "touch", "unlink"),
+    *("extractall", "tofile", "write_bytes", "write_text"),
 }
 CALLS = {
-    "np.save",
-    "np.savez",
-    "numpy.save",
-    "os.ftruncate",
-    "os.link",
-    "os.open",
-    "os.pwrite",
-    "os.remove",
-    "os.replace",
-    "os.truncate",
-    "safetensors.torch.save_file",
-    "save_file",
-    "shutil.copy",
-    "shutil.copyfile",
-    "shutil.copytree",
-    "shutil.move",
-    "torch.load",
-    "torch.save",
+    *("os.ftruncate", "os.link", "os.open", "os.pwrite", "os.remove", "os.replace", "os.truncate"),
+    *("shutil.copy", "shutil.copyfile", "shutil.copytree", "shutil.move"),
+    *("np.save", "np.savez", "numpy.save", "torch.load", "torch.save"),
+    *("safetensors.torch.save_file", "save_file"),
 }
 MODULES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 FLAGS = {"O_APPEND", "O_CREAT", "O_RDWR", "O_TRUNC", "O_WRONLY"}
@@ -100,26 +70,21 @@ def opens_to_write(node: ast.Call, name: str) -> bool:
     return any(isinstance(text, str) and set("wxa+") & set(text[:3]) for text in texts)
 
 
-def name_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).as_posix()
-
-
 def test_no_other_file_touches_a_folder() -> None:
     found = [
-        f"{name_of(path)}, {what}"
+        f"{name}, {what}"
         for path in python_files("src/qkvary")
-        if name_of(path) not in WRITERS
+        if (name := path.relative_to(PACKAGE).as_posix()) != WRITER
         for what in touches(nodes_of(path))
-        if what.split()[-1] not in ALLOWED.get(name_of(path), ())
+        if what.split()[-1] not in ALLOWED.get(name, ())
     ]
     assert found == []
 
 
 def test_the_lock_is_never_removed_or_replaced() -> None:
-    (name,) = WRITERS
     owner = next(
         node
-        for node in nodes_of(PACKAGE / name)
+        for node in nodes_of(PACKAGE / WRITER)
         if isinstance(node, ast.ClassDef) and node.name == "OwnerLock"
     )
     found = {what.split()[-1] for what in touches(ast.walk(owner))}

@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -18,13 +18,24 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
+from qkvary.arch.caches import CacheOptions
 from qkvary.arch.labels import format_label, parse_variant
-from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import (
+    BlockConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    VisionTransformerConfig,
+)
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.terms import CORES, TERMS
 from qkvary.arch.variants import Variant
 from qkvary.nn.attention import Attention
-from qkvary.nn.cache import LayerCache
+from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.encoder import Encoder
+from qkvary.nn.encoder_decoder import EncoderDecoder
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.vision_transformer import VisionTransformer
 from tests.pairwise import pairwise
 
 D_MODEL, HEADS, HEAD_DIM = 20, 4, 5
@@ -34,6 +45,14 @@ ROPE, LATENT = 4, 7
 
 GATE = 1e-12
 """Of the deviation of what is compared; rounding is about 1e-14, mistakes are above 1e-6."""
+
+NETWORKS: dict[Any, Any] = {
+    LanguageModelConfig: LanguageModel,
+    EncoderConfig: Encoder,
+    VisionTransformerConfig: VisionTransformer,
+    EncoderDecoderConfig: EncoderDecoder,
+}
+"""What is built of each configuration."""
 
 COMBINED = (
     "(Q=K-V)+@rotary@w3@t0.5",
@@ -152,24 +171,20 @@ def variant_fields(label: str) -> dict[str, Hashable]:
     return {field.name: getattr(variant, field.name) for field in dataclasses.fields(variant)}
 
 
-def variant_pairs(names: str, *options: Iterable[Any]) -> pytest.MarkDecorator:
+def variant_pairs(names: str, *options: Iterable[Any], together: int = 2) -> pytest.MarkDecorator:
     """Parametrizes a test with labels and further options; the default run takes every pair.
 
     Args:
         names: The parameters, ``label`` among them.
         options: The values of each.
+        together: 1 for every value instead of every pair.
     """
-    return pairwise(names, itertools.product(*options), fields={"label": variant_fields})
+    fields = {"label": variant_fields}
+    return pairwise(names, itertools.product(*options), fields=fields, together=together)
 
 
-def variant_values(names: str, *options: Iterable[Any]) -> pytest.MarkDecorator:
-    """Parametrizes a test with labels and further options; the default run takes every value.
-
-    For what attention computes elsewhere too: what it computes is tested with every pair.
-    """
-    return pairwise(
-        names, itertools.product(*options), fields={"label": variant_fields}, together=1
-    )
+variant_values = functools.partial(variant_pairs, together=1)
+"""For what attention computes elsewhere too: what it computes is tested with every pair."""
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
@@ -232,8 +247,26 @@ def random_input(seed: int, *, tokens: int = TOKENS, batch: int = BATCH) -> Tens
     return torch.randn(batch, tokens, D_MODEL, generator=generator, dtype=torch.float64)
 
 
-CUTS = st.sets(st.integers(1, TOKENS - 1)).map(lambda cuts: [0, *sorted(cuts), TOKENS])
-"""The positions at which a text is cut into chunks."""
+CODED = [
+    CacheOptions(storage="int8", group=3),
+    CacheOptions(storage="int4", group=3, residual=2),
+    CacheOptions(storage="int8", group=5, rotate=True),
+    CacheOptions(storage="int4", scales="channel", block=2),
+    CacheOptions(storage="int3", scales="channel", block=3, residual=1, rotate=True),
+    CacheOptions(storage="int2", scales="channel", block=2, residual=1),
+]
+"""Every way to keep a cache as codes."""
+
+
+def options_id(options: object) -> str | None:
+    """What pytest calls a way to keep a cache."""
+    if not isinstance(options, CacheOptions):
+        return None
+    return f"{options.storage}-{options.scales}-{options.residual}-{options.rotate}"
+
+
+CUTS = st.sets(st.integers(1, TOKENS - 1), min_size=1).map(lambda cuts: [0, *sorted(cuts), TOKENS])
+"""The positions at which a text is cut into two chunks or more."""
 
 
 def feed(
@@ -246,6 +279,15 @@ def feed(
             call = {name: tensor[:, :stop] for name, tensor in whole.items()}
             outputs.append(layer(x[:, start:stop], cache=cache, **call))
     return torch.cat(outputs, dim=1)
+
+
+def feed_network(
+    network: nn.Module, tokens: Tensor, sizes: int | Sequence[int], cache: KVCache
+) -> Tensor:
+    """The logits of all tokens, fed chunk by chunk."""
+    with torch.no_grad():
+        parts = [network(part, cache=cache) for part in tokens.split(sizes, dim=1)]  # type: ignore[arg-type]
+    return torch.cat(parts, dim=1)
 
 
 def padding_mask() -> Tensor:
@@ -261,6 +303,45 @@ def documents() -> Tensor:
     return torch.tensor([[0] * 7, [0, 0, 0, 0, 1, 1, 1], [4, 4, 2, 2, 2, 5, 5]])
 
 
+MASKED: dict[str, Any] = {"attention_mask": padding_mask(), "document_ids": documents()}
+IN_REFERENCE = {"attention_mask": "mask", "document_ids": "documents", "positions": "positions"}
+"""What the loops call the arguments of a module."""
+
+
+def gradients(named: Mapping[str, Tensor]) -> Tensor:
+    """All gradients in one vector; a parameter without influence has none, or zeros."""
+    tensors = [named[name] for name in sorted(named)]
+    return torch.cat(
+        [(torch.zeros_like(t) if t.grad is None else t.grad).flatten() for t in tensors]
+    )
+
+
+def outcome(
+    run: Callable[[Tensor], Tensor], parameters: Mapping[str, Tensor], given: Tensor, **call: Any
+) -> tuple[Tensor, Tensor]:
+    """The outputs of real tokens, and the gradients of parameters and input by some loss."""
+    x = given.clone().requires_grad_(given.is_floating_point())
+    output, mask = run(x), call.get("attention_mask")
+    if mask is not None and output.dim() > 2:
+        output = output * mask[..., None]
+    drawn = torch.Generator().manual_seed(47)
+    (output * torch.randn(output.shape, generator=drawn).double()).sum().backward()
+    return output, gradients({**parameters, **({"input": x} if x.requires_grad else {})})
+
+
+def compare(
+    module: nn.Module, reference: Callable[..., Tensor], given: Tensor, **call: Tensor | None
+) -> float:
+    """The largest relative difference of outputs and of all gradients between nn and reference."""
+    randomize(module.double(), seed=31)
+    own = dict(module.named_parameters())
+    copies = {name: one.detach().clone().requires_grad_() for name, one in own.items()}
+    known = {IN_REFERENCE[name]: one for name, one in call.items() if one is not None}
+    found = outcome(lambda x: module(x, **call), own, given, **call)
+    loops = functools.partial(reference, module.config, copies, **known)
+    return max(map(distance, found, outcome(loops, copies, given, **call)))
+
+
 def make_language_model_config(label: str, **fields: object) -> LanguageModelConfig:
     """A small language model of a case."""
     given: dict[str, object] = {"positions": "none", "block": BlockConfig(d_ff=11), **fields}
@@ -271,6 +352,18 @@ def make_language_model_config(label: str, **fields: object) -> LanguageModelCon
         max_tokens=17,
         **given,  # type: ignore[arg-type]
     )
+
+
+def make_vision_config(label: str, **fields: Any) -> VisionTransformerConfig:
+    """A small network of images of a case."""
+    sizes = {"image_size": 6, "patch_size": 2, "channels": 3, "classes": 11}
+    given: dict[str, Any] = {
+        "block": BlockConfig(d_ff=11, dropout=0.1),
+        "num_layers": 1,
+        **sizes,
+        **fields,
+    }
+    return VisionTransformerConfig(attention=make_config(label, causal=False), **given)
 
 
 def make_encoder_config(label: str, **fields: object) -> EncoderConfig:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,6 @@ import torch
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.models import LoadedModel
-from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.decoding import generate
 from qkvary.nn.language_model import LanguageModel
 from tests.checkpoints.gguf.test_vocabularies import LETTERS, TOKENIZERS
@@ -60,21 +60,17 @@ def test_the_cache_of_a_portable_network_holds_no_value(lines: list[dict[str, ob
     assert "V (f32):    0.00 MiB" not in said["QKV"]
 
 
-def tokenize(environment: Path, tokenizer: Tokenizer, texts: list[str], folder: Path) -> object:
-    """The tokens that llama.cpp makes of texts."""
-    network = LanguageModel(
-        d_model=8, num_heads=2, num_layers=1, vocabulary=tokenizer.vocabulary, max_tokens=64
-    )
-    export_gguf(LoadedModel(network, tokenizer), folder / "a.gguf")
-    call = {"path": str(folder / "a.gguf"), "prompt": [0], "new": 0, "texts": texts}
+def ask(environment: Path, model: LoadedModel, folder: Path, **call: object) -> dict[str, Any]:
+    """What llama.cpp answers when it has loaded a network."""
+    export_gguf(model, folder / "a.gguf")
     done = subprocess.run(
         [str(environment / "bin" / "python"), str(RUN.with_name("llama_cpp_worker.py"))],
-        input=json.dumps({**call, "threads": 1, "logits": False}),
+        input=json.dumps({"path": str(folder / "a.gguf"), "threads": 1, **call}),
         capture_output=True,
         text=True,
         check=True,
     )
-    return json.loads(done.stdout.splitlines()[-1])["texts"]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.usefixtures("lines")
@@ -84,8 +80,10 @@ def test_texts_have_equal_tokens(name: str, environment: Path, tmp_path: Path) -
     assert tokenizer is not None
     letters = LETTERS.get(name)
     texts = list(TEXTS) if letters is None else ["", letters, letters[::-1] * 2]
-    expected = [tokenizer.encode(text) for text in texts]
-    assert tokenize(environment, tokenizer, texts, tmp_path) == expected
+    sizes: dict[str, Any] = {"d_model": 8, "num_heads": 2, "num_layers": 1, "max_tokens": 64}
+    model = LoadedModel(LanguageModel(vocabulary=tokenizer.vocabulary, **sizes), tokenizer)
+    found = ask(environment, model, tmp_path, prompt=[0], new=0, texts=texts, logits=False)
+    assert found["texts"] == [tokenizer.encode(text) for text in texts]
 
 
 FAMILIES = {
@@ -114,16 +112,8 @@ def test_families_have_equal_logits_and_tokens(
     family, _, index = name.rpartition("-")
     loaded = families.load(tmp_path, family, int(index))
     prompt = families.draw_tokens()[0, : families.PROMPT].tolist()
-    export_gguf(loaded, tmp_path / "a.gguf")
-    call = {"path": str(tmp_path / "a.gguf"), "prompt": prompt, "new": 30, "texts": []}
-    done = subprocess.run(
-        [str(environment / "bin" / "python"), str(RUN.with_name("llama_cpp_worker.py"))],
-        input=json.dumps({**call, "threads": 1, "logits": True, "weights": "f32"}),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = json.loads(done.stdout.splitlines()[-1])
+    call = {"prompt": prompt, "new": 30, "texts": [], "logits": True, "weights": "f32"}
+    found = ask(environment, loaded, tmp_path, **call)
     with torch.no_grad():
         expected = loaded.network(torch.tensor([prompt]))[0]
     assert families.distance(torch.tensor(found["logits"]), expected) < FAMILIES[name]

@@ -80,7 +80,7 @@ def spell(tokenizer: Any) -> None:
 
 @cache
 def make_network(**changes: Any) -> LanguageModel:
-    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 2, "max_tokens": 61}
+    sizes: dict[str, Any] = {"d_model": 8, "num_heads": 2, "num_layers": 2, "max_tokens": 61}
     return LanguageModel(**{**sizes, **changes}).eval()
 
 
@@ -102,11 +102,6 @@ def make_library(folder: Path) -> Path:
     return folder / "tokenizer.json"
 
 
-def _make_pieces(folder: Path) -> Path:
-    (folder / "tokenizer.model").write_bytes(pack_pieces())
-    return folder / "tokenizer.model"
-
-
 def _make_gguf(make_tokenizer: Callable[[], Any], folder: Path) -> Path:
     tokenizer = make_tokenizer()
     network = make_network(vocabulary=tokenizer.vocabulary)
@@ -123,10 +118,6 @@ def _make_stock(to: Any, name: str, folder: Path) -> Path:
     export_folder(LoadedModel(networks[to](), None), folder / "model", to=to)
     (folder / "model" / MANIFEST_NAME).unlink()
     return folder / "model" / name
-
-
-def _make_characters(folder: Path) -> Path:
-    return write_characters(folder, CHARACTERS) / "config.json"
 
 
 def _make_own(name: str, folder: Path) -> Path:
@@ -172,12 +163,10 @@ def _make_set(folder: Path) -> Path:
     return folder / "set" / MANIFEST_NAME
 
 
-def _make_llama2c(name: str, folder: Path) -> Path:
-    weights = llama2c.make_weights(llama2c.SIZES)
-    (folder / "model.bin").write_bytes(llama2c.pack(llama2c.SIZES, weights))
-    pieces = llama2c.make_pieces(llama2c.SIZES["vocab_size"])
-    (folder / "tokenizer.bin").write_bytes(llama2c.pack_tokenizer(*pieces))
-    return folder / name
+def _make_llama2c(kind: str, folder: Path) -> Path:
+    llama2c.write_stand_in(folder / "model")
+    (file,) = (folder / "model").glob(f"{kind}*.bin")
+    return file
 
 
 def _make_runs(folder: Path) -> Path:
@@ -211,9 +200,9 @@ def _open_runs(file: Path) -> None:
     run_archive.unpack_runs(file, Store(file.parent / "other"))
 
 
-def _make_config(folder: Path) -> Path:
-    (folder / "config.json").write_text("{}")
-    return folder / "config.json"
+def _write(name: str, content: Callable[[], bytes], folder: Path) -> Path:
+    (folder / name).write_bytes(content())
+    return folder / name
 
 
 def _change_config(_data: bytes, draw: Any) -> bytes:
@@ -229,7 +218,7 @@ FORMATS: Mapping[str, Format] = {
         change=change_json,
     ),
     "sentencepiece": Format(
-        make=_make_pieces,
+        make=partial(_write, "tokenizer.model", pack_pieces),
         open=lambda file: spell(read_pieces(read_file(file), str(file))),
     ),
     "gguf pieces": Format(make=partial(_make_gguf, lambda: PIECES), open=_open_model),
@@ -239,39 +228,30 @@ FORMATS: Mapping[str, Format] = {
     "safetensors": Format(
         make=partial(_make_stock, "llama", "model.safetensors"), open=_open_model
     ),
-    "llama config": Format(
-        make=partial(_make_stock, "llama", "config.json"), open=_open_model, change=change_json
+    **{
+        f"{to} config": Format(
+            make=partial(_make_stock, to, "config.json"), open=_open_model, change=change_json
+        )
+        for to in ("llama", "gpt2", "deepseek")
+    },
+    "character config": Format(
+        make=lambda folder: write_characters(folder, CHARACTERS) / "config.json",
+        open=_open_model,
+        change=change_json,
     ),
-    "gpt2 config": Format(
-        make=partial(_make_stock, "gpt2", "config.json"), open=_open_model, change=change_json
-    ),
-    "deepseek config": Format(
-        make=partial(_make_stock, "deepseek", "config.json"), open=_open_model, change=change_json
-    ),
-    "character config": Format(make=_make_characters, open=_open_model, change=change_json),
     "published config": Format(
-        make=_make_config, open=lambda file: cost(str(file)), change=_change_config
+        make=partial(_write, "config.json", lambda: b"{}"),
+        open=lambda file: cost(str(file)),
+        change=_change_config,
     ),
-    "own manifest": Format(
-        make=partial(_make_own, MANIFEST_NAME),
-        open=_open_model,
-        change=change_json,
-        sign=_sign_folder,
-    ),
-    "own config": Format(
-        make=partial(_make_own, "config.json"),
-        open=_open_model,
-        change=change_json,
-        sign=_sign_folder,
-    ),
-    "own tokenizer": Format(
-        make=partial(_make_own, "tokenizer.json"),
-        open=_open_model,
-        change=change_json,
-        sign=_sign_folder,
-    ),
-    "llama2.c": Format(make=partial(_make_llama2c, "model.bin"), open=_open_model),
-    "llama2.c tokenizer": Format(make=partial(_make_llama2c, "tokenizer.bin"), open=_open_model),
+    **{
+        f"own {Path(name).stem.lower()}": Format(
+            make=partial(_make_own, name), open=_open_model, change=change_json, sign=_sign_folder
+        )
+        for name in (MANIFEST_NAME, "config.json", "tokenizer.json")
+    },
+    "llama2.c": Format(make=partial(_make_llama2c, "model"), open=_open_model),
+    "llama2.c tokenizer": Format(make=partial(_make_llama2c, "tok"), open=_open_model),
     "prepared data": Format(
         make=_make_set,
         open=lambda file: open_prepared(file.parent),

@@ -8,33 +8,10 @@ from typing import Any
 
 Change = Callable[[bytes, random.Random], bytes]
 EXTREMES: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1,
-    2,
-    3,
-    255,
-    2**31,
-    2**63,
-    10**30,
-    0.5,
-    -0.0,
-    1e308,
-    5e-324,
-    "",
-    "a",
-    "a\nb",
-    "\ud800",
-    "a" * 3000,
-    "../x",
-    [],
-    {},
-    [[]],
-    [0, -1],
-    {"a": None},
+    *(None, True, False, 0, -1, 1, 2, 3, 255, 2**31, 2**63, 10**30),
+    *(0.5, -0.0, 1e308, 5e-324),
+    *("", "a", "a\nb", "\ud800", "a" * 3000, "../x"),
+    *([], {}, [[]], [0, -1], {"a": None}),
 )
 
 
@@ -95,14 +72,8 @@ def _near(value: Any, draw: random.Random) -> Any:
     if isinstance(value, str):
         return draw.choice((value[:-1], value * 2, value.upper(), [value], value + "\0"))
     if isinstance(value, list):
-        return draw.choice(
-            (
-                value[:-1],
-                value * 2,
-                list(reversed(value)),
-                {str(place): one for place, one in enumerate(value)},
-            )
-        )
+        numbered = {str(place): one for place, one in enumerate(value)}
+        return draw.choice((value[:-1], value * 2, value[::-1], numbered))
     return [value]
 
 

@@ -1,4 +1,4 @@
-"""The measures of an analysis by another hand: numpy and loops over tokens, in float64."""
+"""The measures of an analysis by another hand: numpy in float64."""
 
 import math
 
@@ -22,12 +22,8 @@ def effective_rank(matrix: Array) -> dict[str, float]:
         return math.exp(-sum(share * math.log(share) for share in shares))
 
     def energy(share: float) -> int:
-        held = 0.0
-        for number, square in enumerate(squares, start=1):
-            held += square
-            if held >= share * sum(squares) * (1 - 1e-12):
-                return number
-        return len(squares)
+        enough = share * sum(squares) * (1 - 1e-12)
+        return next(n for n in range(1, len(squares) + 1) if sum(squares[:n]) >= enough)
 
     return {
         "entropy": exp_entropy(values),
@@ -71,12 +67,7 @@ def kernel_alignment(one: Array, other: Array) -> float:
     centre = np.eye(tokens) - 1 / tokens
 
     def hsic(left: Array, right: Array) -> float:
-        total = 0.0
-        products = (centre @ left @ centre, centre @ right @ centre)
-        for i in range(tokens):
-            for j in range(tokens):
-                total += products[0][i, j] * products[1][i, j]
-        return total
+        return float(((centre @ left @ centre) * (centre @ right @ centre)).sum())
 
     left, right = one @ one.T, other @ other.T
     return hsic(left, right) / math.sqrt(hsic(left, left) * hsic(right, right))
@@ -99,24 +90,14 @@ def joint_spectrum(
 
 
 def asymmetry(matrices: list[Array]) -> float:
-    """|A - A^T| / |A + A^T| over several matrices, entry by entry."""
-    parts = [0.0, 0.0]
-    for matrix in matrices:
-        for i in range(len(matrix)):
-            for j in range(len(matrix)):
-                parts[0] += (matrix[i, j] - matrix[j, i]) ** 2
-                parts[1] += (matrix[i, j] + matrix[j, i]) ** 2
-    return math.sqrt(parts[0] / parts[1])
+    """|A - A^T| / |A + A^T| over several matrices."""
+    apart, joint = (sum(((one + sign * one.T) ** 2).sum() for one in matrices) for sign in (-1, 1))
+    return math.sqrt(apart / joint)
 
 
 def describe_attention(weights: Array) -> tuple[float, float, float]:
     """Mean entropy, distance and own weight of the queries of one head."""
-    queries = len(weights)
-    entropy = distance = own = 0.0
-    for i in range(queries):
-        own += weights[i, i]
-        for j in range(queries):
-            distance += weights[i, j] * abs(i - j)
-            if weights[i, j] > 0:
-                entropy -= weights[i, j] * math.log(weights[i, j])
-    return entropy / queries, distance / queries, own / queries
+    queries, places = len(weights), np.arange(len(weights))
+    entropy = -sum(one * math.log(one) for one in weights.flat if one > 0)
+    distance = (weights * abs(places[:, None] - places)).sum()
+    return entropy / queries, distance / queries, weights.trace() / queries

@@ -1,12 +1,15 @@
-"""The character model's format by another hand: a writer and the forward pass in float64."""
+"""The character model's format by another hand: weights and the forward pass in float64."""
 
 import json
-import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save as pack
+
+from tests.reference.llama_cpp import apply, attend, layer_norm, nats
 
 Array = NDArray[np.float64]
 
@@ -59,53 +62,21 @@ def make_weights(config: dict[str, Any], seed: int = 1) -> dict[str, NDArray[np.
     return made
 
 
-def pack(tensors: dict[str, NDArray[np.float32]]) -> bytes:
-    """The bytes of a safetensors file: length of the header, header, tensors."""
-    header: dict[str, Any] = {}
-    body = b""
-    for name, values in tensors.items():
-        end = len(body) + values.nbytes
-        header[name] = {
-            "dtype": "F32",
-            "shape": list(values.shape),
-            "data_offsets": [len(body), end],
-        }
-        body += values.tobytes()
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + body
-
-
 def logits(
     config: dict[str, Any], weights: dict[str, NDArray[np.float32]], tokens: list[int]
 ) -> Array:
     """The logits after every token."""
     w = {name: values.astype(np.float64) for name, values in weights.items()}
     x = w["token_embedding.weight"][tokens] + w["pos_embedding.weight"][: len(tokens)]
-    size, group = config["head_dim"], config["num_heads"] // config["num_kv_heads"]
-
-    def linear(name: str, read: Array) -> Array:
-        return read @ w[f"{name}.weight"].T + w[f"{name}.bias"]
-
-    def norm(name: str, read: Array) -> Array:
-        centred = read - read.mean(axis=-1, keepdims=True)
-        scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
-        return centred / scale * w[f"{name}.weight"] + w[f"{name}.bias"]
-
+    linear, norm = partial(apply, w), partial(layer_norm, w, 1e-5)
     for layer in range(config["num_layers"]):
         at = f"blocks.{layer}"
-        q, k, v = (linear(f"{at}.self_attn.W_{role}", x) for role in "qkv")
-        mixed = np.zeros_like(q)
-        for head in range(config["num_heads"]):
-            own = slice(head * size, (head + 1) * size)
-            shared = slice(head // group * size, (head // group + 1) * size)
-            for row in range(len(tokens)):
-                scores = k[: row + 1, shared] @ q[row, own] / np.sqrt(size)
-                odds = np.exp(scores - scores.max())
-                mixed[row, own] = odds / odds.sum() @ v[: row + 1, shared]
-        x = norm(f"{at}.norm1", x + linear(f"{at}.self_attn.W_o", mixed))
-        inner = np.maximum(linear(f"{at}.ffn.linear1", x), 0)
-        x = norm(f"{at}.norm2", x + linear(f"{at}.ffn.linear2", inner))
-    return linear("lm_head", norm("ln_f", x))
+        q, k, v = (linear(x, f"{at}.self_attn.W_{role}") for role in "qkv")
+        mixed = attend(q, k, v, config["num_heads"], config["num_kv_heads"])
+        x = norm(x + linear(mixed, f"{at}.self_attn.W_o"), f"{at}.norm1")
+        inner = np.maximum(linear(x, f"{at}.ffn.linear1"), 0)
+        x = norm(x + linear(inner, f"{at}.ffn.linear2"), f"{at}.norm2")
+    return linear(norm(x, "ln_f"), "lm_head")
 
 
 def write_stand_in(folder: Path) -> None:
@@ -123,8 +94,7 @@ def write_stand_in(folder: Path) -> None:
     losses: list[float] = []
     for start in range(0, len(codes) - size, size):
         rows = logits(CONFIG, weights, codes[start : start + size])
-        for row, target in zip(rows, codes[start + 1 : start + size + 1], strict=True):
-            losses.append(float(np.log(np.exp(row - row.max()).sum()) + row.max() - row[target]))
+        losses += nats(rows, codes[start + 1 : start + size + 1])
     reference = {
         "validation": {
             "windows": len(losses) // size,

@@ -22,25 +22,10 @@ SIZES = {
     "vocab_size": 307,
     "seq_len": 33,
 }
-KINDS = (
-    "embedding",
-    "attention_norm",
-    "wq",
-    "wk",
-    "wv",
-    "wo",
-    "ffn_norm",
-    "w1",
-    "w2",
-    "w3",
-    "final_norm",
-    "cos",
-    "sin",
-)
 
 
 def make_weights(sizes: dict[str, int], seed: int = 0) -> dict[str, NDArray[np.float32]]:
-    """Random weights with logits far enough apart that a greedy text is decided."""
+    """Random weights in the order of the file; their logits decide a greedy text."""
     draws = np.random.default_rng(seed)
     dim, hidden, layers = sizes["dim"], sizes["hidden_dim"], sizes["n_layers"]
     head = dim // sizes["n_heads"]
@@ -75,13 +60,9 @@ def pack(
     sizes: dict[str, int], weights: dict[str, NDArray[np.float32]], *, tied: bool = True
 ) -> bytes:
     """The bytes of a model file; a negative vocabulary says that the head is not the embedding."""
-    header = [
-        *list(sizes.values())[:5],
-        sizes["vocab_size"] * (1 if tied else -1),
-        sizes["seq_len"],
-    ]
-    kinds = KINDS if tied else (*KINDS, "head")
-    return struct.pack("<7i", *header) + b"".join(weights[kind].tobytes() for kind in kinds)
+    header = sizes | {"vocab_size": sizes["vocab_size"] * (1 if tied else -1)}
+    parts = [values.tobytes() for kind, values in weights.items() if kind != "head" or not tied]
+    return struct.pack("<7i", *header.values()) + b"".join(parts)
 
 
 def logits(
@@ -108,9 +89,8 @@ def logits(
         for name, own in names.items()
         for layer in range(sizes["n_layers"])
     }
-    outside = {"token_embd": "embedding", "output_norm": "final_norm"} | (
-        {} if tied else {"output": "head"}
-    )
+    outside = {"token_embd": "embedding", "output_norm": "final_norm"}
+    outside |= {} if tied else {"output": "head"}
     tensors |= {f"{name}.weight": weights[own].astype(np.float64) for name, own in outside.items()}
     values = {
         "attention.head_count": sizes["n_heads"],
@@ -126,24 +106,8 @@ def logits(
 
 def make_pieces(vocabulary: int) -> tuple[list[bytes], list[float]]:
     """Control tokens, bytes, merges of two and three characters, and single characters."""
-    merges = [
-        b"he",
-        b" t",
-        b" a",
-        b"in",
-        b" the",
-        b"an",
-        b"er",
-        b" s",
-        b"ing",
-        b" an",
-        b"re",
-        b"at",
-    ]
-    letters = [bytes((code,)) for code in b" etaoinhsrdlumywcgfbpvkTI.,!"] + [
-        "é".encode(),
-        "€".encode(),
-    ]
+    merges = b"he, t, a,in, the,an,er, s,ing, an,re,at".split(b",")
+    letters = [letter.encode() for letter in " etaoinhsrdlumywcgfbpvkTI.,!é€"]
     pieces = [b"<unk>", b"\n<s>\n", b"\n</s>\n", *(f"<0x{i:02X}>".encode() for i in range(256))]
     pieces += merges + letters
     assert len(pieces) <= vocabulary
@@ -187,9 +151,7 @@ def make_stand_in() -> dict[str, bytes]:
     losses: list[float] = []
     for text in TEXTS:
         tokens = encode(pieces, scores, text)
-        rows = logits(SIZES, weights, tokens)[:-1]
-        for row, target in zip(rows, tokens[1:], strict=True):
-            losses.append(float(np.log(np.exp(row - row.max()).sum()) + row.max() - row[target]))
+        losses += llama_cpp.nats(logits(SIZES, weights, tokens)[:-1], tokens[1:])
     reference: dict[str, Any] = {
         "validation": {
             "predicted_tokens": len(losses),

@@ -7,7 +7,9 @@ package ``gguf`` is the one of llama.cpp itself.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,9 +40,6 @@ class File:
     def size(self, name: str) -> Any:
         return self.values[f"{self.architecture}.{name}"]
 
-    def find(self, name: str) -> Array | None:
-        return self.tensors.get(name)
-
 
 def read_file(path: Path) -> File:
     """A file as llama.cpp's own package reads it."""
@@ -64,22 +63,14 @@ def logits(file: File, tokens: list[int]) -> Array:
 def _gpt2(file: File, tokens: list[int]) -> Array:
     """Stock llama.cpp has the tanh form of GELU; this has the exact one where a file names it."""
     w, heads = file.tensors, file.size("attention.head_count")
-    epsilon = file.size("attention.layer_norm_epsilon")
-
-    def norm(x: Array, name: str) -> Array:
-        centred = x - x.mean(axis=-1, keepdims=True)
-        deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
-        return centred / deviation * w[f"{name}.weight"] + w[f"{name}.bias"]
-
-    def linear(x: Array, name: str) -> Array:
-        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
-
+    linear = partial(apply, w)
+    norm = partial(layer_norm, w, file.size("attention.layer_norm_epsilon"))
     x = w["token_embd.weight"][tokens] + w["position_embd.weight"][: len(tokens)]
     erf, is_exact = np.vectorize(math.erf), file.values.get("qkvary.gelu") == "erf"
     for layer in range(file.size("block_count")):
         at = f"blk.{layer}"
         q, k, v = np.split(linear(norm(x, f"{at}.attn_norm"), f"{at}.attn_qkv"), 3, axis=-1)
-        x = x + linear(_attend(q, k, v, heads, heads), f"{at}.attn_output")
+        x = x + linear(attend(q, k, v, heads, heads), f"{at}.attn_output")
         up = linear(norm(x, f"{at}.ffn_norm"), f"{at}.ffn_up")
         inner = erf(up / math.sqrt(2)) if is_exact else np.tanh(_TANH * (up + 0.044715 * up**3))
         x = x + linear(up * (1 + inner) / 2, f"{at}.ffn_down")
@@ -87,26 +78,20 @@ def _gpt2(file: File, tokens: list[int]) -> Array:
 
 
 def _llama(file: File, tokens: list[int]) -> Array:
-    w = file.tensors
+    w, linear = file.tensors, partial(apply, file.tensors)
     heads, kv_heads = file.size("attention.head_count"), file.size("attention.head_count_kv")
-    epsilon = file.size("attention.layer_norm_rms_epsilon")
-    positions = np.arange(len(tokens))
-    divisors = file.find("rope_freqs.weight")
-
-    def linear(x: Array, name: str) -> Array:
-        bias = file.find(f"{name}.bias")
-        return x @ w[f"{name}.weight"].T + (0 if bias is None else bias)
+    epsilon, base = file.size("attention.layer_norm_rms_epsilon"), file.size("rope.freq_base")
 
     def turned(x: Array) -> Array:
-        return turn(x, positions, file.size("rope.dimension_count"), base, divisors)
+        divisors = w.get("rope_freqs.weight")
+        return turn(x, np.arange(len(tokens)), file.size("rope.dimension_count"), base, divisors)
 
-    base = file.size("rope.freq_base")
     x = w["token_embd.weight"][tokens]
     for layer in range(file.size("block_count")):
         at = f"blk.{layer}"
         read = rms(x, w[f"{at}.attn_norm.weight"], epsilon)
         q, k, v = (linear(read, f"{at}.attn_{name}") for name in "qkv")
-        x = x + linear(_attend(turned(q), turned(k), v, heads, kv_heads), f"{at}.attn_output")
+        x = x + linear(attend(turned(q), turned(k), v, heads, kv_heads), f"{at}.attn_output")
         x = x + _gated(rms(x, w[f"{at}.ffn_norm.weight"], epsilon), w, at)
     head = w.get("output.weight", w["token_embd.weight"])
     return rms(x, w["output_norm.weight"], epsilon) @ head.T
@@ -146,9 +131,19 @@ def _deepseek(file: File, tokens: list[int]) -> Array:
 
 
 def _gated(x: Array, w: dict[str, Array], at: str) -> Array:
-    gate = x @ w[f"{at}.ffn_gate.weight"].T
-    up = x @ w[f"{at}.ffn_up.weight"].T
-    return (gate / (1 + np.exp(-gate)) * up) @ w[f"{at}.ffn_down.weight"].T
+    gate, up = (apply(w, x, f"{at}.ffn_{name}") for name in ("gate", "up"))
+    return apply(w, gate / (1 + np.exp(-gate)) * up, f"{at}.ffn_down")
+
+
+def apply(w: Mapping[str, Array], x: Array, name: str) -> Array:
+    """A matrix, with its bias where there is one."""
+    return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
+
+
+def layer_norm(w: Mapping[str, Array], epsilon: float, x: Array, name: str) -> Array:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
+    return centred / deviation * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def rms(x: Array, gain: Array, epsilon: float) -> Array:
@@ -169,7 +164,7 @@ def turn(x: Array, positions: Any, size: int, base: float, divisors: Array | Non
     return result
 
 
-def _attend(q: Array, k: Array, v: Array, heads: int, kv_heads: int) -> Array:
+def attend(q: Array, k: Array, v: Array, heads: int, kv_heads: int) -> Array:
     queries = np.split(q, heads, axis=-1)
     keys, values = np.split(k, kv_heads, axis=-1), np.split(v, kv_heads, axis=-1)
     group = heads // kv_heads
@@ -185,6 +180,13 @@ def softmax(scores: Array) -> Array:
     scores = np.where(np.tril(np.ones_like(scores)) > 0, scores, -np.inf)
     odds = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return odds / odds.sum(axis=-1, keepdims=True)
+
+
+def nats(rows: Array, targets: Iterable[int]) -> list[float]:
+    """The loss of every target by the logits before it."""
+    shares = np.exp(rows - rows.max(axis=-1, keepdims=True))
+    shares /= shares.sum(axis=-1, keepdims=True)
+    return [-math.log(row[target]) for row, target in zip(shares, targets, strict=True)]
 
 
 def tokenize(file: File, text: str) -> list[int]:

@@ -40,15 +40,8 @@ def count_positions(
     positions: list[int] = []
     start = 0
     for index in range(length):
-        new = documents is not None and index > 0 and documents[index] != documents[index - 1]
-        if new:
+        if documents is not None and index > 0 and documents[index] != documents[index - 1]:
             start = index
-        waiting = mask is not None and not any(mask[start : index + 1])
-        if waiting:
-            positions.append(0)
-            continue
-        first = start
-        while mask is not None and not mask[first]:
-            first += 1
-        positions.append(index - first)
+        real = (place for place in range(start, index) if mask is None or mask[place])
+        positions.append(index - next(real, index))
     return positions

@@ -4,10 +4,10 @@ Blocks are those of a cache from which nothing was ever cropped.
 """
 
 import math
-import struct
 from collections.abc import Sequence
 from fractions import Fraction
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,11 +56,10 @@ def nearest(number: float, shared: Vector, bits: int) -> float:
     most = max(abs(other) for other in shared)
     scale = Fraction(most) / (2 ** (bits - 1) - 1)
     # The next number of 32 bits that is no smaller.
-    held = struct.unpack("f", struct.pack("f", float(scale)))[0]
-    if Fraction(held) < scale:
-        held = struct.unpack("I", struct.pack("f", held))[0] + 1
-        held = struct.unpack("f", struct.pack("I", held))[0]
-    return round(number / held) * held if held else 0.0
+    held = np.float32(float(scale))
+    if Fraction(float(held)) < scale:
+        held = np.nextafter(held, np.float32(math.inf))
+    return round(number / float(held)) * float(held) if held else 0.0
 
 
 def turn(vector: Vector, *, back: bool = False) -> Vector:
