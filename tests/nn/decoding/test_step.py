@@ -207,40 +207,6 @@ def test_threads_do_not_change_a_bit(label: str, monkeypatch: pytest.MonkeyPatch
 
 
 @torch.no_grad()
-def test_steps_and_calls_of_the_network_follow_each_other() -> None:
-    model = make("QKV")
-    tokens = texts(3)
-    expected = copy.deepcopy(model).double()(tokens)
-    cache = new_cache(model, "sources")
-    model(tokens[:, :PROMPT], cache=cache)
-    take = NativeStep(model, cache)
-    take(tokens[:, PROMPT], None)
-    take(tokens[:, PROMPT] * 0, None)
-    cache.crop(PROMPT + 1)
-    cache.reorder(torch.tensor([2, 0]))
-    rows = tokens[[2, 0]]
-    among = model(rows[:, PROMPT + 1 : PROMPT + 2], cache=cache)[:, -1]
-    assert distance(among, expected[[2, 0], PROMPT + 1]) < FLOAT32
-    last = take(rows[:, PROMPT + 2], None)
-    assert distance(last, expected[[2, 0], PROMPT + 2]) < FLOAT32
-
-
-@torch.no_grad()
-def test_a_step_that_fails_leaves_the_cache_as_it_was() -> None:
-    model = make("QKV")
-    tokens = texts(1)
-    cache = new_cache(model, "sources")
-    model(tokens[:, :PROMPT], cache=cache)
-    take = NativeStep(model, cache)
-    for wrong in (VOCABULARY, -1):
-        with pytest.raises(IndexError, match="expected tokens from 0 to 22"):
-            take(torch.tensor([wrong]), None)
-    assert cache.length == PROMPT
-    expected = copy.deepcopy(model).double()(tokens[:, : PROMPT + 1])[:, -1]
-    assert distance(take(tokens[:, PROMPT], None), expected) < FLOAT32
-
-
-@torch.no_grad()
 def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     """As by the network; memory is written and read without another check."""
     model = make("Q-K=V")
@@ -249,13 +215,18 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     cache = KVCache(model.config.layers, max_tokens=LONGEST + 40, options=options)
     model(tokens[:, :PROMPT], cache=cache)
     take = NativeStep(model, cache)
+    for wrong in (VOCABULARY, -1):
+        with pytest.raises(IndexError, match="expected tokens from 0 to 22"):
+            take(torch.tensor([2, wrong, 3]), None)
     with pytest.raises(ValueError, match="expected a batch of 3 as stored, got 4"):
         take(torch.zeros(4, dtype=torch.long), None)
     for shape in ([3, PROMPT], [3, PROMPT + 2], [2, PROMPT + 1]):
         with pytest.raises(ValueError, match=r"expected attention_mask \[3, 6\]"):
             take(tokens[:, PROMPT], torch.ones(shape, dtype=torch.bool))
     assert cache.length == PROMPT
-    for _ in range(LONGEST - PROMPT):
+    expected = copy.deepcopy(model).double()(tokens[:, : PROMPT + 1])[:, -1]
+    assert distance(take(tokens[:, PROMPT], None), expected) < FLOAT32
+    for _ in range(LONGEST - PROMPT - 1):
         take(tokens[:, PROMPT], None)
     with pytest.raises(ValueError, match="expected at most 17 tokens, got 17 cached and 1 new"):
         take(tokens[:, PROMPT], None)
