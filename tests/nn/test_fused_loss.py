@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -142,21 +141,15 @@ class LargestTensor(TorchDispatchMode):
         return found
 
 
-@contextmanager
-def largest_tensor() -> Iterator[LargestTensor]:
-    with LargestTensor() as mode:
-        yield mode
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_never_more_than_a_chunk_of_logits(dtype: torch.dtype) -> None:
     *parts, targets = draw(dtype=dtype)
     chunk = 8
     assert chunk * VOCABULARY > VOCABULARY * WIDTH
-    with largest_tensor() as found:
+    with LargestTensor() as found:
         linear_cross_entropy(*parts, targets, chunk_tokens=chunk).backward()
     assert found.largest == chunk * VOCABULARY
-    with largest_tensor() as found:
+    with LargestTensor() as found:
         plain(*parts, targets).backward()
     assert found.largest == TOKENS * VOCABULARY
 

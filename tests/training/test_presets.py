@@ -150,16 +150,10 @@ def test_a_vocabulary_is_padded_as_published() -> None:
     assert preset.with_vocabulary(64).network.vocabulary == 64
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("lm-300", r"expected a preset, got 'lm-300'; did you mean lm-300m\? choices: lm-300m,"),
-        ("zzz", "got 'zzz'; choices: lm-300m, lm-300m-poster, lm-1.2b, gpt2-124m, "),
-    ],
-)
-def test_a_name_that_there_is_not(name: str, message: str) -> None:
+def test_a_name_that_there_is_not() -> None:
+    message = r"expected a preset, got 'lm-300'; did you mean lm-300m\? choices: lm-300m, "
     with pytest.raises(UsageError, match=message):
-        find_preset(name)
+        find_preset("lm-300")
 
 
 def test_the_guide_tells_what_there_is() -> None:

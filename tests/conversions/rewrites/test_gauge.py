@@ -38,15 +38,16 @@ def test_every_sharing(label: str) -> None:
     assert moved(network, made)
 
 
-@pytest.mark.parametrize("label", FIXED)
-def test_a_head_that_identities_fix_is_refused(label: str) -> None:
-    with pytest.raises(UsageError, match="expected a key or value that no identity fixes"):
-        convert(make_network(label), "gauge")
-
-
-@pytest.mark.parametrize("label", ["Q-K=V@kv-norm", "Q-K=V@latent-7"])
-def test_what_stands_between_projection_and_key_is_named(label: str) -> None:
-    with pytest.raises(UsageError, match="expected keys and values that are projections in layer"):
+@pytest.mark.parametrize(
+    ("label", "sentence"),
+    [
+        *((label, "a key or value that no identity fixes") for label in FIXED),
+        ("Q-K=V@kv-norm", "keys and values that are projections in layer"),
+        ("Q-K=V@latent-7", "keys and values that are projections in layer"),
+    ],
+)
+def test_what_has_no_gauge_is_refused(label: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=f"expected {sentence}"):
         convert(make_network(label), "gauge")
 
 
