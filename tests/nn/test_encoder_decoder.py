@@ -14,6 +14,7 @@ from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache, ReplacedQuery
+from tests.reference.positions import sinusoid
 
 INIT = Initialization(scheme="xavier-matrices")
 SOURCE = torch.tensor([[2, 6, 5, 4, 3], [2, 4, 3, 1, 1]])
@@ -88,14 +89,10 @@ def reference(model: EncoderDecoder) -> nn.Transformer:
 
 
 def embed(tokens: Tensor, table: Tensor) -> Tensor:
-    """Tokens times sqrt(d), plus sine and cosine in turns, one number at a time."""
+    """Tokens times sqrt(d), plus sine and cosine in turns."""
     width = table.shape[1]
-    x = F.embedding(tokens, table) * width**0.5
-    for place in range(tokens.shape[1]):
-        for channel in range(width):
-            angle = torch.tensor(place, dtype=torch.float64) / 10_000 ** (channel // 2 * 2 / width)
-            x[:, place, channel] += angle.cos() if channel % 2 else angle.sin()
-    return x
+    waves = [sinusoid(place, width) for place in range(tokens.shape[1])]
+    return F.embedding(tokens, table) * width**0.5 + torch.tensor(waves, dtype=torch.float64)
 
 
 def test_it_is_the_transformer_of_torch() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qkvary.arch.attention import PositionConfig, ValueRope
+from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.rotary import RotaryScaling
 from qkvary.nn.attention import Attention
@@ -13,9 +13,10 @@ from qkvary.nn.layout import Layout
 
 def make(label: str, position: PositionConfig, d_model: int = 12) -> Attention:
     variant = parse_variant(label)
-    return Attention(
-        d_model=d_model, num_heads=2, variant=variant, causal=True, position=position, seed=3
+    config = AttentionConfig(
+        d_model=d_model, num_heads=2, variant=variant, causal=True, position=position
     )
+    return Attention(config, seed=3)
 
 
 @pytest.mark.parametrize("rope", ["none", "counter"])

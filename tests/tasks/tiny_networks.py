@@ -50,7 +50,7 @@ VOCABULARIES = {
     "recall": 11,
     "translation": 11,
 }
-EXAMPLES = {"train_examples": 53, "validation_examples": 17, "test_examples": 19}
+EXAMPLES: dict[str, Any] = {"train_examples": 53, "validation_examples": 17, "test_examples": 19}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 SAYINGS = (
     "thequickbrownfoxjumpsoverthelazydog",
@@ -203,10 +203,11 @@ def tiny_network(name: str, *, length: int = 7) -> Network:
         "num_layers": 2,
         "block": BlockConfig(d_ff=29),
     }
-    post = common | {"block": BlockConfig(d_ff=29, norm_placement="post")}
+    pre: dict[str, Any] = common | {"block": BlockConfig(d_ff=29, norm_placement="pre-only")}
+    post: dict[str, Any] = common | {"block": BlockConfig(d_ff=29, norm_placement="post")}
     if name == "images":
         return VisionTransformerConfig(
-            **common | {"block": BlockConfig(d_ff=29, norm_placement="pre-only")},
+            **pre,
             image_size=length - 1,
             patch_size=3,
             channels=1,

@@ -1,10 +1,8 @@
 """A run that is killed any number of times ends, bit by bit, as one that was not."""
 
-import os
 import random
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from tests.storage.damage import trials
 from tests.training.rank_server import Ended, RankServer
+from tests.training.test_ranks_die import kill
 
 RUN = {"steps": 12, "dtype": "float32", "dropout": 0.1}
 """Of a language model whose gradients are added up over the parts of a batch."""
@@ -58,9 +57,7 @@ def test_killed_runs_end_bit_by_bit_like_others(
             order["keep"] = generator.choice([1, 2, 5])
             pids = rank_server.start(path, ranks, **order)
             time.sleep(generator.uniform(0, seconds))
-            for pid in generator.sample(pids, generator.randint(1, ranks)):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill(generator.sample(pids, generator.randint(1, ranks)))
             codes = rank_server.wait(path).codes
             assert set(codes) <= {0, -signal.SIGKILL, *([4] if ranks > 1 else [])}
             killed += -signal.SIGKILL in codes

@@ -109,7 +109,7 @@ def test_a_compiled_network_learns_the_same_and_resumes(
     """Steps, validations and samples of a network that torch compiles, and that is stopped."""
     order: dict[str, Any] = {
         "strategy": strategy,
-        "run": {"dtype": "float32", "compiled": True},
+        "run": {"dtype": "float32", "compile": True},
     }
     whole = rank_server.run(tmp_path / "whole", ranks, keep_weights=True, **order)
     assert difference(whole, references.alone(dtype="float32")) <= 1e-4

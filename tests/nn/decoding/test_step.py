@@ -163,8 +163,9 @@ def test_weights_of_8_bits_are_read_as_the_numbers_they_stand_for(
     plain = make(label, d_model=d_model, block=block, tied_head=tied)
     model = quantize_weights(copy.deepcopy(plain))
     reference = plain.double()
-    for own, kept in zip(matrices_of(reference), matrices_of(model), strict=True):
-        own.copy_(kept)
+    for name, own in reference.named_parameters():
+        place, _, field = name.rpartition(".")
+        own.copy_(getattr(model.get_submodule(place), field))
     tokens = texts(rows)
     expected = reference(tokens)[:, PROMPT]
     cache = new_cache(model, "rotated")
@@ -174,21 +175,6 @@ def test_weights_of_8_bits_are_read_as_the_numbers_they_stand_for(
     cache.crop(PROMPT)
     assert distance(found, expected) < FLOAT32
     assert distance(model(tokens[:, PROMPT : PROMPT + 1], cache=cache)[:, -1], expected) < FLOAT32
-
-
-def matrices_of(model: LanguageModel) -> list[Tensor]:
-    """The embedding, the head and all matrices of blocks, as layers read them."""
-    found = [model.embedding, model.output_weight]
-    for block in model.stack.blocks:
-        for projection in block.attention.projections.values():
-            parts = (getattr(projection, "down", None), projection.weight)
-            found += [part for part in parts if part is not None]
-        latent = block.attention.latent
-        found += [] if latent is None else [latent.key.weight, latent.value.weight]
-        found.append(block.attention.o_proj.weight)
-        linears = (block.feed_forward.up, block.feed_forward.gate, block.feed_forward.down)
-        found += [linear.weight for linear in linears if linear is not None]
-    return found
 
 
 @pytest.mark.parametrize("label", ["Q-K=V", STATE, *LATENT])
