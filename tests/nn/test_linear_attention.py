@@ -358,18 +358,6 @@ def test_bytes_do_not_grow_and_do_not_depend_on_storage(storage: CacheStorage) -
         layer(random_input(71, tokens=1, batch=1).float(), cache=cache)
 
 
-def test_rows_of_a_state_are_reordered() -> None:
-    layer = make_layer("Q-GQA-2@linear@decay-learned")
-    x = random_input(71)
-    cache, straight = LayerCache(layer.config), LayerCache(layer.config)
-    rows = torch.tensor([2, 0, 2])
-    with torch.no_grad():
-        layer(x[:, :4], cache=cache)
-        cache.reorder(rows)
-        layer(x[rows, :4], cache=straight)
-        assert distance(layer(x[:, 4:], cache=cache), layer(x[:, 4:], cache=straight)) < GATE
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @examples(6)
 @given(cuts=st.sets(st.integers(1, TOKENS - 1)), chunk=st.integers(1, 6))

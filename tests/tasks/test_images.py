@@ -102,11 +102,9 @@ def test_crops_are_resized_like_a_crop_alone(size: int) -> None:
 
 def test_crops_of_a_seed_stay_what_they_are() -> None:
     crops = draw_crops(5, 32, seed=3, step=4)
-    assert crops.top.tolist() == [0, 0, 1, 3, 3]
-    assert crops.left.tolist() == [0, 2, 2, 2, 0]
-    assert crops.height.tolist() == [31, 30, 30, 28, 29]
-    assert crops.width.tolist() == [31, 30, 30, 30, 31]
-    assert crops.flipped.tolist() == [True, False, False, True, False]
+    # Top, left, height, width and whether it is flipped.
+    expected = [[0, 0, 1, 3, 3], [0, 2, 2, 2, 0], [31, 30, 30, 28, 29], [31, 30, 30, 30, 31]]
+    assert [part.tolist() for part in crops] == [*expected, [True, False, False, True, False]]
     later = draw_crops(5, 32, seed=3, step=21)
     assert (later.left.tolist(), later.height.tolist()) == ([1, 4, 1, 1, 0], [31, 30, 29, 30, 30])
 

@@ -11,7 +11,7 @@ from qkvary.arch.caches import CacheLayout, CacheOptions, CacheScales, CacheStor
 from qkvary.nn.cache import KVCache
 from qkvary.nn.cache_codes import dequantize_tokens
 from qkvary.nn.cache_quantized import QuantizedStore
-from qkvary.nn.decoding import build, native, step
+from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.language_model import LanguageModel
 from tests.nn.decoding.cases import distance
@@ -173,17 +173,11 @@ def test_half_precision_multiplies_codes_as_integers(label: str, heads: int, hea
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("narrower")
 @pytest.mark.parametrize("flag", NARROWER)
 @pytest.mark.parametrize(("heads", "head_dim"), [(2, 64), (6, 128)])
-def test_narrower_vectors_multiply_codes_as_integers(
-    monkeypatch: pytest.MonkeyPatch, flag: str, heads: int, head_dim: int
-) -> None:
+def test_narrower_vectors_multiply_codes_as_integers(heads: int, head_dim: int) -> None:
     """Processors without the widest vectors run this code."""
-    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-march=native", flag))
-    monkeypatch.setattr(build, "NATIVE", ("",))
-    library = native.library.__wrapped__()
-    assert library is not None
-    monkeypatch.setattr(native, "library", lambda: library)
     test_half_precision_multiplies_codes_as_integers("GQA-2", heads, head_dim)
 
 
