@@ -22,7 +22,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import TranslationTaskConfig
 from qkvary.tasks.contract import EvaluationContext
 from qkvary.tasks.translation import TranslationTask, load
-from tests.nn.test_smoothed_loss import smooth
+from tests.nn.test_fused_loss import smooth
 
 ENGLISH = ("A dog.", "A big dog runs in the snow.", "Two men run.", "The dog is big and old.")
 GERMAN = ("Ein Hund.", "Ein großer Hund läuft im Schnee.", "Zwei Männer.", "Der Hund war alt, ja.")

@@ -64,10 +64,7 @@ def test_the_key_depends_on_all_that_matters() -> None:
     run = toy_run()
     changed = [
         dataclasses.replace(run, seed=4),
-        dataclasses.replace(
-            run,
-            training=dataclasses.replace(run.training, execution=ExecutionConfig(precision="bf16")),
-        ),
+        toy_run(execution=ExecutionConfig(precision="bf16")),
         dataclasses.replace(run, dtype="float64"),
         dataclasses.replace(run, device="cuda"),
         dataclasses.replace(run, task=dataclasses.replace(run.task, length=4)),

@@ -88,3 +88,10 @@ def test_a_gauge_that_does_not_commute_with_rotation_changes_the_layer() -> None
     own = {f"stack.blocks.0.attention.{name}": one for name, one in changed.weights.items()}
     other.load_state_dict({**network.state_dict(), **own})
     assert judge(network, other) > 1e-2
+
+
+def test_a_network_whose_logits_are_zero_is_rewritten() -> None:
+    network = make_network("QKV")
+    network.embedding.data.zero_()
+    made = convert(network, "gauge")
+    assert (made.exact.largest, made.exact.relative, made.exact.changed) == (0.0, 0.0, 0.0)

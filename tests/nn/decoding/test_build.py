@@ -12,7 +12,7 @@ import torch
 from qkvary.nn.decoding import build
 from qkvary.nn.decoding.decode import decode_attention
 from tests.nn.decoding.cases import GATES, distance, draw
-from tests.nn.decoding.test_step_rotation import read_rotated
+from tests.nn.decoding.test_step_long import read_rotated
 
 NARROWER = (
     ["-mno-amx-bf16", "-mno-avx512f", "-mno-avx"] if platform.machine() == "x86_64" else ["-O3"]
