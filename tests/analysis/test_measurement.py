@@ -125,7 +125,9 @@ def test_more_text_takes_no_more_memory() -> None:
     def measure(done: int, _total: int) -> None:
         # At the end of a window of two layers.
         if done % 4 == 0 and done <= 20:
-            kept.append(sum(part.numel() for part in _tensors(layers)))
+            parts = (vars(part) for one in layers for part in (one.moments, one.statistics))
+            held = [one for fields in parts for one in fields.values()]
+            kept.append(sum(one.numel() for one in held if isinstance(one, torch.Tensor)))
 
     layers: list[measurement.LayerStatistics] = []
     original = measurement.LayerStatistics
@@ -142,8 +144,3 @@ def test_more_text_takes_no_more_memory() -> None:
     assert len(layers) == 2
     assert len(kept) == 5
     assert len(set(kept)) == 1
-
-
-def _tensors(layers: list[measurement.LayerStatistics]) -> list[torch.Tensor]:
-    parts = [vars(part) for layer in layers for part in (layer.moments, layer.statistics)]
-    return [one for fields in parts for one in fields.values() if isinstance(one, torch.Tensor)]

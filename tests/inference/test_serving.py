@@ -168,10 +168,8 @@ def test_it_answers_with_the_key_and_ends_with_the_block(program: Path, tmp_path
     assert not is_alive(child)
 
 
-def test_an_engine_that_ends_says_why(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STAND_IN", "ends")
+def test_an_engine_that_ends_says_why(tmp_path: Path) -> None:
+    program = write_engine(tmp_path / "llama-server", mode="ends")
     asked = replace(ASKED, port=choose_port("127.0.0.1", 0))
     with (
         pytest.raises(ResourceError, match="exit code 1: error: the weights are missing"),

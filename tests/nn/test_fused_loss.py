@@ -3,7 +3,6 @@
 The loss of smoothed targets is torch's divergence from targets that are written out.
 """
 
-import os
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -22,8 +21,9 @@ from qkvary.nn.fused_loss import (
     smoothed_loss_sum,
 )
 from qkvary.nn.language_model import LanguageModel
-from tests.conftest import ROOT, Runner
+from tests.conftest import Runner
 from tests.contracts.variant_cases import distance, make_language_model_config, randomize
+from tests.nn.test_linear import run_compiled
 
 TOKENS, WIDTH, VOCABULARY = 23, 7, 37
 GATE = 1e-12
@@ -254,12 +254,8 @@ def test_a_language_model_given_targets_answers_with_its_loss(tied: bool, bias: 
 @pytest.mark.parametrize("autocast", [True, False])
 @pytest.mark.parametrize("again", [True, False])
 def test_compiled_as_one_graph(autocast: bool, again: bool, run_python: Runner) -> None:
-    """In a process of its own: the compiler does not read annotations that are executed."""
     code = "from tests.nn.test_fused_loss import compare_compiled; compare_compiled({}, {})"
-    # It makes an autograd function where torch says that one should not.
-    env = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "default"}
-    result = run_python(["-c", code.format(autocast, again)], env=env)
-    assert result.returncode == 0, result.stderr
+    run_compiled(run_python, code.format(autocast, again))
 
 
 def compare_compiled(autocast: bool, again: bool) -> None:

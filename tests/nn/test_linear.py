@@ -169,8 +169,11 @@ def test_what_waits_for_a_layer_is_not_passed_over() -> None:
 
 @pytest.mark.compile
 def test_compiled_code_takes_products_by_onednn_too(run_python: Runner) -> None:
+    run_compiled(run_python, "from tests.nn.test_linear import check_compiled; check_compiled()")
+
+
+def run_compiled(run_python: Runner, code: str) -> None:
     """In a process of its own: the compiler does not read annotations that are executed."""
-    code = "from tests.nn.test_linear import check_compiled; check_compiled()"
     # It makes an autograd function where torch says that one should not.
     env = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "default"}
     result = run_python(["-c", code], env=env)

@@ -163,8 +163,8 @@ def test_all_forms_equal_the_reference_with_gradients(kind: dict[str, bool]) -> 
             assert distance(collect(form, given), expected) < GATE
 
 
-def make_layer(label: str, *, kernel: Kernel = "auto", dropout: float = 0.0) -> Attention:
-    config = dataclasses.replace(make_config(label, causal=True, dropout=dropout), kernel=kernel)
+def make_layer(label: str, *, kernel: Kernel = "auto") -> Attention:
+    config = dataclasses.replace(make_config(label, causal=True), kernel=kernel)
     layer = Attention(config).double()
     randomize(layer, seed=67)
     return layer

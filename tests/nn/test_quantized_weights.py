@@ -10,12 +10,10 @@ from tests.contracts.variant_cases import randomize
 from tests.small_networks import small_config
 
 
-def make(
-    label: str = "Q-K[d/4]=V", *, tied: bool = True, dtype: torch.dtype = torch.float32
-) -> LanguageModel:
+def make(*, tied: bool) -> LanguageModel:
     """A network whose rows end within a group of weights that share a scale."""
     config = small_config(
-        label,
+        "Q-K[d/4]=V",
         d_model=68,
         num_heads=4,
         d_ff=131,
@@ -26,7 +24,7 @@ def make(
     )
     model = LanguageModel(config).eval()
     randomize(model, seed=3)
-    return model.to(dtype)
+    return model
 
 
 @pytest.mark.parametrize("tied", [True, False])

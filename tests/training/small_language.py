@@ -94,13 +94,12 @@ def small_run(
     steps: int = 9,
     dtype: str = "float64",
     device: str = "cpu",
-    clip: float | None = 0.3,
     dropout: float = 0.0,
     **execution: Any,
 ) -> RunConfig:
     """A run of the task; what is not named here is a field of its execution."""
     optimizer = OptimizerConfig(
-        name="adamw", learning_rate=0.01, weight_decay=0.1, gradient_clip=clip
+        name="adamw", learning_rate=0.01, weight_decay=0.1, gradient_clip=0.3
     )
     return RunConfig(
         task=NumberTaskConfig(context=CONTEXT),
