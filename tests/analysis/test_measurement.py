@@ -1,5 +1,6 @@
 """An analysis from text: windows, limits, and what is refused."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -92,26 +93,13 @@ def test_a_network_is_as_before(
     assert read_state(network) == before
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"context": 65}, "expected a context of at most 64 tokens, those of the network, got 65"),
-        (
-            {"tokens": 23},
-            "expected a text of at least 24 tokens, 4 for each channel of a head, got",
-        ),
-    ],
-)
-def test_what_cannot_be_read_is_refused(
-    settings: AnalysisSettings, changes: dict[str, int], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        analyze_network(load(), AnalysisSettings(text=settings.text, **changes))
-
-
-def test_other_tokens_and_tokenizers_are_refused(
-    settings: AnalysisSettings, tmp_path: Path
-) -> None:
+def test_what_cannot_be_read_is_refused(settings: AnalysisSettings, tmp_path: Path) -> None:
+    for name, number, message in (
+        ("context", 65, "a context of at most 64 tokens, those of the network, got 65"),
+        ("tokens", 23, "a text of at least 24 tokens, 4 for each channel of a head, got"),
+    ):
+        with pytest.raises(UsageError, match=f"expected {message}"):
+            analyze_network(load(), dataclasses.replace(settings, **{name: number}))
     with pytest.raises(UsageError, match="expected a checkpoint with a tokenizer"):
         analyze_network(LoadedModel(make_network(), None), settings)
     with pytest.raises(UsageError, match="expected tokens below 31, the vocabulary of the network"):
@@ -119,12 +107,12 @@ def test_other_tokens_and_tokenizers_are_refused(
     with pytest.raises(UsageError, match="expected layers with a softmax"):
         analyze_network(load(make_network("Q=K-V@soft")), settings)
     (tmp_path / "other.txt").write_text("XYZ")
-    other = AnalysisSettings(text=(tmp_path / "other.txt",))
+    other = dataclasses.replace(settings, text=(tmp_path / "other.txt",))
     with pytest.raises(UsageError, match=r"other\.txt.* cannot be encoded: expected characters"):
         analyze_network(load(), other)
     for fields in ({"text": ()}, {"tokens": 1}, {"context": 1}):
         with pytest.raises(ValueError, match="expected"):
-            AnalysisSettings(**{"text": settings.text, **fields})
+            dataclasses.replace(settings, **fields)
     with pytest.raises(UsageError, match="expected a text of at least 24 tokens"):
         analyze_windows(make_network(), [], context=64)
 
@@ -137,7 +125,9 @@ def test_more_text_takes_no_more_memory() -> None:
     def measure(done: int, _total: int) -> None:
         # At the end of a window of two layers.
         if done % 4 == 0 and done <= 20:
-            kept.append(sum(part.numel() for part in _tensors(layers)))
+            parts = (vars(part) for one in layers for part in (one.moments, one.statistics))
+            held = [one for fields in parts for one in fields.values()]
+            kept.append(sum(one.numel() for one in held if isinstance(one, torch.Tensor)))
 
     layers: list[measurement.LayerStatistics] = []
     original = measurement.LayerStatistics
@@ -154,8 +144,3 @@ def test_more_text_takes_no_more_memory() -> None:
     assert len(layers) == 2
     assert len(kept) == 5
     assert len(set(kept)) == 1
-
-
-def _tensors(layers: list[measurement.LayerStatistics]) -> list[torch.Tensor]:
-    parts = [vars(part) for layer in layers for part in (layer.moments, layer.statistics)]
-    return [one for fields in parts for one in fields.values() if isinstance(one, torch.Tensor)]

@@ -27,14 +27,6 @@ def test_ranks_equal_the_reference(rows: int, columns: int, rank: int, seed: int
     assert found == pytest.approx(reference.effective_rank(matrix), rel=1e-6)
 
 
-def test_an_orthogonal_matrix_has_full_rank_by_every_definition() -> None:
-    found = effective_rank(torch.ones(100, dtype=torch.float64))
-    assert (found.entropy, found.entropy_of_squares, found.participation) == pytest.approx(
-        (100, 100, 100)
-    )
-    assert (found.energy_90, found.energy_95, found.energy_99) == (90, 95, 99)
-
-
 @pytest.mark.slow
 def test_random_matrices_of_the_published_shape() -> None:
     """Of Gaussian 1024 x 1024, beside the printed effective ranks 687 and 702."""

@@ -34,17 +34,13 @@ class Block(NamedTuple):
         weights = (query @ key.mT / 3 + hidden).softmax(dim=-1)
         x = x + (weights @ value).transpose(0, 1).flatten(1) @ self.output
         chosen = (x @ self.router).topk(ACTIVE, dim=-1)
-        rows = []
-        for token, gates, experts in zip(
-            x, chosen.values.softmax(dim=-1), chosen.indices, strict=True
-        ):
-            rows.append(
-                sum(
-                    gate * (torch.relu(token @ self.first[expert]) @ self.second[expert])
-                    for gate, expert in zip(gates, experts, strict=True)
-                )
-            )
-        return torch.stack(rows)
+        rows = zip(x, chosen.values.softmax(dim=-1), chosen.indices, strict=True)
+        return torch.stack([self.route(*row) for row in rows])
+
+    def route(self, token: Tensor, gates: Tensor, experts: Tensor) -> Tensor:
+        """What the chosen experts make of a token."""
+        inner = torch.relu(token @ self.first[experts])
+        return (gates[:, None, None] * (inner[:, None] @ self.second[experts])).sum(dim=(0, 1))
 
 
 def draw_block(seed: int) -> Block:

@@ -9,14 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.storage.errors import UsageError
+from tests.conversions.rewrites.test_absorb_skip import draw
 from tests.studies_scripts.loading import load_script
 
 KINDS = ("layernorm", "rmsnorm", "tanh")
 script = load_script("why", "norm_bases")
-
-
-def draw(*shape: int, seed: int = 3) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
 
 
 def normalise(kind: str, x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from qkvary.inference.requests import Request, Sampling
 from qkvary.nn.language_model import LanguageModel
 from tests.conftest import examples
 from tests.contracts.variant_cases import make_language_model_config, randomize
+from tests.pairwise import pairwise
 
 TINY = 4
 
@@ -56,20 +57,14 @@ WIDE = ["QKV", "Q-MQA", "Q-K=V@w3", "Q=K-V@relative"]
 POWERS = [0.0, 1.0, 0.6]
 
 
-# Every two of label, power and stop token meet.
-@pytest.mark.parametrize(
-    ("label", "power", "stop"),
-    [
-        (label, power, {2} if (row + column) % 2 else set())
-        for row, label in enumerate(WIDE)
-        for column, power in enumerate(POWERS)
-    ],
-)
-def test_a_wide_beam_is_an_exhaustive_search(label: str, power: float, stop: set[int]) -> None:
+@pairwise("label, power, stop", itertools.product(WIDE, POWERS, [(), (2,)]))
+def test_a_wide_beam_is_an_exhaustive_search(
+    label: str, power: float, stop: tuple[int, ...]
+) -> None:
     model = make_model(label)
-    request = Request(prompt=(1, 3), max_new_tokens=4, stop_tokens=tuple(stop))
+    request = Request(prompt=(1, 3), max_new_tokens=4, stop_tokens=stop)
     found = search(model, request, beams=TINY**4, length_penalty=power)
-    expected = exhaustive(model, (1, 3), 4, stop, power)
+    expected = exhaustive(model, (1, 3), 4, set(stop), power)
     assert [beam.tokens for beam in found] == [tokens for tokens, _ in expected]
     assert [beam.score for beam in found] == pytest.approx([score for _, score in expected])
 

@@ -160,10 +160,7 @@ def test_requests_that_do_not_fit_are_rejected_before_computing() -> None:
     for request, message in (
         (Request(prompt=(13,), max_new_tokens=1), "expected tokens from 0 to 12, got 13"),
         (Request(prompt=(1,) * 18, max_new_tokens=0), "expected a prompt of at most 17 tokens"),
-        (
-            Request(prompt=(1,) * 9, max_new_tokens=10),
-            "9 new tokens after a prompt of 9",
-        ),
+        (Request(prompt=(1,) * 9, max_new_tokens=10), "9 new tokens after a prompt of 9"),
     ):
         with pytest.raises(ValueError, match=message):
             stream(MODEL, [request])

@@ -150,19 +150,3 @@ def test_tokens_that_occurred_are_penalised_the_prompt_included() -> None:
     chosen = [int(sampler.choose(LOGITS[None])) for _ in range(4)]
     # 1.5 / 10 of the prompt's tokens is less than 0.3, and each chosen one becomes less as well.
     assert chosen == [1, 4, 3, 3]
-
-
-def test_rows_without_filters_are_unchanged_by_other_rows() -> None:
-    rows = [
-        request(seed=1, temperature=1.0),
-        request(seed=1, temperature=1.0, top_p=1e-6),
-        request(seed=1, temperature=1.0, top_k=1),
-        request(seed=1, temperature=1.0, min_p=1.0),
-        request(),
-    ]
-    sampler = Sampler(rows, 7)
-    chosen = [sampler.choose(LOGITS.expand(5, -1)).tolist() for _ in range(60)]
-    assert len({row[0] for row in chosen}) == 7
-    assert {row[1] for row in chosen} == {row[2] for row in chosen} == {3}
-    assert {row[3] for row in chosen} == {3, 6}
-    assert {row[4] for row in chosen} == {3}

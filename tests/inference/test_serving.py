@@ -113,14 +113,17 @@ def test_programs_are_found_or_their_installation_is_named(program: Path) -> Non
             CacheLine(tokens=4 * 8192, nbytes=round(70.5 * 2**20)),
         ),
         # vLLM 0.32 on a CPU.
-        (VLLM, "INFO [kv_cache_utils.py] GPU KV cache size: 233,008 tokens", (233_008, None)),
+        (
+            VLLM,
+            "INFO [kv_cache_utils.py] GPU KV cache size: 233,008 tokens",
+            CacheLine(tokens=233_008, nbytes=None),
+        ),
         (LLAMA_CPP, "loading", None),
         (VLLM, "loading", None),
     ],
 )
 def test_the_line_about_the_cache(engine: Any, log: str, cache: Any) -> None:
-    expected = CacheLine(tokens=cache[0], nbytes=cache[1]) if isinstance(cache, tuple) else cache
-    assert engine.read_cache(log) == expected
+    assert engine.read_cache(log) == cache
 
 
 def test_a_kernel_without_the_size_is_explained() -> None:
@@ -165,10 +168,8 @@ def test_it_answers_with_the_key_and_ends_with_the_block(program: Path, tmp_path
     assert not is_alive(child)
 
 
-def test_an_engine_that_ends_says_why(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STAND_IN", "ends")
+def test_an_engine_that_ends_says_why(tmp_path: Path) -> None:
+    program = write_engine(tmp_path / "llama-server", mode="ends")
     asked = replace(ASKED, port=choose_port("127.0.0.1", 0))
     with (
         pytest.raises(ResourceError, match="exit code 1: error: the weights are missing"),

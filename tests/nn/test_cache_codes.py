@@ -115,7 +115,6 @@ def test_a_rotation_keeps_lengths_and_spreads_a_single_channel(width: int) -> No
     assert gathered <= 2.3
 
 
-@examples(20)
 @given(seed=st.integers(0, 10_000), width=st.integers(1, 70))
 def test_what_was_rotated_comes_back(seed: int, width: int) -> None:
     x = entries(seed, width=width)

@@ -14,6 +14,7 @@ from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache, ReplacedQuery
+from tests.reference.positions import sinusoid
 
 INIT = Initialization(scheme="xavier-matrices")
 SOURCE = torch.tensor([[2, 6, 5, 4, 3], [2, 4, 3, 1, 1]])
@@ -88,14 +89,10 @@ def reference(model: EncoderDecoder) -> nn.Transformer:
 
 
 def embed(tokens: Tensor, table: Tensor) -> Tensor:
-    """Tokens times sqrt(d), plus sine and cosine in turns, one number at a time."""
+    """Tokens times sqrt(d), plus sine and cosine in turns."""
     width = table.shape[1]
-    x = F.embedding(tokens, table) * width**0.5
-    for place in range(tokens.shape[1]):
-        for channel in range(width):
-            angle = torch.tensor(place, dtype=torch.float64) / 10_000 ** (channel // 2 * 2 / width)
-            x[:, place, channel] += angle.cos() if channel % 2 else angle.sin()
-    return x
+    waves = [sinusoid(place, width) for place in range(tokens.shape[1])]
+    return F.embedding(tokens, table) * width**0.5 + torch.tensor(waves, dtype=torch.float64)
 
 
 def test_it_is_the_transformer_of_torch() -> None:
@@ -171,21 +168,28 @@ def test_attention_maps_are_those_of_the_pass(layer: int) -> None:
     torch.testing.assert_close(block.attention.o_proj(mixed), output)
 
 
-def test_what_has_no_meaning_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected causal attention in a decoder"):
-        make_config(attention=AttentionConfig(d_model=12, num_heads=3))
-    with pytest.raises(ValueError, match="expected a positive source_vocabulary and embedding dr"):
-        make_config(embedding_dropout=1.0)
-    with pytest.raises(ValueError, match="expected a padding token of both vocabularies, got 7"):
-        make_config(padding=7)
-    with pytest.raises(ValueError, match="expected the norm placement pre in an encoder-decoder,"):
-        make_config(block=BlockConfig(d_ff=19, norm_placement="post"))
-    with pytest.raises(ValueError, match="expected cross attention without window, stride and"):
-        make_config("QKV@w4", "same")
-    with pytest.raises(ValueError, match="expected cross attention over the tokens of the source"):
-        make_config("QKV@linear", "same")
-    with pytest.raises(ValueError, match="expected layers without a decay in an encoder-decoder"):
-        make_config("QKV@linear@decay-fixed")
+@pytest.mark.parametrize(
+    ("label", "fields", "message"),
+    [
+        ("QKV", {"attention": AttentionConfig(d_model=12, num_heads=3)}, "causal attention in a"),
+        ("QKV", {"embedding_dropout": 1.0}, "a positive source_vocabulary and embedding dr"),
+        ("QKV", {"padding": 7}, "a padding token of both vocabularies, got 7"),
+        (
+            "QKV",
+            {"block": BlockConfig(d_ff=19, norm_placement="post")},
+            "the norm placement pre in",
+        ),
+        ("QKV@w4", {"cross_sharing": "same"}, "cross attention without window, stride and"),
+        ("QKV@linear", {"cross_sharing": "same"}, "cross attention over the tokens of the source"),
+        ("QKV@linear@decay-fixed", {}, "layers without a decay in an encoder-decoder"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(label: str, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"expected {message}"):
+        make_config(label, **fields)
+
+
+def test_what_cannot_be_computed_is_refused() -> None:
     config = make_config("Q=K-V", "published-code")
     model = make_model(config)
     with pytest.raises(ValueError, match="expected cross attention that can be decoded step by"):

@@ -75,15 +75,6 @@ def test_values_and_gradients_are_those_of_the_formula(
     assert all(is_close(a, b) for a, b in zip(found, wanted, strict=True))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_types_are_left_to_torch(dtype: torch.dtype) -> None:
-    x, weight = make(ROWS, INNER, dtype=dtype), make(WIDTH, INNER, seed=1, dtype=dtype)
-    with Watch() as watch:
-        found = linear(x, weight)
-    assert watch.count == 0
-    assert torch.equal(found, F.linear(x, weight))
-
-
 def test_processors_without_avx512_leave_products_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear_module, "_IS_ONEDNN_FASTER", False)
     x, weight = make(ROWS, INNER).requires_grad_(), make(WIDTH, INNER, seed=1)
@@ -113,6 +104,9 @@ def test_what_else_is_left_to_torch() -> None:
         finally:
             torch.backends.mkldnn.set_flags(True)
         assert linear(x.to("meta"), weight.to("meta")).is_meta
+        for dtype in (torch.float64, torch.bfloat16):
+            given = x.to(dtype), weight.to(dtype)
+            assert torch.equal(linear(*given), F.linear(*given))
     assert watch.count == 0
     with Watch() as watch:
         linear(x[: few + 1], weight)
@@ -175,8 +169,11 @@ def test_what_waits_for_a_layer_is_not_passed_over() -> None:
 
 @pytest.mark.compile
 def test_compiled_code_takes_products_by_onednn_too(run_python: Runner) -> None:
+    run_compiled(run_python, "from tests.nn.test_linear import check_compiled; check_compiled()")
+
+
+def run_compiled(run_python: Runner, code: str) -> None:
     """In a process of its own: the compiler does not read annotations that are executed."""
-    code = "from tests.nn.test_linear import check_compiled; check_compiled()"
     # It makes an autograd function where torch says that one should not.
     env = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "default"}
     result = run_python(["-c", code], env=env)

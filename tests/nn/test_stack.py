@@ -29,6 +29,11 @@ def make_model(label: str, *, dropout: float = 0.0, kernel: Kernel = "explicit")
     return model
 
 
+def check_recomputed(model: LanguageModel, **given: Tensor) -> None:
+    pairs = zip(*(take_step(model, again, **given) for again in (False, True)), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
 def take_step(model: LanguageModel, again: bool, **given: Tensor) -> list[Tensor]:
     model.stack.recompute_blocks = again
     model.zero_grad()
@@ -48,21 +53,13 @@ def test_nothing_is_dropped_out_in_evaluation(kernel: Kernel) -> None:
 @pytest.mark.parametrize("label", [*DECISIVE, "QKV@rotary@w3", "Q=K=V@diag-mean"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_the_same_gradients(label: str, dropout: float) -> None:
-    model = make_model(label, dropout=dropout)
-    pairs = zip(take_step(model, again=False), take_step(model, again=True), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
+    check_recomputed(make_model(label, dropout=dropout))
 
 
 def test_the_same_under_masks_and_autocast() -> None:
-    model = make_model("Q-K=V", dropout=0.3)
     given = {"attention_mask": padding_mask(), "document_ids": documents()}
     with torch.autocast("cpu", torch.bfloat16):
-        pairs = zip(
-            take_step(model, again=False, **given),
-            take_step(model, again=True, **given),
-            strict=True,
-        )
-        assert all(torch.equal(one, other) for one, other in pairs)
+        check_recomputed(make_model("Q-K=V", dropout=0.3), **given)
 
 
 def test_a_cache_is_written_once() -> None:

@@ -68,8 +68,6 @@ def test_adapters_take_effect(label: str) -> None:
     plain = make_network(label)
     adapted = adapt(copy.deepcopy(plain))
     merged = merge(copy.deepcopy(adapted))
-    names = {name.rpartition(".")[2] for name, part in adapted.named_modules() if "lora_A" in name}
-    assert names == {"lora_A"}
     found = {n.split(".")[-2] for n, _ in adapted.named_modules() if n.endswith("lora_A")}
     learned = {f"{source}_proj" for source in plain.config.layers[0].variant.projections}
     assert learned | {"o_proj", "up", "down"} <= found

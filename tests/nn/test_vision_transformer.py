@@ -11,16 +11,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig, ScaleConfig
 from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, NormPlacement, VisionTransformerConfig
+from qkvary.arch.networks import BlockConfig, VisionTransformerConfig
 from qkvary.costs.network import network_costs
 from qkvary.nn.vision_transformer import VisionTransformer
 
 LABELS = ("QKV", "(Q=K-V)+", "Q-K=V", "MQA", "I-K=V")
 
 
-def make(
-    label: str = "QKV", *, norm: NormPlacement = "pre-only", **fields: Any
-) -> VisionTransformerConfig:
+def make(label: str = "QKV", **fields: Any) -> VisionTransformerConfig:
     given: dict[str, Any] = {
         "attention": AttentionConfig(
             d_model=12,
@@ -30,7 +28,7 @@ def make(
             scale=ScaleConfig(by="width"),
             position=PositionConfig(plus_features=7),
         ),
-        "block": BlockConfig(d_ff=11, norm_placement=norm),
+        "block": BlockConfig(d_ff=11, norm_placement="pre-only"),
         "num_layers": 2,
         "image_size": 15,
         "patch_size": 5,

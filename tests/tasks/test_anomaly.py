@@ -100,12 +100,7 @@ def logits_of(label: str, images: Tensor) -> Tensor:
     return model(images)[..., 0]
 
 
-@pytest.mark.parametrize(
-    "label",
-    [
-        *("QKV", "Q-K=V", "(Q=K-V)+", "Q-MQA", "I-K-V", "Q=K-V@soft"),
-    ],
-)
+@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "(Q=K-V)+", "Q-MQA", "I-K-V", "Q=K-V@soft"])
 def test_answers_move_with_the_images_unless_positions_are_known(label: str) -> None:
     images = torch.randn(3, 10, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     order = torch.randperm(10, generator=torch.Generator().manual_seed(3))

@@ -10,6 +10,7 @@ from qkvary.data.shakespeare import load_shakespeare
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.characters import CharacterTask
 from qkvary.tasks.config import CharacterTaskConfig
+from qkvary.tasks.contract import Split
 
 
 def make(**changes: object) -> CharacterTask:
@@ -53,26 +54,23 @@ def test_windows_start_anywhere_and_end_at_the_last_character() -> None:
     assert len({tuple(start) for start in starts}) == 3
 
 
-@pytest.mark.parametrize("batch_size", [64, 5_000])
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_exact_scores_every_character_but_the_first_once(split: str, batch_size: int) -> None:
+@pytest.mark.parametrize(
+    ("split", "batch_size", "scored"),
+    [("validation", 64, None), ("test", 64, None), ("test", 5_000, None), ("test", 64, 1_000)],
+)
+def test_exact_scores_every_character_but_the_first_once(
+    split: Split, batch_size: int, scored: int | None
+) -> None:
+    """Or the first of them, where so many are asked for."""
     codes = held_out()
-    model = Unigram(codes)
-    scores = make(evaluation_batch_size=batch_size).evaluate(model, split)  # type: ignore[arg-type]
-    surprise = -model.weight.log_softmax(0)[codes[1:]]
+    model, count = Unigram(codes), scored or 111_539
+    task = make(evaluation_batch_size=batch_size, scored_characters=scored)
+    scores = task.evaluate(model, split)
+    surprise = -model.weight.log_softmax(0)[codes[1 : count + 1]]
     assert scores["loss"] == pytest.approx(surprise.double().mean().item(), rel=1e-5)
     assert scores["bits_per_character"] == pytest.approx(scores["loss"] / math.log(2))
-    assert sum(rows * columns for rows, columns in model.shapes) == 111_539
-    assert model.shapes[-1] == (1, 111_539 % 13)
-
-
-def test_only_the_first_characters_are_scored_where_asked() -> None:
-    codes = held_out()
-    model = Unigram(codes)
-    scores = make(scored_characters=1_001).evaluate(model, "test")
-    surprise = -model.weight.log_softmax(0)[codes[1:1_002]]
-    assert sum(rows * columns for rows, columns in model.shapes) == 1_001
-    assert scores["loss"] == pytest.approx(surprise.double().mean().item(), rel=1e-5)
+    assert sum(rows * columns for rows, columns in model.shapes) == count
+    assert model.shapes[-1] == (1, count % 13)
 
 
 def test_sampled_scores_the_same_random_windows_every_time() -> None:

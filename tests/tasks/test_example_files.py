@@ -1,4 +1,5 @@
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -45,12 +46,6 @@ def test_maps_of_several_kinds_of_layers_come_back() -> None:
         assert (one.kind, one.tokens, one.targets) == (other.kind, other.tokens, other.targets)
 
 
-@pytest.mark.parametrize("data", [b"", b"x" * 50])
-def test_what_holds_no_maps_is_named(data: bytes) -> None:
-    with pytest.raises(DamagedError, match="holds no attention maps"):
-        maps_from_bytes(data)
-
-
 def sample(number: int, pictures: bool) -> Sample:
     drawn = np.random.default_rng(number)
     return Sample(
@@ -75,9 +70,20 @@ def test_pictures_are_in_all_or_in_none() -> None:
         samples_to_bytes([sample(0, pictures=True), sample(1, pictures=False)])
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "other"])
-def test_what_holds_no_samples_is_named(damage: str) -> None:
-    data = samples_to_bytes([sample(0, pictures=True)])
-    broken = {"cut": data[:-1], "empty": b"", "other": data.replace(b"texts", b"textz")}[damage]
-    with pytest.raises(DamagedError, match="holds no samples"):
-        samples_from_bytes(broken)
+CONTENTS = samples_to_bytes([sample(0, pictures=True)])
+
+
+@pytest.mark.parametrize(
+    ("read", "data"),
+    [
+        (maps_from_bytes, b""),
+        (maps_from_bytes, b"x" * 50),
+        (samples_from_bytes, b""),
+        (samples_from_bytes, CONTENTS[:-1]),
+        (samples_from_bytes, CONTENTS.replace(b"texts", b"textz")),
+    ],
+)
+def test_what_holds_something_else_is_named(read: Callable[[bytes], object], data: bytes) -> None:
+    what = "attention maps" if read is maps_from_bytes else "samples"
+    with pytest.raises(DamagedError, match=f"holds no {what}"):
+        read(data)

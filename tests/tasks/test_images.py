@@ -7,34 +7,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 
 from qkvary.data.augmentation import Crops, draw_crops
 from qkvary.data.image_sets import IMAGE_SETS
 from qkvary.tasks.config import ImageTaskConfig
 from qkvary.tasks.images import ImageTask, crop_and_flip, split_rows
 from tests.data.small_images import draw
+from tests.tasks.solvers import Solver
 from tests.tasks.tiny_networks import tiny_images
 
 
 def make(**fields: object) -> ImageTask:
     given = {"name": tiny_images(), "validation_images": 17, "evaluation_batch_size": 5}
     return ImageTask(ImageTaskConfig(**{**given, **fields}))  # type: ignore[arg-type]
-
-
-class Answers(nn.Module):
-    """A network that always gives one class, or reads the label off the image."""
-
-    def __init__(self, answer: dict[bytes, int] | int) -> None:
-        super().__init__()
-        self.answer, self.weight = answer, nn.Parameter(torch.zeros(1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        if isinstance(self.answer, int):
-            labels = torch.full((len(images),), self.answer)
-        else:
-            labels = torch.tensor([self.answer[image.numpy().tobytes()] for image in images])
-        return 100.0 * F.one_hot(labels, 11).float()
 
 
 def test_images_are_normalised_by_channel() -> None:
@@ -89,14 +74,13 @@ def test_one_class_scores_its_share_and_an_oracle_everything(split: str) -> None
         rows = task.validation_rows
         pixels, labels = draw(53, 6, 6, seed=0)[rows], draw(53, seed=10, below=11)[rows]
     share = float((labels == 3).mean())
-    found = task.evaluate(Answers(3), split)  # type: ignore[arg-type]
+    found = task.evaluate(Solver(lambda _: 3, 11), split)  # type: ignore[arg-type]
     assert found["accuracy"] == pytest.approx(share, abs=1e-12)
     assert found["loss"] == pytest.approx(100 * (1 - share), rel=1e-6)
     images = task._read(torch.from_numpy(pixels[:, None].copy()))
-    known = {
-        image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)
-    }
-    assert task.evaluate(Answers(known), split)["accuracy"] == 1.0  # type: ignore[arg-type]
+    known = dict(zip(map(str, images.tolist()), labels.tolist(), strict=True))
+    oracle = Solver(lambda image: known[str(image)], 11)
+    assert task.evaluate(oracle, split)["accuracy"] == 1.0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [7, 12, 17])
@@ -118,11 +102,9 @@ def test_crops_are_resized_like_a_crop_alone(size: int) -> None:
 
 def test_crops_of_a_seed_stay_what_they_are() -> None:
     crops = draw_crops(5, 32, seed=3, step=4)
-    assert crops.top.tolist() == [0, 0, 1, 3, 3]
-    assert crops.left.tolist() == [0, 2, 2, 2, 0]
-    assert crops.height.tolist() == [31, 30, 30, 28, 29]
-    assert crops.width.tolist() == [31, 30, 30, 30, 31]
-    assert crops.flipped.tolist() == [True, False, False, True, False]
+    # Top, left, height, width and whether it is flipped.
+    expected = [[0, 0, 1, 3, 3], [0, 2, 2, 2, 0], [31, 30, 30, 28, 29], [31, 30, 30, 30, 31]]
+    assert [part.tolist() for part in crops] == [*expected, [True, False, False, True, False]]
     later = draw_crops(5, 32, seed=3, step=21)
     assert (later.left.tolist(), later.height.tolist()) == ([1, 4, 1, 1, 0], [31, 30, 29, 30, 30])
 

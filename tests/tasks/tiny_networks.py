@@ -8,7 +8,7 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
+from typing import Any, get_args
 
 import qkvary.tasks
 from qkvary.arch.attention import AttentionConfig
@@ -50,6 +50,7 @@ VOCABULARIES = {
     "recall": 11,
     "translation": 11,
 }
+EXAMPLES: dict[str, Any] = {"train_examples": 53, "validation_examples": 17, "test_examples": 19}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 SAYINGS = (
     "thequickbrownfoxjumpsoverthelazydog",
@@ -174,14 +175,7 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
     if name == "characters":
         return CharacterTaskConfig(context=length, evaluation="sampled", evaluation_batches=2)
     if name == "recall":
-        return RecallTaskConfig(
-            length=length,
-            pairs=1,
-            vocabulary=11,
-            train_examples=53,
-            validation_examples=17,
-            test_examples=19,
-        )
+        return RecallTaskConfig(length=length, pairs=1, vocabulary=11, **EXAMPLES)
     if name == "texts":
         data = tiny_labels()
         return TextTaskConfig(
@@ -196,9 +190,7 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
         name=name,  # type: ignore[arg-type]
         length=length,
         vocabulary=11,
-        train_examples=53,
-        validation_examples=17,
-        test_examples=19,
+        **EXAMPLES,
     )
 
 
@@ -206,12 +198,16 @@ def tiny_network(name: str, *, length: int = 7) -> Network:
     if (module := of_its_test(name)) is not None and hasattr(module, "make_tiny_network"):
         return module.make_tiny_network(length)
     is_causal = name in VOCABULARIES
-    attention = AttentionConfig(d_model=24, num_heads=3, causal=is_causal)
+    common: dict[str, Any] = {
+        "attention": AttentionConfig(d_model=24, num_heads=3, causal=is_causal),
+        "num_layers": 2,
+        "block": BlockConfig(d_ff=29),
+    }
+    pre: dict[str, Any] = common | {"block": BlockConfig(d_ff=29, norm_placement="pre-only")}
+    post: dict[str, Any] = common | {"block": BlockConfig(d_ff=29, norm_placement="post")}
     if name == "images":
         return VisionTransformerConfig(
-            attention=attention,
-            block=BlockConfig(d_ff=29, norm_placement="pre-only"),
-            num_layers=2,
+            **pre,
             image_size=length - 1,
             patch_size=3,
             channels=1,
@@ -220,9 +216,7 @@ def tiny_network(name: str, *, length: int = 7) -> Network:
         )
     if name == "anomaly":
         return EncoderConfig(
-            attention=attention,
-            block=BlockConfig(d_ff=29, norm_placement="post"),
-            num_layers=2,
+            **post,
             vocabulary=64,
             classes=1,
             max_tokens=length + 4,
@@ -231,26 +225,14 @@ def tiny_network(name: str, *, length: int = 7) -> Network:
         )
     if name == "translation":
         return EncoderDecoderConfig(
-            attention=attention,
-            block=BlockConfig(d_ff=29),
-            num_layers=2,
-            vocabulary=12,
-            source_vocabulary=11,
-            max_tokens=length,
+            **common, vocabulary=12, source_vocabulary=11, max_tokens=length
         )
     if is_causal:
         return LanguageModelConfig(
-            attention=attention,
-            block=BlockConfig(d_ff=29),
-            num_layers=2,
-            vocabulary=VOCABULARIES[name],
-            max_tokens=length,
-            tied_head=False,
+            **common, vocabulary=VOCABULARIES[name], max_tokens=length, tied_head=False
         )
     return EncoderConfig(
-        attention=attention,
-        block=BlockConfig(d_ff=29, norm_placement="post"),
-        num_layers=2,
+        **post,
         vocabulary=257 if name == "texts" else 11,
         classes=11,
         max_tokens=length,

@@ -5,8 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig, Network
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import NumberTaskConfig
@@ -22,11 +20,11 @@ from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import (
     ExecutionConfig,
     OptimizerConfig,
-    Precision,
     RunConfig,
     ScheduleConfig,
     TrainingConfig,
 )
+from tests.small_networks import small_config
 
 VOCABULARY, CONTEXT, BATCH, EVALUATED = 13, 7, 12, 24
 
@@ -96,45 +94,32 @@ def small_run(
     steps: int = 9,
     dtype: str = "float64",
     device: str = "cpu",
-    clip: float | None = 0.3,
-    micro_batch_size: int | None = 3,
-    precision: Precision = "full",
-    recompute_blocks: bool = False,
     dropout: float = 0.0,
-    compiled: bool = False,
-    **training: Any,
+    **execution: Any,
 ) -> RunConfig:
-    fields: dict[str, Any] = {
-        "batch_size": BATCH,
-        "evaluate_every": 7,
-        "log_every": 1,
-        **training,
-    }
-    execution = ExecutionConfig(
-        micro_batch_size=micro_batch_size,
-        precision=precision,
-        recompute_blocks=recompute_blocks,
-        compile=compiled,
+    """A run of the task; what is not named here is a field of its execution."""
+    optimizer = OptimizerConfig(
+        name="adamw", learning_rate=0.01, weight_decay=0.1, gradient_clip=0.3
     )
     return RunConfig(
         task=NumberTaskConfig(context=CONTEXT),
-        network=LanguageModelConfig(
-            attention=AttentionConfig(
-                d_model=10, num_heads=2, variant=parse_variant("Q-K=V"), causal=True
-            ),
+        network=small_config(
+            "Q-K=V",
+            d_model=10,
+            num_heads=2,
             block=BlockConfig(d_ff=17, dropout=dropout),
-            num_layers=2,
             vocabulary=VOCABULARY,
             max_tokens=CONTEXT,
+            positions="learned",
         ),
         training=TrainingConfig(
             steps=steps,
-            optimizer=OptimizerConfig(
-                name="adamw", learning_rate=0.01, weight_decay=0.1, gradient_clip=clip
-            ),
+            batch_size=BATCH,
+            evaluate_every=7,
+            log_every=1,
+            optimizer=optimizer,
             schedule=ScheduleConfig(name="cosine", warmup_steps=3),
-            execution=execution,
-            **fields,
+            execution=ExecutionConfig(micro_batch_size=3, **execution),
         ),
         seed=5,
         device=device,

@@ -1,7 +1,6 @@
 """The temperature of every step is that of its formula, also where a run is resumed."""
 
 import dataclasses
-import itertools
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,9 @@ from qkvary.arch.networks import EncoderConfig
 from qkvary.nn.attention import Attention, anneal
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.contract import Batch, EvaluationContext, Network, Split
-from qkvary.training.config import ExecutionConfig, RunConfig, TemperatureSchedule
+from qkvary.training.config import ExecutionConfig, TemperatureSchedule
 from qkvary.training.loop import Outcome, train
+from tests.training.test_loop import after
 from tests.training.toy import ToyTask, toy_network, toy_run
 
 STEPS, START, ANNEALED = 6, 16.0, 4
@@ -50,14 +50,10 @@ def factor_of(model: nn.Module) -> float:
     return factor
 
 
-def annealed_run() -> RunConfig:
-    schedule = TemperatureSchedule(start=START, steps=ANNEALED)
-    return toy_run(steps=STEPS, evaluate_every=2, temperature=schedule)
-
-
 def run_to(directory: Path, task: EncoderTask, steps: int = STEPS) -> Outcome:
-    asked = itertools.count()
-    return train(annealed_run(), task, directory, stop=lambda: next(asked) >= steps)
+    schedule = TemperatureSchedule(start=START, steps=ANNEALED)
+    run = toy_run(steps=STEPS, evaluate_every=2, temperature=schedule)
+    return train(run, task, directory, stop=after(steps))
 
 
 def test_every_step_and_score_has_the_temperature_of_the_formula(tmp_path: Path) -> None:

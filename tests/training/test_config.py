@@ -14,7 +14,9 @@ from qkvary.training.config import (
 from tests.training.toy import toy_run
 
 OPTIMIZER = OptimizerConfig(learning_rate=0.1)
+SLOW = OptimizerConfig(learning_rate=0.1, betas=(0.05, 0.9))
 CONSTANT, COSINE = ScheduleConfig(), ScheduleConfig(name="cosine")
+ONE_CYCLE = ScheduleConfig(name="one_cycle")
 GUARDS = GuardConfig()
 ANNEALED = TemperatureSchedule(start=2.0)
 TRAINING = TrainingConfig(optimizer=OPTIMIZER, steps=3, batch_size=5, evaluate_every=2)
@@ -44,6 +46,11 @@ TRAINING = TrainingConfig(optimizer=OPTIMIZER, steps=3, batch_size=5, evaluate_e
         (TRAINING, {"batch_size": 0}, "batch_size must be at least 1, got 0"),
         (TRAINING, {"evaluate_every": 0}, "evaluate_every must be at least 1, got 0"),
         (TRAINING, {"log_every": 0}, "log_every must be at least 1, got 0"),
+        (
+            TRAINING,
+            {"schedule": ONE_CYCLE, "optimizer": SLOW},
+            r"lowers the first beta by 0\.1, got 0\.05",
+        ),
     ],
 )
 def test_a_configuration_without_meaning_is_refused(
@@ -57,10 +64,7 @@ def test_the_key_depends_on_all_that_matters() -> None:
     run = toy_run()
     changed = [
         dataclasses.replace(run, seed=4),
-        dataclasses.replace(
-            run,
-            training=dataclasses.replace(run.training, execution=ExecutionConfig(precision="bf16")),
-        ),
+        toy_run(execution=ExecutionConfig(precision="bf16")),
         dataclasses.replace(run, dtype="float64"),
         dataclasses.replace(run, device="cuda"),
         dataclasses.replace(run, task=dataclasses.replace(run.task, length=4)),

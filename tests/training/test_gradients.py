@@ -40,28 +40,21 @@ def uneven_run(micro: int | None) -> RunConfig:
     return dataclasses.replace(run, training=training, dtype="float64")
 
 
-def gradient(micro: int | None) -> tuple[float, list[Tensor]]:
-    task = UnevenTask()
-    model = task.build(toy_run().network, 3).double()
-    model.dropout.p = 0.0  # type: ignore[union-attr, assignment]
-    loss = Gradients(uneven_run(micro), task, model.train(), SingleProcess()).find(5)
-    return loss, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-
-
 @pytest.mark.parametrize("micro", [None, 7, 4, 1, 1000])
 def test_the_parts_make_the_whole(micro: int | None) -> None:
     task = UnevenTask()
-    model = task.build(toy_run().network, 3).double()
-    model.dropout.p = 0.0  # type: ignore[union-attr, assignment]
+    models = [task.build(toy_run().network, 3).double().train() for _ in range(2)]
+    for model in models:
+        model.dropout.p = 0.0  # type: ignore[union-attr, assignment]
     batch = task.batch(5, BATCH, 3)
-    logits = model.train()(batch.inputs)
+    logits = models[0](batch.inputs)
     kept = batch.targets != IGNORE_INDEX
     expected = F.cross_entropy(logits[kept], batch.targets[kept])
     expected.backward()
-    loss, gradients = gradient(micro)
+    loss = Gradients(uneven_run(micro), task, models[1], SingleProcess()).find(5)
     assert loss == pytest.approx(expected.item(), rel=1e-14)
-    for mine, parameter in zip(gradients, model.parameters(), strict=True):
-        torch.testing.assert_close(mine, parameter.grad, rtol=1e-12, atol=1e-15)
+    for wanted, found in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-12, atol=1e-15)
 
 
 def test_a_step_in_which_nothing_counts_changes_nothing() -> None:

@@ -73,7 +73,7 @@ def test_bfloat16_learns_alike(tmp_path: Path, reference: tuple[Outcome, list[fl
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_blocks(tmp_path: Path, reference: tuple[Outcome, list[float]]) -> None:
-    _, losses = run(tmp_path, dtype="float32", compiled=True)
+    _, losses = run(tmp_path, dtype="float32", compile=True)
     assert losses == pytest.approx(reference[1], rel=1e-4)
 
 

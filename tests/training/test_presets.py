@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
@@ -40,20 +39,12 @@ PORTABLE = [f"{name}-portable" for name in MODERN if name not in ("lm-100k", "lm
 PORTABLE += ["lm-60m-mla"]
 
 
-def build(network: LanguageModelConfig) -> LanguageModel:
-    with torch.device("meta"):
-        return LanguageModel(network)
-
-
-def millions(*counts: int) -> tuple[float, ...]:
-    return tuple(round(count / 1e6, 2) for count in counts)
-
-
 @pytest.mark.parametrize("name", PAPER_3)
 def test_networks_of_paper_3_have_the_published_sizes(name: str) -> None:
     counts = network_parameters(find_preset(name).network)
     others = counts.embedding + counts.positions + counts.head
-    assert millions(counts.total, counts.total - others) == PAPER_3[name]
+    sizes = counts.total, counts.total - others
+    assert tuple(round(count / 1e6, 2) for count in sizes) == PAPER_3[name]
 
 
 @pytest.mark.parametrize(("name", "size"), MODERN.items())
@@ -107,9 +98,9 @@ def test_learning_rates_at_published_steps(name: str, step: int, expected: str) 
 
 
 def decays(preset: Preset) -> set[float]:
-    return set(
-        weight_decays(build(preset.network), preset.network, preset.training.optimizer).values()
-    )
+    with torch.device("meta"):
+        network = LanguageModel(preset.network)
+    return set(weight_decays(network, preset.network, preset.training.optimizer).values())
 
 
 def test_an_identity_query_brings_its_decay_and_its_scale() -> None:
@@ -150,16 +141,10 @@ def test_a_vocabulary_is_padded_as_published() -> None:
     assert preset.with_vocabulary(64).network.vocabulary == 64
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("lm-300", r"expected a preset, got 'lm-300'; did you mean lm-300m\? choices: lm-300m,"),
-        ("zzz", "got 'zzz'; choices: lm-300m, lm-300m-poster, lm-1.2b, gpt2-124m, "),
-    ],
-)
-def test_a_name_that_there_is_not(name: str, message: str) -> None:
+def test_a_name_that_there_is_not() -> None:
+    message = r"expected a preset, got 'lm-300'; did you mean lm-300m\? choices: lm-300m, "
     with pytest.raises(UsageError, match=message):
-        find_preset(name)
+        find_preset("lm-300")
 
 
 def test_the_guide_tells_what_there_is() -> None:

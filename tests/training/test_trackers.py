@@ -21,10 +21,6 @@ def copy_to(tracker: Any, folder: Path, warn: Callable[[str], None] = pytest.fai
     return LogCopy(tracker, run, warn)
 
 
-def board(folder: Path) -> Path:
-    return folder / "tensorboard" / "study" / "run-0123abcd"
-
-
 def curve(folder: Path, tag: str) -> list[tuple[int, float]]:
     found = EventAccumulator(str(folder))
     found.Reload()
@@ -41,7 +37,7 @@ def test_the_copy_shows_what_the_log_has_also_after_a_stop(steps: int, tmp_path:
         copy.finish()
     for event, name in (("train", "loss"), ("validation", "accuracy"), ("train", "gradient_norm")):
         expected = [(entry["step"], entry[name]) for entry in log(tmp_path, event)]
-        found = curve(board(tmp_path), f"{event}/{name}")
+        found = curve(tmp_path / "tensorboard/study/run-0123abcd", f"{event}/{name}")
         assert [step for step, _ in found] == [step for step, _ in expected]
         assert [value for _, value in found] == pytest.approx([v for _, v in expected], rel=1e-6)
     said = [entry["text"] for entry in log(tmp_path, "sample")]

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -71,10 +70,6 @@ def made(run: RunConfig, folder: Path) -> Record:
     return record
 
 
-def results(record: Record) -> tuple[Any, ...]:
-    return record.run_key, record.status, record.metrics, record.state_sha256
-
-
 def test_a_language_model_is_measured_by_the_process_that_trained_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +87,8 @@ def test_a_language_model_is_measured_by_the_process_that_trained_it(
     without = made(tiny_run(), tmp_path / "without")
     assert {"utilization", "product_flops_per_second"} <= record.timing.keys()
     assert not {"utilization", "product_flops_per_second"} & without.timing.keys()
-    assert results(record) == results(without)
+    for name in ("run_key", "status", "metrics", "state_sha256"):
+        assert getattr(record, name) == getattr(without, name)
 
 
 def test_what_made_no_step_or_is_no_language_model_is_not_measured() -> None:

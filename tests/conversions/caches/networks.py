@@ -7,7 +7,6 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.conversions.caches.conversion import Conversion, choose_network, convert_network
 from qkvary.conversions.caches.layer_maps import LayerMaps, read_layer
 from qkvary.conversions.catalog import load_method
-from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import randomize
 from tests.small_networks import small_config
@@ -49,15 +48,10 @@ def convert(network: LanguageModel, method: str, *numbers: int | None) -> Conver
     return convert_network(network, config, module, TOKENS)
 
 
-def attention_of(network: LanguageModel, layer: int = 0) -> Attention:
-    """An attention layer."""
-    return network.stack.layers[layer].attention
-
-
 def read(network: LanguageModel, inputs: Tensor, layer: int = 0) -> LayerMaps:
     """The matrices of a layer, with the moment of some inputs."""
     rows = torch.nn.functional.pad(inputs, (0, 1), value=1.0)
-    return read_layer(attention_of(network, layer), rows.T @ rows / len(rows))
+    return read_layer(network.stack.layers[layer].attention, rows.T @ rows / len(rows))
 
 
 def copy_heads(network: LanguageModel, role: str, *, groups: int) -> None:

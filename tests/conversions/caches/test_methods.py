@@ -7,13 +7,10 @@ from qkvary.arch.labels import format_label
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.conversions.caches.forms import count_numbers
 from qkvary.conversions.catalog import method_names
-from qkvary.costs.parameters import network_parameters
-from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from tests.contracts.variant_cases import distance
 from tests.conversions.caches.networks import (
-    TOKENS,
     convert,
     copy_heads,
     logits,
@@ -103,18 +100,6 @@ def test_the_refit_lowers_the_error_of_every_layer(method: str) -> None:
     for layer in made.layers:
         assert layer.refitted_error < 0.95 * layer.error
     assert made.refitted.embedding.data_ptr() == network.embedding.data_ptr()
-
-
-def test_a_made_network_decodes_from_a_cache_of_its_size() -> None:
-    network = make_network(make_config("GQA-2@rotary"))
-    made = convert(network, "latent", 20).refitted
-    cache = KVCache(made.config.layers, max_tokens=19)
-    with torch.no_grad():
-        parts = [made(TOKENS[:, i : i + 1], cache=cache) for i in range(19)]
-    assert distance(torch.cat(parts, dim=1), logits(made)) < 1e-10
-    numbers = sum(count_numbers(layer) for layer in made.config.layers)
-    assert numbers == 40
-    assert network_parameters(made.config).total == sum(p.numel() for p in made.parameters())
 
 
 def test_layers_may_have_sizes_of_their_own() -> None:

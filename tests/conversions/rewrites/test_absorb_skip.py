@@ -13,7 +13,7 @@ from qkvary.storage.errors import UsageError
 from tests.conversions.networks import EXACT, convert, judge, labels, make_network
 
 
-def draw(*shape: int, seed: int) -> Tensor:
+def draw(*shape: int, seed: int = 3) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
 
 

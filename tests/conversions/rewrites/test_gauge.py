@@ -38,15 +38,16 @@ def test_every_sharing(label: str) -> None:
     assert moved(network, made)
 
 
-@pytest.mark.parametrize("label", FIXED)
-def test_a_head_that_identities_fix_is_refused(label: str) -> None:
-    with pytest.raises(UsageError, match="expected a key or value that no identity fixes"):
-        convert(make_network(label), "gauge")
-
-
-@pytest.mark.parametrize("label", ["Q-K=V@kv-norm", "Q-K=V@latent-7"])
-def test_what_stands_between_projection_and_key_is_named(label: str) -> None:
-    with pytest.raises(UsageError, match="expected keys and values that are projections in layer"):
+@pytest.mark.parametrize(
+    ("label", "sentence"),
+    [
+        *((label, "a key or value that no identity fixes") for label in FIXED),
+        ("Q-K=V@kv-norm", "keys and values that are projections in layer"),
+        ("Q-K=V@latent-7", "keys and values that are projections in layer"),
+    ],
+)
+def test_what_has_no_gauge_is_refused(label: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=f"expected {sentence}"):
         convert(make_network(label), "gauge")
 
 
@@ -87,3 +88,10 @@ def test_a_gauge_that_does_not_commute_with_rotation_changes_the_layer() -> None
     own = {f"stack.blocks.0.attention.{name}": one for name, one in changed.weights.items()}
     other.load_state_dict({**network.state_dict(), **own})
     assert judge(network, other) > 1e-2
+
+
+def test_a_network_whose_logits_are_zero_is_rewritten() -> None:
+    network = make_network("QKV")
+    network.embedding.data.zero_()
+    made = convert(network, "gauge")
+    assert (made.exact.largest, made.exact.relative, made.exact.changed) == (0.0, 0.0, 0.0)

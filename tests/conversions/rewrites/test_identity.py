@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.arch.networks import BlockConfig, Positions, Skips
+from qkvary.arch.networks import BlockConfig, Skips
 from qkvary.costs.network import network_costs
 from qkvary.nn.cache import KVCache
 from qkvary.storage.errors import UsageError
@@ -61,53 +61,42 @@ def test_every_sharing_with_a_square_source(label: str, role: str, expected: str
     assert set(labels(made.network)) == {expected}
 
 
+NETWORKS = st.fixed_dictionaries(
+    {
+        "label": st.sampled_from(["QKV", "Q-K=V", "GQA-2", "Q-MQA@rotary", "QKV@alibi", "(Q=V)+"]),
+        "heads": st.sampled_from([2, 4]),
+        "head_dim": st.sampled_from([2, 3]),
+        "num_layers": st.integers(1, 3),
+        "shared_blocks": st.booleans(),
+        "positions": st.sampled_from(["none", "learned", "sinusoidal", "sinusoidal-halves"]),
+        "seed": st.integers(0, 99),
+    }
+)
+
+
 @given(
-    label=st.sampled_from(["QKV", "Q-K=V", "GQA-2", "Q-MQA@rotary", "QKV@alibi", "(Q=V)+"]),
-    heads=st.sampled_from([2, 4]),
-    head_dim=st.sampled_from([2, 3]),
-    layers=st.integers(1, 3),
-    skips=st.sampled_from(["attention", "feed-forward", "none"]),
-    shared=st.booleans(),
-    positions=st.sampled_from(["none", "learned", "sinusoidal", "sinusoidal-halves"]),
+    fields=NETWORKS,
     tied=st.booleans(),
+    skips=st.sampled_from(["attention", "feed-forward", "none"]),
     activation=st.sampled_from(["relu", "gelu", "swiglu"]),
-    seed=st.integers(0, 99),
 )
 def test_any_network_without_norms(
-    label: str,
-    heads: int,
-    head_dim: int,
-    layers: int,
-    skips: Skips,
-    shared: bool,
-    positions: Positions,
-    tied: bool,
-    activation: Any,
-    seed: int,
+    fields: dict[str, Any], tied: bool, skips: Skips, activation: Any
 ) -> None:
+    shared = fields["shared_blocks"]
     block = BlockConfig(
         d_ff=5, norm="none", skips="both" if shared else skips, activation=activation
     )
-    network = make_network(
-        label,
-        heads=heads,
-        head_dim=head_dim,
-        num_layers=layers,
-        block=block,
-        shared_blocks=shared,
-        positions=positions,
-        tied_head=tied,
-        scale_embedding=tied,
-        head_bias=not tied,
-        seed=seed,
-    )
+    head: dict[str, Any] = {"tied_head": tied, "scale_embedding": tied, "head_bias": not tied}
+    network = make_network(block=block, **fields, **head)
     made = convert(network, "identity-query")
     number = max(one.number for one in made.conditioning)
-    assert judge(network, made.network) < 1e-13 * number * layers
+    assert judge(network, made.network) < 1e-13 * number * fields["num_layers"]
     assert all("I-K" in one for one in labels(made.network))
     # Only a uniform basis takes the embedding away from the head.
     assert made.network.config.tied_head == (tied and not shared)
-    assert made.network.config.positions == ("none" if positions == "none" else "learned")
+    assert (made.network.config.positions == "none") == (fields["positions"] == "none")
+    assert made.network.config.positions in ("none", "learned")
 
 
 @pytest.mark.parametrize("layer", [1, 2, 3])

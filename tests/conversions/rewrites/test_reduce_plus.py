@@ -1,12 +1,8 @@
 """The position term + as a temperature and a bias of key positions."""
 
-import dataclasses
-
 import pytest
 
 from qkvary.costs.network import network_costs
-from qkvary.nn.language_model import LanguageModel
-from tests.contracts.variant_cases import randomize
 from tests.conversions.networks import EXACT, convert, count, judge, labels, make_network
 
 
@@ -15,13 +11,7 @@ from tests.conversions.networks import EXACT, convert, count, judge, labels, mak
     [("(Q=K-V)+", True, 1), ("(Q-GQA-2)+@alibi@t0.5", False, 10), ("(Q=K=V)+@diag-mean", True, 21)],
 )
 def test_the_published_form_is_reduced(label: str, per_head: bool, features: int) -> None:
-    config = make_network(label).config
-    layer = config.layers[0]
-    position = dataclasses.replace(layer.position, plus_features=features, plus_per_head=per_head)
-    layer = dataclasses.replace(layer, position=position)
-    network = LanguageModel(dataclasses.replace(config, attention=layer)).double().eval()
-    randomize(network, 11)
-    network.embedding.data.mul_(4.0)
+    network = make_network(label, plus_features=features, plus_per_head=per_head)
     made = convert(network, "reduce-plus").network
     # The reference computes + in its published construction.
     assert judge(network, made) < EXACT

@@ -5,7 +5,6 @@ import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.evaluation.perplexity import Protocol, score_as_papers, score_text
 from qkvary.inference.evaluation.texts import make_text, open_split
-from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.language import LanguageTask
 from tests.checkpoints.published_models import (
@@ -29,25 +27,18 @@ from tests.data.merged import TEXT
 from tests.data.small_sets import make_set
 from tests.data.test_library_tokenizers import like_gpt2, with_spaces
 from tests.inference.evaluation.test_texts import pieces as make_pieces
-from tests.tasks.tiny_networks import tiny_network, tiny_set, tiny_task
+from tests.tasks.test_language import make_model, make_task
+from tests.tasks.tiny_networks import tiny_network, tiny_set
 
 SIDE_BY_SIDE = Protocol(context=7, stride=7, batch_size=3)
 
 
-def configure_task(**fields: Any) -> LanguageTask:
-    config = tiny_task("language", length=7)
-    assert isinstance(config, LanguageTaskConfig)
-    return LanguageTask(dataclasses.replace(config, **fields))
-
-
-def make_model() -> LanguageModel:
-    return configure_task().build(tiny_network("language"), 3).double().eval()
-
-
 def test_a_packed_evaluation_is_the_joined_one() -> None:
-    expected = configure_task().evaluate(make_model(), "validation")
+    expected = make_task().evaluate(make_model(make_task()), "validation")
     _, text = open_split(tiny_set().path, "validation")
-    found = score_text(make_model(), text, dataclasses.replace(SIDE_BY_SIDE, joined=True))
+    found = score_text(
+        make_model(make_task()), text, dataclasses.replace(SIDE_BY_SIDE, joined=True)
+    )
     assert found.loss == pytest.approx(expected["loss"], rel=1e-12)
     assert found.perplexity == pytest.approx(expected["perplexity"], rel=1e-12)
     assert found.bits_per_byte == pytest.approx(expected["bits_per_byte"], rel=1e-12)
@@ -79,9 +70,9 @@ def test_training_and_evaluation_count_the_same_bytes(
 
 
 def test_the_papers_protocol_is_that_of_training() -> None:
-    expected = configure_task().evaluate(make_model(), "test")
+    expected = make_task().evaluate(make_model(make_task()), "test")
     _, text = open_split(tiny_set().path, "test")
-    found = score_as_papers(make_model(), text, context=7, batch_size=3)
+    found = score_as_papers(make_model(make_task()), text, context=7, batch_size=3)
     assert found.loss == pytest.approx(expected["paper_loss"], rel=1e-12)
     assert found.perplexity == pytest.approx(expected["paper_perplexity"], rel=1e-12)
     assert found.real_loss == pytest.approx(expected["document_loss"], rel=1e-12)
@@ -129,7 +120,7 @@ def test_characters_have_the_published_loss(
 
 def test_the_error_is_that_of_a_mean_over_stretches() -> None:
     _, text = open_split(tiny_set().path, "train")
-    model = make_model()
+    model = make_model(make_task())
     found = score_text(model, text, SIDE_BY_SIDE)
     parts: list[tuple[float, int]] = []
     for first, end in text.spans().tolist():

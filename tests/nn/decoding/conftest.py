@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkvary.nn.decoding import choice, native, triton_attention
+from qkvary.nn.decoding import build, choice, native, triton_attention
 from qkvary.nn.decoding.build import find_compiler
 
 # A machine without a compiler is normal, and has no native step to test.
@@ -15,6 +15,16 @@ collect_ignore = [] if triton_attention.kernels else ["test_triton_attention.py"
 def built() -> None:
     """Built here, and not in the folder of the test that happens to be the first."""
     native.library()
+
+
+@pytest.fixture
+def narrower(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library as a compiler makes it that is told to leave out the widest vectors."""
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-march=native", flag))
+    monkeypatch.setattr(build, "NATIVE", ("",))
+    library = native.library.__wrapped__()
+    assert library is not None
+    monkeypatch.setattr(native, "library", lambda: library)
 
 
 @pytest.fixture(autouse=True)

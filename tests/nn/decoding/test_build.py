@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.nn.decoding import build, native
+from qkvary.nn.decoding import build
 from qkvary.nn.decoding.decode import decode_attention
 from tests.nn.decoding.cases import GATES, distance, draw
-from tests.nn.decoding.test_step_rotation import read_rotated
+from tests.nn.decoding.test_step_long import read_rotated
 
 NARROWER = (
     ["-mno-amx-bf16", "-mno-avx512f", "-mno-avx"] if platform.machine() == "x86_64" else ["-O3"]
@@ -156,17 +156,11 @@ def test_a_source_that_does_not_build_is_told_and_leaves_nothing(
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("narrower")
 @pytest.mark.parametrize("flag", NARROWER)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_narrower_vectors_give_the_same(
-    monkeypatch: pytest.MonkeyPatch, flag: str, dtype: torch.dtype
-) -> None:
+def test_narrower_vectors_give_the_same(dtype: torch.dtype) -> None:
     """What other processors of the same kind run."""
-    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-march=native", flag))
-    monkeypatch.setattr(build, "NATIVE", ("",))
-    library = native.library.__wrapped__()
-    assert library is not None
-    monkeypatch.setattr(native, "library", lambda: library)
     for heads, tokens, dim in ((2, 150, 32), (4, 97, 37), (6, 1100, 64), (10, 65, 64), (34, 9, 40)):
         query = draw(1, heads, 1, dim, seed=1, dtype=dtype)
         key = draw(1, 2, tokens, dim, seed=2, dtype=dtype)

@@ -1,5 +1,6 @@
 """What the native kernel alone has: rows that stay as they are, and a choice of what is fetched."""
 
+import ctypes
 import itertools
 from collections.abc import Iterator
 
@@ -32,16 +33,18 @@ def _choice() -> Iterator[None]:
 
 
 def pin(reach: int) -> None:
-    library = native.library()
-    assert library is not None
-    library.qkvary_pin_reach(reach)
+    library().qkvary_pin_reach(reach)
 
 
-def chosen(kind: int = 0) -> int:
-    """Of stored tokens, stored codes, or weights."""
-    library = native.library()
-    assert library is not None
-    return int(library.qkvary_reach(kind))
+def chosen() -> int:
+    """Of stored tokens."""
+    return int(library().qkvary_reach(0))
+
+
+def library() -> ctypes.CDLL:
+    found = native.library()
+    assert found is not None
+    return found
 
 
 @pytest.mark.usefixtures("_choice")

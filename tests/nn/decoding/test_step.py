@@ -163,8 +163,9 @@ def test_weights_of_8_bits_are_read_as_the_numbers_they_stand_for(
     plain = make(label, d_model=d_model, block=block, tied_head=tied)
     model = quantize_weights(copy.deepcopy(plain))
     reference = plain.double()
-    for own, kept in zip(matrices_of(reference), matrices_of(model), strict=True):
-        own.copy_(kept)
+    for name, own in reference.named_parameters():
+        place, _, field = name.rpartition(".")
+        own.copy_(getattr(model.get_submodule(place), field))
     tokens = texts(rows)
     expected = reference(tokens)[:, PROMPT]
     cache = new_cache(model, "rotated")
@@ -174,21 +175,6 @@ def test_weights_of_8_bits_are_read_as_the_numbers_they_stand_for(
     cache.crop(PROMPT)
     assert distance(found, expected) < FLOAT32
     assert distance(model(tokens[:, PROMPT : PROMPT + 1], cache=cache)[:, -1], expected) < FLOAT32
-
-
-def matrices_of(model: LanguageModel) -> list[Tensor]:
-    """The embedding, the head and all matrices of blocks, as layers read them."""
-    found = [model.embedding, model.output_weight]
-    for block in model.stack.blocks:
-        for projection in block.attention.projections.values():
-            parts = (getattr(projection, "down", None), projection.weight)
-            found += [part for part in parts if part is not None]
-        latent = block.attention.latent
-        found += [] if latent is None else [latent.key.weight, latent.value.weight]
-        found.append(block.attention.o_proj.weight)
-        linears = (block.feed_forward.up, block.feed_forward.gate, block.feed_forward.down)
-        found += [linear.weight for linear in linears if linear is not None]
-    return found
 
 
 @pytest.mark.parametrize("label", ["Q-K=V", STATE, *LATENT])
@@ -207,40 +193,6 @@ def test_threads_do_not_change_a_bit(label: str, monkeypatch: pytest.MonkeyPatch
 
 
 @torch.no_grad()
-def test_steps_and_calls_of_the_network_follow_each_other() -> None:
-    model = make("QKV")
-    tokens = texts(3)
-    expected = copy.deepcopy(model).double()(tokens)
-    cache = new_cache(model, "sources")
-    model(tokens[:, :PROMPT], cache=cache)
-    take = NativeStep(model, cache)
-    take(tokens[:, PROMPT], None)
-    take(tokens[:, PROMPT] * 0, None)
-    cache.crop(PROMPT + 1)
-    cache.reorder(torch.tensor([2, 0]))
-    rows = tokens[[2, 0]]
-    among = model(rows[:, PROMPT + 1 : PROMPT + 2], cache=cache)[:, -1]
-    assert distance(among, expected[[2, 0], PROMPT + 1]) < FLOAT32
-    last = take(rows[:, PROMPT + 2], None)
-    assert distance(last, expected[[2, 0], PROMPT + 2]) < FLOAT32
-
-
-@torch.no_grad()
-def test_a_step_that_fails_leaves_the_cache_as_it_was() -> None:
-    model = make("QKV")
-    tokens = texts(1)
-    cache = new_cache(model, "sources")
-    model(tokens[:, :PROMPT], cache=cache)
-    take = NativeStep(model, cache)
-    for wrong in (VOCABULARY, -1):
-        with pytest.raises(IndexError, match="expected tokens from 0 to 22"):
-            take(torch.tensor([wrong]), None)
-    assert cache.length == PROMPT
-    expected = copy.deepcopy(model).double()(tokens[:, : PROMPT + 1])[:, -1]
-    assert distance(take(tokens[:, PROMPT], None), expected) < FLOAT32
-
-
-@torch.no_grad()
 def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     """As by the network; memory is written and read without another check."""
     model = make("Q-K=V")
@@ -249,13 +201,18 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     cache = KVCache(model.config.layers, max_tokens=LONGEST + 40, options=options)
     model(tokens[:, :PROMPT], cache=cache)
     take = NativeStep(model, cache)
+    for wrong in (VOCABULARY, -1):
+        with pytest.raises(IndexError, match="expected tokens from 0 to 22"):
+            take(torch.tensor([2, wrong, 3]), None)
     with pytest.raises(ValueError, match="expected a batch of 3 as stored, got 4"):
         take(torch.zeros(4, dtype=torch.long), None)
     for shape in ([3, PROMPT], [3, PROMPT + 2], [2, PROMPT + 1]):
         with pytest.raises(ValueError, match=r"expected attention_mask \[3, 6\]"):
             take(tokens[:, PROMPT], torch.ones(shape, dtype=torch.bool))
     assert cache.length == PROMPT
-    for _ in range(LONGEST - PROMPT):
+    expected = copy.deepcopy(model).double()(tokens[:, : PROMPT + 1])[:, -1]
+    assert distance(take(tokens[:, PROMPT], None), expected) < FLOAT32
+    for _ in range(LONGEST - PROMPT - 1):
         take(tokens[:, PROMPT], None)
     with pytest.raises(ValueError, match="expected at most 17 tokens, got 17 cached and 1 new"):
         take(tokens[:, PROMPT], None)
@@ -321,6 +278,61 @@ def test_hooks_are_called_by_layers_and_not_skipped() -> None:
     del attention.forward
     assert step.supports(model, cache)
 
+
+# ---- states of linear attention
+
+
+@torch.no_grad()
+def test_padding_before_and_among_the_tokens_adds_nothing() -> None:
+    """A finished row goes on as padding; its state fades and nothing is added."""
+    model = make("GQA-2@linear@decay-learned")
+    tokens = texts(3)
+    mask = torch.ones(3, PROMPT + NEW, dtype=torch.bool)
+    mask[1, :2] = mask[2, PROMPT + 1] = False
+    expected = copy.deepcopy(model).double()(tokens, attention_mask=mask)
+    cache = new_cache(model, "rotated")
+    model(tokens[:, :PROMPT], cache=cache, attention_mask=mask[:, :PROMPT])
+    take = NativeStep(model, cache)
+    for place in range(PROMPT, PROMPT + NEW):
+        found = take(tokens[:, place], mask[:, : place + 1])
+        real = mask[:, place]
+        assert distance(found[real], expected[real, place]) < FLOAT32
+
+
+def states(cache: KVCache) -> list[Tensor]:
+    """The tensors of the states in a cache themselves."""
+    kept = [layer.state.read() for layer in cache.layers if layer.state is not None]
+    return [part for state in kept if state is not None for part in state if part is not None]
+
+
+@torch.no_grad()
+def test_a_step_leaves_earlier_states_and_those_of_a_failure_as_they_were() -> None:
+    """A state that others hold is not written to, and a refused token adds nothing."""
+    model = make("Q-K=V@linear")
+    tokens = texts(3)
+    expected = copy.deepcopy(model).double()(tokens)
+    cache = new_cache(model, "rotated")
+    model(tokens[:, :PROMPT], cache=cache)
+    take, held = NativeStep(model, cache), states(cache)
+    copied = [part.clone() for part in held]
+    with pytest.raises(IndexError, match="expected tokens from 0 to 22"):
+        take(tokens[:, PROMPT] + 100, None)
+    assert all(map(torch.equal, states(cache), copied))
+    take(tokens[:, PROMPT], None)
+    assert cache.length == PROMPT + 1
+    assert all(torch.equal(one, other) for one, other in zip(held, copied, strict=True))
+    # Calls of the network, rows in another order and steps follow each other.
+    cache.reorder(torch.tensor([2, 0]))
+    rows = tokens[[2, 0]]
+    among = model(rows[:, PROMPT + 1 : PROMPT + 2], cache=cache)[:, -1]
+    assert distance(among, expected[[2, 0], PROMPT + 1]) < FLOAT32
+    assert distance(take(rows[:, PROMPT + 2], None), expected[[2, 0], PROMPT + 2]) < FLOAT32
+    cache.clear()
+    with pytest.raises(ValueError, match="expected a cache that has seen a token, got an empty"):
+        take(rows[:, 0], None)
+
+
+# ---- memory that is full
 
 FAILING = """
 #include <cstdint>

@@ -11,7 +11,7 @@ from qkvary.arch.caches import CacheLayout, CacheOptions, CacheScales, CacheStor
 from qkvary.nn.cache import KVCache
 from qkvary.nn.cache_codes import dequantize_tokens
 from qkvary.nn.cache_quantized import QuantizedStore
-from qkvary.nn.decoding import build, native, step
+from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.language_model import LanguageModel
 from tests.nn.decoding.cases import distance
@@ -111,21 +111,15 @@ def test_every_kind_of_codes(
 @pytest.mark.parametrize(("storage", "heads"), [("int8", 1), ("int4", 4), ("int8", 2)])
 def test_thousands_of_codes_are_read_where_they_lie(storage: CacheStorage, heads: int) -> None:
     """Whole tiles with one scale a token, whose codes no copy makes numbers of."""
-    model = make("QKV", d_model=64, num_heads=heads)
-    for rotary in (False, True):
-        options = CacheOptions(layout="sources", storage=storage, residual=3)
-        if rotary:
-            model = make("QKV@rotary", d_model=64, num_heads=heads, positions="none")
+    options = CacheOptions(layout="sources", storage=storage, residual=3)
+    for label in ("QKV", "QKV@rotary"):
+        model = make(label, d_model=64, num_heads=heads, positions="none")
         cache = KVCache(model.config.layers, max_tokens=2100, options=options)
         generator = torch.Generator().manual_seed(5)
         shape = (1, heads, 2050, 64 // heads)
         for layer in cache.layers:
             layer.append({name: torch.randn(shape, generator=generator) for name in ("k", "v")})
-        # The network has no positions for so many tokens; nothing else of it depends on them.
         object.__setattr__(model.config, "max_tokens", 2100)
-        if not rotary:
-            table = torch.randn(2100, 64, generator=generator) * 0.1
-            model.position_embedding = torch.nn.Parameter(table)
         other, take = copy.deepcopy(cache), NativeStep(model, cache)
         found = take(torch.tensor([3]), None)
         expected = model(torch.tensor([[3]]), cache=other)[:, -1]
@@ -179,17 +173,11 @@ def test_half_precision_multiplies_codes_as_integers(label: str, heads: int, hea
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("narrower")
 @pytest.mark.parametrize("flag", NARROWER)
 @pytest.mark.parametrize(("heads", "head_dim"), [(2, 64), (6, 128)])
-def test_narrower_vectors_multiply_codes_as_integers(
-    monkeypatch: pytest.MonkeyPatch, flag: str, heads: int, head_dim: int
-) -> None:
+def test_narrower_vectors_multiply_codes_as_integers(heads: int, head_dim: int) -> None:
     """Processors without the widest vectors run this code."""
-    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-march=native", flag))
-    monkeypatch.setattr(build, "NATIVE", ("",))
-    library = native.library.__wrapped__()
-    assert library is not None
-    monkeypatch.setattr(native, "library", lambda: library)
     test_half_precision_multiplies_codes_as_integers("GQA-2", heads, head_dim)
 
 

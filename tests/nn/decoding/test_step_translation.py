@@ -10,8 +10,6 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
-from qkvary.inference.beams import search
-from qkvary.inference.requests import Request
 from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
@@ -120,25 +118,3 @@ def test_what_a_step_does_not_take() -> None:
     growing = EncoderDecoderCache(model.config, *model.encode(SOURCE), max_tokens=7)
     assert not step.supports(model, growing)
     assert not step.supports(make("QKV", dtype=torch.float64), new_cache(model))
-
-
-def test_beams_are_those_of_layers() -> None:
-    model = make("Q=K-V")
-    with torch.inference_mode():
-        memory = [part[:1] for part in model.encode(SOURCE)]
-    options = CacheOptions(layout="rotated", storage="preallocated", kernel="native")
-    request = Request(prompt=(2,), max_new_tokens=6, stop_tokens=(3,))
-    native, layers = (
-        search(
-            model,
-            request,
-            beams=3,
-            new_cache=lambda limit, one=one: EncoderDecoderCache(
-                model.config, *memory, max_tokens=limit, options=one
-            ),
-        )
-        for one in (options, CacheOptions())
-    )
-    assert [beam.tokens for beam in native] == [beam.tokens for beam in layers]
-    scores = torch.tensor([[beam.score for beam in beams] for beams in (native, layers)])
-    torch.testing.assert_close(scores[0], scores[1], rtol=1e-5, atol=1e-5)

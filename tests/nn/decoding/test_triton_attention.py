@@ -21,19 +21,11 @@ HOPPER_PROCESSORS = 132
 
 
 def make(
-    *,
-    heads: int = 6,
-    kv_heads: int = 2,
-    tokens: int = 70,
-    dim: int = 16,
-    value_dim: int | None = None,
-    batch: int = 1,
-    queries: int = 1,
-    dtype: torch.dtype = torch.float32,
+    *, dim: int = 16, value_dim: int | None = None, dtype: torch.dtype = torch.float32
 ) -> Decoding:
-    key = torch.zeros(batch, kv_heads, tokens, dim, dtype=dtype)
-    value = key if value_dim is None else torch.zeros(*key.shape[:3], value_dim, dtype=dtype)
-    query = torch.zeros(batch, heads, queries, dim, dtype=dtype)
+    key = torch.zeros(1, 2, 70, dim, dtype=dtype)
+    value = key if value_dim is None else torch.zeros(1, 2, 70, value_dim, dtype=dtype)
+    query = torch.zeros(1, 6, 1, dim, dtype=dtype)
     return Decoding(query=query, key=key, value=value, scale=1.0)
 
 

@@ -1,4 +1,4 @@
-"""A step as one call over thousands of latents."""
+"""A step as one call over more stored tokens than fit a tile, a block or a table of angles."""
 
 import copy
 
@@ -46,3 +46,31 @@ def test_thousands_of_latents(storage: CacheStorage, dtype: torch.dtype, width: 
     else:
         exact = model.double()(tokens[:, None], cache=wide)[:, -1]
         assert distance(found, exact) < min(GATES[dtype], 4 * distance(own, exact))
+
+
+@torch.no_grad()
+def read_rotated(dtype: torch.dtype, rows: int) -> float:
+    """Return the distance of a step that rotates 131 stored keys from that in double precision.
+
+    The keys are more than the positions whose angles are in a table.
+    """
+    model = make("QKV@rotary", d_model=24, positions="none", dtype=dtype)
+    object.__setattr__(model.config, "max_tokens", 140)
+    exact = copy.deepcopy(model).double()
+    options = CacheOptions(layout="sources", storage="preallocated")
+    caches = [KVCache(one.config.layers, max_tokens=140, options=options) for one in (model, exact)]
+    generator = torch.Generator().manual_seed(rows)
+    for layers in zip(*(cache.layers for cache in caches), strict=True):
+        stored = torch.randn(2, rows, 4, 131, 6, generator=generator).to(dtype)
+        for layer, one in zip(layers, (model, exact), strict=True):
+            key, value = stored.to(one.embedding.dtype)
+            layer.append({"k": key, "v": value})
+    tokens = torch.arange(rows)
+    found = NativeStep(model, caches[0])(tokens, None)
+    return distance(found, exact(tokens[:, None], cache=caches[1])[:, -1])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_keys_are_rotated_when_they_are_read_at_any_position(dtype: torch.dtype, rows: int) -> None:
+    assert read_rotated(dtype, rows) < (FLOAT32 if dtype == torch.float32 else GATES[dtype])
