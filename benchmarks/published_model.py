@@ -207,7 +207,7 @@ def measure(
     network = make_network(size)
     stock = StockModel(network).model.to(dtype).eval()
     peer = None if python is None else LlamaCpp(python, network, dtype)
-    network = LoadedModel(network.to(dtype), None).to("cpu", None).network
+    network = network.to(dtype)
     drawn = torch.randint(size.vocabulary, (1, tokens + 1))
     for threads in THREADS:
         torch.set_num_threads(threads)

@@ -1,16 +1,13 @@
 """A saved model loads bit-exactly, and a damaged one is rejected."""
 
 import contextlib
-import copy
-import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from qkvary.arch.networks import BlockConfig
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.models import FORMAT, LoadedModel, load_model, save_model
+from qkvary.checkpoints.models import FORMAT, load_model, save_model
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.durable import atomic_write_dir
@@ -27,8 +24,6 @@ from tests.contracts.variant_cases import (
 from tests.storage.damage import damaged_copies, trials
 
 CHARACTERS = CharacterTokenizer("abcdefghijk é")
-HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-MAPS = Path("/proc/self/smaps")
 
 
 def make_model(label: str = "Q-K=V", **fields: object) -> LanguageModel:
@@ -136,25 +131,3 @@ def test_a_forged_folder_is_rejected(
     with pytest.raises(error) as caught:
         load_checkpoint(tmp_path / "model")
     assert message in str(caught.value)
-
-
-def find_flags(place: int) -> set[str]:
-    """Return the flags of the memory at an address of this process, as Linux lists them."""
-    flags, found = set[str](), False
-    for line in MAPS.read_text("utf-8").splitlines() if MAPS.exists() else []:
-        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            found = int(match[1], 16) <= place < int(match[2], 16)
-        elif found and line.startswith("VmFlags:"):
-            flags = {*line.split()[1:]}
-    return flags
-
-
-def test_large_weights_that_are_loaded_lie_in_huge_pages_where_there_are_any() -> None:
-    network = make_model(block=BlockConfig(d_ff=2**16))
-    expected = copy.deepcopy(network)
-    loaded = LoadedModel(network, None).to("cpu", None)
-    assert same_weights(loaded.network, expected)
-    large = max(loaded.network.parameters(), key=lambda one: one.nbytes)
-    small = min(loaded.network.parameters(), key=lambda one: one.nbytes)
-    assert ("hg" in find_flags(large.data_ptr())) == HUGE_PAGES.exists()
-    assert "hg" not in find_flags(small.data_ptr())

@@ -4,7 +4,6 @@ Loading is bit-exact and rejects a changed folder.
 """
 
 import contextlib
-import mmap
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,8 +42,6 @@ MOST_LAYERS = 1_000
 """Maximum number of layers of a configuration that is read without its weights."""
 MOST_SHARED_LAYERS = 10_000
 """Maximum number of layers that share one block; more is taken for damage."""
-HUGE_PAGE = 2 << 20
-"""Bytes of a huge page, on most processors."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 _WEIGHTS, _CONFIG, _TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -86,25 +83,7 @@ class LoadedModel(NamedTuple):
             ) from None
         if weights is not None:
             quantize_weights(self.network)
-        use_huge_pages(self.network)
         return self
-
-
-def use_huge_pages(network: LanguageModel) -> None:
-    """Move large parameters on the CPU into huge pages, where Linux offers them to a program.
-
-    A token that is decoded in float32 then takes about a tenth less time. One parameter after the
-    other is copied.
-    """
-    for parameter in network.parameters():
-        if parameter.device.type != "cpu" or parameter.nbytes < HUGE_PAGE:
-            continue
-        # Other systems have no such advice, and a kernel may be built without it.
-        with contextlib.suppress(AttributeError, OSError):
-            memory = mmap.mmap(-1, parameter.nbytes)
-            memory.madvise(mmap.MADV_HUGEPAGE)
-            moved = torch.frombuffer(memory, dtype=parameter.dtype).view(parameter.shape)
-            parameter.data = moved.copy_(parameter.data)
 
 
 class ExportResult(NamedTuple):
