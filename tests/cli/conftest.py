@@ -17,7 +17,7 @@ CHARACTERS = CharacterTokenizer("abcdefgh .\n\té")
 
 @pytest.fixture(scope="session")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Networks of every kind, with and without a tokenizer, and texts; nobody changes them."""
+    """Return a folder with networks of every kind and texts, which tests only read."""
     folder = tmp_path_factory.mktemp("places")
     llama2c.write_stand_in(folder / "rotary")
     char_gpt.write_stand_in(folder / "learned")

@@ -1,6 +1,6 @@
-"""What a person types is answered without torch: configs, costs, definitions, the commands.
+"""Configurations, costs, study definitions and most commands work without importing torch.
 
-Of modules that import it nowhere, not even when they are used, the linter of imports says so.
+import-linter checks the modules that never import it; these tests check those with late imports.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ MODULES = (
     *("qkvary.papers.recomputation", "qkvary.papers.tables"),
     *("qkvary.studies.catalog", "qkvary.studies.results.analysis"),
 )
-"""Those that import torch, or what imports it, when they are used, and what is typed first."""
+"""Modules that import torch late, and those behind the first commands a person types."""
 
 SCRIPT = """
 import importlib, sys

@@ -52,7 +52,7 @@ NETWORKS: dict[Any, Any] = {
     VisionTransformerConfig: VisionTransformer,
     EncoderDecoderConfig: EncoderDecoder,
 }
-"""What is built of each configuration."""
+"""The class built from each configuration."""
 
 COMBINED = (
     "(Q=K-V)+@rotary@w3@t0.5",
@@ -259,7 +259,7 @@ CODED = [
 
 
 def options_id(options: object) -> str | None:
-    """What pytest calls a way to keep a cache."""
+    """Return the test id of cache options."""
     if not isinstance(options, CacheOptions):
         return None
     return f"{options.storage}-{options.scales}-{options.residual}-{options.rotate}"
@@ -305,7 +305,7 @@ def documents() -> Tensor:
 
 MASKED: dict[str, Any] = {"attention_mask": padding_mask(), "document_ids": documents()}
 IN_REFERENCE = {"attention_mask": "mask", "document_ids": "documents", "positions": "positions"}
-"""What the loops call the arguments of a module."""
+"""The reference loops' names for the arguments of each module."""
 
 
 def gradients(named: Mapping[str, Tensor]) -> Tensor:

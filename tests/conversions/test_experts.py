@@ -38,7 +38,7 @@ class Block(NamedTuple):
         return torch.stack([self.route(*row) for row in rows])
 
     def route(self, token: Tensor, gates: Tensor, experts: Tensor) -> Tensor:
-        """What the chosen experts make of a token."""
+        """Return the gated sum of the chosen experts' outputs for a token."""
         inner = torch.relu(token @ self.first[experts])
         return (gates[:, None, None] * (inner[:, None] @ self.second[experts])).sum(dim=(0, 1))
 

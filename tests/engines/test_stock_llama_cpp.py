@@ -61,7 +61,7 @@ def test_the_cache_of_a_portable_network_holds_no_value(lines: list[dict[str, ob
 
 
 def ask(environment: Path, model: LoadedModel, folder: Path, **call: object) -> dict[str, Any]:
-    """What llama.cpp answers when it has loaded a network."""
+    """Export a network, load it in llama.cpp, and return its answer."""
     export_gguf(model, folder / "a.gguf")
     done = subprocess.run(
         [str(environment / "bin" / "python"), str(RUN.with_name("llama_cpp_worker.py"))],

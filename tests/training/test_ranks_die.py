@@ -116,7 +116,7 @@ def test_one_that_hangs_is_given_up(rank_server: RankServer, tmp_path: Path) -> 
 # ---- killed any number of times
 
 KILLED_RUN = {"steps": 12, "dtype": "float32", "dropout": 0.1}
-"""Of a language model whose gradients are added up over the parts of a batch."""
+"""Settings of a language model that accumulates gradients over micro-batches."""
 
 
 def result(ended: Ended) -> Any:

@@ -5,9 +5,9 @@ as padding until half of the batch is finished; then the finished rows are dropp
 in the iterator.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,7 @@ from qkvary.inference.streaming import TextStream
 from qkvary.nn.cache import KVCache
 from qkvary.nn.cache_layouts import needs_slice
 from qkvary.nn.decoder import Decoder, device_of
+from qkvary.nn.threads import use_threads
 from qkvary.storage.errors import DivergedError
 
 CacheMaker = Callable[[int], KVCache]
@@ -178,22 +179,13 @@ def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
         raise DivergedError(f"the model gave logits that are not finite at step {number}")
 
 
-@contextlib.contextmanager
-def one_thread_for(logits: Float[Tensor, "rows vocabulary"]) -> Generator[None]:
+def one_thread_for(logits: Float[Tensor, "rows vocabulary"]) -> AbstractContextManager[None]:
     """Let torch use one thread if there are few logits.
 
     Its other threads would spin for a while after the work, and slow down the threads of the native
     step.
     """
-    threads = torch.get_num_threads()
-    if threads == 1 or logits.numel() > FEW_LOGITS:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    return use_threads(1) if logits.numel() <= FEW_LOGITS else nullcontext()
 
 
 def usable_vocabulary(model: Decoder, tokenizer: Tokenizer | None) -> int:

@@ -18,6 +18,7 @@ from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.macs import forward_macs
 from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.threads import use_threads
 from qkvary.storage.errors import DamagedError, QkvaryError
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
@@ -25,7 +26,7 @@ from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import ClassificationTask, Split, Task
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import Gradients, SingleProcess
-from qkvary.training.memory import require_device, use_threads
+from qkvary.training.memory import require_device
 from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5

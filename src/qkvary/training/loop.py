@@ -17,6 +17,7 @@ from torch import nn
 
 from qkvary.nn.attention import anneal
 from qkvary.nn.blocks import Stack, compile_blocks
+from qkvary.nn.threads import use_threads
 from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import DivergedError, UsageError
 from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal
@@ -30,7 +31,6 @@ from qkvary.training.memory import (
     out_of_memory,
     require_device,
     require_training_memory,
-    use_threads,
 )
 from qkvary.training.optimizers import make_optimizer, set_schedule
 from qkvary.training.progress import (

@@ -2,8 +2,6 @@
 
 import ctypes
 import platform
-from collections.abc import Generator
-from contextlib import contextmanager
 
 import torch
 
@@ -34,17 +32,6 @@ def keep_freed_memory() -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     return bool(mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES) and mallopt(_TRIM_THRESHOLD, _LARGEST))
-
-
-@contextmanager
-def use_threads(number: int) -> Generator[None]:
-    """Let torch use this many threads inside the block, and restore the number afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def require_device(name: str) -> None:

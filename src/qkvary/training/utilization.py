@@ -13,8 +13,8 @@ from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.linear import linear
+from qkvary.nn.threads import use_threads
 from qkvary.training.config import RunConfig
-from qkvary.training.memory import use_threads
 
 SIDE_ON_CPU, SIDE_ON_GPU = 1024, 8192
 REPEATS = 5

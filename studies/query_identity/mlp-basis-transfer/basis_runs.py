@@ -99,7 +99,7 @@ class BasisRun:
     test_samples: int = 65_536
     """Fresh inputs that both are scored on."""
     device: str = field(default="cpu", metadata=ADDED_LATER)
-    """Where it trains; a GPU draws other inputs than a CPU."""
+    """The device of the training. GPU and CPU draw different inputs from the same seed."""
 
     @property
     def key(self) -> str:

@@ -37,7 +37,7 @@ def pin(reach: int) -> None:
 
 
 def chosen() -> int:
-    """Of stored tokens."""
+    """Return the reach chosen for stored tokens, or -1 while both are tried."""
     return int(library().qkvary_reach(0))
 
 

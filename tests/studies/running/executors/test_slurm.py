@@ -39,7 +39,7 @@ def options(tmp_path: Path) -> RunnerOptions:
 def test_a_study_whose_job_is_killed_or_preempted_equals_one_on_this_machine(
     options: RunnerOptions, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """What was killed is submitted again, and submitit itself queues what was preempted."""
+    """The runner resubmits a killed job; submitit requeues a preempted one."""
     study = toy_study(range(5))
 
     def signal_owner() -> None:

@@ -24,14 +24,15 @@ struct Reach {
 // Some processors wait for more lines at once in the second cache; others are kept by it from what
 // they would have fetched by themselves.
 constexpr Reach REACHES[] = {{12288, 0}, {8192, 65536}};
-// Which reach this processor reads the fastest with. The first calls that read more than caches hold
-// take both by turns, one a call: within a call, either would wait for what the other has asked
-// memory for. The second is taken if its best call clearly wins.
+
+// Which reach is the fastest on this processor. The first calls that read more than the caches hold
+// take turns, one reach a call: within a call, one would wait for what the other has asked memory
+// for. The second reach is chosen if its best call clearly wins.
 class Trial {
  public:
   static constexpr int64_t WORTH = 32 << 20;  // Bytes of a call.
   static constexpr unsigned CALLS = 32;
-  // As many of each, and both at every place where layers of up to ten kinds take turns.
+  // A bit a call: 16 of each, and both at every place of any pattern of up to ten layers.
   static constexpr unsigned TURNS = 0x1cc3ba33;
   static constexpr double CLEARLY = 0.95;  // Of the time of the first.
 
@@ -67,7 +68,7 @@ class Trial {
                      std::numeric_limits<double>::infinity()};
 };
 
-// Of what a call reads.
+// What a call reads, each with a trial of its own.
 enum Kind { STORED, CODED, WEIGHTS };
 
 inline Trial &trial(Kind kind) {
@@ -75,7 +76,7 @@ inline Trial &trial(Kind kind) {
   return trials[kind];
 }
 
-// The reach of one call, and the time that it takes while both are tried.
+// The reach of one call, and its time while both are tried.
 class Turn {
  public:
   Turn(Kind kind, int64_t bytes)

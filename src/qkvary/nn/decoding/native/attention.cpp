@@ -721,7 +721,7 @@ extern "C" {
 
 int64_t qkvary_call_size() { return sizeof(Call); }
 
-// Which of the reaches is taken for a kind, or -1 while both are tried; and to decide that, for tests.
+// The chosen reach of a kind, or -1 while both are tried; and a way to pin all of them, for tests.
 int64_t qkvary_reach(int64_t kind) { return trial(static_cast<Kind>(kind)).chosen(); }
 
 void qkvary_pin_reach(int64_t way) {
