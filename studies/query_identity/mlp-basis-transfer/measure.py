@@ -36,9 +36,11 @@ from torch import Tensor, nn
 
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import machine
+from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.training.config import ScheduleConfig
 from qkvary.training.distribution import step_seed
+from qkvary.training.memory import require_device
 from qkvary.training.optimizers import learning_rate
 
 CHUNK = 8_192
@@ -245,6 +247,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "expected widths and a batch from 1 and steps from 2, "
             f"got {given.widths}, {given.batch}, {given.steps}"
         )
+    try:
+        require_device(given.device)
+    except UsageError as error:
+        parser.error(str(error))
     runs = [
         replace(run, batch=given.batch, device=given.device)
         for run in plan_runs(given.widths, given.seeds, given.steps)
