@@ -169,8 +169,8 @@ def answers(decoding: list[Line], training: list[Line]) -> tuple[str, ...]:
             low, high = gains[0], gains[-1]
             memory = sorted(compare(own, "Q-K=V", "peak_bytes"))
             said.append(
-                f"{gpu}, {SHAPES[shape]}: `Q-K=V` decodes at {low:.2f} to {high:.2f} times the "
-                f"rate of `QKV` with {memory[0]:.2f} to {memory[-1]:.2f} times its peak memory, "
+                f"{gpu}, {SHAPES[shape]}: Q-K=V decodes at {low:.2f} to {high:.2f} times the "
+                f"rate of QKV with {memory[0]:.2f} to {memory[-1]:.2f} times its peak memory, "
                 f"over {len(gains)} batches and contexts"
                 + (
                     f" (printed in the poster: throughput {printed(published, 'throughput')}, peak "
@@ -182,7 +182,7 @@ def answers(decoding: list[Line], training: list[Line]) -> tuple[str, ...]:
         refused = [line for line in own if not line["fits"]]
         if refused:
             names = [
-                f"`{line['variant']}` ({numbers.tokens(line['context'])} x {line['batch']})"
+                f"{line['variant']} ({numbers.tokens(line['context'])} x {line['batch']})"
                 for line in refused
             ]
             said.append(f"{gpu}, {SHAPES[shape]}: not enough memory for {listed(names)}.")
