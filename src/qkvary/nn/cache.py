@@ -133,11 +133,11 @@ class LayerCache:
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty one")
         self._check_room(tokens, rows)
-        return {name: store.claim(tokens) for name, store in self._claimable().items()}
+        return {name: store.claim(tokens) for name, store in self._stores.items()}
 
     def commit(self, tokens: int) -> None:
         """Count claimed tokens as seen, once the caller has written them."""
-        for store in self._claimable().values():
+        for store in self._stores.values():
             store.commit(tokens)
         self._length += tokens
 
@@ -157,18 +157,11 @@ class LayerCache:
         if not self.has_fixed_memory:
             raise ValueError("expected a preallocated cache without a window that has seen a token")
         other = LayerCache(self.config, options=self.options, max_tokens=tokens)
-        for name, store in self._claimable().items():
+        for name, store in self._stores.items():
             if isinstance(store, PreallocatedStore):
                 other._stores[name] = store.view(tokens, place)
         other._length, other._rows = tokens - 1, self._rows
         return other
-
-    def _claimable(self) -> dict[str, PreallocatedStore | QuantizedStore]:
-        kinds = (PreallocatedStore, QuantizedStore)
-        found = {name: one for name, one in self._stores.items() if isinstance(one, kinds)}
-        if len(found) < len(self._stores):
-            raise ValueError(f"expected storage with room, got {self.options.storage!r}")
-        return found
 
     def can_undo(self, tokens: int) -> bool:
         """Return whether this many appended tokens can be cropped again without loss."""

@@ -41,6 +41,17 @@ class GrowingStore:
         self._stored = _own(joined[:, :, dropped:]) if dropped else joined
         return joined
 
+    def claim(self, tokens: int) -> Joined:
+        """Return memory that a caller fills with new tokens before ``commit``; here there is none.
+
+        Raises:
+            ValueError: if there is no room for so many tokens.
+        """
+        raise ValueError(f"expected storage with room for {tokens} tokens, got storage that grows")
+
+    def commit(self, tokens: int) -> None:
+        """Count tokens that the caller has written; here there are none."""
+
     def drop_last(self, tokens: int) -> None:
         """Remove the newest tokens."""
         if self._stored is not None and tokens:
@@ -99,7 +110,7 @@ class PreallocatedStore(GrowingStore):
         return PlacedStore(self._stored[:, :, :tokens], place)
 
     def claim(self, tokens: int) -> Joined:
-        """Return the buffer; the caller writes new tokens into it before ``commit``."""
+        """Return the whole buffer; see :class:`GrowingStore`."""
         if self._stored is None or self._num_tokens + tokens > self.capacity:
             room = 0 if self._stored is None else self.capacity - self._num_tokens
             raise ValueError(f"expected at most {room} tokens to write, got {tokens}")

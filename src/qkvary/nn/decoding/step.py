@@ -172,6 +172,9 @@ class NativeStep:
         config = model.config
         described = self._describe(stack)
         self._layers = (Layer * len(described))(*described)
+        own = [layer for layer in self._layers if not layer.reads_memory]
+        # Looking a field up makes an object each time, in every layer of every step.
+        self._own = [(layer, layer.attention) for layer in own]
         final = stack.final_norm
         self._step = Step(
             layers=self._layers,
@@ -207,10 +210,9 @@ class NativeStep:
         step.rows, step.index, step.threads = tokens.shape[0], index, torch.get_num_threads()
         step.tokens, step.position = tokens.data_ptr(), position.data_ptr()
         step.logits = logits.data_ptr()
-        own = (layer for layer in self._layers if not layer.reads_memory)
         states = [
-            self._claim(layer, cache, tokens.shape[0], valid)
-            for layer, cache in zip(own, self.cache.layers, strict=True)
+            self._claim(layer, call, cache, tokens.shape[0], valid)
+            for (layer, call), cache in zip(self._own, self.cache.layers, strict=True)
         ]
         if isinstance(self.cache, EncoderDecoderCache):
             self._read_memory(self.cache, tokens.shape[0])
@@ -229,13 +231,13 @@ class NativeStep:
         return logits
 
     def _claim(
-        self, layer: Layer, cache: LayerCache, rows: int, valid: Tensor | None
+        self, layer: Layer, call: Call, cache: LayerCache, rows: int, valid: Tensor | None
     ) -> State | None:
         """Point to the current memory of a layer's entries, which move when rows are reordered.
 
         Returns the memory of a state that includes the new token, if the layer has a state.
         """
-        claimed, call = cache.claim(1, rows), layer.attention
+        claimed = cache.claim(1, rows)
         native.cover(call, rows, cache.length + 1, valid)
         if cache.state is not None:
             return _point_sums(layer.sums, cache.state)
