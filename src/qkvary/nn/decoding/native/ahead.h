@@ -15,57 +15,58 @@ namespace {
 constexpr int64_t LINE = 64;    // Bytes that memory moves at once, on most processors.
 constexpr int64_t PAGE = 4096;  // Bytes at whose end processors stop fetching by themselves.
 
-// Bytes between what is read and what is fetched, into the first cache and into the second; no far:
-// nothing into the second.
+// Bytes between what is read and what is fetched, into the first cache and into the second; 0 for
+// nothing.
 struct Reach {
   int64_t near, far;
 };
 
-// Some processors wait for more lines at once in the second cache; others are kept by it from what
-// they would have fetched by themselves.
-constexpr Reach REACHES[] = {{12288, 0}, {8192, 65536}};
+// Some processors fetch best by themselves, and are slowed down by lines that are asked for; others
+// begin too late, or wait for more lines at once in the second cache.
+constexpr Reach REACHES[] = {{12288, 0}, {8192, 65536}, {0, 0}};
+constexpr int WAYS = sizeof REACHES / sizeof *REACHES;
 
 // Which reach is the fastest on this processor. The first calls that read more than the caches hold
 // take turns, one reach a call: within a call, one would wait for what the other has asked memory
-// for. The second reach is chosen if its best call clearly wins.
+// for. The first reach stays unless the best call of another clearly wins.
 class Trial {
  public:
   static constexpr int64_t WORTH = 32 << 20;  // Bytes of a call.
-  static constexpr unsigned CALLS = 32;
-  // A bit a call: 16 of each, and both at every place of any pattern of up to ten layers.
-  static constexpr unsigned TURNS = 0x1cc3ba33;
+  // Of each call: each way equally often, and at every place of any pattern of up to ten layers.
+  static constexpr char TURNS[] = "122110022101020200002200111112202022211121110200";
+  static constexpr int CALLS = sizeof TURNS - 1;
   static constexpr double CLEARLY = 0.95;  // Of the time of the first.
 
-  // The variant that won or was pinned; -1 before.
+  Trial() { pin(-1); }
+
+  // The way that won or was pinned; -1 before.
   int chosen() const { return chosen_.load(std::memory_order_relaxed); }
 
-  // The variant of the next call.
+  // The way of the next call.
   int next() const {
     const int chosen = this->chosen();
-    return chosen < 0 ? TURNS >> calls_.load(std::memory_order_relaxed) % CALLS & 1 : chosen;
+    return chosen < 0 ? TURNS[calls_.load(std::memory_order_relaxed) % CALLS] - '0' : chosen;
   }
 
-  // Takes the one, or tries both anew with -1.
+  // Takes a way, or tries all anew with -1.
   void pin(int64_t way) {
     std::lock_guard<std::mutex> guard(lock_);
-    chosen_ = way < 0 ? -1 : way > 0, calls_ = 0;
-    best_[0] = best_[1] = std::numeric_limits<double>::infinity();
+    chosen_ = static_cast<int>(std::clamp<int64_t>(way, -1, WAYS - 1)), calls_ = 0;
+    std::fill_n(best_, WAYS, std::numeric_limits<double>::infinity());
   }
 
   // What a call took for a byte.
   void count(int way, double time) {
     std::lock_guard<std::mutex> guard(lock_);
     if (chosen() >= 0) return;
-    best_[way] = std::min(best_[way], time);
-    if (++calls_ == CALLS) chosen_ = best_[1] < CLEARLY * best_[0];
+    best_[way] = std::min(best_[way], way ? time : CLEARLY * time);
+    if (++calls_ == CALLS) chosen_ = static_cast<int>(std::min_element(best_, best_ + WAYS) - best_);
   }
 
  private:
   std::mutex lock_;
-  std::atomic<int> chosen_{-1};
-  std::atomic<unsigned> calls_{0};
-  double best_[2] = {std::numeric_limits<double>::infinity(),
-                     std::numeric_limits<double>::infinity()};
+  std::atomic<int> chosen_{-1}, calls_{0};
+  double best_[WAYS];
 };
 
 // What a call reads, each with a trial of its own.
@@ -76,7 +77,7 @@ inline Trial &trial(Kind kind) {
   return trials[kind];
 }
 
-// The reach of one call, and its time while both are tried.
+// The reach of one call, and its time while all are tried.
 class Turn {
  public:
   Turn(Kind kind, int64_t bytes)

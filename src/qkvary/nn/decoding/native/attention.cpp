@@ -236,11 +236,11 @@ struct Task {
     const int64_t part = sizes.tile / 16, soft = sizes.tiled ? 4 : 0;
     const int64_t scores = part * (call.shared ? (16 - soft) / 2 : 16 - soft);
     const auto ahead = [&](const Tokens &stored, int64_t from, int64_t tokens) {
-      return Ahead(stored.row(first + from + stored.near), stored.stride, stored.bytes(), tokens,
-                   stored.far * stored.stride);
+      return Ahead(stored.row(first + from + stored.near), stored.stride, stored.bytes(),
+                   stored.near ? tokens : 0, stored.far * stored.stride);
     };
     for (const Tokens *stored : {&keys, &values})
-      if (stored->scale_groups) stored->fetch_scales(first + stored->near, sizes.tile);
+      if (stored->scale_groups && stored->near) stored->fetch_scales(first + stored->near, sizes.tile);
     return {keys.row(first), values.row(first), keys.stride, values.stride, first, count,
             keys.scales + first, values.scales + first, is_cut(first, count),
             ahead(keys, 0, scores), ahead(keys, scores, soft * part),
@@ -721,7 +721,7 @@ extern "C" {
 
 int64_t qkvary_call_size() { return sizeof(Call); }
 
-// The chosen reach of a kind, or -1 while both are tried; and a way to pin all of them, for tests.
+// The chosen reach of a kind, or -1 while they are tried; and a way to pin all of them, for tests.
 int64_t qkvary_reach(int64_t kind) { return trial(static_cast<Kind>(kind)).chosen(); }
 
 void qkvary_pin_reach(int64_t way) {

@@ -31,26 +31,13 @@ using namespace vectors;
 
 constexpr int MOST_ROWS = 4;  // That a weight is multiplied with when it is read.
 
-// What is fetched while weights are read: those after them, and after the last the next matrix.
-struct Course {
-  Reach reach;
-  const char *end = reinterpret_cast<const char *>(UINTPTR_MAX);
-  int64_t jump = 0;  // From the end to the next matrix.
-
-  const char *after(const void *place, int64_t distance) const {
-    const char *line = static_cast<const char *>(place) + distance;
-    return line < end ? line : line + jump;
-  }
-};
-
 template <int BYTES>
-inline void fetch(const void *place, const Course &course) {
-  const char *near = course.after(place, course.reach.near);
-  const char *far = course.after(place, course.reach.far);
+inline void fetch(const void *place, Reach reach) {
+  const char *line = static_cast<const char *>(place);
 #pragma GCC unroll 8
   for (int i = 0; i < BYTES; i += LINE) {
-    __builtin_prefetch(near + i, 0, 3);
-    if (course.reach.far) __builtin_prefetch(far + i, 0, 2);
+    if (reach.near) __builtin_prefetch(line + reach.near + i, 0, 3);
+    if (reach.far) __builtin_prefetch(line + reach.far + i, 0, 2);
   }
 }
 
@@ -76,12 +63,12 @@ struct Paired {
 // A row of weights times N rows of x, which follow each other at a distance of `inner`.
 template <int N, class P, class S>
 inline void multiply_row(Vec *sums, const S *row, const typename P::Type *x, int64_t inner,
-                         const Course &course) {
+                         Reach reach) {
   constexpr int U = MOST_ROWS / N, LANES = P::LANES;
   Vec parts[U][N] = {};
   int64_t c = 0;
   for (; c + U * LANES <= inner; c += U * LANES) {
-    fetch<U * LANES * sizeof(S)>(row + c, course);
+    fetch<U * LANES * sizeof(S)>(row + c, reach);
 #pragma GCC unroll 4
     for (int u = 0; u < U; ++u) {
       const Vec weight = P::read(row + c + u * LANES);
@@ -102,7 +89,7 @@ inline void multiply_row(Vec *sums, const S *row, const typename P::Type *x, int
 
 template <int N>
 inline void multiply_codes(Vec *sums, const int8_t *row, const float *scales, const float *x,
-                           int64_t inner, const Course &course) {
+                           int64_t inner, Reach reach) {
   Vec total[N] = {};
   const auto add = [&](int64_t c, auto load_codes, auto load_numbers) {
     Vec parts[N] = {};
@@ -117,7 +104,7 @@ inline void multiply_codes(Vec *sums, const int8_t *row, const float *scales, co
   };
   int64_t c = 0;
   for (; c + CODES <= inner; c += CODES) {
-    fetch<CODES>(row + c, course);
+    fetch<CODES>(row + c, reach);
     const auto whole = [](const auto *from, int64_t) { return load(from); };
     add(c, whole, whole);
   }
@@ -143,11 +130,11 @@ void read_row(const Matrix &m, int64_t row, float *to) {
 #if defined(QKVARY_SHORTS)
 template <int N>
 inline void multiply_codes(Vec *sums, const int8_t *row, const float *scales, const Short *x,
-                           int64_t inner, const Course &course) {
+                           int64_t inner, Reach reach) {
   const int64_t groups = (inner + CODES - 1) / CODES;
   Vec total[N] = {};
   for (int64_t g = 0; g < groups; ++g, row += CODES) {
-    fetch<CODES>(row, course);
+    fetch<CODES>(row, reach);
     int8_t some[CODES] = {};
     const int8_t *codes = row;
     if (__builtin_expect(inner - g * CODES < CODES, 0))
@@ -171,7 +158,7 @@ inline void multiply_codes(Vec *sums, const int8_t *row, const float *scales, co
 // Outputs `first` to `last` of y = W x + b for N rows; their distances are `inner` and `width`.
 template <int N, class P, class S, class B>
 [[gnu::noinline]] void multiply_rows(const Matrix &m, int64_t first, int64_t last,
-                                     const typename P::Type *x, float *y, const Course &course) {
+                                     const typename P::Type *x, float *y, Reach reach) {
   const S *weight = static_cast<const S *>(m.weight);
   const B *bias = static_cast<const B *>(m.bias);
   const int64_t groups = (m.inner + CODES - 1) / CODES;
@@ -181,9 +168,9 @@ template <int N, class P, class S, class B>
     for (int64_t i = 0; i < count; ++i) {
       const S *row = weight + (o + i) * m.inner;
       if constexpr (std::is_same_v<S, int8_t>)
-        multiply_codes<N>(sums + i, row, m.scales + (o + i) * groups, x, m.inner, course);
+        multiply_codes<N>(sums + i, row, m.scales + (o + i) * groups, x, m.inner, reach);
       else
-        multiply_row<N, P>(sums + i, row, x, m.inner, course);
+        multiply_row<N, P>(sums + i, row, x, m.inner, reach);
     }
     for (int64_t i = count; i < W; ++i)
       for (int n = 0; n < N; ++n) sums[n * W + i] = Vec{};
@@ -198,16 +185,16 @@ template <int N, class P, class S, class B>
 // The same for any number of rows; weights that several blocks of rows read stay in a cache.
 template <class P, class S, class B>
 void multiply_as(const Matrix &m, int64_t first, int64_t last, const typename P::Type *x,
-                 int64_t stride, float *y, int64_t rows, const Course &course) {
+                 int64_t stride, float *y, int64_t rows, Reach reach) {
   const int64_t band = rows > MOST_ROWS ? W : last - first;
   for (int64_t o = first; o < last; o += band) {
     const int64_t end = last - o < band ? last : o + band;
     for (int64_t row = 0; row < rows;) {
       const auto *in = x + row * stride;
       float *out = y + row * m.width;
-      if (rows - row >= 4) multiply_rows<4, P, S, B>(m, o, end, in, out, course), row += 4;
-      else if (rows - row >= 2) multiply_rows<2, P, S, B>(m, o, end, in, out, course), row += 2;
-      else multiply_rows<1, P, S, B>(m, o, end, in, out, course), row += 1;
+      if (rows - row >= 4) multiply_rows<4, P, S, B>(m, o, end, in, out, reach), row += 4;
+      else if (rows - row >= 2) multiply_rows<2, P, S, B>(m, o, end, in, out, reach), row += 2;
+      else multiply_rows<1, P, S, B>(m, o, end, in, out, reach), row += 1;
     }
   }
 }
@@ -222,12 +209,12 @@ T *fit(int64_t size) {
 
 template <class S, class B>
 void multiply(const Matrix &m, int64_t first, int64_t last, const float *x, float *y, int64_t rows,
-              const Course &course) {
+              Reach reach) {
 #if defined(QKVARY_PAIRS)
   if constexpr (std::is_same_v<S, Bfloat16>) {
     auto *rounded = fit<Bfloat16>(rows * m.inner);
     for (int64_t i = 0; i < rows * m.inner; ++i) put(rounded + i, x[i]);
-    return multiply_as<Paired, S, B>(m, first, last, rounded, m.inner, y, rows, course);
+    return multiply_as<Paired, S, B>(m, first, last, rounded, m.inner, y, rows, reach);
   }
 #endif
 #if defined(QKVARY_SHORTS)
@@ -238,10 +225,10 @@ void multiply(const Matrix &m, int64_t first, int64_t last, const float *x, floa
       const int64_t from = i % groups * CODES;
       shorts[i].assign(x + i / groups * m.inner + from, std::min(CODES, m.inner - from));
     }
-    return multiply_as<Short, S, B>(m, first, last, shorts, groups, y, rows, course);
+    return multiply_as<Short, S, B>(m, first, last, shorts, groups, y, rows, reach);
   }
 #endif
-  multiply_as<Single, S, B>(m, first, last, x, m.inner, y, rows, course);
+  multiply_as<Single, S, B>(m, first, last, x, m.inner, y, rows, reach);
 }
 
 // W numbers of a row of weights, from column c on; the first `count` of them where there are no more.
@@ -256,13 +243,13 @@ inline Vec load_weights(const Matrix &m, int64_t row, int64_t c, int64_t count) 
 // weights, each times a number of x. What they add up to stays in registers, U vectors at a time.
 template <int N, int U, class S>
 [[gnu::noinline]] void add_rows(const Matrix &m, int64_t first, int64_t last, const float *x,
-                                float *y, const Course &course) {
+                                float *y, Reach reach) {
   const S *weight = static_cast<const S *>(m.weight);
   int64_t c = first;
   for (; c + U * W <= last; c += U * W) {
     Vec sums[N][U] = {};
     for (int64_t row = 0; row < m.width; ++row) {
-      fetch<U * W * sizeof(S)>(weight + row * m.inner + c, course);
+      fetch<U * W * sizeof(S)>(weight + row * m.inner + c, reach);
 #pragma GCC unroll 8
       for (int u = 0; u < U; ++u) {
         const Vec own = load_weights<S>(m, row, c + u * W, W);
@@ -289,11 +276,11 @@ template <int N, int U, class S>
 // The same for any number of rows.
 template <class S>
 void multiply_transposed(const Matrix &m, int64_t first, int64_t last, const float *x, float *y,
-                         int64_t rows, const Course &course) {
+                         int64_t rows, Reach reach) {
   for (; rows >= 4; rows -= 4, x += 4 * m.width, y += 4 * m.inner)
-    add_rows<4, 4, S>(m, first, last, x, y, course);
+    add_rows<4, 4, S>(m, first, last, x, y, reach);
   for (; rows > 0; --rows, x += m.width, y += m.inner)
-    add_rows<1, 8, S>(m, first, last, x, y, course);
+    add_rows<1, 8, S>(m, first, last, x, y, reach);
 }
 
 // Rows `from` to `from + count` of a matrix without a bias.

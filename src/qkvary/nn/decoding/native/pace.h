@@ -12,7 +12,7 @@ namespace {
 // A thread among those of a step.
 struct Seat {
   int64_t thread, threads;
-  int64_t layer = 0, matrix = 0;  // Where it is.
+  int64_t layer = 0;  // Where it is.
 };
 
 // Waits until all threads of a step have come, again and again. Parts of a step are too short for

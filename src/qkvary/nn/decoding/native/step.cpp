@@ -85,7 +85,6 @@ struct Buffers {
   float *x, *normed, *sources[LEARNED], *narrow, *query, *stored, *mixed, *change, *inner, *gate;
   float *rope_keys, *bias, *logits;
   float *projected;  // Queries, then mixtures, as projections have them, where a latent is between.
-  std::vector<const Matrix *> order;  // In which matrices are read.
 
   void fit(const Step &step) {
     int64_t own[LEARNED] = {1, 1, 1, 1, 1}, down = 1, heads = 1, inside = 1, ropes = 1, biases = 1;
@@ -100,14 +99,6 @@ struct Buffers {
       ropes = std::max(ropes, step.threads * rope_numbers(layer));
       if (layer.rope.dim) biases = std::max(biases, layer.queries * layer.attention.tokens);
     }
-    order.clear();
-    const auto read = [&](const Matrix &m) { if (m.weight) order.push_back(&m); };
-    for (int64_t l = 0; l < step.num_layers; ++l) {
-      const Layer &layer = step.layers[l];
-      for (int i = 0; i < LEARNED; ++i) read(layer.sources[i].down), read(layer.sources[i].weight);
-      read(layer.out), read(layer.up), read(layer.gate), read(layer.down);
-    }
-    read(step.head);
     int64_t total = 0;
     const auto place = [&](float **to, int64_t width) {
       *to = memory.data() + total;
@@ -160,7 +151,7 @@ class Walk {
 
   // Logits are narrowed here: torch would use threads of its own, which spin for a while afterwards
   // and slow down the next step.
-  void predict(Seat &seat) {
+  void predict(const Seat &seat) {
     S *logits = static_cast<S *>(step_.logits);
     if constexpr (std::is_same_v<S, float>) {
       apply(step_.head, to_.normed, logits, seat);
@@ -182,25 +173,14 @@ class Walk {
             std::min(width, vectors * (seat.thread + 1) / seat.threads * W)};
   }
 
-  void apply(const Matrix &m, const float *x, float *y, Seat &seat) {
+  void apply(const Matrix &m, const float *x, float *y, const Seat &seat) {
     const Part own = part(m.width, seat);
-    Course course{turn_.reach()};
-    if (static_cast<size_t>(++seat.matrix) < to_.order.size()) {
-      const Matrix &next = *to_.order[seat.matrix];
-      course.end = place(m, own.last);
-      course.jump = place(next, part(next.width, seat).first) - course.end;
-    }
-    apply(m, own, x, y, rows_, course);
+    apply(m, own, x, y, rows_, turn_.reach());
   }
 
-  static void apply(const Matrix &m, Part own, const float *x, float *y, int64_t rows,
-                    const Course &course) {
-    if (m.scales) multiply<int8_t, S>(m, own.first, own.last, x, y, rows, course);
-    else multiply<S, S>(m, own.first, own.last, x, y, rows, course);
-  }
-
-  static const char *place(const Matrix &m, int64_t row) {
-    return static_cast<const char *>(some_rows<S>(m, row, 0).weight);
+  static void apply(const Matrix &m, Part own, const float *x, float *y, int64_t rows, Reach reach) {
+    if (m.scales) multiply<int8_t, S>(m, own.first, own.last, x, y, rows, reach);
+    else multiply<S, S>(m, own.first, own.last, x, y, rows, reach);
   }
 
   void norm(const Norm &n, const float *x, float *y) {
@@ -224,7 +204,7 @@ class Walk {
     }
   }
 
-  void visit(const Layer &layer, Seat &seat) {
+  void visit(const Layer &layer, const Seat &seat) {
     const bool leads = seat.thread == 0;
     if (leads && !layer.post) norm(layer.attention_norm, to_.x, to_.normed);
     meet(seat);
@@ -252,7 +232,7 @@ class Walk {
     for (int64_t i = 0; i < rows_ * step_.width; ++i) to_.x[i] += to_.change[i];
   }
 
-  void feed_forward(const Layer &layer, const float *x, Seat &seat) {
+  void feed_forward(const Layer &layer, const float *x, const Seat &seat) {
     apply(layer.up, x, to_.inner, seat);
     if (layer.gate.weight) apply(layer.gate, x, to_.gate, seat);
     const Part own = part(layer.up.width, seat);
@@ -268,7 +248,7 @@ class Walk {
     apply(layer.down, to_.inner, to_.change, seat);
   }
 
-  void attend(const Layer &layer, float *x, Seat &seat) {
+  void attend(const Layer &layer, float *x, const Seat &seat) {
     for (int i = 0; i < LEARNED; ++i) {
       const Projected &source = layer.sources[i];
       if (!source.weight.weight) continue;
@@ -317,27 +297,26 @@ class Walk {
 
   // Queries whose products with the latent are those with the keys that are made of it. A thread
   // has channels of the latent.
-  void absorb(const Layer &layer, Seat &seat) {
+  void absorb(const Layer &layer, const Seat &seat) {
     const Matrix &m = layer.latent_key;
     const Part own = part(m.inner, seat);
-    const Course course{turn_.reach()};
     each_group(layer, m, [&](const Matrix &group, int64_t head, int64_t heads) {
       const float *from = to_.projected + head * group.width;
       float *to = to_.query + head * m.inner;
       if (m.scales)
-        multiply_transposed<int8_t>(group, own.first, own.last, from, to, heads, course);
+        multiply_transposed<int8_t>(group, own.first, own.last, from, to, heads, turn_.reach());
       else
-        multiply_transposed<S>(group, own.first, own.last, from, to, heads, course);
+        multiply_transposed<S>(group, own.first, own.last, from, to, heads, turn_.reach());
     });
   }
 
   // Mixed values of mixed latents. A thread has channels of every head.
-  void restore(const Layer &layer, Seat &seat) {
+  void restore(const Layer &layer, const Seat &seat) {
     const Matrix &m = layer.latent_value;
     const Part own = part(head_dim(layer), seat);
     each_group(layer, m, [&](const Matrix &group, int64_t head, int64_t heads) {
       const float *from = to_.mixed + head * m.inner;
-      apply(group, own, from, to_.projected + head * group.width, heads, Course{turn_.reach()});
+      apply(group, own, from, to_.projected + head * group.width, heads, turn_.reach());
     });
   }
 
@@ -358,7 +337,7 @@ class Walk {
   }
 
   // Linear attention; a thread has groups of heads.
-  void sum_up(const Layer &layer, float *x, Seat &seat) {
+  void sum_up(const Layer &layer, float *x, const Seat &seat) {
     const int64_t dim = head_dim(layer), groups = layer.attention.groups;
     const int64_t count = layer.queries / groups;
     const float *value = layer.norms_value ? to_.stored : source(layer.value, x);
@@ -438,14 +417,14 @@ class Walk {
   }
 
   // A thread's tokens: scores of the rotated queries with the one rotated key of all heads.
-  void compare_ropes(const Layer &layer, Seat &seat) {
+  void compare_ropes(const Layer &layer, const Seat &seat) {
     if (layer.attention.storage == INT8) compare_ropes<int8_t>(layer, seat);
     else if (layer.attention.storage == INT4) compare_ropes<Int4>(layer, seat);
     else compare_ropes<S>(layer, seat);
   }
 
   template <class K>
-  void compare_ropes(const Layer &layer, Seat &seat) {
+  void compare_ropes(const Layer &layer, const Seat &seat) {
     const Call &call = layer.attention;
     const int64_t dim = layer.rope.dim, width = round_up(dim), heads = layer.queries;
     const int64_t end = call.tokens * (seat.thread + 1) / seat.threads;
