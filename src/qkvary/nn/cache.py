@@ -16,7 +16,7 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache_codes import check_finite
-from qkvary.nn.cache_quantized import ClaimedCodes, QuantizedStore
+from qkvary.nn.cache_quantized import ClaimedCodes
 from qkvary.nn.cache_storage import PreallocatedStore, StateStore, TokenStore, make_store
 from qkvary.nn.decoding.choice import pinned
 
