@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,3 +71,22 @@ def test_what_is_free_of_the_basis_stays_and_the_rest_moves(
             assert dataclasses.astuple(changed) == pytest.approx(
                 dataclasses.astuple(head), rel=1e-6, abs=1e-9
             )
+
+
+@pytest.mark.parametrize("seed", [3, 5, 7])
+def test_unrelated_heads_have_a_low_cosine_in_every_basis(seed: int) -> None:
+    """No change of basis lifts a cosine above the largest one of the two subspaces."""
+    draw = torch.Generator().manual_seed(seed)
+    key, value = (torch.randn(1024, 64, generator=draw).double() for _ in range(2))
+    bases = [torch.linalg.qr(matrix).Q for matrix in (key, value)]
+    left, cosines, right = torch.linalg.svd(bases[0].mT @ bases[1])
+    assert 0.4 < float(cosines[0]) < 0.5
+    # A basis that comes close to it, and one of chance.
+    nearly = [torch.diag(torch.tensor([1.0] + [1e-3] * 63).double())] * 2
+    chance = [torch.randn(64, 64, generator=draw).double() for _ in range(2)]
+    found: list[float] = []
+    for one, other in (nearly, chance):
+        changed = bases[0] @ left @ one, bases[1] @ right.mT @ other
+        found.append(float(torch.cosine_similarity(*(x.flatten() for x in changed), dim=0)))
+    assert found[0] == pytest.approx(float(cosines[0]), rel=1e-3)
+    assert abs(found[1]) < found[0]

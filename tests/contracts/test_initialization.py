@@ -11,6 +11,7 @@ from torch import nn
 
 from qkvary.arch.attention import AttentionConfig, Initialization, InitScheme
 from qkvary.arch.labels import parse_variant
+from qkvary.arch.named_networks import gpt_300m, gpt_1200m
 from qkvary.arch.networks import EncoderConfig, LanguageModelConfig, VisionTransformerConfig
 from qkvary.nn.language_model import LanguageModel
 from qkvary.papers.key_value.protocols import number_network
@@ -125,6 +126,15 @@ def test_published_and_matched_xavier_differ_by_the_known_factor() -> None:
     assert two.projection_std / three.projection_std == pytest.approx(math.sqrt(4 / 3))
     matched = dataclasses.replace(two, init=Initialization(scheme="xavier", matched=True))
     assert matched.projection_std == three.projection_std
+
+
+@variant_values("label", ["QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA"])
+def test_published_language_models_draw_every_matrix_alike(label: str) -> None:
+    for config in (gpt_300m(label), gpt_1200m(label)):
+        assert config.init == Initialization(scheme="normal", std=0.02)
+        assert isinstance(config.attention, AttentionConfig)
+        assert config.attention.init == config.init
+        assert config.attention.projection_std == 0.02
 
 
 def test_each_matrix_may_be_drawn_by_itself_with_the_biases_of_torch() -> None:

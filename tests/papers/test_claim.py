@@ -3,7 +3,7 @@
 import ast
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -13,6 +13,7 @@ from qkvary.papers.claim import (
     ByFigure,
     ByStudy,
     ByTest,
+    Shown,
     decode_document,
     load_document,
 )
@@ -60,10 +61,11 @@ def test_what_a_judge_names_exists(name: str) -> None:
                 path, _, test = judge.node.partition("::")
                 assert test in functions_of(path), judge.node
                 assert judge.says.endswith(".")
-                assert judge.shows in ("claim", "opposite")
+                assert judge.shows in get_args(Shown)
             case ByStudy():
                 assert [*(ROOT / "studies").glob(f"*/{judge.study}/README.md")], judge.study
                 assert judge.unit
+                assert judge.shows in ("claim", "neither")
 
 
 def document(**entry: Any) -> dict[str, Any]:

@@ -49,6 +49,7 @@ ROUNDED = ByFigure(table="three-projections-table-4", row="Q-MQA", column="chang
 MEASURED = ByFigure(table="three-projections-table-4", row="QKV", column="train_loss")
 TEST = ByTest(node="tests/a.py::test_b", says="It is so.")
 OPPOSITE = dataclasses.replace(TEST, says="It is not so.", shows="opposite")
+NEITHER = dataclasses.replace(TEST, node="tests/a.py::test_c", shows="neither")
 
 
 def claim(
@@ -144,6 +145,15 @@ FIRST, SECOND, THIRD = (f"Q-K=V (made-up: {name})" for name in "ABC")
             [HOLDS, OPEN],
             "holds with a condition",
             f"It holds for {FIRST}. It is not distinguished for {THIRD}.",
+        ),
+        # What decides nothing leaves a claim open and refutes none.
+        ([NEITHER], "not distinguished", ""),
+        ([dataclasses.replace(FAILS, shows="neither")], "not distinguished", ""),
+        ([dataclasses.replace(HOLDS, shows="neither")], "not distinguished", ""),
+        (
+            [TEST, NEITHER],
+            "holds with a condition",
+            "One test shows it. One test shows neither.",
         ),
         # What is exact refutes whatever agrees.
         ([WRONG, HOLDS], "does not hold", None),
@@ -285,7 +295,10 @@ def test_every_claim_has_the_figures_it_asks_for_and_says_what_is_missing() -> N
                     kept = find_packaged(judge)
                     assert kept is not None, judge.key
                     assert judge.study in SCRIPTS or load_study(judge.study).name == judge.study
-            for finding in found.findings:
+            for judge, finding in zip(one.judges, found.findings, strict=True):
+                if isinstance(judge, ByStudy) and judge.shows == "neither":
+                    assert (finding.verdict, one.note != "") == ("not distinguished", True)
+                    continue
                 known = finding.detectable is not None or "pair" in finding.study
                 if finding.verdict == "not distinguished" and known and not finding.is_small:
                     assert "would have been seen" in finding.figure, one.name

@@ -1,5 +1,6 @@
 """Figures are found in the tables of kept reports."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -118,3 +119,13 @@ def test_kept_figures_are_written_and_read() -> None:
     assert text.index("a | é") < text.index('"b"')
     with pytest.raises(ValueError, match="kept figures: expected schema_version 1, got 2"):
         decode_kept({"schema_version": 2})
+
+
+def test_a_table_of_several_networks_has_the_sizes_of_each() -> None:
+    judge = dataclasses.replace(
+        asked("Q=K-V", "QKV", table="characters"), study="chars-paper", unit="nats"
+    )
+    found = read_kept(Path(__file__).resolve().parents[2] / "studies", judge)
+    assert found is not None
+    # The means, which costs.csv has, are 973,185 and 1,059,201.
+    assert found.parameters == (54_721, 2_703_425)

@@ -63,7 +63,7 @@ def test_counts_are_of_all_figures() -> None:
         assert sum(counts.values()) == len(load_published(name).figures) == len(recompute(name))
         totals.update(counts)
     assert set(totals) == set(VERDICTS)
-    recomputed = {"equal": 320, "rounding": 33, "other convention": 45, "wrong": 27}
+    recomputed = {"equal": 319, "rounding": 33, "other convention": 46, "wrong": 26}
     assert totals == {**recomputed, "measured": 259, "stated": 30}
 
 

@@ -16,7 +16,8 @@ SCHEMA_VERSION = 1
 
 ClaimKind = Literal["arithmetic", "measured", "prediction", "recommendation"]
 KINDS: tuple[ClaimKind, ...] = get_args(ClaimKind)
-Shown = Literal["claim", "opposite"]
+Shown = Literal["claim", "opposite", "neither"]
+"""``neither`` for a test or figure that is stated beside a claim and does not decide it."""
 Quantifier = Literal["", "some", "every"]
 
 
@@ -80,6 +81,7 @@ class ByStudy:
     """The unit after the figure."""
     quantity: str = ""
     """The metric, ``steps_to_solve``, or a column; empty for the metric of the table."""
+    shows: Literal["claim", "neither"] = "claim"
     condition: str = ""
     """When it holds: the end of a sentence that begins "It holds" or "It does not hold"; empty if
     always."""
@@ -213,6 +215,7 @@ def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
             quantity=entry.get("quantity", ""),
             claimed=_range(entry),
             unit=entry["unit"],
+            shows=entry.get("shows", "claim"),
             condition=entry.get("condition", ""),
         )
     raise ValueError(

@@ -132,7 +132,7 @@ def _combine(findings: Sequence[Finding], quantifier: Quantifier) -> tuple[Claim
     if not findings:
         return "not tested here", ""
     holds, fails = _places("It holds", yes, "it"), _places("It does not hold", no, "the opposite")
-    unclear = _places("It is not distinguished", open_)
+    unclear = _places("It is not distinguished", open_, "neither")
     stated, against = _conditions("It holds", yes), _conditions("It does not hold", no, yes)
     if not yes:
         refuted = bool(no) and not (some and open_)

@@ -34,8 +34,8 @@ CAVEATS = (
     ),
     (
         "Ranges in round brackets follow from the rounding of printed figures, and from a spread "
-        "between runs where it is named. Intervals in square brackets are those of studies, at "
-        "95 % for all comparisons of their table at once."
+        "between runs or settings where it is named. Intervals in square brackets are those of "
+        "studies, at 95 % for all comparisons of their table at once."
     ),
 )
 FOLDED = 3

@@ -6,7 +6,8 @@
   with a condition* if that takes another convention or a rounding, which is then named, and *does
   not hold* otherwise;
 - a test *holds* if its statement is the claim and *does not hold* if it is the opposite, under its
-  condition.
+  condition;
+- a test or a figure of a study that shows ``neither`` is *not distinguished*, whatever it says.
 """
 
 import functools
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from qkvary.arch.published_quality import BASELINE
-from qkvary.papers.claim import ByComparison, ByFigure, ByStudy, ByTest, ClaimedRange, Judge
+from qkvary.papers.claim import ByComparison, ByFigure, ByStudy, ByTest, ClaimedRange, Judge, Shown
 from qkvary.papers.kept_figures import FindKept, KeptFigure
 from qkvary.papers.recomputation import Recomputed, format_value, recompute
 from qkvary.papers.tables import load_published
@@ -56,6 +57,13 @@ SPREADS: Mapping[tuple[str, str], float] = {
 }
 """The difference between two printed figures of a column that the seed alone may cause, for tables
 without standard deviations; decision 0030 gives the source of each."""
+OVER_SETTINGS = frozenset(
+    {
+        *("key-value-table-2", "key-value-table-3"),
+        *("three-projections-table-2", "three-projections-table-3"),
+    }
+)
+"""The published tables of means over settings, whose deviations are between settings."""
 RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
 TEST = "pytest"
@@ -223,7 +231,9 @@ def _by_comparison(judge: ByComparison) -> Finding:
         spread = deviation or spread
         low, high = low - most - spread, high - least + spread
         what = f"{what} against {judge.second.row}"
-        said = f"{said} against {second.printed}: {_rounded(value, low, high, spread)}"
+        among = "settings" if deviation or judge.first.table in OVER_SETTINGS else "runs"
+        why = f"rounded, and {spread:.2g} between {among}" if spread else "rounded"
+        said = f"{said} against {second.printed}: {_rounded(value, low, high, why)}"
     verdict = in_range(low, high, judge.claimed)
     condition = SEEDS if spread and judge.first.table in ONE_EACH else ""
     if verdict == "holds" and condition:
@@ -241,18 +251,22 @@ def _by_comparison(judge: ByComparison) -> Finding:
     )
 
 
-def _rounded(value: float, low: float, high: float, spread: float) -> str:
+def _rounded(value: float, low: float, high: float, why: str) -> str:
     """Write a difference of printed figures; its ends come from rounding, not from confidence."""
     decimals = max(decimals_of((high - low) / 2) - 1, 0)
     ends = f"{fixed(low, decimals)} to {fixed(high, decimals)}"
-    why = f"rounded, and {spread:g} between runs" if spread else "rounded"
     return f"{fixed(value, decimals, sign=True)} ({why}: {ends})"
 
 
 def _by_test(judge: ByTest) -> Finding:
     met: ClaimVerdict = "holds with a condition" if judge.condition else "holds"
+    verdicts: dict[Shown, ClaimVerdict] = {
+        "claim": met,
+        "opposite": "does not hold",
+        "neither": "not distinguished",
+    }
     return Finding(
-        verdict=met if judge.shows == "claim" else "does not hold",
+        verdict=verdicts[judge.shows],
         what=judge.node.rpartition("::")[2],
         figure=judge.says,
         condition=judge.condition,
@@ -282,10 +296,13 @@ def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
         verdict = in_range(kept.low, kept.high, judge.claimed)
     if verdict == "holds" and judge.condition:
         verdict = "holds with a condition"
+    said = _amount(judge, kept, verdict)
+    if judge.shows == "neither":
+        verdict = "not distinguished"
     return Finding(
         verdict=verdict,
         what=what,
-        figure=f"{pair}: {_amount(judge, kept, verdict)}",
+        figure=f"{pair}: {said}",
         value=kept.value,
         low=kept.low,
         high=kept.high,

@@ -10,11 +10,15 @@ import lzma
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from qkvary.arch.labels import parse_label
+from qkvary.arch.models import as_model
+from qkvary.costs.parameters import model_parameters
 from qkvary.papers.claim import ByStudy
 from qkvary.papers.kept_figures import KeptFigure
 from qkvary.reports.tables import read_csv_field
-from qkvary.storage.errors import DamagedError
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
+from qkvary.studies.catalog import load_study
 from qkvary.studies.results.statistics import wilson
 
 LARGEST_TABLE = 2**26
@@ -137,10 +141,40 @@ def _parameters(tables: Path, judge: ByStudy) -> tuple[int, int] | None:
     rows = read_rows(path, {"variant", "task", "parameters_total"})
     # A contrast between settings names them after its variants.
     labels = {name.partition(" (")[0] for name in (judge.variant, judge.reference)}
+    if sizes := _sizes(tables, judge, labels):
+        return min(sizes), max(sizes)
     own = [row for row in rows if row["variant"] in labels] or rows
     near = [row for row in own if judge.table in row["task"] or row["task"] in judge.table]
     found = [int(float(row["parameters_total"])) for row in near or own if row["parameters_total"]]
     return (min(found), max(found)) if found else None
+
+
+def _sizes(tables: Path, judge: ByStudy, labels: Collection[str]) -> list[int]:
+    """Return every network's size in a table of several, of which ``costs`` has the mean alone."""
+    path = find_table(tables, "runs")
+    try:
+        study = load_study(judge.study)
+    except UsageError:
+        return []
+    if path is None:
+        return []
+    ran = {row["setting"] for row in read_rows(path, {"setting"})}
+    names = {judge.table, *judge.table.removeprefix("average of ").split(", ")}
+    settings = [
+        one
+        for one in study.settings
+        if one.name in ran and names & {one.name, one.table or one.task.name}
+    ]
+    if len({one.network for one in settings}) < 2:
+        return []
+    baseline = parse_label(study.baseline)
+    networks = (
+        one.network_of(parse_label(label), baseline)
+        for one in settings
+        for label in study.variants
+        if label in labels
+    )
+    return [model_parameters(as_model(one)).total for one in networks]
 
 
 def _number(row: Row, column: str) -> float | None:

@@ -273,7 +273,7 @@ def advise_task(kind: TaskKind) -> Iterator[str]:
     if kind == "set":
         yield (
             "Sets: the published gain of the + forms on the anomaly task is suspect, since the "
-            "anomaly was always last, which the position term can detect."
+            "anomaly may have had a fixed place, which the position term can detect."
         )
 
 

@@ -18,7 +18,7 @@ def set_network(
 ) -> EncoderConfig:
     """Return the encoder of the synthetic experiments, for image features and without positions.
 
-    Source: the text of papers 1 and 2; their code for this experiment is not public.
+    Source: the text of papers 1 and 2; the notebook of this experiment could not be read.
     """
     network = synthetic_network(
         d_model=d_model, num_layers=num_layers, num_heads=num_heads, length=task.set_size

@@ -1,4 +1,4 @@
-"""Set anomaly in CIFAR-100 by the text of papers 1 and 2, whose code for it is not public."""
+"""Set anomaly in CIFAR-100 by the text of papers 1 and 2; its notebook could not be read."""
 
 from dataclasses import replace
 
