@@ -168,7 +168,7 @@ def answers(checks: list[Line], speeds: list[Line]) -> tuple[str, ...]:
     texts = sum(line["equal_greedy_tokens"] > 0 for line in checks)
     sentences = [
         (
-            f"Stock llama.cpp computes all {len(checks)} networks with weights of 32 bits: "
+            f"Stock llama.cpp computes all {len(checks)} networks with 32-bit weights: "
             f"logits within {worst:.1e} of those in double precision, relative to the largest "
             f"(bound {TOLERANCE:.0e}), and the same greedy tokens in {texts} of {len(checks)}."
         )
@@ -195,7 +195,7 @@ def compare_programs(speeds: list[Line]) -> str:
     ordered = sorted(speeds, key=ratio)
     low, high = ordered[0], ordered[-1]
     return (
-        f"With equal weights of 32 bits on one thread, qkvary decodes at {ratio(low):.2f} "
+        f"With equal 32-bit weights on one thread, qkvary decodes at {ratio(low):.2f} "
         f"({name(low)}) to {ratio(high):.2f} ({name(high)}) times the rate of llama.cpp, median "
         f"{statistics.median(map(ratio, speeds)):.2f} of {len(speeds)} cases."
     )

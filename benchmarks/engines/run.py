@@ -6,7 +6,7 @@
 
 Every answer comes from a fresh process. Times are CPU time of a decoded token, the
 median over tokens and then over rounds, in which the engines take turns. One line of JSON per case;
-with weights of 32 bits a logit or a token that differs ends the run with exit code 1.
+with 32-bit weights a logit or a token that differs ends the run with exit code 1.
 """
 
 import json

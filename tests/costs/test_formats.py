@@ -18,7 +18,7 @@ BY_CHANNEL = CacheOptions(storage="int4", scales="channel", block=16, residual=5
         ("bf16", 16, 200),
         ("fp16", 16, 200),
         ("fp8", 8, 100),
-        # A scale and a zero point of 16 bits for each 64 numbers begun.
+        # A scale and a 16-bit zero point for each 64 numbers begun.
         ("int8", 8 + 4, 100 + 8),
         ("int4", 4 + 4, 50 + 8),
         ("int4-g32", 4 + 4, 50 + 16),

@@ -169,8 +169,8 @@ def generate(
 ) -> Text | Texts:
     """Continue prompts with a language model: greedy, sampled, or by beam search.
 
-    The same call gives the same text on the same machine. Other prompts change an answer by
-    rounding at most: deterministic batches rule that out.
+    The same call gives the same text on the same machine. Other prompts in a batch can change an
+    answer through rounding; deterministic batches cannot.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.

@@ -4,7 +4,7 @@ What is written has separate names: ``stored`` gives the kind of a class, ``stor
 of a field, so that Python's names can change and stored files and run keys stay. A field that is
 ``ADDED_LATER`` is written only where it differs from its default, which never changes then.
 
-Classes may come from a user's own file: what imports it, and which version it has, stands here too.
+Classes may come from a user's own file: this module also imports them and finds their version.
 Nothing is loaded by pickle: only files that the user names are imported.
 """
 

@@ -91,7 +91,7 @@ class Model:
     def with_variant(self, variant: AnyVariant) -> "Model":
         """Return the same model with the sharing of ``variant`` in every attention layer.
 
-        Windows, rotation and the reading of other layers stay. Cross attention gets the same
+        Windows, rotation and reads of other layers' caches stay. Cross attention gets the same
         sharing.
 
         Raises:

@@ -50,7 +50,7 @@ class _Text(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """One way to store less, and the layers it applies to."""
+    """One exact method to store less, and the layers it applies to."""
 
     method: Method
     """What the cache stores instead of keys and values."""
@@ -98,7 +98,7 @@ class SavingsReport:
     obstacles: tuple[str, ...]
     """Why other layers have no exact saving."""
     lossy: tuple[tuple[str, int], ...]
-    """Bytes of the cache in each format of fewer bits. These change the outputs: measure the
+    """Bytes of the cache in each lower-bit format. These change the outputs: measure the
     loss."""
 
 

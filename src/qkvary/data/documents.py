@@ -292,7 +292,7 @@ class TextPart:
     where: str
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the one document, if it was not read yet."""
+        """Yield the only document, unless it was read already."""
         if position is None:
             text = self.text()
             part = text[int(self.start * len(text)) : int(self.end * len(text))]

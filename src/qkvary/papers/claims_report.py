@@ -25,7 +25,7 @@ CAVEATS = (
         "document."
     ),
     (
-        "A study judges a claim for the networks that it trained. Their size stands in the "
+        "A study judges a claim for the networks that it trained. Their size is part of the "
         "verdict: what holds at 1.6 million parameters may fail at a billion, and the reverse."
     ),
     (
@@ -198,7 +198,7 @@ def _telling(group: Sequence[Finding]) -> Finding:
 
 
 def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
-    """Yield a finding's figure, if it is in the group; count the others."""
+    """Yield the figures of the findings in a group; count the others."""
     shown = [one for one in group if one is first]
     yield from map(_figure, shown)
     rest = Counter(one.verdict for one in group if one is not first)

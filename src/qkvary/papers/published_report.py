@@ -32,7 +32,7 @@ def published_report(
     counts: bool,
     shown: Sequence[Recomputed] | None = None,
 ) -> Report:
-    """Return the recomputed figures of some tables, with their numbers per verdict if asked.
+    """Return the report of recomputed figures of some tables; ``counts`` adds counts per verdict.
 
     ``shown`` are the figures to list, all by default; the JSON data has all of them.
     """

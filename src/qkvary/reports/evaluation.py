@@ -70,7 +70,7 @@ def task_data(measured: TaskMeasurement) -> dict[str, Any]:
 
 
 def _describe_score(score: TaskScore) -> dict[str, Any]:
-    """Return a score with its accuracies by their own names."""
+    """Return a score with its accuracies by name."""
     overlap, perplexity = score.contamination, score.metrics.get("perplexity")
     return {
         **dataclasses.asdict(score),

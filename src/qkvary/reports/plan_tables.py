@@ -161,8 +161,8 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
     else:
         known = device.flops_per_second_16_bit is not None
         yield (
-            "Tokens/s: the roofline of one replica as full as this demand makes it, which no "
-            f"engine exceeds{'' if known else '; by bandwidth alone, --flops adds the arithmetic'}."
+            "Tokens/s: the roofline (upper bound) of one replica with the users that it serves"
+            f"{'' if known else '; from bandwidth alone, --flops adds the arithmetic'}."
         )
     yield (
         "Change %: the printed change of perplexity against all heads and projections, trained "

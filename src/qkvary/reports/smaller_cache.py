@@ -101,7 +101,7 @@ def _costs(made: SmallerCache) -> Table:
 
 
 def _layers(made: SmallerCache) -> Table:
-    """Return what becomes of each layer; neighbours of one form without figures share a row."""
+    """Return a row per converted layer; adjacent equal layers without figures share one."""
     rows = _describe_layers(made)
     if not made.layers and made.forecast is None:
         rows = [next(iter(alike)) for _, alike in groupby(rows, key=lambda row: row["after"])]

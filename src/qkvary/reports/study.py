@@ -424,7 +424,7 @@ def moment(stamp: str) -> str:
 
 
 def records_digest(runs: Sequence[RunRow]) -> str:
-    """Return a fingerprint of the records that are reported: every run, its state, its metrics."""
+    """Return a fingerprint of the reported records: every run, its state, its metrics."""
     content = [
         (run.run_key, run.state, [(name, repr(value)) for name, value in run.metrics])
         for run in runs

@@ -1,6 +1,6 @@
 """The scaling of rotary positions in a configuration of transformers.
 
-Every setting is used or refused by its name: one that is left out would give other numbers.
+Every setting is used or refused by name, because ignoring one would change the results.
 
 Source: ``modeling_rope_utils`` of transformers 5.23.0.
 """

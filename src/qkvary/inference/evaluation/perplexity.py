@@ -169,7 +169,7 @@ def score_as_papers(
 
     Raises:
         ValueError: if there is no separator for padding.
-        ResourceError: if this machine has no memory for the rows.
+        ResourceError: if the rows do not fit in memory.
     """
     if text.separator is None:
         raise ValueError("expected a separator for padding, got a tokenizer without one")

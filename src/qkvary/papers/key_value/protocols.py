@@ -285,7 +285,7 @@ NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
         "training has a loss of 2.75."
     ),
 }
-"""The score of a solver that reads no words, over windows of all sizes."""
+"""The loss of a predictor that reads no words, over windows of all sizes."""
 
 
 def number_grid(

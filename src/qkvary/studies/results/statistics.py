@@ -159,10 +159,10 @@ def welch_t(ours: Estimate, others: Estimate) -> Estimate | None:
 def repeat_interval(
     values: Sequence[float], repeats: int, *, confidence: float = 0.95
 ) -> tuple[float, float] | None:
-    """Return where the mean of further values would lie; None for fewer than two values.
+    """Return the prediction interval of the mean of ``repeats`` further values.
 
-    The mean of n values plus or minus t s sqrt(1/n + 1/m) for m further ones: both means are
-    uncertain.
+    That is the mean of n values plus or minus t s sqrt(1/n + 1/m) for m further ones, as both means
+    are uncertain. Returns None for fewer than two values.
 
     Source: Student's prediction interval for a mean.
     """

@@ -73,7 +73,7 @@ class Publisher:
         self._next = time.monotonic() + FIRST_SECONDS
 
     def publish(self, results: int) -> str:
-        """Call the function if it is time and there are new results; after an error never again.
+        """Call the function if it is due and there are new results; stop calling it after an error.
 
         The result is a line to show, or empty.
         """
