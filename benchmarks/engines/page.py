@@ -189,7 +189,7 @@ def compare_programs(speeds: list[Line]) -> str:
         return line["ours_over_llama_cpp"]
 
     def name(line: Line) -> str:
-        behind = f"behind {numbers.tokens(line['context'])}"
+        behind = f"after {numbers.tokens(line['context'])}"
         return f"{line['variant']} at {line['size']} {behind} on {line['cpu']}"
 
     ordered = sorted(speeds, key=ratio)
@@ -215,7 +215,7 @@ def compare(size: str, context: int, rows: dict[str, Line]) -> str:
         if name != BASELINE
     ]
     return (
-        f"On {base['cpu']} at {size} behind {numbers.tokens(context)} tokens, over {BASELINE}: "
+        f"On {base['cpu']} at {size} after {numbers.tokens(context)} tokens, over {BASELINE}: "
         f"{listed(said)}."
     )
 

@@ -47,7 +47,7 @@ class Reading:
     """Tokens between the starts of two windows; the context if not given. After the first window,
     every target has at least context - stride tokens before it."""
     joined: bool = False
-    """Concatenate the documents instead of reading each by itself."""
+    """Concatenate the documents instead of reading each separately."""
     lengths: str | Sequence[Count] = ()
     """Also measure perplexity by position in windows of these lengths, such as 512,1k,4k. They may
     exceed the network's maximum, unless it has learned positions."""

@@ -117,7 +117,7 @@ class Decoding(NetworkOptions):
     """The device and batching of the network, and its cache."""
 
     deterministic_batch: bool = False
-    """Compute each prompt by itself, so that no bit depends on the others."""
+    """Compute each prompt separately, so that no bit depends on the others."""
     layout: CacheLayout | None = None
     """Layout of the cache: the tensors that it stores. The smallest if not given."""
     storage: str = "preallocated"

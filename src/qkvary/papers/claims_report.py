@@ -73,7 +73,7 @@ def claims_report(
     )
     return Report(
         subject="claims of the documents",
-        question="What do the documents claim, and is it so?",
+        question="What do the documents claim, and is it true?",
         lead=MEANINGS,
         answer=tuple(_answer(judged, near)),
         caveats=CAVEATS,

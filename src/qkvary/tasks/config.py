@@ -390,7 +390,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     label_smoothing: float = 0.1
     """Share of the probability that is spread over other words than the target."""
     max_tokens: int = 100
-    """Maximum tokens of a source with its two marks, and of a translation with its end mark."""
+    """Maximum tokens of a source (begin and end included) and of a translation (end included)."""
     evaluation_batch_size: int = 50
     data: str = field(default="multi30k", metadata=NOT_IDENTIFYING)
     """``multi30k``, a folder with files of the same names, or the common path of two files

@@ -34,7 +34,7 @@ class Protocol:
     """The offset between consecutive windows; equal to the context for windows that do not
     overlap."""
     joined: bool = False
-    """Whether documents are concatenated; otherwise each is read by itself."""
+    """Whether documents are concatenated; otherwise each is read separately."""
     batch_size: int = 8
     """Windows per batch; affects rounding only."""
 

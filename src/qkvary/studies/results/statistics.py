@@ -125,7 +125,7 @@ def paired_t(
 def _weighted_mean(
     differences: Sequence[float], weights: Sequence[float]
 ) -> tuple[float, float, float]:
-    """Return the weighted mean, its standard error, and the degrees of freedom of that."""
+    """Return the weighted mean, its standard error, and the degrees of freedom of the error."""
     values = np.asarray(differences, dtype=np.float64)
     shares = np.asarray(weights, dtype=np.float64) / math.fsum(weights)
     centre = math.fsum(shares * values)

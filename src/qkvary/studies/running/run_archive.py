@@ -101,7 +101,7 @@ def unpack_runs(path: Path, store: Store) -> Unpacked:
 
 
 def _add_run(run: FinishedRun, store: Store) -> bool:
-    """Add a run, or its maps and samples if the store lacks them; return whether it changed."""
+    """Add a run, or its maps and samples if they are missing; return whether the store changed."""
     key, again = run.record.run_key, None
     if store.state(key) == "done" and not network_names(store.directory(key)):
         here = read_run(store, key)
