@@ -123,8 +123,8 @@ _TEXTS: dict[Method, _Text] = {
         "conditioned in every format, and what a step costs has to be measured",
     ),
     "latents": _Text(
-        explanation="low-rank projections are narrower inside than what they give, and keys and "
-        "values are linear in that",
+        explanation="a low-rank projection has an inner width below its output's, and keys and "
+        "values are linear in the inner channels",
         price="the second half of each projection is applied again when read, or absorbed into "
         "query and output where keys are neither rotated nor normalised",
     ),

@@ -168,7 +168,7 @@ class _Bytes:
         if self._limit is not None and self._given > self._limit:
             raise UnsafeError(
                 f"{self._path} has {self._size:,} bytes and expands to more than {self._limit:,}, "
-                "which no text does"
+                "which is not plausible for a text"
             )
         return data
 

@@ -20,10 +20,7 @@ MEANINGS = (
     "the repository: an installed package has neither."
 )
 CAVEATS = (
-    (
-        "The claims are in words of this project. The line below each names its place in the "
-        "document."
-    ),
+    ("The claims are paraphrased. The line below each names its place in the document."),
     (
         "A study judges a claim for the networks that it trained. Their size is part of the "
         "verdict: what holds at 1.6 million parameters may fail at a billion, and the reverse."

@@ -19,8 +19,9 @@ from qkvary.text.numbers import MISSING
 
 MEANINGS = (
     "equal: the recomputed number rounds to the printed one. rounding: cut off, rounded twice or "
-    "to fewer digits, or left open by rounded inputs. other convention: only as the line says. "
-    "wrong: none of these. measured: an experiment. stated: words, settings, or nothing printed."
+    "to fewer digits, or within the rounding of the inputs. other convention: only under the "
+    "convention that the line names. wrong: none of these. measured: an experiment. stated: words, "
+    "settings, or nothing printed."
 )
 _TONES: dict[FigureVerdict, Tone] = {"wrong": "worse", "rounding": "quiet", "equal": "better"}
 

@@ -29,8 +29,8 @@ RowStatus = Status | Literal["same function", "no published figure"]
 HALVED = parse_format("fp8")
 """A format with half the bytes of 16-bit numbers."""
 CONVERSION_PRICE = (
-    "measured on SmolLM2-135M, +0.086 ± 0.006 nats a token at once and +0.015 ± 0.005 after a "
-    "million tokens of healing, where an 8-bit cache costs 0.001"
+    "measured on SmolLM2-135M, +0.086 ± 0.006 nats a token without training and +0.015 ± 0.005 "
+    "after a million tokens of healing, where an 8-bit cache costs 0.001"
 )
 """The measured rise of the loss by a conversion to half the cache
 (``studies/ours/cache-conversion``)."""
@@ -161,9 +161,9 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
     trained = next((row for row in better if _needs_fewer(row, original)), None)
     return (
         (
-            f"Fewer bits of cache now (measure the loss): {'; '.join(bits)}."
+            f"A low-bit cache now (measure the loss): {'; '.join(bits)}."
             if bits
-            else "Fewer bits of cache now: no format makes it smaller."
+            else "A low-bit cache now: no format makes it smaller."
         ),
         f"Exact now: {'; '.join(exact)}.",
         *_advise_conversion(original, demand),
@@ -207,7 +207,7 @@ def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
         f"{compact(8 * left / parse_format(name).bits)} parameters in {name}" for name in formats
     )
     yield (
-        "A smaller model, or fewer bits of weights: one device holds, with a cache as large as one "
+        "A smaller model, or lower-bit weights: one device holds, with a cache as large as one "
         f"user's, {' or '.join(most)}."
     )
 
@@ -266,7 +266,7 @@ def advise_task(kind: TaskKind) -> Iterator[str]:
         "projections only."
     )
     yield (
-        f"{name}: paper 1 (section 2.5) lets Q=K-V and Q=K=V suffice, because no temporal "
+        f"{name}: paper 1 (section 2.5) says that Q=K-V and Q=K=V suffice, because no temporal "
         "direction has to be kept; the published differences are within the deviation over "
         "configurations."
     )

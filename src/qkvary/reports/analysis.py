@@ -131,8 +131,8 @@ def _compare_keys(layers: tuple[LayerAnalysis, ...], table: Table) -> Section:
             table,
             Group(
                 title="Joint spectra",
-                lead="The energy of key and value of a head that is lost with so many directions, "
-                "a line for each KV head. Dashed: the channels of one tensor.",
+                lead="The energy of key and value that is lost with this many directions, a line "
+                "for each KV head. Dashed: the channels of one tensor.",
                 blocks=panels,
                 layout="panels",
                 file="spectra",

@@ -33,7 +33,7 @@ def smaller_cache_report(made: SmallerCache, checkpoint: str) -> Report:
     """Return the report of a conversion of a named checkpoint, or of its forecast."""
     tables = (_stages(made), _costs(made), _layers(made))
     caveat = (
-        f"losses are of {made.held_out_tokens:,} tokens that the conversion did not read; it was "
+        f"losses are on {made.held_out_tokens:,} tokens that the conversion did not read; it was "
         f"fitted to {made.fitted_tokens:,}"
     )
     return Report(

@@ -212,7 +212,7 @@ def _solving(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         title="Steps until solved",
         link="Steps to solve",
         lead="Each small mark is one seed, the large one the median. Runs that did not solve the "
-        "task are counted at the right; without a median if the middle run never did.",
+        "task are counted at the right; there is no median if the middle run did not.",
         blocks=(Group(blocks=charts, layout="wide"),) if charts else (),
     )
 

@@ -1,4 +1,4 @@
-"""The study of ``qkvary train``, made from a preset, a data set and options; similar runs.
+"""The study of ``qkvary train``, made from a preset, a data set and options.
 
 The folder of a run holds neither the name of the training nor its other runs. Each note is a study,
 written once and never changed; notes that differ only in variants or seeds form one training.

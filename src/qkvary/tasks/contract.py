@@ -175,7 +175,7 @@ class ClassificationTask(Generic[Config]):
     """A task whose network gives logits over the answers, for each position or for all.
 
     Loss: mean cross entropy over the counted targets. A subclass supplies the batches, and defines
-        how they are evaluated.
+    how they are evaluated.
     """
 
     def __init__(self, config: Config) -> None:

@@ -45,14 +45,13 @@ class TranslationTask:
     """Translate sentences with an encoder-decoder.
 
     Loss: the divergence of the network from label-smoothed targets, in nats per token of the
-        target, the end token included; ``as-published`` counts padding in the divisor, where the
-        loss is 0 (``loss``), and
-    also reports the loss per word (``token_loss``).
+    target, the end token included; ``as-published`` counts padding in the divisor, where the loss
+    is 0 (``loss``), and also reports the loss per token (``token_loss``).
 
     Translations are greedy. ``bleu`` is sacreBLEU of sentences, from 0 to 100, against the
-    references as distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to
-    1: it compares words, treats all rare words as equal, and counts the begin and end tokens, which
-        inflates it.
+    references as distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to 1: it
+    compares words, treats all rare words as equal, and counts the begin and end tokens, which
+    inflates it.
 
     Words are learnt from the training split alone.
 

@@ -69,7 +69,7 @@ class Cut:
 
 
 def is_interpreted() -> bool:
-    """Return whether the kernels run in Triton's interpreter, which is slow and for tests."""
+    """Return whether the kernels run in Triton's interpreter, which is slow and only for tests."""
     return kernels is not None and kernels.INTERPRETED
 
 

@@ -262,7 +262,7 @@ NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
 """The limits of each protocol."""
 
 NUMBER_CEILING = (
-    "A window does not say where it begins, so that its first words cannot be known: over all "
+    "A window does not say where it begins, so its first words cannot be predicted: over all "
     "windows of 16, 32, 64 and 128 words the best possible accuracies are 0.80, 0.90, 0.95 and "
     "0.98, the best losses 0.52, 0.26, 0.13 and 0.06."
 )

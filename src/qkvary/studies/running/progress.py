@@ -86,6 +86,6 @@ class Publisher:
         # No page of partial results is worth a study.
         except Exception as error:  # noqa: BLE001
             self._function = None
-            return f"the page is not written before the end: {error}"
+            return f"the page will be written only at the end: {error}"
         self._next = began + max(INTERVAL_SECONDS, (time.monotonic() - began) / SHARE)
         return said
