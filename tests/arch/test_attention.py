@@ -61,7 +61,11 @@ def test_widths_follow_the_heads(label: str, widths: dict[str, int]) -> None:
         ("QKV@rotary", {"head_dim": 1}, "expected at least 2 channels a head for rotary, got 1"),
         ("Q-K[r24]-V", {}, "expected a rank below d_model = 24, got 24 for k"),
         ("QKV", {"head_dim": 0}, "expected a positive head_dim or None, got 0"),
-        ("QKV", {"kernel": "flash"}, "expected kernel out of auto, explicit, sdpa, got 'flash'"),
+        (
+            "QKV",
+            {"kernel": "flash"},
+            "expected kernel to be one of auto, explicit, sdpa, got 'flash'",
+        ),
         *(
             (label, {"kernel": "sdpa"}, "expected kernel auto or explicit for ")
             for label in ("Q=K-V@diag-mean", "QKV@soft", "QKV@linear")

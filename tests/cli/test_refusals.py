@@ -30,7 +30,7 @@ REFUSED = {
     },
     "bench decode": {
         "--out text/x.json": "/text, got a file",
-        "--dtype fp8": "expected --dtype out of float64, float32, bfloat16, float16, got",
+        "--dtype fp8": "expected --dtype to be one of float64, float32, bfloat16, float16, got",
         "--layout sources,spilt": "expected --layout out of sources, rotated, split",
         "--kernel fast": "expected --kernel out of layer, auto",
         "--storage int9": "expected a storage such as int8-g64",
@@ -75,7 +75,7 @@ REFUSED = {
         "gpt-2": "did you mean",
         "gpt2 --variant Q-KK": "did you mean",
         "gpt2 --variant": "requires at least 1",
-        "gpt2 --dtype int5": "expected a format out of fp32, bf16",
+        "gpt2 --dtype int5": "expected one of the formats fp32, bf16",
         "gpt2 --context 0": "context: expected at least 1, got 0",
         "gpt2 --context 1e9": "context: expected a whole number",
         "t5-small --encoder-tokens 0": "encoder_tokens: expected at least 1",
@@ -138,7 +138,7 @@ REFUSED = {
         "300M --gpu t4 --price nan": "expected a price of at least 0, got nan",
         "300M --gpu t4 --reserve 100%": "expected a reserve in [0, 1), got 1.0",
         "300M --gpu t4 --goal training --utilization 0": "a utilization in (0, 1]",
-        "300M --gpu t4 --dtype bf16,,int8": "expected a format out of",
+        "300M --gpu t4 --dtype bf16,,int8": "expected one of the formats",
         "300M --gpu t4 --task poem": '"causal", "set", "image"',
     },
     "published": {

@@ -71,7 +71,9 @@ def test_spellings(spelled: str, name: str) -> None:
     ],
 )
 def test_unknown_formats_are_refused_with_the_choices(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected a format out of fp32, bf16, .*, got") as caught:
+    with pytest.raises(
+        ValueError, match=r"expected one of the formats fp32, bf16, .*, got"
+    ) as caught:
         parse_format(text)
     assert len(str(caught.value).splitlines()) == 1
 

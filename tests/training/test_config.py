@@ -25,8 +25,8 @@ TRAINING = TrainingConfig(optimizer=OPTIMIZER, steps=3, batch_size=5, evaluate_e
 @pytest.mark.parametrize(
     ("config", "fields", "message"),
     [
-        (OPTIMIZER, {"name": "sgd"}, "expected optimizer out of adam, adamw, got 'sgd'"),
-        (OPTIMIZER, {"decay": "none"}, "expected decay out of all, matrices, got 'none'"),
+        (OPTIMIZER, {"name": "sgd"}, "expected optimizer to be one of adam, adamw, got 'sgd'"),
+        (OPTIMIZER, {"decay": "none"}, "expected decay to be one of all, matrices, got 'none'"),
         (OPTIMIZER, {"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
         (OPTIMIZER, {"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
         (OPTIMIZER, {"weight_decay": -0.1}, "weight_decay must not be negative"),
@@ -36,7 +36,7 @@ TRAINING = TrainingConfig(optimizer=OPTIMIZER, steps=3, batch_size=5, evaluate_e
         (CONSTANT, {"name": "one_cycle", "warmup_steps": 3}, "one_cycle schedule has no warm-up"),
         (COSINE, {"floor": 1.5}, "floor must be between 0 and 1, got 1.5"),
         (COSINE, {"warmup_steps": 5, "decay_steps": 5}, "decay_steps must be greater"),
-        (GUARDS, {"on_nonfinite": "ignore"}, "on_nonfinite out of stop, skip, got 'ignore'"),
+        (GUARDS, {"on_nonfinite": "ignore"}, "on_nonfinite to be one of stop, skip, got 'ignore'"),
         (GUARDS, {"max_skips": -1}, "max_skips must be between 0 and 99, got -1"),
         (GUARDS, {"max_skips": 100}, "max_skips must be between 0 and 99, got 100"),
         (GUARDS, {"skip_gradient_norm": 0.0}, "skip_gradient_norm must be positive or None, got"),

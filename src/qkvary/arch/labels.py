@@ -296,7 +296,7 @@ def _parse_options(options: list[str], whole: str) -> dict[str, Any]:
         found = next(((name, match[1]) for name, match in matches.items() if match), None)
         if found is None:
             choices = ", ".join(option.help for option in OPTIONS.values())
-            raise ValueError(f"expected options out of {choices}, got @{text} in {whole!r}")
+            raise ValueError(f"expected options from {choices}, got @{text} in {whole!r}")
         name, value = found
         if name in fields:
             raise ValueError(f"expected one {name} option, got two in {whole!r}")

@@ -134,7 +134,7 @@ def check_word(name: str, value: object, choices: Sequence[Any]) -> None:
         near = difflib.get_close_matches(str(value), [str(one) for one in choices], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         listed = ", ".join(map(str, choices))
-        raise ValueError(f"expected {name} out of {listed}, got {value!r}{hint}")
+        raise ValueError(f"expected {name} to be one of {listed}, got {value!r}{hint}")
 
 
 def given_sizes(
@@ -146,7 +146,7 @@ def given_sizes(
 ) -> dict[str, Any]:
     """Return the sizes that a caller gave instead of a configuration of a ``kind``.
 
-    In ``sizes``, ``None`` means not given. Without a configuration, the ``required`` ones must be.
+    In ``sizes``, ``None`` means not given; the ``required`` ones must be given without ``config``.
     """
     if config is not None and not isinstance(config, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"

@@ -72,7 +72,7 @@ class LoadedModel(NamedTuple):
             raise UsageError(f"expected weights of int8 or none, got {weights!r}")
         known = {str(one).removeprefix("torch."): one for one in DTYPES}
         if dtype is not None and dtype not in known:
-            raise UsageError(f"expected a dtype out of {', '.join(known)}, got {dtype!r}")
+            raise UsageError(f"expected one of the dtypes {', '.join(known)}, got {dtype!r}")
         check_device(device)
         try:
             self.network.to(device, None if dtype is None else known[dtype])

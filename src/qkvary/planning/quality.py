@@ -199,7 +199,7 @@ def change(before: float, after: float) -> float:
 
 def _table(size: Size) -> QualityTable:
     if size not in LANGUAGE_MODELS:
-        raise ValueError(f"expected a size out of {', '.join(get_args(Size))}, got {size!r}")
+        raise ValueError(f"expected one of the sizes {', '.join(get_args(Size))}, got {size!r}")
     return LANGUAGE_MODELS[size]
 
 

@@ -50,7 +50,7 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
     if form not in _SETTINGS:
         raise section.refuse(
             "rope_type" if section.has("rope_type") else "type",
-            f"rotary positions out of {', '.join(_SETTINGS)}",
+            f"one of the rotary types {', '.join(_SETTINGS)}",
         )
     for name in section.content:
         known = (*_ALWAYS, *_SETTINGS[form], *_GROWING.get(fields.family, ()))
