@@ -96,7 +96,7 @@ def test_sizes_that_do_not_fit_are_refused(
             for one in (0.0, 1.5)
         ),
         ({"relative_distance": 0}, "expected a relative distance of at least 1, got 0"),
-        ({"value_rope": "count"}, "expected value_rope out of .*; did you mean counter?"),
+        ({"value_rope": "count"}, "expected value_rope to be one of .*; did you mean counter?"),
     ],
 )
 def test_position_sizes_are_checked(fields: dict[str, object], message: str) -> None:

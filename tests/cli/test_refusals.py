@@ -31,8 +31,8 @@ REFUSED = {
     "bench decode": {
         "--out text/x.json": "/text, got a file",
         "--dtype fp8": "expected --dtype to be one of float64, float32, bfloat16, float16, got",
-        "--layout sources,spilt": "expected --layout out of sources, rotated, split",
-        "--kernel fast": "expected --kernel out of layer, auto",
+        "--layout sources,spilt": "expected --layout to be one of sources, rotated, split",
+        "--kernel fast": "expected --kernel to be one of layer, auto",
         "--storage int9": "expected a storage such as int8-g64",
         "--context 2": "expected contexts with room for a prompt before 2 new tokens",
         "lm-10m --d-model 8": "expected the name of a network without sizes, got both",
