@@ -30,7 +30,11 @@ TRAINING = TrainingConfig(optimizer=OPTIMIZER, steps=3, batch_size=5, evaluate_e
         (OPTIMIZER, {"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
         (OPTIMIZER, {"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
         (OPTIMIZER, {"weight_decay": -0.1}, "weight_decay must not be negative"),
-        (CONSTANT, {"name": "linear"}, "schedule out of constant, cosine_warmup, .*, multistep,"),
+        (
+            CONSTANT,
+            {"name": "linear"},
+            "schedule to be one of constant, cosine_warmup, .*, multistep,",
+        ),
         (CONSTANT, {"warmup_steps": 3}, "the constant schedule has no warm-up"),
         (CONSTANT, {"floor": 0.1}, "floor and decay_steps require the schedule cosine, got const"),
         (CONSTANT, {"name": "one_cycle", "warmup_steps": 3}, "one_cycle schedule has no warm-up"),
