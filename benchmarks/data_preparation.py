@@ -1,4 +1,4 @@
-"""Preparing documents beside the tokenizer alone, and loading them beside a step of training.
+"""Preparing documents compared with the tokenizer alone, and loading them with a training step.
 
 Preparing reads files, finds documents, turns them into tokens, writes shards and checks them; the
 tokenizer alone is called once for each document that is in memory already. Both in CPU seconds and
@@ -6,7 +6,7 @@ on the clock, with one worker. The text is the English novels where ``QKVARY_DAT
 GPT-2's merges; else the text of the package, with merges that are counted in it.
 
 Loading is a batch of the task, which is a function of the step: which rows, their tokens, tensors.
-The step beside it is the smallest that anybody trains here: d_model 256, 4 layers, 256 tokens,
+The step for comparison is the smallest that is trained here: d_model 256, 4 layers, 256 tokens,
 batch 8, a vocabulary of 512, float32, one thread.
 """
 

@@ -88,7 +88,7 @@ def measure_training(labels: tuple[str, ...], length: int, effort: Effort) -> No
 
 
 class Token:
-    """Decodes one more token behind a context of random entries, or behind a random state."""
+    """Decodes one more token after a context of random entries, or after a random state."""
 
     def __init__(self, label: str, context: int) -> None:
         """Fill a cache and choose the step."""

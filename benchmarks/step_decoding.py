@@ -3,7 +3,7 @@
 d_model 512, 8 layers, 8 heads, SwiGLU of 1,408, vocabulary 4,096 (30M parameters) after 64 and
 2,048 tokens in float32 and bfloat16, with separate keys and values and as latent attention of 128
 channels, which is also compared with its layers; the same with 768 channels, 12 layers, vocabulary
-50,304 (124M in the matrices), and there with weights of 8 bits too; caches of 8 and 4 bits after
+50,304 (124M in the matrices), and there with 8-bit weights too; 8- and 4-bit caches after
 32,768 tokens, with rotary and with decoupled positions. Random weights, batch 1, one thread.
 
 In the same rounds the machine reads as many bytes in a row as a token needs of weights and cache,
@@ -199,14 +199,14 @@ def measure_latent(size: str, context: int, dtype: torch.dtype, effort: Effort) 
 
 
 def measure_weights(size: str, effort: Effort) -> None:
-    """Print what weights of 8 bits gain over bfloat16."""
+    """Print what 8-bit weights gain over bfloat16."""
     plain, coded = (make_network(size, 64, torch.bfloat16) for _ in range(2))
     tokens = {"bfloat16": Token(plain, 64), "int8": Token(quantize_weights(coded), 64)}
     show("weights", f"{size}, after 64", tokens, effort)
 
 
 def measure_caches(size: str, context: int, label: str, effort: Effort) -> None:
-    """Print what caches of few bits gain over bfloat16."""
+    """Print what low-bit caches gain over bfloat16."""
     storages: dict[str, CacheStorage] = {
         "bfloat16": "preallocated",
         "int8": "int8",

@@ -1,4 +1,4 @@
-"""Minutes of an epoch of Tiny ImageNet with three, two and one projections, beside paper 1's.
+"""Minutes of an epoch of Tiny ImageNet with three, two and one projections, against paper 1's.
 
 A training step of ViT-B/16 at 224 pixels on few images, forward and backward, and the optimizer's
 step by itself; both are scaled to an epoch in batches of 128. The paper prints 40, 35 and 32

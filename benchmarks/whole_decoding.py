@@ -1,4 +1,4 @@
-"""A whole answer: 240 new tokens behind a prompt of 16, with a cache, without one, in transformers.
+"""A whole answer: 240 new tokens after a prompt of 16, with a cache, without one, in transformers.
 
 d_model 256, 4 layers, 4 heads, 512 tokens, float32, batch 1, one thread, greedy. Everything that a
 user waits for counts: the prompt, every step, and what chooses tokens. The cache and the kernel are

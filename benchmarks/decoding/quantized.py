@@ -167,7 +167,7 @@ def _slope(quality: "CacheQuality") -> Cell:
 
 
 def _judge(row: "CacheMeasurement") -> Cell:
-    """Judge codes of 8 bits; others have no gate."""
+    """Judge 8-bit codes; others have no gate."""
     if row.options.bits != 8:
         return plain(None)
     return plain("met" if row.quality.meets_int8_gate else "missed")

@@ -294,7 +294,7 @@ def _choose(text: str | None, choices: Iterable[str], name: str) -> tuple[Any, .
     for word in words:
         if word not in known:
             shown = word if len(word) <= 60 else word[:57] + "..."
-            raise UsageError(f"expected {name} out of {', '.join(known)}, got {shown!r}")
+            raise UsageError(f"expected {name} to be one of {', '.join(known)}, got {shown!r}")
     return words
 
 

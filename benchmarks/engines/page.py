@@ -168,7 +168,7 @@ def answers(checks: list[Line], speeds: list[Line]) -> tuple[str, ...]:
     texts = sum(line["equal_greedy_tokens"] > 0 for line in checks)
     sentences = [
         (
-            f"Stock llama.cpp computes all {len(checks)} networks with weights of 32 bits: "
+            f"Stock llama.cpp computes all {len(checks)} networks with 32-bit weights: "
             f"logits within {worst:.1e} of those in double precision, relative to the largest "
             f"(bound {TOLERANCE:.0e}), and the same greedy tokens in {texts} of {len(checks)}."
         )
@@ -189,13 +189,13 @@ def compare_programs(speeds: list[Line]) -> str:
         return line["ours_over_llama_cpp"]
 
     def name(line: Line) -> str:
-        behind = f"behind {numbers.tokens(line['context'])}"
+        behind = f"after {numbers.tokens(line['context'])}"
         return f"{line['variant']} at {line['size']} {behind} on {line['cpu']}"
 
     ordered = sorted(speeds, key=ratio)
     low, high = ordered[0], ordered[-1]
     return (
-        f"With equal weights of 32 bits on one thread, qkvary decodes at {ratio(low):.2f} "
+        f"With equal 32-bit weights on one thread, qkvary decodes at {ratio(low):.2f} "
         f"({name(low)}) to {ratio(high):.2f} ({name(high)}) times the rate of llama.cpp, median "
         f"{statistics.median(map(ratio, speeds)):.2f} of {len(speeds)} cases."
     )
@@ -215,7 +215,7 @@ def compare(size: str, context: int, rows: dict[str, Line]) -> str:
         if name != BASELINE
     ]
     return (
-        f"On {base['cpu']} at {size} behind {numbers.tokens(context)} tokens, over {BASELINE}: "
+        f"On {base['cpu']} at {size} after {numbers.tokens(context)} tokens, over {BASELINE}: "
         f"{listed(said)}."
     )
 

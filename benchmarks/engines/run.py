@@ -6,7 +6,7 @@
 
 Every answer comes from a fresh process. Times are CPU time of a decoded token, the
 median over tokens and then over rounds, in which the engines take turns. One line of JSON per case;
-with weights of 32 bits a logit or a token that differs ends the run with exit code 1.
+with 32-bit weights a logit or a token that differs ends the run with exit code 1.
 """
 
 import json
@@ -39,7 +39,7 @@ TOLERANCE = 1e-5
 """The largest accepted difference of logits in 32 bits, relative to the largest logit."""
 CHECKED, GREEDY = 40, 200
 NEW = 32
-"""Decoded tokens behind a context."""
+"""Decoded tokens after a context."""
 HERE = Path(__file__).parent
 _BUFFER = re.compile(r"K \(\w+\): +([0-9.]+) MiB, V \(\w+\): +([0-9.]+) MiB")
 MIB = 2**20
@@ -110,7 +110,7 @@ def read_options() -> Namespace:
     parser.add_argument(
         "--no-transformers",
         action="store_true",
-        help="do not run transformers, the slowest of the three behind long contexts",
+        help="do not run transformers, the slowest of the three after long contexts",
     )
     parser.add_argument(
         "--weights",
@@ -186,7 +186,7 @@ class Case:
         return sound
 
     def measure(self, context: int, rounds: int, threads: int) -> None:
-        """Print speed and memory behind a context."""
+        """Print speed and memory after a context."""
         prompt = self._draw(context)
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in self.files}
         for turn in range(rounds):

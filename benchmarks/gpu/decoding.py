@@ -120,7 +120,7 @@ def measure(network: LanguageModel, batch: int, context: int, effort: Effort) ->
 def decode(
     network: LanguageModel, batch: int, context: int, effort: Effort, weights: int
 ) -> dict[str, object]:
-    """Decode behind random entries and return what was measured."""
+    """Decode after random entries and return the measurements."""
     device = next(network.parameters()).device
     others = allocated(device) - weights
     cache = make_cache(network, context + effort.steps + WARM_UP)

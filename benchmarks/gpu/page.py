@@ -270,7 +270,7 @@ def describe(line: Line) -> str:
 
 
 def training_table(lines: list[Line]) -> Table:
-    """Return every case of training, beside the rates of table 4."""
+    """Return every case of training, next to the rates of table 4."""
     columns = (
         Column(key="gpu", title="card", numeric=False),
         Column(key="network", title="network", numeric=False),

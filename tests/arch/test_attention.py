@@ -61,7 +61,11 @@ def test_widths_follow_the_heads(label: str, widths: dict[str, int]) -> None:
         ("QKV@rotary", {"head_dim": 1}, "expected at least 2 channels a head for rotary, got 1"),
         ("Q-K[r24]-V", {}, "expected a rank below d_model = 24, got 24 for k"),
         ("QKV", {"head_dim": 0}, "expected a positive head_dim or None, got 0"),
-        ("QKV", {"kernel": "flash"}, "expected kernel out of auto, explicit, sdpa, got 'flash'"),
+        (
+            "QKV",
+            {"kernel": "flash"},
+            "expected kernel to be one of auto, explicit, sdpa, got 'flash'",
+        ),
         *(
             (label, {"kernel": "sdpa"}, "expected kernel auto or explicit for ")
             for label in ("Q=K-V@diag-mean", "QKV@soft", "QKV@linear")
@@ -92,7 +96,7 @@ def test_sizes_that_do_not_fit_are_refused(
             for one in (0.0, 1.5)
         ),
         ({"relative_distance": 0}, "expected a relative distance of at least 1, got 0"),
-        ({"value_rope": "count"}, "expected value_rope out of .*; did you mean counter?"),
+        ({"value_rope": "count"}, "expected value_rope to be one of .*; did you mean counter?"),
     ],
 )
 def test_position_sizes_are_checked(fields: dict[str, object], message: str) -> None:

@@ -18,7 +18,9 @@ def test_unknown_choices_are_refused() -> None:
         CacheOptions(layout="both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"growing, preallocated, int8, int4.* got 'int5'"):
         CacheOptions(storage="int5")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"expected scales out of token, channel, got 'head'"):
+    with pytest.raises(
+        ValueError, match=r"expected scales to be one of token, channel, got 'head'"
+    ):
         CacheOptions(storage="int8", scales="head")  # type: ignore[arg-type]
 
 

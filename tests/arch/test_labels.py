@@ -115,7 +115,7 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         ),
         ("GQA-2/2", "expected the number of KV heads once, got 'GQA-2/2'"),
         ("Q-K=V/two", "expected a number of KV heads after '/', got 'Q-K=V/two'"),
-        ("QKV@foo", "expected options out of relative, alibi, rotary, "),
+        ("QKV@foo", "expected options from relative, alibi, rotary, "),
         ("QKV@alibi@rotary", "expected one positions option, got two in 'QKV@alibi@rotary'"),
         ("QKV@linear@linear-relu", "expected one core option, got two in 'QKV@linear@linear-relu'"),
         ("Q-K[map]=V", "expected the mark [map] on Q, got it on K in 'Q-K[map]=V'; a map between "),

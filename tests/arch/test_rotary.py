@@ -13,7 +13,7 @@ LISTS: dict[str, Any] = {"short": (1.0, 2.0), "long": (3.0, 4.0)}
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"form": "ntk"}, "expected form out of linear, dynamic"),
+        ({"form": "ntk"}, "expected form to be one of linear, dynamic"),
         ({"form": "linear", "factor": 0.0}, "positive and finite numbers of rotary scaling, got 0"),
         ({"form": "yarn", "attention_factor": -1.0}, "positive and finite numbers"),
         ({"form": "yarn", "original_tokens": 0}, "expected at least 1 original token, got 0"),

@@ -46,7 +46,7 @@ STUDY = Study(
 )
 '''
 
-# What to type behind each command; {study} is a file, {runs} a folder of runs, {model} a model.
+# What to type after each command; {study} is a file, {runs} a folder of runs, {model} a model.
 CALLS: dict[str, list[str]] = {
     "analyze": ["{model}", "--text", "{text}", "--out", "{pages}/analysis.html"],
     "bench decode": ["{model}", "--rounds", "1", "--no-memory", "--no-transformers"],

@@ -386,7 +386,7 @@ LONG = {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}
     [
         ("llama", {"mlp_bias": True}, "expected false for mlp_bias"),
         ("llama", {"hidden_act": "gelu"}, "expected one of silu, swish"),
-        ("llama", turned(rope_type="ntk"), "expected rotary positions out of default, linear"),
+        ("llama", turned(rope_type="ntk"), "expected one of the rotary types default, linear"),
         ("llama", {"rope_scaling": {"type": "su"}}, "got 'su'"),
         ("llama", turned(rope_type="linear"), "expected the field factor"),
         ("llama", turned(rope_type="linear", factor=-1.0), "positive and finite numbers"),

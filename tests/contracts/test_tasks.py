@@ -63,7 +63,7 @@ def test_data_with_another_fingerprint_is_refused() -> None:
     for config in hashed:
         load_task(config)
         other = dataclasses.replace(config, data_sha256="1" * 64)  # type: ignore[type-var]
-        with pytest.raises(DamagedError, match="other data, or changed"):
+        with pytest.raises(DamagedError, match="the data is different or was changed"):
             load_task(other)
 
 

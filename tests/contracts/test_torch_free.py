@@ -20,7 +20,7 @@ MODULES = (
     *("qkvary.papers.recomputation", "qkvary.papers.tables"),
     *("qkvary.studies.catalog", "qkvary.studies.results.analysis"),
 )
-"""Modules that import torch late, and those behind the first commands a person types."""
+"""Modules that import torch late, and those of the first commands that a person types."""
 
 SCRIPT = """
 import importlib, sys

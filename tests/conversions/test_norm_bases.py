@@ -39,7 +39,7 @@ def test_what_a_norm_reads_is_in_the_basis(kind: str, width: int, seed: int) -> 
     x = 3 * draw(11, width, seed=seed + 1)
     wanted = normalise(kind, x) @ matrix
     found = normalise(kind, basis.transfer(x))
-    # The gain behind the norm undoes D: what follows reads phi(x) T.
+    # The gain after the norm undoes D: what follows reads phi(x) T.
     scale = wanted.abs().max()
     assert float((found / basis.scale - wanted).abs().max() / scale) < 1e-7
     assert float((found - wanted * basis.scale).abs().max()) < 1e-9

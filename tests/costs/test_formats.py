@@ -18,7 +18,7 @@ BY_CHANNEL = CacheOptions(storage="int4", scales="channel", block=16, residual=5
         ("bf16", 16, 200),
         ("fp16", 16, 200),
         ("fp8", 8, 100),
-        # A scale and a zero point of 16 bits for each 64 numbers begun.
+        # A scale and a 16-bit zero point for each 64 numbers begun.
         ("int8", 8 + 4, 100 + 8),
         ("int4", 4 + 4, 50 + 8),
         ("int4-g32", 4 + 4, 50 + 16),
@@ -71,7 +71,9 @@ def test_spellings(spelled: str, name: str) -> None:
     ],
 )
 def test_unknown_formats_are_refused_with_the_choices(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected a format out of fp32, bf16, .*, got") as caught:
+    with pytest.raises(
+        ValueError, match=r"expected one of the formats fp32, bf16, .*, got"
+    ) as caught:
         parse_format(text)
     assert len(str(caught.value).splitlines()) == 1
 

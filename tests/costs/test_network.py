@@ -20,5 +20,5 @@ def test_costs_are_json_with_units_last() -> None:
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="expected a length of at least 1 token, got 0"):
         network_costs(synthetic_encoder("QKV"), length=0)
-    with pytest.raises(ValueError, match="expected a dtype out of"):
+    with pytest.raises(ValueError, match="expected dtype to be one of"):
         network_costs(gpt_300m("QKV"), dtype="int3")  # type: ignore[arg-type]

@@ -60,7 +60,9 @@ def test_a_name_changes_nothing_and_a_text_or_label_does(folder: Path) -> None:
     (folder / "spam" / "3.txt").write_text("another text")
     assert found() != before
     task = TextTaskConfig(data=str(folder), data_sha256=before, context=8)
-    with pytest.raises(DamagedError, match=f"with sha256 {before}, got .* other data, or changed"):
+    with pytest.raises(
+        DamagedError, match=f"with sha256 {before}, got .* the data is different or was changed"
+    ):
         task.check_data(pytest.fail)
 
 

@@ -64,7 +64,7 @@ def test_a_description_makes_an_equal_one(tokenizer: Tokenizer) -> None:
 
 
 def test_a_character_outside_of_the_alphabet_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected characters out of the 2 of this model, got 'c'"):
+    with pytest.raises(ValueError, match="expected characters from the 2 of this model, got 'c'"):
         CharacterTokenizer("ab").encode("abc")
 
 

@@ -10,7 +10,7 @@ from qkvary.arch.attention import AttentionConfig
 
 
 class Scripted:
-    """Row r chooses ``scripts[r][n]`` at step n by a wide margin; behind the end, token 0."""
+    """Row r chooses ``scripts[r][n]`` at step n by a wide margin; after the end, token 0."""
 
     training = False
 

@@ -139,7 +139,7 @@ def test_text_comes_in_whole_characters_and_ends_before_stop_strings() -> None:
     ends = {event.request: event.finish for event in events if event.finish}
     assert ends == {0: "length", 1: "stop", 2: "length", 3: "stop"}
     assert all("\ufffd" not in event.text for event in events)
-    # Six tokens to know the stop string, and none behind it.
+    # Six tokens to know the stop string, and none after it.
     assert sum(event.request == 1 for event in events) == 6
     assert [event.token for event in events if event.request == 3] == [120, 0xC3, 0x9C]
 

@@ -24,7 +24,7 @@ from tests.conftest import examples
 
 BITS = (8, 4, 3, 2)
 SLACK = 1 + 2.0**-20
-"""The scale is a number of 32 bits."""
+"""The scale is a 32-bit number."""
 SPACING = 2.0**-149
 """Of the smallest scales there are."""
 ADVERSARIAL = {
@@ -75,7 +75,7 @@ def test_no_number_is_further_off_than_half_a_step(
 def check_half_steps(
     numbers: Sequence[Tensor], codes: Sequence[Tensor], scales: Tensor, bits: int
 ) -> None:
-    """In double precision, in which a code times a scale of 32 bits is exact."""
+    """In double precision, in which a code times a 32-bit scale is exact."""
     for group, code, scale in zip(numbers, codes, scales.double().unbind(-1), strict=True):
         largest = group.double().abs().amax(dim=-1, keepdim=True)
         allowed = largest / (2 ** (bits - 1) - 1) / 2 * SLACK + SPACING

@@ -1,4 +1,4 @@
-"""Weights of 8 bits: how far numbers and losses move, what is kept, and what is refused."""
+"""8-bit weights: how far numbers and losses move, what is kept, and what is refused."""
 
 import pytest
 import torch

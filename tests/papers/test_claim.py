@@ -110,7 +110,7 @@ def test_a_document_is_read() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"kind": "opinion"}, "claim made-up-1: expected a kind out of .*, got 'opinion'"),
+        ({"kind": "opinion"}, "claim made-up-1: expected one of the kinds .*, got 'opinion'"),
         ({"quantifier": "most"}, "claim made-up-1: expected some or every .*, got 'most'"),
         ({"judges": [{"belief": 1}]}, r"expected a judge with figure, .*, got \['belief'\]"),
         ({"judges": [{"compare": [["a", "b"]]}]}, "expected a range with above or below"),

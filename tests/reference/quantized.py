@@ -55,7 +55,7 @@ def nearest(number: float, shared: Vector, bits: int) -> float:
     """What the code of a number stands for."""
     most = max(abs(other) for other in shared)
     scale = Fraction(most) / (2 ** (bits - 1) - 1)
-    # The next number of 32 bits that is no smaller.
+    # The next 32-bit number that is no smaller.
     held = np.float32(float(scale))
     if Fraction(float(held)) < scale:
         held = np.nextafter(held, np.float32(math.inf))

@@ -160,7 +160,7 @@ def test_data_without_a_fingerprint_is_that_of_the_file_that_is_there(
     assert bare.pinned() == task
     (tmp_path / "images.npz").write_bytes(b"other")
     assert bare.pinned() != task
-    with pytest.raises(DamagedError, match="other data, or changed"):
+    with pytest.raises(DamagedError, match="the data is different or was changed"):
         task.check_data(pytest.fail)
 
 

@@ -27,14 +27,22 @@ EXAMPLES = ("train_examples", "validation_examples", "test_examples")
 @pytest.mark.parametrize(
     ("config", "fields", "message"),
     [
-        (REVERSE, {"name": "revers"}, "sequence task out of reverse, sort, sub, swap, copy, got"),
+        (
+            REVERSE,
+            {"name": "revers"},
+            "sequence task to be one of reverse, sort, sub, swap, copy, got",
+        ),
         (REVERSE, {"length": 0}, "task reverse: length must be at least 1, got 0"),
         (REVERSE, {"train_examples": 0}, "train_examples must be at least 1"),
         (CHARACTERS, {"context": 0}, "task characters: context must be at least 1, got 0"),
-        (CHARACTERS, {"evaluation": "all"}, "evaluation out of exact, sampled, got 'all'"),
+        (CHARACTERS, {"evaluation": "all"}, "evaluation to be one of exact, sampled, got 'all'"),
         (CHARACTERS, {"train_fraction": 1.0}, "train_fraction must be between 0 and 1, got 1.0"),
         (LANGUAGE, {"context": 0}, "context must be at least 1, got 0"),
-        (LANGUAGE, {"protocol": "padded"}, "protocol out of packed, padded-paper, got 'padded'"),
+        (
+            LANGUAGE,
+            {"protocol": "padded"},
+            "protocol to be one of packed, padded-paper, got 'padded'",
+        ),
         (
             LANGUAGE,
             {"protocol": "padded-paper", "document_mask": True},
@@ -43,12 +51,16 @@ EXAMPLES = ("train_examples", "validation_examples", "test_examples")
         (MASKED, {"share": 0.0}, r"share must be in \(0, 1\], got 0.0"),
         (MASKED, {"share": 1.5}, "got 1.5"),
         (MASKED, {"context": 0}, "context must be at least 1, got 0"),
-        (NUMBERS, {"protocol": "dirty"}, "expected protocol out of as-published, clean, got"),
+        (NUMBERS, {"protocol": "dirty"}, "expected protocol to be one of as-published, clean, got"),
         (RECALL, {"length": 9}, "task recall: length must be 20 to 65,536 for 5 pairs, got 9"),
         (RECALL, {"test_examples": 0}, "test_examples must be 1 to 107,374,182 for sequences of"),
         (TRANSLATION, {"target": "en"}, "expected two languages, got en for both"),
         (TRANSLATION, {"min_count": 0}, "min_count must be at least 1, got 0"),
-        (TRANSLATION, {"protocol": "neat"}, "protocol out of as-published, clean, got 'neat'"),
+        (
+            TRANSLATION,
+            {"protocol": "neat"},
+            "protocol to be one of as-published, clean, got 'neat'",
+        ),
         (TRANSLATION, {"label_smoothing": 1.0}, "label_smoothing must be in"),
     ],
 )

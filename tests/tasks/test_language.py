@@ -181,7 +181,7 @@ def test_a_given_set_must_be_that_of_the_config() -> None:
     data = LanguageTask(config).data
     assert LanguageTask(config, data).data is data
     other = dataclasses.replace(config, data_sha256="1" * 64)
-    with pytest.raises(DamagedError, match="other data, or changed"):
+    with pytest.raises(DamagedError, match="the data is different or was changed"):
         LanguageTask(other, data)
     unknown = dataclasses.replace(config, data_sha256=None)
     with pytest.raises(ValueError, match="expected data_sha256"):

@@ -95,7 +95,7 @@ def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2
 
 
 def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return sums over queries of entropy, distance and weight of the own token, by head."""
+    """Return each head's sums over queries: entropy, distance, attention to the own token."""
     rows = (
         torch.special.entr(weights).sum(dim=-1),
         torch.einsum("hij,ij->hi", weights, distances),

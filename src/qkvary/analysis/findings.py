@@ -53,7 +53,7 @@ def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
 
 
 def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
-    """Return what limits the answers."""
+    """Return the caveats of the answers."""
     separate = [layer for layer in analysis.layers if not layer.is_shared]
     found: list[str] = []
     if separate:

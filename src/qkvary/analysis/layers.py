@@ -21,7 +21,7 @@ class LayerStatistics:
     """The sums that are accumulated for one layer while a text is read."""
 
     def __init__(self, attention: Attention, number: int, seed: int) -> None:
-        """Begin with nothing; layers are numbered from 1, and the seed is that of all samples."""
+        """Start with empty sums; layers are numbered from 1, and one seed serves all samples."""
         self.attention, self.number, self.seed = attention, number, seed
         self.moments = LayerMoments(attention.config, attention.o_proj.weight.device)
         self.statistics = AttentionStatistics(attention)
@@ -119,9 +119,9 @@ def _compare(
 ) -> KeyValueReading:
     """Return the figures of one KV head, counted from 0.
 
-    ``curvatures`` are of the loss by its keys and values, over the text and over each half,
-    ``queries`` the moments of each of its query heads, ``chance`` overlap and explained share of
-    random weights, and ``turned`` is F U of random orthonormal U, for keys and for values.
+    ``curvatures`` are those of the loss with respect to keys and values, over the text and over
+    each half; ``queries`` the moments of its query heads; ``chance`` the overlap and explained
+    share of random weights; ``turned`` is F U for a random orthonormal U, for keys and for values.
     """
     keys, values = maps.key.weight[head].mT, maps.value.weight[head].mT
     size = keys.shape[1]

@@ -48,9 +48,9 @@ def analyze_network(
     """Analyze the attention layers of a language model.
 
     Args:
-        loaded: The network and its tokenizer. The network is as before after the analysis. One of
-            half precision is read as a copy in float32; any other is frozen and in evaluation mode
-            meanwhile.
+        loaded: The network and its tokenizer. The network is left unchanged. A half-precision one
+            is analyzed as a float32 copy; any other is frozen and in evaluation mode during the
+            analysis.
         settings: The text.
         on_progress: Called after each step of a layer.
 
@@ -58,7 +58,7 @@ def analyze_network(
         UsageError: if there is no tokenizer or no text, the text is too short or has other tokens,
             the context is longer than the network reads, or a layer has no softmax over products of
             query and key.
-        ResourceError: if this machine has no memory for a window.
+        ResourceError: if a window does not fit in memory.
     """
     if loaded.tokenizer is None:
         raise UsageError("expected a checkpoint with a tokenizer, got one without")
@@ -146,8 +146,9 @@ def read_windows(
 ) -> Iterator[Int[Tensor, " tokens"]]:
     """Yield windows of one document each, in order.
 
-    A document begins with the tokenizer's beginning, or else ends with its separator. Windows of a
-    single token are left out, and only the part of a text that is read is encoded.
+    A document starts with the tokenizer's beginning token, or ends with its separator if there is
+    none. Windows of a single token are left out, and only the part of a text that is read is
+    encoded.
     """
     left = tokens
     for document in documents:

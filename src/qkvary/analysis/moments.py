@@ -38,7 +38,7 @@ class LayerMoments:
 
     @torch.no_grad()
     def add(self, reading: LayerReading, generator: torch.Generator) -> None:
-        """Add a window; the keys that queries of a rotary layer are turned to are drawn."""
+        """Add a window; for each query of a rotary layer, one visible key is drawn."""
         inputs = reading.input.double()
         self.tokens += len(inputs)
         self.input_sum += inputs.sum(dim=0)
@@ -73,7 +73,7 @@ class LayerMoments:
         return self.query_products / self.tokens
 
     def curvature(self) -> Float[Tensor, "kv_heads joint joint"]:
-        """Return the second moment of the loss's derivatives by key and value, keys first."""
+        """Return the second moment of the loss's gradients by key and value, keys first."""
         return self.gradient_products.sum(dim=0) / self.tokens
 
     def half_curvatures(self) -> tuple[Float[Tensor, "kv_heads joint joint"], ...]:
@@ -86,12 +86,12 @@ class LayerMoments:
 def scaled_queries(
     reading: LayerReading, generator: torch.Generator
 ) -> Float[Tensor, "heads tokens head_dim"]:
-    """Return the queries of a window as unrotated keys would meet them, times the scale.
+    """Return scaled queries whose products with unrotated keys are scores.
 
-    A rotated query meets a key at the distance of their positions. One of the keys that it sees is
-    drawn, and the query is turned back by the position of that key: the second moment over a text
-    is that over pairs of query and key. Under a soft cap a score follows its product by the slope
-    of the cap at that key, which the query is multiplied by.
+    With rotation, a score depends on the distance between query and key. So one visible key is
+    drawn for each query, and the query is rotated back by that key's position; the second moment
+    over a text is then taken over pairs of query and key. Under a soft cap, the query is also
+    multiplied by the slope of the cap at that key's score.
     """
     scores, rotation, config = reading.scores, reading.rotation, reading.attention.config
     factor = scores.scale / scores.temperature

@@ -1,7 +1,6 @@
-"""Observes the inputs, scores and gradients of every attention layer on one window of text.
+"""Records the inputs, scores and gradients of every attention layer on one window of text.
 
-One forward and one backward pass. Knows how to observe a layer; does not know what the observations
-are used for.
+Takes one forward and one backward pass. What the records are used for is decided elsewhere.
 """
 
 from collections.abc import Generator
@@ -56,7 +55,7 @@ class WindowReading(NamedTuple):
 def read_window(
     network: LanguageModel, tokens: Int[Tensor, " tokens"], generator: torch.Generator
 ) -> WindowReading:
-    """Run a network on a window of text and return what every attention layer read and did.
+    """Run a network on a window of text and return a record of every attention layer.
 
     The network is in evaluation mode, :func:`check_layers` accepts its layers, and the window has
     two tokens or more.

@@ -2,7 +2,7 @@
 
 Query and key of a head may change their basis together without changing a score, and value and
 output together without changing an output. Every figure here but plain CKA stays the same then.
-A constant added to all keys or values needs no cache, so that tokens are read around their mean.
+A constant offset of all keys or values needs no cache, so the mean over tokens is subtracted.
 """
 
 from statistics import fmean
@@ -53,7 +53,7 @@ def orthonormal_basis(matrix: Matrix) -> Float[Tensor, "rows rank"]:
 
 
 def mean_square(cosines: Float[Tensor, " angles"]) -> float:
-    """Return the mean of the squares, 0 for none."""
+    """Return the mean of the squares, 0 if there are none."""
     return float(cosines.square().mean()) if len(cosines) else 0.0
 
 

@@ -48,7 +48,7 @@ def analyze(
         seed: Seed of random weights and of drawn tokens.
         tokenizer: The tokenizer of a checkpoint without one.
         device: Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU.
-        show_progress: Opens a display of the progress.
+        show_progress: Opens a progress display.
 
     Raises:
         ValueError: if there is no such checkpoint or text, the text is too short or has other

@@ -131,7 +131,7 @@ def convert(
     """Convert a language model: exactly, to other matrices, or to a smaller cache.
 
     A rewrite computes the same: conditions are checked, and differences of logits are measured,
-    before anything is written. A smaller cache changes what the network says: the loss on a
+    before anything is written. A smaller cache changes the network's output: the loss on a
     held-out text is measured after every stage.
 
     Args:
@@ -144,7 +144,7 @@ def convert(
         dtype: Number format of the weights. If not given: as stored, but float32 instead of half
             precision with --to.
         out: Folder to write, not the checkpoint's own; only figures are printed if not given.
-        show_progress: Opens a display of the progress.
+        show_progress: Opens a progress display.
         say: Called with a sentence for each stage.
 
     Returns:

@@ -24,9 +24,9 @@ def prepare_features(
     The same command resumes where it stopped.
 
     Args:
-        weights: A folder of ResNet-34 with config.json and model.safetensors, such as a copy of
+        weights: The folder of a ResNet-34 (config.json and model.safetensors), such as a copy of
             microsoft/resnet-34.
-        show_progress: Opens a display of the progress.
+        show_progress: Opens a progress display.
 
     Returns:
         A result whose ``value`` is the file of the features.

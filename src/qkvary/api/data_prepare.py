@@ -39,7 +39,7 @@ def prepare_data(
         out: Folder of the set; data/NAME-TOKENIZER in the cache if not given.
         documents: The selection of documents.
         workers: Number of threads; one per processor if not given.
-        show_progress: Opens a display of the progress.
+        show_progress: Opens a progress display.
 
     Raises:
         ValueError: if the source or the tokenizer does not exist.

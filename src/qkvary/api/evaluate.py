@@ -47,7 +47,7 @@ class Reading:
     """Tokens between the starts of two windows; the context if not given. After the first window,
     every target has at least context - stride tokens before it."""
     joined: bool = False
-    """Concatenate the documents instead of reading each by itself."""
+    """Concatenate the documents instead of reading each separately."""
     lengths: str | Sequence[Count] = ()
     """Also measure perplexity by position in windows of these lengths, such as 512,1k,4k. They may
     exceed the network's maximum, unless it has learned positions."""
@@ -71,7 +71,7 @@ class Reading:
 
 
 def _split(given: str | Sequence[Count]) -> list[str]:
-    """Return a list, also from text with commas."""
+    """Return a list; text is split at commas."""
     several = [given] if isinstance(given, str) else given
     return [part.strip() for one in several for part in str(one).split(",")]
 
@@ -154,9 +154,9 @@ def evaluate(
         asking: The prompts of the tasks.
         batching: The device and batching.
         tokenizer: The tokenizer of a checkpoint without one.
-        show_progress: Opens a display of the progress.
-        own_process: Whether nothing else runs in this process, so that libraries of lm-eval may be
-            told to be quiet, and to look nothing up online for local tasks.
+        show_progress: Opens a progress display.
+        own_process: Whether nothing else runs in this process, so that the libraries of lm-eval may
+            be silenced, and kept offline for local tasks.
 
     Raises:
         ValueError: if there is no such checkpoint, text or task, or the network cannot read such

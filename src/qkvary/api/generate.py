@@ -117,7 +117,7 @@ class Decoding(NetworkOptions):
     """The device and batching of the network, and its cache."""
 
     deterministic_batch: bool = False
-    """Compute each prompt by itself, so that no bit depends on the others."""
+    """Compute each prompt separately, so that no bit depends on the others."""
     layout: CacheLayout | None = None
     """Layout of the cache: the tensors that it stores. The smallest if not given."""
     storage: str = "preallocated"
@@ -169,8 +169,8 @@ def generate(
 ) -> Text | Texts:
     """Continue prompts with a language model: greedy, sampled, or by beam search.
 
-    The same call gives the same text on the same machine. Other prompts change an answer by
-    rounding at most: deterministic batches rule that out.
+    The same call gives the same text on the same machine. Other prompts in a batch can change an
+    answer through rounding; deterministic batches cannot.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.

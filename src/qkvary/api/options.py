@@ -1,7 +1,7 @@
-"""The parameters that several verbs share, their readers, and options values for verbs with many.
+"""Parameters that several verbs share, functions that read them, and groups of options.
 
-An annotation may hold a ``cyclopts.Parameter`` for what a type cannot say: another spelling, what
-the shell completes. A quoted type is one that only Python can pass; the command line passes text.
+An annotation may hold a ``cyclopts.Parameter`` for what a type cannot express: another spelling, or
+shell completion. Only Python can pass a value of a quoted type; the command line passes text.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def options(group: type[T]) -> type[T]:
-    """Make a class a value of options; the docstring under each field is its help."""
+    """Make a class a group of options; the docstring under each field is its help."""
     return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(group)
 
 
@@ -110,7 +110,7 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
 
 
 def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options values of a function by the names of their parameters."""
+    """Return a function's groups of options by parameter name."""
     parameters = inspect.signature(inspect.unwrap(function)).parameters
     return {
         name: parameter.default
@@ -163,12 +163,12 @@ ShowProgress = Callable[..., Display]
 
 
 def no_progress(_what: str, _unit: str = "windows") -> Display:
-    """Open no display."""
+    """Do nothing: the default without a progress display."""
     return nullcontext(lambda *_counts: None)
 
 
 def say_nothing(_sentence: str) -> None:
-    """Show no sentence."""
+    """Do nothing: the default without a terminal."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +229,7 @@ NetworkDtype = Literal["float64", "float32", "bfloat16", "float16"]
 
 @options
 class NetworkOptions:
-    """The device and the numbers of a network."""
+    """The device and the number format of a network."""
 
     device: str | None = None
     """Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU."""
@@ -276,9 +276,9 @@ def open_checkpoint(
     *,
     speaks: bool = False,
 ) -> "tuple[LoadedModel, str]":
-    """Return a loaded model and its name; a network that is given stays on its device by default.
+    """Return a loaded model and its name; by default a given network stays on its device.
 
-    ``tokenizer`` is for a checkpoint without one; ``speaks`` if one is needed.
+    ``tokenizer`` is for a checkpoint without one; ``speaks`` says that one is required.
     """
     # Counting and planning open no checkpoint.
     from qkvary.checkpoints.catalog import require_tokenizer
@@ -370,7 +370,7 @@ class Part:
     """Only this variant and the baseline (can be repeated)."""
 
     def typed(self, reference: str, study: "Study") -> str:
-        """Return the study and the options that select its part, as one types them.
+        """Return the study and the options that select its part, as typed on a command line.
 
         The study's name holds the protocol; ``reference`` may be the path of its file, which has
         the device and the dtype of the study.

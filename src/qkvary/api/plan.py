@@ -54,7 +54,7 @@ class Hardware:
 
 @options
 class Load:
-    """The demand on a model."""
+    """The load of a model: context, users and number formats."""
 
     context: Count | None = None
     """Tokens per sequence: 2048, 32k (32,768), 1M. By default the model's maximum, at most 8k."""
@@ -99,17 +99,17 @@ def plan(
 ) -> Result[Plan]:
     """Plan a deployment: exact savings, memory, speed, price, and dominated variants.
 
-    The answer says what serves now, what would with fewer bits of cache, and what after training.
-    Speeds are bounds by bandwidth and arithmetic (roofline). Published changes of quality are those
-    of networks trained from scratch, not of converted ones.
+    The answer says what works now, what would work with a quantised cache, and what after training.
+    Speeds are upper bounds from bandwidth and arithmetic (roofline). Published changes of quality
+    are those of networks trained from scratch, not of converted ones.
 
     Args:
         model: The model, by its name or as a value.
         variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA); those worth comparing
             if not given.
-        hardware: The device.
-        load: The demand.
-        purpose: The goal.
+        hardware: The device, its price and the reserved memory.
+        load: The context, users and number formats.
+        purpose: Serving or training, with the settings of training.
         decimal: Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.
 
     Raises:

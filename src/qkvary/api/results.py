@@ -54,7 +54,7 @@ class Result(Generic[Value]):
         """Return a table with unrounded figures.
 
         Args:
-            table: A name out of ``tables``; the first by default.
+            table: A name from ``tables``; the first by default.
 
         Raises:
             ValueError: if pandas is not installed, or there is no such table.

@@ -272,7 +272,7 @@ def _train_cells(
     execution: ExecutionSettings | None,
     shown: Terminal,
 ) -> None:
-    """Train the runs that are left, given by their keys; all processes do so together."""
+    """Train the remaining runs, given by their keys; all processes train together."""
     from qkvary.studies.running.training import train_cell
     from qkvary.tasks.language import LanguageTask
 
@@ -345,7 +345,7 @@ class _Progress(AbstractContextManager["_Progress"]):
             self._shown.say(f"waiting for {owner}: {cell.title}")
 
     def end(self, cell: Cell, record: Record, seconds: float) -> None:
-        """Print how a run has ended."""
+        """Print the outcome of a run."""
         self._open.close()
         if record.status == "done":
             took = duration(seconds, 2)

@@ -40,7 +40,7 @@ class Initialization:
 
     ``torch`` is U(+-1/sqrt(fan_in)) for weights and biases, ``xavier`` is Xavier-uniform with zero
     biases, ``normal`` is N(0, std) with zero biases. ``xavier-matrices`` is Xavier-uniform for each
-    matrix by itself (query, key and value as wide as all heads), with the biases of ``torch``.
+    matrix separately (query, key and value as wide as all heads), with the biases of ``torch``.
     """
 
     scheme: InitScheme = "torch"

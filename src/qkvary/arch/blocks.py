@@ -69,7 +69,7 @@ class ProjectedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """The module that selects the tokens that sparse attention reads; it has keys of its own.
+    """The module, with its own keys, that selects the tokens that sparse attention reads.
 
     Source: DeepSeek-AI 2025, "DeepSeek-V3.2", section 2.1.
     """
@@ -138,7 +138,7 @@ class LatentAttention:
 
     @property
     def own_indexer(self) -> Indexer | None:
-        """The indexer that belongs to this layer, with weights and keys of its own."""
+        """This layer's own indexer, with its own weights and keys."""
         return None if self.indexer is None or self.indexer.is_shared else self.indexer
 
     @property
@@ -208,7 +208,7 @@ class Compressor:
 
     @property
     def projected_width(self) -> int:
-        """Channels of a token's content projection; the gate has as many again."""
+        """Channels of a token's content projection; the gate has equally many."""
         return 2 * self.width if self.overlapping else self.width
 
     def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:
@@ -328,8 +328,8 @@ class CompressedAttention:
 class RecurrentLayer:
     """A layer that mixes tokens through a state of fixed size instead of a cache of tokens.
 
-    Short convolutions, state-space models and delta rules have that shape. A block without any
-    mixing of tokens is one without a state.
+    Short convolutions, state-space models and delta rules are such layers. A block that does not
+    mix tokens is one whose state is empty.
     """
 
     kind: str

@@ -4,7 +4,7 @@ What is written has separate names: ``stored`` gives the kind of a class, ``stor
 of a field, so that Python's names can change and stored files and run keys stay. A field that is
 ``ADDED_LATER`` is written only where it differs from its default, which never changes then.
 
-Classes may come from a user's own file: what imports it, and which version it has, stands here too.
+Classes may come from a user's own file: this module also imports them and finds their version.
 Nothing is loaded by pickle: only files that the user names are imported.
 """
 
@@ -179,7 +179,7 @@ def _concrete(hint: Any, data: Any, where: str) -> type[Any]:
     if kind not in kinds and hint in _KINDS:
         return hint
     if kind not in kinds:
-        raise ValueError(f"expected {where} of a kind out of {', '.join(kinds)}, got {kind!r}")
+        raise ValueError(f"expected {where} to be one of {', '.join(kinds)}, got {kind!r}")
     return kinds[kind]
 
 
@@ -219,7 +219,7 @@ def _decode_union(choices: tuple[Any, ...], data: Any, where: str) -> Any:
         if named or len(classes) == 1:
             return _decode((named or classes)[0], data, where)
         names = ", ".join(str(getattr(choice, "__name__", choice)) for choice in choices)
-        raise ValueError(f"expected {where} of a kind out of {names}, got {kind!r}")
+        raise ValueError(f"expected {where} to be one of {names}, got {kind!r}")
     errors: list[str] = []
     for choice in choices:
         if choice is not type(None) and not dataclasses.is_dataclass(choice):

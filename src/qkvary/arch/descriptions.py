@@ -63,7 +63,7 @@ def _describe_layers(variant: LayerVariants) -> str:
 def name_changes(variant: Variant, baseline: Variant) -> str:
     """Describe how one variant differs from another, such as "K=V with shared heads".
 
-    Returns the label where sharing, heads and ``+`` are not all that differs, or nothing differs.
+    Returns the label if anything but sharing, heads and ``+`` differs, or if nothing differs.
     """
     others = {field.name for field in fields(variant)} - {"sharing", "num_kv_heads", "plus"}
     more = any(getattr(variant, name) != getattr(baseline, name) for name in others)

@@ -2,7 +2,7 @@
 
 Grammar (docs/decisions/0002): ``BASE[/heads][+][@option...]``. BASE is a label such as ``Q-K=V`` or
 a tuple such as ``q,k=v``; a role may carry a mark: ``Q[residual]``, ``Q[map]``, ``K[r16]``. Layers
-that differ are labels with numbers of layers, ``QKV*3,Q-K=V*3`` (docs/decisions/0028).
+that differ are labels with layer counts, ``QKV*3,Q-K=V*3`` (docs/decisions/0028).
 """
 
 import difflib
@@ -78,7 +78,7 @@ def parse_variant(text: str) -> Variant:
         text: For example ``Q-K=V``, ``Q-GQA-4``, ``(Q=K-V)+``, ``q,k=v``, ``I-K=V/1@alibi``.
 
     Raises:
-        ValueError: for an unknown spelling (with the nearest known) or a product without meaning.
+        ValueError: for an unknown spelling (with the nearest known) or a meaningless combination.
     """
     compact = "".join(text.split()).replace("–", "-").replace("−", "-")
     if "*" in compact:
@@ -105,13 +105,13 @@ def parse_variant(text: str) -> Variant:
 
 
 def parse_label(text: str) -> AnyVariant:
-    """Read a label or a tuple spelling, or several with their numbers of layers.
+    """Read a label or a tuple spelling, or several with layer counts.
 
     Args:
         text: As :func:`parse_variant`, or for example ``QKV*3,Q-K=V*3``.
 
     Raises:
-        ValueError: as :func:`parse_variant`, or for numbers of layers that cannot be read.
+        ValueError: as :func:`parse_variant`, or for layer counts that cannot be read.
     """
     compact = "".join(text.split())
     if "*" not in compact:
@@ -296,7 +296,7 @@ def _parse_options(options: list[str], whole: str) -> dict[str, Any]:
         found = next(((name, match[1]) for name, match in matches.items() if match), None)
         if found is None:
             choices = ", ".join(option.help for option in OPTIONS.values())
-            raise ValueError(f"expected options out of {choices}, got @{text} in {whole!r}")
+            raise ValueError(f"expected options from {choices}, got @{text} in {whole!r}")
         name, value = found
         if name in fields:
             raise ValueError(f"expected one {name} option, got two in {whole!r}")

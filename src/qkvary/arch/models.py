@@ -91,7 +91,7 @@ class Model:
     def with_variant(self, variant: AnyVariant) -> "Model":
         """Return the same model with the sharing of ``variant`` in every attention layer.
 
-        Windows, rotation and the reading of other layers stay. Cross attention gets the same
+        Windows, rotation and reads of other layers' caches stay. Cross attention gets the same
         sharing.
 
         Raises:
@@ -171,9 +171,7 @@ def as_model(network: Network, name: str = "network") -> Model:
     known = next((kind for kind in type(network).__mro__ if kind in DESCRIPTIONS), None)
     if known is None:
         choices = ", ".join(kind.__name__ for kind in DESCRIPTIONS)
-        raise ValueError(
-            f"expected a network out of {choices} or a subclass, got {type(network).__name__}"
-        )
+        raise ValueError(f"expected one of {choices} or a subclass, got {type(network).__name__}")
     notes = tuple(f"not counted: {part}" for part in not_counted(network))
     return dataclasses.replace(DESCRIPTIONS[known](network), name=name, notes=notes)
 

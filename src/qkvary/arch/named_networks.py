@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def gpt_300m(variant: Variant | str = "QKV") -> LanguageModelConfig:
-    """Return the language model of 300M parameters of "Do Transformers Need Three Projections?".
+    """Return the 300M-parameter language model of "Do Transformers Need Three Projections?".
 
     Source: its section 3.3 and its poster; biases everywhere, as in its public code and Table 5.
     """
@@ -43,7 +43,7 @@ def gpt_300m(variant: Variant | str = "QKV") -> LanguageModelConfig:
 
 
 def gpt_1200m(variant: Variant | str = "QKV") -> LanguageModelConfig:
-    """Return the language model of 1.2B parameters of the same paper.
+    """Return the 1.2B-parameter language model of the same paper.
 
     Source: its section 3.3, its Table 10 and its poster.
     """
@@ -98,8 +98,8 @@ def modern_network(
     """Return a modern language model: rotary positions, RMSNorm, SwiGLU, no biases, tied head.
 
     The feed-forward width is 8/3 ``d_model``, to the next multiple of 32; output projections are
-    drawn smaller by the root of twice the layers. Half of each head's channels rotate, so that a
-    value that is the key has channels without a position too.
+    initialised smaller by a factor of sqrt(2 num_layers). Half of each head's channels rotate, so
+    that a value that is the key has channels without a position too.
 
     Source: Touvron et al. 2023 (LLaMA) for the block; Radford et al. 2019 for the initial values.
     """
@@ -242,7 +242,8 @@ def find_network(name: str, variant: AnyVariant | str | None = None) -> Language
 
     Args:
         name: A name or a size, such as ``lm-300m`` or ``300M``.
-        variant: Its attention, if not its own. Without named positions it keeps the network's.
+        variant: Its attention; by default the network's own. Without named positions it keeps the
+            network's.
 
     Raises:
         ValueError: for an unknown name, or a variant that does not fit the network.

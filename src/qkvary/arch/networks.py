@@ -1,7 +1,7 @@
 """Whole networks as frozen values: encoder, language model, encoder-decoder, vision transformer.
 
-A network has one attention layer for all blocks, or one per block. What it reads is not said here:
-networks over tokens are ``TokenNetwork``.
+A network has one attention layer for all blocks, or one per block. What it reads is up to the
+subclass: ``TokenNetwork`` reads tokens.
 """
 
 import dataclasses
@@ -357,7 +357,9 @@ class EncoderDecoderConfig(TokenNetwork):
                 f"{self.shared_blocks}"
             )
         if self.block.parallel:
-            raise ValueError("expected sublayers in a row in an encoder-decoder, got parallel ones")
+            raise ValueError(
+                "expected sequential sublayers in an encoder-decoder, got parallel ones"
+            )
         for layer in self.layers:
             if layer.variant.decay != "none":
                 raise ValueError(

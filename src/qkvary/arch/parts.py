@@ -22,7 +22,7 @@ _EXPECTED: dict[object, tuple[tuple[type, ...], str]] = {
 
 
 def check_sizes(owner: object, *names: str) -> None:
-    """Refuse fields that are not positive numbers of a plausible magnitude; ``None`` is no size."""
+    """Refuse fields that are not positive numbers of a plausible magnitude; ``None`` is allowed."""
     for name in names:
         size: int | None = getattr(owner, name)
         if size is not None and not 1 <= size <= LARGEST_SIZE:
@@ -31,7 +31,7 @@ def check_sizes(owner: object, *names: str) -> None:
 
 
 def check_rates(owner: object, *names: str) -> None:
-    """Refuse rates of dropout outside [0, 1); ``None`` is no rate."""
+    """Refuse dropout rates outside [0, 1); ``None`` is allowed."""
     for name in names:
         rate: float | None = getattr(owner, name)
         if rate is not None and not 0 <= rate < 1:
@@ -134,7 +134,7 @@ def check_word(name: str, value: object, choices: Sequence[Any]) -> None:
         near = difflib.get_close_matches(str(value), [str(one) for one in choices], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         listed = ", ".join(map(str, choices))
-        raise ValueError(f"expected {name} out of {listed}, got {value!r}{hint}")
+        raise ValueError(f"expected {name} to be one of {listed}, got {value!r}{hint}")
 
 
 def given_sizes(
@@ -146,7 +146,7 @@ def given_sizes(
 ) -> dict[str, Any]:
     """Return the sizes that a caller gave instead of a configuration of a ``kind``.
 
-    Of ``sizes``, ``None`` means not given; without the ``required`` ones there is no configuration.
+    In ``sizes``, ``None`` means not given; the ``required`` ones must be given without ``config``.
     """
     if config is not None and not isinstance(config, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"

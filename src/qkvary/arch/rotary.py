@@ -22,10 +22,10 @@ ScalingForm = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
 class RotaryScaling:
     """The scaling of rotary frequencies for texts longer than those of the first training.
 
-    ``linear``: all by one factor. ``dynamic``: a larger base for a text that is longer than the
-    original one (NTK). ``yarn``: by the factor where a wave is long, not where it is short, and a
-    ramp between. ``llama3``: the same by the length of the wave, smoothly. ``longrope``: by lists,
-    one for texts up to the original length and one for longer texts.
+    ``linear``: one factor for all. ``dynamic``: a larger base for a text that is longer than the
+    original one (NTK). ``yarn``: the factor for long wavelengths, none for short ones, and a ramp
+    in between. ``llama3``: the same, interpolated smoothly by wavelength. ``longrope``: lists of
+    factors, one for texts up to the original length and one for longer texts.
 
     Source: Chen et al. 2023 (linear), bloc97 2023 (dynamic NTK), Peng et al. 2023, "YaRN", Llama
     Team 2024, "The Llama 3 Herd of Models", Ding et al. 2024, "LongRoPE"; Nakanishi 2025,
@@ -88,7 +88,7 @@ class RotaryScaling:
         return self.form == "dynamic" or self.short != self.long
 
     def check(self, channels: int) -> None:
-        """Refuse a number of rotated channels that the rule is not for."""
+        """Refuse a number of rotated channels that the rule does not support."""
         if self.form == "longrope" and len(self.short) != channels // 2:
             raise ValueError(
                 f"expected {channels // 2} divisors for {channels} rotated channels, got "
@@ -102,7 +102,7 @@ class RotaryScaling:
     def divisors(self, channels: int, base: float, tokens: int) -> tuple[float, ...]:
         """Return the divisors of the frequencies ``base^(-2k/channels)`` of the pairs of channels.
 
-        ``tokens`` is the length of the text, which counts where the scaling depends on it.
+        ``tokens`` is the length of the text, which matters only if the scaling depends on it.
         """
         counted = max(tokens, self.original_tokens) if self.depends_on_length else 0
         if self.form == "longrope":

@@ -1,7 +1,7 @@
-"""The terms of a variant by name, and its core, in words and in equations.
+"""The terms and the core of a variant by name, in words and in equations.
 
-``nn.terms`` has the class of a score term, which computes it, ``nn.projections`` the role terms,
-``nn.kernels`` the cores, and ``costs.parameters`` the costs of all.
+``nn.terms`` computes score terms, ``nn.projections`` role terms, ``nn.kernels`` cores;
+``costs.parameters`` has the costs of all.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ Normaliser = Literal["sum", "undecayed-sum", "unnormalised"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearTerms:
-    """The fields of a variant that have a meaning in linear attention alone."""
+    """The fields of a variant that apply to linear attention only."""
 
     decay: Decay = "none"
     """In linear attention, the factor per token of distance by which weights decay, for each KV
@@ -32,7 +32,7 @@ class LinearTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleTerms(LinearTerms):
-    """The fields of a variant that determine what its sources become before they are compared."""
+    """The fields of a variant that change its sources before query and key are compared."""
 
     decoupled: int | None = None
     """Channels of decoupled rotary positions: each head gets a rotated query from a separate
@@ -451,6 +451,6 @@ OPTIONS: Mapping[str, Option] = {
     "decay": Option("decay-{}", "decay-(learned|fixed)", "decay-learned, decay-fixed"),
     "normaliser": Option("{}", "(undecayed-sum|unnormalised)", "undecayed-sum, unnormalised"),
     "key_bias": Option("key-bias", "(key-bias)", "key-bias", bool),
-    "own": Option("own-{}", r"own-([a-z][a-z0-9-]*)", "own-NAME (of your own file)"),
+    "own": Option("own-{}", r"own-([a-z][a-z0-9-]*)", "own-NAME (from your own file)"),
 }
 """The options of labels by field, in the order in which labels list them."""

@@ -61,7 +61,7 @@ class Variant(ScoreTerms):
     """The differences between attention layers of one size.
 
     Raises:
-        ValueError: for a product without meaning, in one sentence that names the way out.
+        ValueError: for a meaningless combination; the message names a valid one.
     """
 
     sharing: Sharing
@@ -86,7 +86,7 @@ class Variant(ScoreTerms):
         self._check_core()
 
     def _check_projections(self) -> None:
-        """Refuse query forms, numbers of heads and ranks that the sharing has no place for."""
+        """Refuse query forms, numbers of heads and ranks that do not fit the sharing."""
         query, form, heads = self.sharing.query, self.query_form, self.num_kv_heads
         if form in ("residual", "residual-gelu") and query != "q":
             raise ValueError(
@@ -161,7 +161,7 @@ class Variant(ScoreTerms):
             )
 
     def _check_scores(self) -> None:
-        """Refuse score terms with numbers out of range, and two of which one is enough."""
+        """Refuse score terms with numbers out of range, and redundant or incompatible ones."""
         if self.decoupled is not None and (self.decoupled < 2 or self.decoupled % 2):
             raise ValueError(
                 "expected an even number of decoupled rotary channels of at least 2, got "
@@ -186,7 +186,7 @@ class Variant(ScoreTerms):
                 "every distance is seen"
             )
         if self.plus and self.key_bias:
-            raise ValueError("expected + or key-bias, got both, which are one function")
+            raise ValueError("expected + or key-bias, got both, which compute the same function")
         if self.soft_cap is not None and not 0 < self.soft_cap < float("inf"):
             raise ValueError(f"expected a positive soft cap, got {self.soft_cap}")
         if not self.temperature > 0 or self.temperature == float("inf"):
@@ -304,7 +304,7 @@ class LayerVariants:
     """The variants of a network whose layers do not all have the same, from the first to the last.
 
     Raises:
-        ValueError: for a run without layers, or neighbours that are one run.
+        ValueError: for a run without layers, or adjacent runs of one variant.
     """
 
     runs: tuple[tuple[Variant, int], ...]

@@ -39,8 +39,7 @@ class CheckpointFormat(Protocol):
     FORMAT: str
     """The name of the format and its files."""
     TOKENIZER_FILES: tuple[str, ...]
-    """File names of tokenizers that may lie next to the weights; {} stands for the size of the
-    vocabulary."""
+    """File names of tokenizers that may be next to the weights; {} is the vocabulary size."""
 
     def recognises(self, path: Path) -> bool:
         """Return whether a file or folder has this format."""
@@ -50,7 +49,7 @@ class CheckpointFormat(Protocol):
         """Return the configuration without the weights, or ``None`` if it depends on them.
 
         Raises:
-            UsageError: if it cannot be read, or the network has parts that ours have not.
+            UsageError: if it cannot be read, or the network has parts that ours lack.
             DamagedError: if it is damaged.
             NewerFormatError: if a newer qkvary wrote it.
             UnsafeError: if it is a pickle, which could run code.
@@ -98,7 +97,8 @@ def require_tokenizer(
             SentencePiece; None for its own.
 
     Raises:
-        UsageError: if it has none, has one and another is named, or the named one does not fit.
+        UsageError: if there is none, if it has one and another is named, or if the named one does
+            not fit.
     """
     vocabulary = loaded.network.config.vocabulary
     if reference is None:
@@ -160,7 +160,7 @@ def read_config(reference: StrPath) -> LanguageModelConfig | None:
     """Return the configuration of a checkpoint, or ``None`` if it depends on the weights.
 
     Raises:
-        UsageError: if the checkpoint does not exist, or has parts that our networks have not.
+        UsageError: if the checkpoint does not exist, or has parts that our networks lack.
         DamagedError: if it is damaged.
     """
     path = find_checkpoint(reference)

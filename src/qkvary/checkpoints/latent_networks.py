@@ -56,7 +56,7 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterator[str]:
-    """Yield the features besides attention that Llama and DeepSeek do not have."""
+    """Yield the features outside attention that Llama and DeepSeek do not have."""
     block = config.block
     if config.positions != "none":
         yield f"{config.positions} positions besides {positions} ones; choices: none"

@@ -36,7 +36,7 @@ from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path, short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
-"""The format of the metadata; the manifest has its own version."""
+"""The version of the metadata's format; the manifest has its own version."""
 KIND = "language model"
 MOST_LAYERS = 1_000
 """Maximum number of layers of a configuration that is read without its weights."""
@@ -63,16 +63,16 @@ class LoadedModel(NamedTuple):
         Args:
             device: A torch device, such as ``cpu`` or ``cuda:1``.
             dtype: A torch dtype; ``None`` keeps the stored one.
-            weights: ``int8`` keeps codes of 8 bits in place of the matrices.
+            weights: ``int8`` replaces the matrices by 8-bit codes.
 
         Raises:
-            UsageError: if the device, dtype or format of weights does not exist.
+            UsageError: if the device, dtype or weight format does not exist.
         """
         if weights not in (None, "int8"):
             raise UsageError(f"expected weights of int8 or none, got {weights!r}")
         known = {str(one).removeprefix("torch."): one for one in DTYPES}
         if dtype is not None and dtype not in known:
-            raise UsageError(f"expected a dtype out of {', '.join(known)}, got {dtype!r}")
+            raise UsageError(f"expected one of the dtypes {', '.join(known)}, got {dtype!r}")
         check_device(device)
         try:
             self.network.to(device, None if dtype is None else known[dtype])

@@ -5,7 +5,7 @@ in one further file per process (``weights-00001-of-00004.safetensors``), and th
 rows of each tensor in each file. So any number of processes can read a checkpoint: each reads its
 rows from the files that hold them.
 
-Processes are only numbers here.
+Here a process is only a rank.
 """
 
 from __future__ import annotations

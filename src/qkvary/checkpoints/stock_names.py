@@ -34,7 +34,7 @@ class Row(NamedTuple):
     """The name in llama.cpp."""
     ours: str
     """The name here, without sharing. With commas, the parts that it joins. ``latent_networks``
-    makes those that no network of ours has."""
+    makes those that none of our networks has."""
     change: Change = ""
     """How layout or values differ in transformers; empty if they do not."""
 

@@ -2,7 +2,7 @@
 
 Shared weights are copied, because a stock architecture has three projections. Identity roles become
 unit matrices, low-rank products and maps are multiplied out, scales are folded into the query. The
-other families take the weights of a network as they are.
+other families use the weights of a network unchanged.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def read_weights(
 
 
 def restore_order(name: str, part: Tensor, layer: AttentionConfig, order: Order) -> Tensor:
-    """Return a stored parameter in our order of channels; only queries and keys have another."""
+    """Return a stored parameter in our channel order, which differs for queries and keys only."""
     size = layer.size_per_head
     if not _is_turned(name) or len(part) < size or len(part) % size:
         return part

@@ -1,6 +1,6 @@
 """Safetensors files written tensor by tensor, and read row by row.
 
-Unlike with the library, no file to write is held in memory as a whole.
+Unlike the library, this never holds a whole file in memory.
 """
 
 from __future__ import annotations

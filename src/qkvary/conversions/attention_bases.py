@@ -1,7 +1,7 @@
 """An attention layer in other bases of its input and output, or with the input as a source.
 
-Queries, keys and values stay what they are, number by number: only the residual stream is written
-in another basis. So every score term, core and mask goes through unchanged.
+Queries, keys and values keep their numbers: only the residual stream is written in another basis.
+So every score term, core and mask is unchanged.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Lemmas 3.1, 8.4 and 8.5.
 """
@@ -86,7 +86,7 @@ def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor:
 
 
 def check_terms(layer: LayerDraft) -> None:
-    """Check that nothing stands between key or value and its projection, so heads have a gauge."""
+    """Check that key and value are plain projections, so heads have a gauge."""
     for term in layer.config.variant.terms:
         if term.name in _BETWEEN:
             raise UsageError(

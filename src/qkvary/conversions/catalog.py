@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 REWRITES, METHODS = "rewrites", "caches.methods"
 BY_LAYER = ("latent", "shared")
-"""The methods with a spectrum, which can size each layer by itself."""
+"""The methods with a spectrum, which can choose a size for each layer."""
 
 
 class Rewrite(Protocol):

@@ -47,7 +47,7 @@ class Draft:
 
     @property
     def blocks(self) -> int:
-        """Blocks with weights of their own."""
+        """Number of blocks with separate weights; 1 if all blocks share them."""
         return 1 if self.config.shared_blocks else self.config.num_layers
 
     def part(self, prefix: str) -> dict[str, Tensor]:

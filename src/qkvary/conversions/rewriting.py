@@ -70,7 +70,7 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
     """Rewrite a network, and compare the result with it.
 
     Args:
-        name: A rewrite out of ``rewrite_names()``.
+        name: A rewrite from ``rewrite_names()``.
         network: A network in evaluation mode; it is not changed.
         options: The options of the user.
 

@@ -1,4 +1,4 @@
-"""Bytes of the cache: what decoding keeps, and what it reads for one token.
+"""Bytes of the cache: those that decoding stores, and those that it reads for one token.
 
 A layer keeps the tokens that a later token can still see: the last w - 1 with a window of w tokens,
 every token with a stride. A layer of linear attention keeps sums instead of tokens, from the first

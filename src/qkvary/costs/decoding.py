@@ -88,7 +88,7 @@ def decode_step(
     devices: int = 1,
     encoder_tokens: int | None = None,
 ) -> DecodeStep:
-    """Return what one decoding step moves and computes.
+    """Return the bytes and MACs of one decoding step.
 
     Each stored tensor is read once. ``devices`` share one copy of the model; what several hold is
     read by each.

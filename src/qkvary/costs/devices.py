@@ -111,7 +111,7 @@ def find_device(name: str) -> Device:
     near = begun or near_names(key, DEVICES)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(
-        f"expected a device out of {', '.join(DEVICES)}, got {name!r}; {hint}"
+        f"expected one of the devices {', '.join(DEVICES)}, got {name!r}; {hint}"
         "for any other give --memory, and --bandwidth and --flops for its speed"
     )
 

@@ -50,7 +50,7 @@ class _Text(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """One way to store less, and the layers it applies to."""
+    """One exact method to store less, and the layers it applies to."""
 
     method: Method
     """What the cache stores instead of keys and values."""
@@ -98,7 +98,7 @@ class SavingsReport:
     obstacles: tuple[str, ...]
     """Why other layers have no exact saving."""
     lossy: tuple[tuple[str, int], ...]
-    """Bytes of the cache in each format of fewer bits. These change the outputs: measure the
+    """Bytes of the cache in each lower-bit format. These change the outputs: measure the
     loss."""
 
 
@@ -123,8 +123,8 @@ _TEXTS: dict[Method, _Text] = {
         "conditioned in every format, and what a step costs has to be measured",
     ),
     "latents": _Text(
-        explanation="low-rank projections are narrower inside than what they give, and keys and "
-        "values are linear in that",
+        explanation="a low-rank projection has an inner width below its output's, and keys and "
+        "values are linear in the inner channels",
         price="the second half of each projection is applied again when read, or absorbed into "
         "query and output where keys are neither rotated nor normalised",
     ),

@@ -127,7 +127,7 @@ def parse_format(text: str) -> Format:
     if match is None:
         choices = ", ".join(FORMATS)
         raise ValueError(
-            f"expected a format out of {choices}, int4-g32 ..., got {short(text, 60)!r}"
+            f"expected one of the formats {choices}, int4-g32 ..., got {short(text, 60)!r}"
         )
     kind, sharing, count, residual, plain = match.groups()
     shared = DEFAULT_GROUP if count is None else int(count)

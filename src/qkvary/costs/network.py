@@ -71,7 +71,7 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
         ValueError: for a length that is not positive, none where nothing limits it, or an unknown
             dtype.
     """
-    check_word("a dtype", dtype, get_args(Dtype))
+    check_word("dtype", dtype, get_args(Dtype))
     model = as_model(config)
     tokens = model.max_tokens if length is None else length
     if tokens is None:

@@ -1,7 +1,6 @@
 """Parameters by part, derived from a model.
 
-Does not know ``nn``: the two are independent readings of one specification, and a contract test
-holds them equal.
+Independent of ``nn``: both implement one specification, and a contract test compares them.
 """
 
 from collections.abc import Iterable

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
     """Return whether a point is nowhere larger than another, and smaller somewhere.
 
-    What should be large comes with its sign turned.
+    Negate a quantity that should be large.
     """
     pairs = list(zip(one, other, strict=True))
     return all(own <= its for own, its in pairs) and any(own < its for own, its in pairs)

@@ -1,10 +1,10 @@
-"""Training plans: memory of weights, gradients, optimizer and activations, and steps at a rate.
+"""Training plans: memory of weights, gradients, optimizer and activations, and the speed.
 
-Activations are the tensors that automatic differentiation keeps of a block with a fused softmax
-core and no dropout, each counted once. Not counted are the one or two numbers per token of each
-norm, the one per head of the softmax, and copies of weights. A nonlinearity is assumed to keep both
-input and output, although ReLU needs only one. Compressed attention and sorting tokens by expert
-are rough estimates. A backward pass costs twice the products of a forward pass.
+Activations are the tensors that autograd saves in a block with a fused softmax core and no dropout,
+each counted once. Not counted are the one or two numbers per token of each norm, the one per head
+of the softmax, and copies of weights. A nonlinearity is assumed to keep both input and output,
+although ReLU needs only one. Compressed attention and sorting tokens by expert are rough estimates.
+A backward pass costs twice the products of a forward pass.
 """
 
 from dataclasses import dataclass
@@ -206,7 +206,7 @@ def _published_numbers(attention: LatentAttention | RecurrentLayer | CompressedA
 
 
 def _projected_numbers(attention: ProjectedAttention) -> int:
-    """Query, key and value, as far as they are different tensors, and the mixed values.
+    """Count query, key and value, each distinct tensor once, and the mixed values.
 
     A source that one role reads rotated and another unrotated becomes two tensors; so does one that
     is normalised.

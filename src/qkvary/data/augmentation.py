@@ -41,7 +41,7 @@ def draw_crops(count: int, size: int, *, seed: int, step: int) -> Crops:
     """Draw the crops of a batch of square images with ``size`` rows and columns.
 
     Area and logarithm of the ratio are uniform; a size that does not fit the image is drawn again,
-    and the tenth time the whole image is taken. The place is uniform, and half are flipped.
+    and after ten draws the whole image is used. The place is uniform, and half are flipped.
 
     Source: the public code of paper 2 (RandomResizedCrop and RandomHorizontalFlip of torchvision).
     """

@@ -168,7 +168,7 @@ class _Bytes:
         if self._limit is not None and self._given > self._limit:
             raise UnsafeError(
                 f"{self._path} has {self._size:,} bytes and expands to more than {self._limit:,}, "
-                "which no text does"
+                "which is not plausible for a text"
             )
         return data
 
@@ -292,7 +292,7 @@ class TextPart:
     where: str
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the one document, if it was not read yet."""
+        """Yield the only document, unless it was read already."""
         if position is None:
             text = self.text()
             part = text[int(self.start * len(text)) : int(self.end * len(text))]

@@ -52,7 +52,7 @@ def token_width(vocabulary: int) -> int:
 
 
 def encode_start(tokenizer: Tokenizer, document: Document, *, tokens: int) -> list[int]:
-    """Return the tokens of the start of a document: some more than those requested, if it has more.
+    """Return at least ``tokens`` tokens of a document's start, or all if it has fewer.
 
     Raises:
         UsageError: if it cannot be encoded.

@@ -19,7 +19,7 @@ FeatureSetName = Literal["cifar100-50", "cifar100-resnet34", "noise"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSet:
-    """A set of described images."""
+    """A set of image features."""
 
     name: FeatureSetName
     classes: int
@@ -37,7 +37,7 @@ class FeatureSet:
 
     @property
     def is_made_here(self) -> bool:
-        """Whether ``qkvary data features`` makes the numbers."""
+        """Whether ``qkvary data features`` computes the features."""
         return self.name == FEATURES_MADE_HERE
 
     @property

@@ -77,7 +77,7 @@ def download(
 def load_published(
     folder: str, files: Sequence[str], url: str, sha256: str, *, name: str, put: str, limit: int
 ) -> tuple[bytes, str]:
-    """Return a published file, of this machine or downloaded, and where it was found.
+    """Return a published file and where it was found, on this machine or downloaded.
 
     The first of ``files`` below ``folder`` counts; a downloaded file is kept there in the cache.
     """

@@ -1,9 +1,9 @@
-"""Features of images, as a fixed network describes them, for tasks about sets of images.
+"""Features of images, computed by a fixed network, for tasks about sets of images.
 
 ``cifar100-50`` comes with the package: the 50 classes of CIFAR-100 with odd numbers, in the subset
-of 100 training and 20 test images a class, described by a small network that learned the other 50
-(``studies/ours/anomaly-features``). ``cifar100-resnet34`` describes all of CIFAR-100 by ResNet-34,
-as published; ``qkvary data features`` makes it. ``noise`` depends on no image.
+of 100 training and 20 test images a class, computed by a small network that learned the other 50
+(``studies/ours/anomaly-features``). ``cifar100-resnet34`` has ResNet-34 features of all of
+CIFAR-100, as published; ``qkvary data features`` makes it. ``noise`` depends on no image.
 """
 
 import functools
@@ -29,7 +29,7 @@ LARGEST_FILE = 2**28
 
 
 class ImageFeatures(NamedTuple):
-    """A set of described images, ``[classes, images of a class, width]``."""
+    """The features of a set of images, ``[classes, images of a class, width]``."""
 
     train: NDArray[np.float32]
     test: NDArray[np.float32]

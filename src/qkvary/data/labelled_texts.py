@@ -30,7 +30,7 @@ LARGEST_TEXT = 2**26
 
 
 class LabelledText(NamedTuple):
-    """A text of a label."""
+    """One text of a class."""
 
     name: str
     data: NDArray[np.uint8]

@@ -31,7 +31,7 @@ _IDX = {"train": ("train",), "test": ("t10k", "test")}
 
 
 def describe_images(folder: StrPath) -> OwnImages:
-    """Return what a task needs to know of the images of a folder."""
+    """Return the size and statistics of the images of a folder."""
     train, test, classes = read_own_images(str(Path(folder).expanduser().resolve()))
     pixels = train.pixels.astype(np.float64) / 255
     mean, std = pixels.mean(axis=(0, 2, 3)), pixels.std(axis=(0, 2, 3))
@@ -62,7 +62,7 @@ def load_own_images(expected: OwnImages) -> LoadedImages:
 
 @functools.lru_cache(maxsize=1)
 def read_own_images(folder: str) -> LoadedImages:
-    """Return the images of a folder in either layout; the last ones stay in memory."""
+    """Return the images of a folder in either layout; the last folder read stays in memory."""
     root = Path(folder)
     found = _read_idx(root) or _read_pictures(root)
     if found is None:
@@ -174,5 +174,5 @@ def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
 
 
 def _is_for_test(data: bytes) -> bool:
-    """Decide by the contents, so that equal pictures end up in the same split."""
+    """Choose the split by the contents, so that equal pictures end up in the same one."""
     return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0

@@ -187,7 +187,7 @@ def describe_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> di
 
 
 def _find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
-    """Return the rule, and the smallest number of cuts that reaches the share.
+    """Return the rule for held-out documents, and the fewest cuts at which it reaches the share.
 
     A long text may have few sections, and one of two may hold nearly all of it.
     """
@@ -434,8 +434,8 @@ def find_local(corpus: Corpus) -> Path | None:
 def identify_source(reference: str) -> Source | None:
     """Return the default name of a source's set and the list of its files, without reading them.
 
-    There is no list for the name of a set, or a corpus that is not on this machine; ``None`` if the
-    reference is neither a source nor a name.
+    The list is missing for a prepared set, and for a corpus that is not on this machine. Returns
+    ``None`` if the reference is neither a source nor a name.
     """
     if reference.startswith("hf:"):
         return open_source(reference)

@@ -11,7 +11,7 @@ LARGEST_TOKEN = 2**24
 
 
 def load(content: str) -> Callable[[Any], Any]:
-    """Return what answers requests to a ``tokenizer.json``: it encodes a text or decodes a list."""
+    """Return a function that answers requests: it encodes a text or decodes a list of tokens."""
     library = tokenizers.Tokenizer.from_str(content)
     # Names of special tokens in a text are treated as ordinary text.
     library.encode_special_tokens = True

@@ -118,7 +118,7 @@ class CharacterTokenizer(_Separable):
             return [self._numbers[letter] for letter in text]
         except KeyError as error:
             raise ValueError(
-                f"expected characters out of the {len(self.alphabet)} of this model, "
+                f"expected characters from the {len(self.alphabet)} of this model, "
                 f"got {error.args[0]!r}; choices: {self.alphabet!r}"
             ) from None
 
@@ -158,10 +158,10 @@ class ByteTokenizer(_Separable):
 class PieceTokenizer:
     """SentencePiece's BPE: neighbours are merged into the piece of the highest score first.
 
-    Tokens 0, 1 and 2 are unknown, beginning and end; the next beginning ends a text too. A
-    character without a piece becomes the tokens of its bytes, ``<0x0A>`` for a line feed; where the
-    pieces have no bytes, a run of such characters is one unknown token. If all pieces are single
-    characters, this is a character model.
+    Tokens 0, 1 and 2 are unknown, beginning and end; a beginning token also ends the text before
+    it. A character without a piece becomes the tokens of its bytes, ``<0x0A>`` for a line feed;
+    where the pieces have no bytes, a run of such characters is one unknown token. If all pieces are
+    single characters, this is a character model.
 
     Source: Kudo and Richardson 2018, SentencePiece, in the form that karpathy/llama2.c stores.
     """

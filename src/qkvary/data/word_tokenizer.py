@@ -1,4 +1,4 @@
-"""A tokenizer of words: learnt from sentences, and read back without loss."""
+"""A tokenizer of words: built from sentences; decoding restores them."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ class WordTokenizer:
     """The special tokens, then words by frequency, most frequent first."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        """Number distinct words, each with the space before it, as of :func:`split_words`."""
+        """Number distinct words, each with the space before it, as from :func:`split_words`."""
         self.words = (*SPECIALS, *words)
         self._numbers = {word: number for number, word in enumerate(self.words)}
 

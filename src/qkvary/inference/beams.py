@@ -1,6 +1,6 @@
 """Beam search: keep the most probable continuations while decoding.
 
-The beams are the rows of one cache, which is put in order after every step.
+The beams are the rows of one cache, which is reordered after every step.
 """
 
 from collections.abc import Sequence
@@ -66,8 +66,8 @@ def search(
     """Return the ``beams`` best continuations, best first.
 
     Stops when no live beam can overtake the finished ones. The request is greedy: beams draw no
-    random numbers. A total is divided by the length to the power of ``length_penalty``; 0 compares
-    totals. The other arguments are those of ``decoding.stream``.
+    random numbers. Scores are total log-probabilities divided by length ** ``length_penalty``; 0
+    compares totals. The other arguments are those of ``decoding.stream``.
 
     Raises:
         ValueError: if the request does not fit the network, samples or has a repetition penalty, or

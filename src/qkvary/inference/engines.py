@@ -93,12 +93,12 @@ class Engine:
         if self.module_users is not None and users > self.module_users:
             raise UsageError(
                 f"expected --users {self.module_users} with {self.module}, got {users}; "
-                f"{self.program} answers several at a time: name it by --program"
+                f"{self.program} serves several users: name it with --program"
             )
         return (found, "-m", self.module)
 
     def explain(self, log: str) -> str | None:
-        """Return why an engine ended, if its log has a message that is known here."""
+        """Return why an engine ended, if its log has a known message."""
         for pattern, meaning in self.reasons:
             match = re.search(pattern, log)
             if match is not None:

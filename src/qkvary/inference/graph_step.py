@@ -1,7 +1,7 @@
 """Decoding steps of fixed shapes, which a GPU replays as one graph.
 
-Launching the kernels of a step from Python takes longer than running them. A graph is launched at
-once, but always with the same shapes and addresses. So a step of fixed shapes reads the first
+Launching the kernels of a step from Python takes longer than running them. A graph is launched as a
+whole, but always with the same shapes and addresses. So a step of fixed shapes reads the first
 ``size`` slots of the cache, and a mask hides empty slots. The newest token is written to its own
 slot, and also to the last slot.
 """
@@ -58,7 +58,7 @@ class FixedStep:
         return logits
 
     def _start(self, tokens: Tensor, length: int, mask: Tensor | None) -> None:
-        """Allocate what a step reads."""
+        """Allocate the buffers that a step reads."""
         rows, device = len(tokens), tokens.device
         self._tokens = tokens.clone()
         self._place = torch.zeros(1, dtype=torch.long, device=device)
@@ -102,7 +102,7 @@ class FixedStep:
         return logits
 
     def _prepare(self) -> None:
-        """Get ready to run steps of the current size."""
+        """Prepare to run steps of the current size."""
 
     def _run(self) -> Tensor:
         """Run a step."""
@@ -140,7 +140,7 @@ class GraphStep(FixedStep):
 
 
 def supports(model: Decoder, cache: KVCache) -> bool:
-    """Return whether a network with this cache can decode by graphs."""
+    """Return whether a network with this cache can decode with graphs."""
     return device_of(model).type == "cuda" and has_fixed_shapes(cache)
 
 

@@ -1,7 +1,7 @@
 """The attention layer: every variant, in one class that interprets the sharing.
 
-It fixes the order of sources, roles, terms, core and output; each of these has its own module. Does
-not know residuals, norms or what the tokens mean.
+It fixes the order of sources, roles, terms, core and output; each of these has its own module.
+Residuals and norms belong to the blocks.
 """
 
 import functools
@@ -90,7 +90,7 @@ class Attention(nn.Module):
         seed: int | None = None,
         draw: bool = True,
     ) -> None:
-        """Create the parameters and give them their first values.
+        """Create and initialise the parameters.
 
         Args:
             config: The layer; or its sizes, as follows.
@@ -234,8 +234,8 @@ class Attention(nn.Module):
             layout: Positions and masks of the call, if a network has computed them already; with a
                 memory, from ``Layout.over``.
             kernel: The kernel for few new tokens over a cache; the one of its options by default.
-            attention_mask: Instead of a layout: True for real tokens, of all seen and new ones, or
-                of the memory. The layer reads zeros in place of the others.
+            attention_mask: Instead of a layout: True for real tokens, over all seen and new ones,
+                or over the memory. Other tokens are read as zeros.
             positions: Instead of a layout: positions of all seen and new tokens.
             document_ids: Instead of a layout: the document of each of them.
 
@@ -278,7 +278,7 @@ class Attention(nn.Module):
         """Check that a layer with a state supports a call, before its cache is changed.
 
         Raises:
-            ValueError: in training with dropout, or for documents that are interrupted.
+            ValueError: in training with dropout, or if a document's tokens are not contiguous.
         """
         if self.training and self.config.dropout:
             raise ValueError(
@@ -375,7 +375,7 @@ class Attention(nn.Module):
     def restore(
         self, mixed: Float[Tensor, "batch heads queries mixed_dim"], heads: Heads
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Return the mixed values with a latent expanded and a rotation undone."""
+        """Return the mixed values, after expanding a latent and undoing a rotation."""
         if self.latent is not None and heads.is_latent:
             return self.latent.restore(mixed)
         rotation = heads.rotation

@@ -1,4 +1,4 @@
-"""The blocks of a network, one after the other, and what all networks add to their tokens.
+"""The blocks of a network in sequence, and the positions that networks add to embeddings.
 
 A block is attention and feed-forward, each with residual, norm and dropout.
 """
@@ -53,7 +53,7 @@ class FeedForward(nn.Module):
         return apply(self.down, activate(inner))
 
     def initialize(self, initializer: Initializer, init: Initialization) -> None:
-        """Draw the matrices; under ``normal`` the last has its own deviation."""
+        """Draw the matrices; with ``normal`` the last has its own standard deviation."""
         initializer.linear("up", self.up, init)
         if self.gate is not None:
             initializer.linear("gate", self.gate, init)
@@ -132,7 +132,7 @@ class Block(nn.Module):
         return x + mixed if self.config.has_attention_skip else mixed
 
     def add_feed_forward(self, x: Tensor, read: Tensor) -> Tensor:
-        """Return the sum of ``x`` and the feed-forward network of ``read``, likewise."""
+        """Return ``x`` plus the feed-forward output for ``read``, normed and dropped out."""
         change = self.feed_forward(read)
         if self.feed_forward_output_norm is not None:
             change = self.feed_forward_output_norm(change)
@@ -144,9 +144,9 @@ class Block(nn.Module):
 
 
 def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializer:
-    """Give the blocks of a network their first values; attention layers have their own ``init``.
+    """Initialise the blocks of a network; attention layers have their own ``init``.
 
-    Returns the initialiser of what is the network's own: embeddings and head.
+    Returns the initialiser for the network's own parameters: embeddings and head.
     """
     for name, module in network.named_modules():
         match module:
@@ -170,7 +170,7 @@ class Stack(nn.Module):
     """
 
     def __init__(self, config: Network, blocks: Iterable[Block] | None = None) -> None:
-        """Create the blocks, unless ``blocks`` gives other than plain ones."""
+        """Create the blocks; ``blocks`` can replace the default ones."""
         super().__init__()
         own = config.layers[:1] if config.shared_blocks else config.layers
         layers = blocks or (Block(layer, config.block) for layer in own)
@@ -188,7 +188,7 @@ class Stack(nn.Module):
         cache: KVCache | None = None,
         kernel: str | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Apply all blocks, once no layer with a state refuses the call."""
+        """Apply all blocks, after checking that layers with a state support the call."""
         caches = [None] * len(self.layers) if cache is None else cache.layers
         for block, layer in zip(self.layers, caches, strict=True):
             if layer is not None and layer.state is not None:

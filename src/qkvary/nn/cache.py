@@ -28,9 +28,9 @@ Claimed = Tensor | ClaimedCodes
 class LayerCache:
     """The cache of one layer: K alone if the value reads K.
 
-    A layer whose core keeps a state has that instead of tokens. A layer with a window of w tokens
-    keeps the last w - 1. Windows count tokens in order, including padding, whatever positions a
-    call gives. So every row drops the same tokens, and they are never needed again.
+    A layer whose core keeps a state stores that instead of tokens. A layer with a window of w
+    tokens keeps the last w - 1. Windows count tokens in order, including padding, regardless of the
+    positions of a call. So every row drops the same tokens, and none of these is needed again.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class LayerCache:
         """Return memory for new tokens; the caller fills it and then calls ``commit``.
 
         For each name in the layout it is the whole buffer, [batch, heads, capacity, width], whose
-        first ``length`` tokens are used, or codes with the newest tokens. A layer with a state has
-        none: the caller replaces the state.
+        first ``length`` tokens are used, or codes and the newest tokens. It is empty for a layer
+        with a state, which the caller replaces.
         """
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty one")
@@ -151,8 +151,8 @@ class LayerCache:
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
         """Return a cache over the first tokens of the same memory; all but one count as seen.
 
-        A new token is written at the slot ``place``, one number on the device of the cache, any
-        number of times, and all tokens are returned.
+        New tokens are written to the slot ``place`` (one number on the cache's device, which may
+        change between calls); every call returns all tokens.
         """
         if not self.has_fixed_memory:
             raise ValueError("expected a preallocated cache without a window that has seen a token")
@@ -249,10 +249,11 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """Tokens seen, which must be equal in all layers.
+        """Number of tokens seen, the same in all layers.
 
         Raises:
-            ValueError: if a call was broken off, so that some layers have seen more than others.
+            ValueError: if a call failed midway, so that some layers have seen more tokens than
+                others.
         """
         lengths = {layer.length for layer in self.layers}
         if len(lengths) > 1:

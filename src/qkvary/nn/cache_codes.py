@@ -1,9 +1,9 @@
-"""Codes and scales of cached entries: how numbers become integers of few bits, and numbers again.
+"""Codes and scales of cached entries: quantises numbers to low-bit integers, and decodes them.
 
 A code is ``c = round(x / s)`` with ``s`` no smaller than ``max |x| / (2^(bits - 1) - 1)`` over the
 numbers that share a scale, rounded up to 32 bits, so that no code leaves its range and
 ``|x - c s| <= s / 2``. Rounding is decided in 64 bits: in 32 bits a quotient of 100.5 can fall on
-the wrong side. Knows numbers; does not know which tokens are kept, nor where.
+the wrong side. Which tokens are kept, and where, is decided elsewhere.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """Layouts of the cache: the tensors stored per token, and key and value made from them.
 
 A layout never changes results beyond rounding. For a latent, a layout returns the latent itself;
-only ``split`` stores the key and value made from it. Knows sources and rotations, but neither the
-storage nor the softmax.
+only ``split`` stores the key and value made from it. Independent of the storage and of the softmax.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,10 +26,10 @@ def store_tokens(
     sources: Sources,
     rotation: Rotation | None,
 ) -> dict[str, Tensor]:
-    """Store the new tokens, and return what is stored of all tokens, by its names in the layout.
+    """Store the new tokens, and return the tensors of all tokens by their names in the layout.
 
-    ``x`` is the input that their key and value are made of, ``sources`` are normalised, and
-    ``rotation`` is at their positions.
+    ``x`` is the layer's input for these tokens, ``sources`` are normalised, and ``rotation`` is for
+    their positions.
     """
     entries = _write(maker, cache.options.layout, x, sources, rotation)
     if cache.options.scales == "channel" and layout.attention_mask is not None:
@@ -71,10 +70,10 @@ def read_roles(
     stored: Mapping[str, Tensor],
     make_rotation: Callable[[], Rotation | None],
 ) -> Roles:
-    """Return key and value of all tokens from what a layout stores of them.
+    """Return key and value of all tokens from the tensors that a layout stores.
 
     Low-rank sources are not absorbed: query and output are unchanged. ``make_rotation`` makes the
-    rotation of all stored keys, for the layouts that store them before it.
+    rotation of all stored keys, for layouts that store them unrotated.
     """
     if layout == "input":
         sources = maker.project(stored[IDENTITY].squeeze(1), maker.config.variant.cached)

@@ -1,7 +1,6 @@
 """Cached entries as codes with scales; the newest entries stay unquantised.
 
-Knows tokens, their order and their bytes. Does not know what an entry holds, nor how numbers are
-encoded (``cache_codes``).
+Handles tokens, their order and their bytes; ``cache_codes`` encodes the numbers.
 """
 
 from typing import NamedTuple
@@ -61,7 +60,7 @@ class TokenRing:
 
     @property
     def capacity(self) -> int:
-        """Rows that there is memory for."""
+        """Number of rows that fit in the allocated memory."""
         return 0 if self._buffer is None else self._buffer.shape[2]
 
     @property
@@ -133,7 +132,7 @@ class TokenRing:
 
 
 class QuantizedStore:
-    """Entries as codes of a few bits with shared scales; the newest tokens stay unquantised.
+    """Entries as low-bit codes with shared scales; the newest tokens stay unquantised.
 
     Scales by ``token``: one for each group of channels of each token, which is quantised when it
     leaves the last ``residual``. Scales by ``channel``: one for each channel of each head over a
@@ -273,7 +272,7 @@ class QuantizedStore:
         self._newest = rest if rest.shape[2] else None
 
     def drop_last(self, tokens: int) -> None:
-        """Remove the newest tokens; quantised ones if there are no others."""
+        """Remove the newest tokens, unquantised ones first."""
         plain = min(tokens, self._plain)
         if self._newest is not None and plain:
             rest = self._newest[:, :, : self._plain - plain]
@@ -295,7 +294,7 @@ class QuantizedStore:
         return 0 if self._newest is None else self._newest.shape[2]
 
     def _count_closing(self, seen: int, waiting: int) -> int:
-        """Return how many unquantised tokens to quantise once this many were seen."""
+        """Return how many unquantised tokens to quantise after this many were seen."""
         end = max(0, seen - self.residual) // self.block * self.block
         return max(0, end - (seen - waiting))
 

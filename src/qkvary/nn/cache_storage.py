@@ -1,6 +1,6 @@
 """The storage of a cache's entries: growing or preallocated.
 
-Knows tokens and their order, but neither what an entry holds nor what reads it.
+Handles tokens and their order, whatever an entry holds.
 """
 
 import torch
@@ -136,8 +136,8 @@ class PreallocatedStore(GrowingStore):
 class PlacedStore(PreallocatedStore):
     """The memory of another store, into which one token is written at a slot given by a tensor.
 
-    Only the device knows the slot, so that a step can be replayed. All memory is returned. The new
-    token is also in the last slot, where the newest token is expected.
+    The slot is a value on the device, so that a step can be replayed as a graph. All memory is
+    returned. The new token is also in the last slot, where the newest token is expected.
     """
 
     def __init__(self, memory: Entries, place: Tensor) -> None:

@@ -34,7 +34,7 @@ class Decoder(Protocol):
         kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"]:
-        """Return the logits of the next token at every token."""
+        """Return the logits of the next token at every position."""
         ...
 
     def features(

@@ -31,7 +31,7 @@ from qkvary.nn.projections import Heads
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The encoder's output and the layout of a decoder call over it."""
+    """The encoder's output, and the layout with which one decoder call attends to it."""
 
     states: Float[Tensor, "batch source d_model"]
     """The output of the encoder, from which cross attention makes keys and values."""
@@ -72,8 +72,8 @@ class EncoderDecoderCache(KVCache):
             options: Layout and storage of the target's entries.
 
         Raises:
-            ValueError: as :class:`KVCache`; for a network of ``published-code``, where a step
-                changes tokens before it.
+            ValueError: as :class:`KVCache`; for a network of ``published-code``, where a new token
+                changes the output at earlier ones.
         """
         if config.cross_sharing == "published-code":
             raise ValueError(
@@ -251,11 +251,11 @@ class EncoderDecoder(nn.Module):
         kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
-        """Return the logits of the next token at every token; with targets, the loss.
+        """Return the logits of the next token at every position; with targets, the loss.
 
-        ``targets`` are the right next tokens, -100 for none; with them the answer is the sum of the
-        losses in nats, whose targets leave the probability ``smoothing`` to other tokens
-        (:func:`smoothed_loss_sum`). All other arguments are those of ``features``.
+        ``targets`` are the next tokens, -100 for none. With them, the sum of the losses in nats is
+        returned, with label smoothing by ``smoothing`` (:func:`smoothed_loss_sum`). All other
+        arguments are those of ``features``.
         """
         features = self.features(
             tokens, source=source, cache=cache, kernel=kernel, attention_mask=attention_mask

@@ -1,8 +1,8 @@
-"""The head and its cross entropy, chunk by chunk, so that all logits never exist at once.
+"""The head and its cross entropy, chunk by chunk, so that the full logits never exist at once.
 
 Logits of 2,048 tokens over GPT-2's vocabulary take 412 MB, and a backward pass needs twice as much
-again. Here the loss and its gradients are computed chunk by chunk; what is kept for the backward
-pass has the sizes of the inputs. Knows nothing of networks.
+again. Here the loss and its gradients are computed chunk by chunk; the tensors kept for the
+backward pass have the sizes of the inputs. Independent of networks.
 
 Source: the idea of gradients in the forward pass is that of Hsu et al. 2024 (Liger Kernel).
 """
@@ -150,7 +150,7 @@ def _run(
     chunk_tokens: int | None,
     wanted: tuple[bool, bool, bool] = (False, False, False),
 ) -> tuple[Tensor, _Gradients]:
-    """Return the losses, and the gradients that are wanted of features, weight and bias."""
+    """Return the losses, and the requested gradients of features, weight and bias."""
     _check(features, weight, bias, targets, chunk_tokens)
     chunk = chunk_tokens or choose_chunk(len(targets), len(weight), features.device.type)
     product, device = features.dtype, features.device.type

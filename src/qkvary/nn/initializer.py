@@ -1,7 +1,8 @@
 """Initial values: every parameter is drawn from its own generator.
 
-The generator is seeded by the network's seed and the parameter's name. So two variants of one seed
-start equal wherever they have the same parameter, which is what makes their differences paired.
+The generator is seeded by the network's seed and the parameter's name. So two variants with one
+seed start with equal values in every parameter that they share, which makes their differences
+paired.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ class Initializer:
         self.seed, self.prefix = seed, prefix
 
     def weight(self, name: str, parameter: Tensor, init: Initialization, std: float) -> None:
-        """Draw a weight matrix of a given deviation: normal or uniform, as the scheme says."""
+        """Draw a weight matrix of a given standard deviation: normal or uniform, by the scheme."""
         if init.scheme == "normal":
             self.draw(name, parameter, std=std)
         else:

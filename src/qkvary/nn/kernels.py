@@ -112,7 +112,7 @@ class Core:
         )
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
-        """Return whether to compute the weights of all pairs: if needed, or if it is cheaper."""
+        """Return whether to compute the weights of all pairs: if needed, or if cheaper."""
         raise NotImplementedError
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:

@@ -72,8 +72,7 @@ class LanguageModel(nn.Module):
             num_layers: Blocks.
             vocabulary: Distinct tokens.
             max_tokens: Longest sequence.
-            variant: Its attention, or the label. Without named positions it keeps the
-                network's.
+            variant: Its attention variant or label. Without named positions it keeps the network's.
             seed: The seed of the initial values.
 
         Raises:
@@ -110,10 +109,10 @@ class LanguageModel(nn.Module):
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
-        """Return the logits of the next token at every token, or the loss of given ones.
+        """Return the logits of the next token at every position; with targets, the loss.
 
-        ``targets`` are the right next tokens, -100 for none; with them the answer is the sum of the
-        losses in nats. All other arguments are those of ``features``.
+        ``targets`` are the next tokens, -100 for none. With them, the sum of the losses in nats is
+        returned. All other arguments are those of ``features``.
         """
         features = self.features(
             tokens,

@@ -25,7 +25,7 @@ class Layout:
 
     Keys are all tokens so far (seen before and new), queries are the new ones: the last keys.
     Visibility depends on the index; score terms depend on the position. So a window counts tokens
-    in order, including padding, whatever positions are given.
+    in order, including padding, regardless of the positions.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Layout:
         self.attention_mask = attention_mask
         self.document_ids = document_ids
         self.document_before: Tensor | None = None
-        """The document of the last token before the first key, when a sequence is continued."""
+        """The document of the token before the first key, if the keys continue a sequence."""
         for name, tensor in (
             ("attention_mask", attention_mask),
             ("positions", positions),
@@ -247,8 +247,8 @@ class Layout:
     ) -> "Rotation | None":
         """Return the rotation of queries or keys; ``None`` for a layer that does not rotate.
 
-        Layers that rotate alike share it. ``tokens`` is the length of the text, for a rotation that
-        depends on it.
+        Layers with the same rotation share it. ``tokens`` is the length of the text, for a rotation
+        that depends on it.
         """
         channels = config.rotated_channels
         if not channels:
@@ -310,8 +310,8 @@ def find_far(
 ) -> Bool[Tensor, "queries keys"] | None:
     """Return the pairs that a window and a stride hide, ``None`` if there are none.
 
-    These are the pairs at least a window apart; with a stride, those of them whose distance is not
-    a multiple of it.
+    Without a stride, these are the pairs at least a window apart; with a stride, only those of them
+    whose distance is not a multiple of it.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
     Transformers", as one pattern of every head.

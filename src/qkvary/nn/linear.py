@@ -3,7 +3,7 @@
 torch uses MKL, which takes two to three times as long on AVX-512 processors that are not from Intel
 (docs/decisions/0016), but is faster than oneDNN on Intel's and with AVX2 alone (0032). Both sum
 float32 numbers in float32, in a different order. Everything else is left to torch: other
-processors, types and devices, autocast, traced and exported code, ``torch.func``, forward
+processors, types and devices, autocast, traced and exported code, ``torch.func``, forward-mode
 derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags`` has switched
 oneDNN off.
 

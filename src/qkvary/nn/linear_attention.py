@@ -112,8 +112,8 @@ def attend_in_chunks(
     """Return the sums for new tokens, from pairs within a chunk and the state before the chunk.
 
     Keys are zero for padding, and the tokens of a document are contiguous; ``document_before`` is
-    that of the last earlier token. The state after the last token may be None unless ``keep`` is
-    set.
+    the document of the last earlier token. The state after the last token may be None unless
+    ``keep`` is set.
 
     Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3.
     """

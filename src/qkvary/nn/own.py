@@ -23,7 +23,7 @@ def own(name: str, words: str) -> Callable[[T], T]:
         words: The meaning, as a clause of a sentence.
 
     Raises:
-        ValueError: for any other class, or a name that another file has registered.
+        ValueError: for another kind of class, or a name that another file has registered.
     """
 
     def register(made: T) -> T:

@@ -1,8 +1,8 @@
-"""From the input of an attention layer to its roles: projections, norms of heads, roles.
+"""Computes query, key and value from a layer's input: projections, head norms, roles.
 
 A source is a learned projection, full or low-rank, or the input itself. The role terms of
 ``arch.terms`` are applied between a source and the role that reads it: a norm, the expansion of a
-latent, a rotation. Does not know scores or caches.
+latent, a rotation. Independent of scores and caches.
 """
 
 import math

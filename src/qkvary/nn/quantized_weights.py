@@ -1,7 +1,7 @@
-"""Weights of 8 bits: codes of a network's matrices, with a scale for each 64 numbers of a row.
+"""8-bit weights: codes of a network's matrices, with one scale per 64 numbers of a row.
 
 Codes and scales replace the numbers, which are decoded whenever a layer reads them; a native step
-reads the codes directly. Knows which parameters are matrices; ``cache_codes`` makes the codes.
+reads the codes directly. ``cache_codes`` makes the codes.
 """
 
 from collections.abc import Iterator
@@ -74,7 +74,7 @@ def quantize_weights(model: LanguageModel) -> LanguageModel:
     if model.training:
         raise ValueError("expected a network in evaluation mode, got one that is training")
     if any(numbers.scales is not None for numbers in find_numbers(model)):
-        raise ValueError("expected weights of floats, got a network with weights of 8 bits")
+        raise ValueError("expected float weights, got a network with 8-bit weights")
     found = list(_matrices(model))
     check_finite((getattr(module, name) for module, name in found), "weights")
     for module, name in found:

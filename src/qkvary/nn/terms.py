@@ -2,7 +2,7 @@
 
 There is one class for each of ``SCORE_TERMS`` in ``arch.terms``, under the same name. A term takes
 scores and returns scores: it fills a field of :class:`Scores`. The role terms are in
-``nn.projections``. Does not know what is done with scores.
+``nn.projections``. Independent of what the core does with the scores.
 """
 
 import functools
@@ -145,7 +145,7 @@ class ScoreTerm(nn.Module):
         self.config = config
 
     def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
-        """Give the parameters their first values."""
+        """Initialise the parameters."""
 
     def forward(self, scores: Scores) -> Scores:
         """Apply the term to the scores."""
@@ -319,7 +319,7 @@ class Decay(ScoreTerm):
     """Weights of linear attention are multiplied by a factor per token of distance, per KV head.
 
     A fixed factor, or the initial value of a learned one, is 1 - 2^(-5 - h) for KV head h.
-    Distances count tokens in order, as windows do, whatever positions are given.
+    Distances count tokens in order, as windows do, regardless of the positions.
 
     Source: Sun et al. 2023, "Retentive Network", section 2.2 (the fixed factors).
     """
@@ -386,9 +386,9 @@ def normalise_diagonal(
 ) -> Float[Tensor, "batch heads queries keys"]:
     """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
 
-    Over all tokens this would leak the future, so causal layers use the running mean or norm. A
-    window bounds it too, so that nothing beyond the window is needed again. ``squares`` is the
-    whole diagonal, scale included, and ``factor`` that of the ratio.
+    Over all tokens this would leak the future, so causal layers use the running mean or norm. In a
+    layer with a window, they include only its tokens. ``squares`` is the diagonal over all keys,
+    scale included; the normalised diagonal is multiplied by ``factor``.
 
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """

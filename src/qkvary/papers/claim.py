@@ -170,7 +170,7 @@ def decode_document(data: Mapping[str, Any], name: str) -> ClaimedDocument:
 def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
     name = f"{document}-{entry['number']}"
     if entry["kind"] not in KINDS:
-        raise ValueError(f"claim {name}: expected a kind out of {KINDS}, got {entry['kind']!r}")
+        raise ValueError(f"claim {name}: expected one of the kinds {KINDS}, got {entry['kind']!r}")
     quantifier = entry.get("quantifier", "")
     if quantifier not in get_args(Quantifier):
         raise ValueError(f"claim {name}: expected some or every as quantifier, got {quantifier!r}")

@@ -37,8 +37,8 @@ def claims(
     """Look up what the papers claim: a verdict for each claim, its figure and the command for it.
 
     Without a claim or a filter: the number of claims per document and verdict. With one: the
-    claims, each with the figures that judge it, the page or test where they stand, and the command
-    that finds them again.
+    claims, each with the figures that judge it, their page or test, and the command that finds them
+    again.
 
     Args:
         claims: Claims by their names, such as poster-3.
@@ -70,7 +70,7 @@ def claims(
 
 
 def _check(path: StrPath, derived: Sequence[JudgedClaim]) -> Report:
-    """Refuse a stored document with verdicts that do not follow."""
+    """Refuse a stored document whose verdicts no longer follow."""
     stored = read_verdicts(read_path(path))
     wrong = find_wrong(stored, list(map(claim_data, derived)))
     if wrong:
@@ -155,7 +155,7 @@ def _near_word(words: list[str], every: list[JudgedClaim]) -> str:
 
 
 def _searched(one: JudgedClaim) -> str:
-    """Return the text of a claim that a search looks through."""
+    """Return the text of a claim that is searched."""
     claim = one.claim
     parts = (
         *(claim.name, claim.place, claim.kind, claim.text, claim.words),

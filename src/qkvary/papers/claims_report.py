@@ -20,12 +20,9 @@ MEANINGS = (
     "the repository: an installed package has neither."
 )
 CAVEATS = (
+    ("The claims are paraphrased. The line below each names its place in the document."),
     (
-        "The claims are in words of this project. The line below each names its place in the "
-        "document."
-    ),
-    (
-        "A study judges a claim for the networks that it trained. Their size stands in the "
+        "A study judges a claim for the networks that it trained. Their size is part of the "
         "verdict: what holds at 1.6 million parameters may fail at a billion, and the reverse."
     ),
     (
@@ -73,7 +70,7 @@ def claims_report(
     )
     return Report(
         subject="claims of the documents",
-        question="What do the documents claim, and is it so?",
+        question="What do the documents claim, and is it true?",
         lead=MEANINGS,
         answer=tuple(_answer(judged, near)),
         caveats=CAVEATS,
@@ -198,7 +195,7 @@ def _telling(group: Sequence[Finding]) -> Finding:
 
 
 def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
-    """Yield a finding's figure, if it is in the group; count the others."""
+    """Yield the figures of the findings in a group; count the others."""
     shown = [one for one in group if one is first]
     yield from map(_figure, shown)
     rest = Counter(one.verdict for one in group if one is not first)

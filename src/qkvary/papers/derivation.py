@@ -12,7 +12,7 @@ Value = float | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """The figure under another convention, or with a mistake."""
+    """The value of a figure under another convention, or with a known mistake."""
 
     value: Value
     """The figure under this alternative."""

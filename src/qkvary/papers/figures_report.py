@@ -1,4 +1,4 @@
-"""The report of the papers' figures, each drawn from the runs that are there."""
+"""The report of the papers' figures, each drawn from the runs that exist."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence

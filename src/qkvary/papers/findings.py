@@ -1,4 +1,4 @@
-"""What each judge of a claim finds, from its figure and interval alone. Never imports torch.
+"""The finding of each judge of a claim, from its figure and interval alone. Never imports torch.
 
 - a figure of a study or a difference of printed figures *holds* if its interval lies in the claimed
   range, *does not hold* if it lies outside, and is *not distinguished* otherwise;
@@ -92,7 +92,7 @@ _SLACK = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one judge finds."""
+    """The finding of one judge."""
 
     verdict: ClaimVerdict
     what: str
@@ -135,7 +135,7 @@ class Finding:
 
 
 def find(judge: Judge, kept: FindKept) -> Finding:
-    """Return what a judge finds."""
+    """Return the finding of a judge."""
     match judge:
         case ByFigure():
             return _by_figure(judge)
@@ -252,7 +252,7 @@ def _by_comparison(judge: ByComparison) -> Finding:
 
 
 def _rounded(value: float, low: float, high: float, why: str) -> str:
-    """Write a difference of printed figures; its ends come from rounding, not from confidence."""
+    """Write a difference of printed figures with its interval, which comes from rounding."""
     decimals = max(decimals_of((high - low) / 2) - 1, 0)
     ends = f"{fixed(low, decimals)} to {fixed(high, decimals)}"
     return f"{fixed(value, decimals, sign=True)} ({why}: {ends})"

@@ -19,8 +19,9 @@ from qkvary.text.numbers import MISSING
 
 MEANINGS = (
     "equal: the recomputed number rounds to the printed one. rounding: cut off, rounded twice or "
-    "to fewer digits, or left open by rounded inputs. other convention: only as the line says. "
-    "wrong: none of these. measured: an experiment. stated: words, settings, or nothing printed."
+    "to fewer digits, or within the rounding of the inputs. other convention: only under the "
+    "convention that the line names. wrong: none of these. measured: an experiment. stated: words, "
+    "settings, or nothing printed."
 )
 _TONES: dict[FigureVerdict, Tone] = {"wrong": "worse", "rounding": "quiet", "equal": "better"}
 
@@ -32,7 +33,7 @@ def published_report(
     counts: bool,
     shown: Sequence[Recomputed] | None = None,
 ) -> Report:
-    """Return the recomputed figures of some tables, with their numbers per verdict if asked.
+    """Return the report of recomputed figures of some tables; ``counts`` adds counts per verdict.
 
     ``shown`` are the figures to list, all by default; the JSON data has all of them.
     """

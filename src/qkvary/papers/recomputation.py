@@ -3,7 +3,7 @@
 The verdict compares the recomputed number with the printed one, given its printed digits:
 
 - ``equal``: it rounds to the printed figure;
-- ``other convention``: it does so only under another convention, which is then named;
+- ``other convention``: only under another convention, which is named, does it round to it;
 - ``rounding``: the printed figure was truncated, rounded twice or to fewer digits than printed, or
   is consistent with the rounding of its inputs;
 - ``wrong``: none of these;

@@ -29,8 +29,8 @@ RowStatus = Status | Literal["same function", "no published figure"]
 HALVED = parse_format("fp8")
 """A format with half the bytes of 16-bit numbers."""
 CONVERSION_PRICE = (
-    "measured on SmolLM2-135M, +0.086 ± 0.006 nats a token at once and +0.015 ± 0.005 after a "
-    "million tokens of healing, where a cache of 8 bits costs 0.001"
+    "measured on SmolLM2-135M, +0.086 ± 0.006 nats a token without training and +0.015 ± 0.005 "
+    "after a million tokens of healing, where an 8-bit cache costs 0.001"
 )
 """The measured rise of the loss by a conversion to half the cache
 (``studies/ours/cache-conversion``)."""
@@ -135,9 +135,9 @@ def nearest_size(parameters: int) -> Size:
 
 
 def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[str, ...]:
-    """Return the options that serve, in the order in which one would try them.
+    """Return the options that fit, in the order in which to try them.
 
-    The order is: fewer bits of cache, exact savings, a conversion, training, a smaller model. The
+    The order is: a low-bit cache, exact savings, a conversion, training, a smaller model. The
     first of ``served`` is the given model in the first format.
     """
     original = served[0]
@@ -161,9 +161,9 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
     trained = next((row for row in better if _needs_fewer(row, original)), None)
     return (
         (
-            f"Fewer bits of cache now (measure the loss): {'; '.join(bits)}."
+            f"A low-bit cache now (measure the loss): {'; '.join(bits)}."
             if bits
-            else "Fewer bits of cache now: no format makes it smaller."
+            else "A low-bit cache now: no format makes it smaller."
         ),
         f"Exact now: {'; '.join(exact)}.",
         *_advise_conversion(original, demand),
@@ -207,7 +207,7 @@ def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
         f"{compact(8 * left / parse_format(name).bits)} parameters in {name}" for name in formats
     )
     yield (
-        "A smaller model, or fewer bits of weights: one device holds, with a cache as large as one "
+        "A smaller model, or lower-bit weights: one device holds, with a cache as large as one "
         f"user's, {' or '.join(most)}."
     )
 
@@ -253,7 +253,7 @@ def _warn_of_llama_cpp(rows: Sequence[ServedVariant]) -> Iterator[str]:
 
 
 def advise_task(kind: TaskKind) -> Iterator[str]:
-    """Yield how the kind of task matters, by section 2.5 of paper 1 and its figures."""
+    """Yield the effect of the kind of task, by section 2.5 of paper 1 and its figures."""
     if kind == "causal":
         yield (
             "Causal tasks: the query must differ from the key; Q=K variants lose most where "
@@ -266,7 +266,7 @@ def advise_task(kind: TaskKind) -> Iterator[str]:
         "projections only."
     )
     yield (
-        f"{name}: paper 1 (section 2.5) lets Q=K-V and Q=K=V suffice, because no temporal "
+        f"{name}: paper 1 (section 2.5) says that Q=K-V and Q=K=V suffice, because no temporal "
         "direction has to be kept; the published differences are within the deviation over "
         "configurations."
     )
@@ -332,7 +332,7 @@ def _change(row: ServedVariant) -> str:
 
 
 def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield a gap in the literature: K=V against head sharing of equal bytes and parameters."""
+    """Compare K=V with head sharing at equal bytes and parameters, where figures were published."""
     tied = next((row for row in rows if row.label == "Q-K=V" and row.quality), None)
     if tied is None or tied.quality is None:
         return
@@ -356,7 +356,7 @@ def _authors_own_claim(rows: Sequence[ServedVariant]) -> Iterator[str]:
     if one_head is None or both is None:
         return
     yield (
-        "K=V stacks on head sharing, as its authors say: with one KV head left no other sharing "
-        f"halves the cache again (Q-MQA, {_change(both)}). Per byte, sharing heads costs less "
-        "until then."
+        "K=V can be combined with head sharing, as its authors say: with one KV head left no other "
+        f"sharing halves the cache again (Q-MQA, {_change(both)}). Per byte, sharing heads costs "
+        "less as long as heads are left to share."
     )

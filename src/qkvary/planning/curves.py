@@ -92,7 +92,7 @@ class QualityPoints:
 def compute_cache_curves(plan: Plan) -> CacheCurves | None:
     """Compute the cache of one user against the context, or ``None`` without any cache.
 
-    In the plan's first format, with the peak during decoding.
+    The cache is in the plan's first format, at its peak during decoding.
     """
     model, demand, cache = plan.model, plan.demand, plan.formats[0]
     if not model.is_causal:

@@ -47,7 +47,7 @@ class Answer:
     """The cache of the given model as each engine allocates it, in the first format; none for
     training."""
     summary: tuple[str, ...]
-    """One sentence each on exact serving today, on fewer bits of cache and on training; for a plan
+    """One sentence each on exact serving today, on a low-bit cache and on training; for a plan
     of training, the variant to train."""
     advice: tuple[str, ...]
     """Further advice, in sentences."""

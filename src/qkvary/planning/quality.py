@@ -1,4 +1,4 @@
-"""The cost of sharing in quality by the papers' figures, with their limitations.
+"""What sharing costs in quality by the papers' figures, with their limitations.
 
 Changes are recomputed from the printed perplexities, with intervals for their rounding. Never
 imports torch.
@@ -135,8 +135,8 @@ def compare(
 ) -> dict[str, tuple[Status, tuple[str, ...]]]:
     """Compare variants by cost and published quality.
 
-    Returns for each whether it is dominated, and how surely, with those that dominate it: they cost
-    no more and are no worse, and one of the two is strict.
+    Returns for each variant whether it is dominated, with what certainty, and by which: a
+    dominating variant costs no more and is no worse, and one of the two holds strictly.
     """
     points = {label: (cost, one.change_percent) for label, (cost, one) in places.items()}
     found: dict[str, tuple[Status, tuple[str, ...]]] = {}
@@ -199,7 +199,7 @@ def change(before: float, after: float) -> float:
 
 def _table(size: Size) -> QualityTable:
     if size not in LANGUAGE_MODELS:
-        raise ValueError(f"expected a size out of {', '.join(get_args(Size))}, got {size!r}")
+        raise ValueError(f"expected one of the sizes {', '.join(get_args(Size))}, got {size!r}")
     return LANGUAGE_MODELS[size]
 
 

@@ -47,13 +47,13 @@ DEFINITIONS = {
         "the energy beyond head_dim values, which no single tensor of head_dim channels keeps."
     ),
     "forecast": (
-        "Nats per token by which the loss of this text rises if the best single tensor of "
-        "head_dim channels, a linear map of the layer input, serves key and value of a head, "
-        "W_Q and W_O adapted, nothing trained. Half the sum of the squared singular values "
-        "beyond head_dim of C^1/2 [W_K, W_V] M^1/2 with M = E[g g^T], g the derivative of the "
-        "loss by key and value (Gauss-Newton, damped), added up over KV heads. The tensor of each "
-        "half of the windows is read by the M of the other half, the mean of both: by the text "
-        "that chose it (fitted_forecast in the JSON) a tensor is much too cheap."
+        "Nats per token by which the loss of this text rises if the best single tensor of head_dim "
+        "channels, a linear map of the layer input, serves key and value of a head, W_Q and W_O "
+        "adapted, nothing trained. Half the sum of the squared singular values beyond head_dim of "
+        "C^1/2 [W_K, W_V] M^1/2 with M = E[g g^T], g the gradient of the loss with respect to key "
+        "and value (Gauss-Newton, damped), added up over KV heads. The tensor chosen on each half "
+        "of the windows is evaluated with the M of the other half, and the mean is given: on the "
+        "text that chose it (fitted_forecast in the JSON) a tensor looks much too cheap."
     ),
     "random": (
         "For tokens and explained: two weights with independent normal entries on the same "
@@ -131,8 +131,8 @@ def _compare_keys(layers: tuple[LayerAnalysis, ...], table: Table) -> Section:
             table,
             Group(
                 title="Joint spectra",
-                lead="The energy of key and value of a head that is lost with so many directions, "
-                "a line for each KV head. Dashed: the channels of one tensor.",
+                lead="The energy of key and value that is lost with this many directions, a line "
+                "for each KV head. Dashed: the channels of one tensor.",
                 blocks=panels,
                 layout="panels",
                 file="spectra",

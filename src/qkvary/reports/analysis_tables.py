@@ -155,7 +155,7 @@ def _rank(ranks: Sequence[RankReading], kind: str) -> Cell:
 
 
 def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
-    """Return what each layer's heads attend to, and how asymmetrically: means over heads."""
+    """Return entropy, distance and asymmetry of each layer's attention: means over heads."""
 
     def uniform(name: str, decimals: int) -> Callable[[LayerAnalysis], Cell]:
         write = partial(fixed, decimals=decimals)

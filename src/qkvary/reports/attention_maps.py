@@ -44,7 +44,7 @@ class RunAttention(AttentionExample):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mass:
-    """The attention of one head on the right cells, averaged over rows that have one."""
+    """One head's attention to the target cells, averaged over rows that have one."""
 
     layer: int
     head: int
@@ -52,7 +52,7 @@ class Mass:
 
 
 def masses(example: AttentionExample) -> tuple[Mass, ...]:
-    """Return the mass on the right cells for each layer and head; empty if no row has such a cell.
+    """Return the mass on the target cells for each layer and head; empty without any.
 
     Heads with signed or unnormalised weights have no mass, because their rows are not
     distributions.
@@ -71,12 +71,12 @@ def masses(example: AttentionExample) -> tuple[Mass, ...]:
 
 
 def best(example: AttentionExample) -> Mass | None:
-    """Return the head with the most mass on the right cells."""
+    """Return the head with the most mass on the target cells."""
     return max(masses(example), key=lambda mass: mass.mass, default=None)
 
 
 def chance(example: AttentionExample) -> float:
-    """Return the mass that uniform attention would put on the right cells.
+    """Return the mass that uniform attention would put on the target cells.
 
     It is spread over all columns, or in causal maps over the columns that the row sees.
     """

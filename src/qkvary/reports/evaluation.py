@@ -70,7 +70,7 @@ def task_data(measured: TaskMeasurement) -> dict[str, Any]:
 
 
 def _describe_score(score: TaskScore) -> dict[str, Any]:
-    """Return a score with its accuracies by their own names."""
+    """Return a score with its accuracies by name."""
     overlap, perplexity = score.contamination, score.metrics.get("perplexity")
     return {
         **dataclasses.asdict(score),
@@ -278,8 +278,8 @@ def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
     ]
     if same:
         yield (
-            f"solved examples of {', '.join(same)} are other questions of the file that is "
-            "evaluated: there is no training file"
+            f"solved examples of {', '.join(same)} are other questions of the evaluated file, "
+            "because there is no training file"
         )
     against = document["against"]
     if against is not None:

@@ -54,7 +54,7 @@ def make_files(report: Report, formats: Sequence[ReportFormat]) -> dict[str, byt
     """Return the files of a report by their relative paths; see :func:`write_report`."""
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
-        raise ValueError(f"expected formats out of {', '.join(FORMATS)}, got {unknown[0]!r}")
+        raise ValueError(f"expected formats from {', '.join(FORMATS)}, got {unknown[0]!r}")
     files: dict[str, bytes] = {}
     if "json" in formats:
         name = "record.json" if report.record else f"{report.stem}.json"

@@ -22,7 +22,7 @@ def generation_report(
 ) -> Report:
     """Return the report of generated texts; its document is one answer, or a list of several.
 
-    ``beams`` has those of each answer, or nothing without beam search.
+    ``beams`` has the beams of each answer; it is empty without beam search.
     """
     documents: list[dict[str, Any]] = [
         {

@@ -76,7 +76,8 @@ def place(spots: Sequence[Spot], obstacles: Sequence[Box], area: Box) -> list[La
 def stack(wanted: Sequence[tuple[float, float]], top: float, bottom: float) -> list[float]:
     """Move the boxes of one column apart, each as little as possible, and return their middles.
 
-    Each box wants a middle and has a height. A column without room exceeds the bottom.
+    Each box has a preferred middle and a height. A column that is too full extends below the
+    bottom.
     """
 
     def edge_of(members: list[int], tall: float, begins: float) -> float:
@@ -102,7 +103,7 @@ def stack(wanted: Sequence[tuple[float, float]], top: float, bottom: float) -> l
 
 
 def boxes_along(corners: Sequence[tuple[float, float]]) -> list[Box]:
-    """Return boxes that keep names off a polyline of horizontal and vertical segments."""
+    """Return obstacles along a polyline of horizontal and vertical segments."""
     return [
         (min(x0, x1) - 1, min(y0, y1) - 1, max(x0, x1) + 1, max(y0, y1) + 1)
         for (x0, y0), (x1, y1) in itertools.pairwise(corners)

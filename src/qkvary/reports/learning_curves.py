@@ -1,6 +1,6 @@
 """Learning curves: several variants in one chart, or one panel for each variant.
 
-Twelve bands in one chart hide each other; twelve panels on one scale do not, and need no colours.
+With many variants, bands in one chart overlap; panels on one scale do not, and need no colours.
 """
 
 import math

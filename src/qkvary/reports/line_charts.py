@@ -1,7 +1,7 @@
 """One line chart: axes, lines, and the name of each line at its right end.
 
-The colour of a line is that of its variant's family, and its dash tells it from others of the
-family. The names make it readable without colours.
+A line has the colour of its variant's family; dashes distinguish lines of one family. The names
+make it readable without colours.
 """
 
 from collections import Counter

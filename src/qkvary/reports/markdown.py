@@ -9,9 +9,10 @@ from qkvary.text import names
 
 
 def render_markdown(report: Report, folder: str = "") -> str:
-    """Return the report with every table, and with its picture, or all drawings if it has none.
+    """Return the report with every table, and its main picture, or all drawings if it has none.
 
-    Drawings are in ``folder`` as SVG, as seen from the document; if it is empty, they are nowhere.
+    Drawings are linked as SVG files in ``folder``, relative to the document; if it is empty, they
+    are left out.
     """
     lines = [f"# {names.markdown(report.question)}", ""]
     lines += [f"{names.markdown(report.subject.capitalize())}.", ""]

@@ -1,7 +1,7 @@
 """The page of a report, one HTML file that needs nothing else, and its part for notebooks.
 
-Equal reports give equal text. The templates escape every text, and ``svg`` its drawings. Knows the
-layout, not the subjects.
+Equal reports give equal text. The templates escape every text, and ``svg`` its drawings. Subjects
+are built elsewhere.
 """
 
 import base64

@@ -143,9 +143,9 @@ def _context(curves: CacheCurves, *, decimal: bool) -> Section:
     return Section(
         key="context",
         title="Cache and context",
-        lead="One line for all rows that keep the same; marks are at the requested context. "
-        "Where a line enters the shaded part, one user no longer fits with the weights on "
-        "one device. * the given weights; every other line would have to be trained.",
+        lead="Rows with equal caches share a line; marks are at the requested context. "
+        "In the shaded part, one user and the weights no longer fit on one device. * the given "
+        "weights; every other line would have to be trained.",
         blocks=(Group(blocks=(chart,), layout="alone"),),
     )
 

@@ -125,7 +125,7 @@ def quality_chart(data: QualityPoints) -> svg.Drawing:
 
 
 def _point(point: PublishedPoint, high: float) -> Point:
-    """Return a point as it is drawn; one beyond the chart has its figure in its name."""
+    """Return a point clipped to the chart; a clipped one has its value in its name."""
     is_dominated = point.status != "frontier"
     name = f"{point.variant} †" if is_dominated else point.variant
     is_far = point.change_percent > FAR

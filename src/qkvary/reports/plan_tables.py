@@ -154,20 +154,20 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
     yield (
         "Cache: of one user; users: of one copy of the model, which may be divided among devices, "
         f"such as 13 on 2 ({plan.demand.replica_sizes[-1]} at most); devices: for all users; "
-        f"longest: tokens of one user alone that one copy has memory for{limit}."
+        f"longest: maximum tokens of a single user in the memory of one copy{limit}."
     )
     if device.bandwidth_bytes_per_second is None:
         yield "Tokens/s: give --bandwidth of the device."
     else:
         known = device.flops_per_second_16_bit is not None
         yield (
-            "Tokens/s: the roofline of one replica as full as this demand makes it, which no "
-            f"engine exceeds{'' if known else '; by bandwidth alone, --flops adds the arithmetic'}."
+            "Tokens/s: the roofline (upper bound) of one replica with the users that it serves"
+            f"{'' if known else '; from bandwidth alone, --flops adds the arithmetic'}."
         )
     yield (
         "Change %: the printed change of perplexity against all heads and projections, trained "
-        "from scratch; below, what the printed perplexities give where that differs, and what "
-        "their digits leave open; a dash where nothing was published."
+        "from scratch; below, what the printed perplexities give where that differs, with their "
+        "rounding interval; a dash where nothing was published."
     )
     states = {row.name: row.state_bytes for row in plan.answer.rows if row.state_bytes}
     for name, held in states.items():

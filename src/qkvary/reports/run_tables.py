@@ -147,7 +147,7 @@ def problem_table(runs: Sequence[RunRow]) -> Table:
 
 
 def attention_table(examples: Sequence[RunAttention], key: str) -> Table:
-    """Return the mass on the right cells by layer and head."""
+    """Return the mass on the target cells by layer and head."""
     rows = [
         {
             **pick(example, "setting variant seed"),

@@ -33,7 +33,7 @@ def smaller_cache_report(made: SmallerCache, checkpoint: str) -> Report:
     """Return the report of a conversion of a named checkpoint, or of its forecast."""
     tables = (_stages(made), _costs(made), _layers(made))
     caveat = (
-        f"losses are of {made.held_out_tokens:,} tokens that the conversion did not read; it was "
+        f"losses are on {made.held_out_tokens:,} tokens that the conversion did not read; it was "
         f"fitted to {made.fitted_tokens:,}"
     )
     return Report(
@@ -101,7 +101,7 @@ def _costs(made: SmallerCache) -> Table:
 
 
 def _layers(made: SmallerCache) -> Table:
-    """Return what becomes of each layer; neighbours of one form without figures share a row."""
+    """Return a row per converted layer; adjacent equal layers without figures share one."""
     rows = _describe_layers(made)
     if not made.layers and made.forecast is None:
         rows = [next(iter(alike)) for _, alike in groupby(rows, key=lambda row: row["after"])]

@@ -212,7 +212,7 @@ def _solving(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         title="Steps until solved",
         link="Steps to solve",
         lead="Each small mark is one seed, the large one the median. Runs that did not solve the "
-        "task are counted at the right; without a median if the middle run never did.",
+        "task are counted at the right; there is no median if the middle run did not.",
         blocks=(Group(blocks=charts, layout="wide"),) if charts else (),
     )
 
@@ -424,7 +424,7 @@ def moment(stamp: str) -> str:
 
 
 def records_digest(runs: Sequence[RunRow]) -> str:
-    """Return a fingerprint of the records that are reported: every run, its state, its metrics."""
+    """Return a fingerprint of the reported records: every run, its state, its metrics."""
     content = [
         (run.run_key, run.state, [(name, repr(value)) for name, value in run.metrics])
         for run in runs

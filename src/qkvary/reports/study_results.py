@@ -38,7 +38,7 @@ class Results:
 def gather_results(study: Study, store: Store, typed: str = "") -> Results:
     """Read every run of a study or of a part of it, unfinished ones with their curves so far.
 
-    ``typed`` is the study with the options that select the part, as they are typed.
+    ``typed`` is the study with the options that select the part, as typed on the command line.
     """
     records: list[Record] = []
     curves: dict[str, list[dict[str, object]]] = {}
@@ -96,7 +96,7 @@ def _first_of_each(
     read: Callable[[bytes, RunRow], list[T]],
     damage: list[str],
 ) -> tuple[T, ...]:
-    """Return what the first finished run of each setting and variant has, in the study's order."""
+    """Return the examples of the first finished run of each setting and variant, in order."""
     found: dict[tuple[str, str], list[T]] = {}
     for run in summary.runs:
         place = (run.setting, run.variant)

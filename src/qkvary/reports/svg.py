@@ -1,6 +1,6 @@
 """A small writer of SVG: elements as escaped text, scales, ticks.
 
-Knows nothing about studies. Everything that reaches an element is escaped here and nowhere else.
+Everything that reaches an element is escaped here and nowhere else.
 """
 
 import base64

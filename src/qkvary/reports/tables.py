@@ -1,4 +1,4 @@
-"""Tables as values: the page, the CSV, the Markdown and the terminal print the same cells.
+"""Tables as values; the page, the CSV, the Markdown and the terminal print the same cells.
 
 Does not know which tables exist.
 """
@@ -230,7 +230,7 @@ def look_up(value: object, path: str) -> Any:
 
 
 def pick(value: object, wanted: str) -> dict[str, Any]:
-    """Return attributes of a value by the paths in ``wanted``, separated by blanks.
+    """Return attributes of a value by the blank-separated paths in ``wanted``.
 
     ``new=old.inner`` gives one another name.
     """

@@ -28,7 +28,7 @@ _STYLES = {"better": "bold green", "worse": "bold red", "quiet": "dim", "warn": 
 def print_report(
     report: Report, screen: Console, *, full: bool = False, rest: str = "--full"
 ) -> None:
-    """Print a report, or what the terminal shows by default and what gives the ``rest``."""
+    """Print a report, in full or in brief with the command that prints the ``rest``."""
     if report.question:
         screen.print(_text(report.question, "bold"))
     if report.lead:

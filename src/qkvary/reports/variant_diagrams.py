@@ -1,7 +1,7 @@
 """A drawing of one attention block, derived from its variant: the papers' figure 1 for any sharing.
 
 From bottom to top: the layer input, the learned projections, the three roles that read them, the
-scores, the weighted sum. Nothing here knows a variant by name.
+scores, the weighted sum. No variant is special-cased by name.
 """
 
 import textwrap
@@ -56,7 +56,7 @@ def block_labels(label: str) -> tuple[str, ...]:
 
 
 def _centres(variant: Variant) -> dict[Source, float]:
-    """Return the place of each learned projection: below its readers, never on another one."""
+    """Return the position of each learned projection: below its readers, without overlaps."""
     wanted: dict[Source, float] = {
         source: sum(_COLUMNS[role] for role in variant.sharing.readers(source))
         / len(variant.sharing.readers(source))

@@ -85,7 +85,7 @@ def _explain_target(path: Path, error: OSError) -> None:
 
 
 def _nearest(path: Path) -> Path:
-    """Return the path, or its nearest parent folder that can be seen."""
+    """Return the path, or its nearest accessible parent folder."""
     for folder in (path.absolute(), *path.absolute().parents):
         with suppress(OSError):
             folder.stat()
@@ -309,7 +309,7 @@ def _remove_leftover(path: Path) -> bool:
 
 
 class AppendFile:
-    """An append-only file that survives a killed process, and after ``sync`` a power failure."""
+    """An append-only file that survives a killed process and, after ``sync``, a power failure."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -360,7 +360,7 @@ class Note:
     """The progress of the work when the lock was acquired."""
 
     def count_deaths(self, progress: str) -> int:
-        """Return how many owners died since there was progress, if the lock is not held."""
+        """Return how many owners died since the last progress, if the lock is not held."""
         before = self.deaths if self.progress == progress else 0
         return before + (self.owner is not None)
 
@@ -369,7 +369,7 @@ class OwnerLock:
     """An exclusive lock, held from construction until ``release`` or the end of the process."""
 
     def __init__(self, path: Path, *, progress: Callable[[], str] = lambda: "") -> None:
-        """Acquire the lock; ``progress`` returns that of the work, such as its newest checkpoint.
+        """Acquire the lock; ``progress`` returns the progress, such as the newest checkpoint.
 
         Raises:
             BusyError: if another process holds it; the message names the owner.
@@ -408,7 +408,7 @@ class OwnerLock:
             os.pwrite(self._descriptor, encode(fields).encode(), 0)
 
     def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the lock; ``keep_deaths`` if the next owner should still know of the deaths."""
+        """Release the lock; ``keep_deaths`` keeps the count of dead owners for the next one."""
         try:
             if keep_deaths:
                 self._write(None)

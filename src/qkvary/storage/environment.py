@@ -1,8 +1,8 @@
 """This machine and process: time, versions, devices, free memory, folders of data, and signals.
 
 Linux promises more memory than it has and kills processes that use it, so running out of memory
-cannot be caught. Whatever needs too much must be refused beforehand. The first signal that ends
-long work stops it in order, after a checkpoint; the second kills the process. Never imports torch.
+cannot be caught. So work that needs too much must be refused beforehand. The first signal stops
+long work cleanly, after a checkpoint; the second kills the process. Never imports torch.
 """
 
 import functools
@@ -36,7 +36,7 @@ def check_device(device: str) -> None:
 
 @contextmanager
 def without_downloads() -> Generator[None]:
-    """Let nothing be downloaded inside the block, as with ``HF_HUB_OFFLINE``."""
+    """Prevent downloads inside the block, as with ``HF_HUB_OFFLINE``."""
     before = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
@@ -119,7 +119,7 @@ def free_memory_bytes() -> int | None:
 
 
 def require_memory(needed: int, purpose: str, advice: str) -> None:
-    """Refuse what needs more than the free memory; ``purpose`` and ``advice`` frame the message."""
+    """Refuse work that needs more than the free memory, with ``purpose`` and ``advice``."""
     free = free_memory_bytes()
     if free is not None and needed > free:
         raise ResourceError(

@@ -20,7 +20,7 @@ class UsageError(QkvaryError, ValueError):
 
 
 class SystemNotSupportedError(UsageError, ImportError):
-    """The system has no locks, users and limits of POSIX."""
+    """The system lacks the locks, users and limits of POSIX."""
 
 
 class DamagedError(QkvaryError):

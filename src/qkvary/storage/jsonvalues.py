@@ -70,7 +70,7 @@ def decode(text: str | bytes) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentFormat:
-    """The format of one kind of documents."""
+    """The format of one kind of document."""
 
     name: str
     """What messages call the document, with an article: ``a measurement of decoding``."""
@@ -90,7 +90,7 @@ class DocumentFormat:
         return (encode({**fields, **self.version_field}, indent=1) + "\n").encode()
 
     def read(self, data: bytes, where: object, build: Callable[[dict[str, Any]], Read]) -> Read:
-        """Return the value that ``build`` makes of a document's fields without the version."""
+        """Return what ``build`` makes from a document's fields without the version."""
         try:
             found = decode(data)
             if isinstance(found, dict):

@@ -1,7 +1,7 @@
 """Native parsers of untrusted files, each in a separate process with limits on time and memory.
 
-Native code can panic, run for minutes without answering a signal, or fill the memory: then
-only its process ends. Torch-free.
+Native code can panic, run for minutes without reacting to a signal, or fill the memory; then only
+its own process ends. Torch-free.
 """
 
 import json

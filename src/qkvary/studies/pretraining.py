@@ -1,4 +1,4 @@
-"""The study of ``qkvary train``: from a preset, a set and options; its effort, notes, similar runs.
+"""The study of ``qkvary train``, made from a preset, a data set and options.
 
 The folder of a run holds neither the name of the training nor its other runs. Each note is a study,
 written once and never changed; notes that differ only in variants or seeds form one training.
@@ -287,7 +287,7 @@ def describe_effort(
     seconds: Sequence[float | None] = (),
     text_bytes: int | None = None,
 ) -> str:
-    """Return passes and time, and shorter options; uncounted text has at most ``text_bytes``."""
+    """Return passes and time, and how to shorten it; uncounted text has at most ``text_bytes``."""
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens or text_bytes)

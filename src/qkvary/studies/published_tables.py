@@ -1,6 +1,6 @@
 """Tables of published figures, with which a study compares its results.
 
-Knows none of them: a definition hands them to its study. Never imports torch.
+A study's definition supplies them. Never imports torch.
 """
 
 from dataclasses import dataclass

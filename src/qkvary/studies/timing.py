@@ -31,8 +31,7 @@ from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5
 TIMED_TOKENS, MOST_TIMED_MACS = 64, 2_000_000_000
-"""For a timed forward pass: maximum tokens per row of a language model, and maximum MACs of all
-rows."""
+"""Limits of a timed forward pass: tokens per row of a language model, and MACs of all rows."""
 MOST_TIMED = 6
 """Maximum number of networks whose steps are timed; the times of other networks are interpolated by
 their MACs."""

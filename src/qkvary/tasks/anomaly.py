@@ -1,4 +1,4 @@
-"""Anomaly: which of ten images shows another class than the other nine?"""
+"""Anomaly: which of ten images is of another class than the other nine?"""
 
 from collections.abc import Iterator
 
@@ -122,7 +122,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     def _draw_sets(
         self, split: str, anomalies: Tensor, rows: slice, *purpose: str | int
     ) -> tuple[Tensor, Tensor]:
-        """Return the images of one set per anomaly, and the place of the anomaly in each.
+        """Return the images of one set per anomaly, and the position of the anomaly in each.
 
         Images are numbered through a split, class by class.
         """

@@ -102,7 +102,7 @@ class SequenceTaskConfig(DrawnExamples):
 
     @property
     def right_cell(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Return what is in the column that holds the answer to a row, in words."""
+        """Return in words which column holds the answer for a row."""
         return _RIGHT_CELLS.get(self.name, TaskConfig.right_cell)
 
     def count_answers(self, network: Network) -> int:
@@ -161,7 +161,7 @@ class RecallTaskConfig(DrawnExamples):
         return digest("recall", RECALL_DATA_VERSION, *sizes, *self.drawn)
 
     def scale(self, network: Network, metric: str) -> Scale:
-        """Return the scale of accuracy; a guess knows which pair is likeliest at a query."""
+        """Return the scale of accuracy; a guess takes the likeliest pair at a position."""
         del network, metric
         guess = data_module("recall").score_positions(self.length, self.pairs, self.power)
         return Scale(guess, 1.0)
@@ -283,7 +283,7 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
             )
 
     def count_answers(self, network: Network) -> int | None:
-        """Return the smallest vocabulary that may have been padded to the network's table."""
+        """Return the smallest vocabulary that padding can extend to the network's."""
         rows: int | None = getattr(network, "vocabulary", None)
         is_padded = rows is not None and rows > PADDING_MULTIPLE and not rows % PADDING_MULTIPLE
         return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows
@@ -390,7 +390,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     label_smoothing: float = 0.1
     """Share of the probability that is spread over other words than the target."""
     max_tokens: int = 100
-    """Maximum tokens of a source with its two marks, and of a translation with its end mark."""
+    """Maximum tokens of a source (begin and end included) and of a translation (end included)."""
     evaluation_batch_size: int = 50
     data: str = field(default="multi30k", metadata=NOT_IDENTIFYING)
     """``multi30k``, a folder with files of the same names, or the common path of two files

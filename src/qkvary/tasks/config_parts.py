@@ -44,16 +44,16 @@ class Scale(NamedTuple):
     """The best possible score."""
 
     def learnt(self, score: float) -> float:
-        """Return the share of the way from a guess to a perfect score; negative below a guess."""
+        """Rescale a score: 0 for guessing, 1 for a perfect score, negative below guessing."""
         return (score - self.guess) / (self.perfect - self.guess)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
-    """What a task is, and everything about it that is known without training.
+    """The configuration of a task, and everything about it that is known without training.
 
-    A task is a frozen dataclass of this class with a stored kind. It is in the same file as its
-    ``load``, or in a torch-free file if commands need it without torch.
+    A subclass is a frozen dataclass with a stored kind. It is in the same file as its ``load``, or
+    in a torch-free file if commands need it without torch.
     """
 
     module: ClassVar[str] = ""
@@ -70,7 +70,7 @@ class TaskConfig:
 
     @property
     def data_fingerprint(self) -> str:
-        """sha256 of what determines the examples."""
+        """sha256 of everything that determines the examples."""
         raise NotImplementedError
 
     @property
@@ -101,9 +101,9 @@ class TaskConfig:
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
-        """Check that the data is there and the expected one; download or prepare it if possible.
+        """Check that the data exists and is the expected one; download or prepare it if possible.
 
-        ``report`` is called with a message where that takes long.
+        ``report`` is called with a message if that takes long.
         """
 
 
@@ -185,7 +185,7 @@ class HashedData:
         if found != self.data_fingerprint:
             raise DamagedError(
                 f"expected the data of {self.data} with sha256 {self.data_fingerprint}, got "
-                f"{found}: other data, or changed"
+                f"{found}: the data is different or was changed"
             )
 
     def check_data(self, report: Callable[[str], None]) -> None:

@@ -118,7 +118,7 @@ SINGLE_PROCESS_CONTEXT = EvaluationContext()
 
 
 class Task(Protocol):
-    """Data, network, loss and scores of a task; its config has what is known without them."""
+    """Data, network, loss and scores of a task; ``config`` describes it without loading data."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -174,8 +174,8 @@ class _Mapped(Protocol):
 class ClassificationTask(Generic[Config]):
     """A task whose network gives logits over the answers, for each position or for all.
 
-    Loss: mean cross entropy over the counted targets. A subclass has the batches, and says how they
-    are evaluated.
+    Loss: mean cross entropy over the counted targets. A subclass supplies the batches, and defines
+    how they are evaluated.
     """
 
     def __init__(self, config: Config) -> None:
@@ -281,7 +281,7 @@ def example_maps(model: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
 
 
 def plain_example(model: nn.Module, inputs: Tensor, tokens: Iterable[str]) -> AttentionExample:
-    """Return the maps of the first of these inputs, where no single column holds an answer."""
+    """Return the maps of the first of these inputs, without target columns."""
     shown = tuple(tokens)
     maps = example_maps(model, inputs)
     return AttentionExample(maps=maps, tokens=shown, targets=(None,) * len(shown))

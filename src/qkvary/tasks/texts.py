@@ -1,4 +1,4 @@
-"""Texts: which label does a text have, such as its author?"""
+"""Texts: predict the label of a text, such as its author."""
 
 from collections.abc import Iterator
 

@@ -35,7 +35,7 @@ SAMPLES = 6
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """A split in tokens: sources with both marks, targets with both marks."""
+    """A split in tokens: sources and targets, each with its begin and end tokens."""
 
     sources: Sequence[Sequence[int]]
     targets: Sequence[Sequence[int]]
@@ -44,14 +44,14 @@ class _Pairs:
 class TranslationTask:
     """Translate sentences with an encoder-decoder.
 
-    Loss: the divergence of the network from label-smoothed targets, in nats per word of the target
-    and its end; ``as-published`` counts padding in the divisor, where the loss is 0 (``loss``), and
-    also reports the loss per word (``token_loss``).
+    Loss: the divergence of the network from label-smoothed targets, in nats per token of the
+    target, the end token included; ``as-published`` counts padding in the divisor, where the loss
+    is 0 (``loss``), and also reports the loss per token (``token_loss``).
 
     Translations are greedy. ``bleu`` is sacreBLEU of sentences, from 0 to 100, against the
-    references as distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to
-    1: it compares words, treats all rare words as equal, and keeps the marks of beginning and end,
-    which inflates it.
+    references as distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to 1: it
+    compares words, treats all rare words as equal, and counts the begin and end tokens, which
+    inflates it.
 
     Words are learnt from the training split alone.
 
@@ -131,7 +131,7 @@ class TranslationTask:
         generate: Generate | None = None,
         most: int | None = None,
     ) -> list[tuple[int, ...]]:
-        """Translate the first ``most`` sources of a split greedily; return tokens without marks.
+        """Translate the first ``most`` sources of a split greedily; return their words as tokens.
 
         Without ``generate``, and for ``published-code``, every step reads the whole translation
         again.
@@ -249,7 +249,7 @@ class TranslationTask:
         )
 
     def _mark(self, answer: Sequence[int]) -> tuple[int, ...]:
-        """Return a translation with the marks that the published code keeps."""
+        """Return a translation with the begin and end tokens that the published code keeps."""
         is_ended = len(answer) < self.config.max_tokens
         return (BEGIN, *answer, END) if is_ended else (BEGIN, *answer)
 

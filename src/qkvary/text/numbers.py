@@ -248,7 +248,7 @@ def read_count(given: int | str, name: str, *, low: int = 1) -> int: ...
 @overload
 def read_count(given: int | str | None, name: str, *, low: int = 1) -> int | None: ...
 def read_count(given: object, name: str, *, low: int = 1) -> int | None:
-    """Return a number of tokens or users, also from text such as ``32k``; ``None`` for ``None``."""
+    """Return a number of tokens or users, or read it from text such as ``32k``; ``None`` stays."""
     if given is None:
         return None
     try:

@@ -82,9 +82,9 @@ class Distribution(ProcessGroup):
     ) -> Mapping[str, JsonValue] | None:
         """Load the newest checkpoint that is valid in every process; collective.
 
-        ``accept`` gets what is not a tensor and rejects it with ``DamagedError``; ``report`` gets a
-        sentence for each damaged checkpoint. Keeps the loaded one and older ones, ``keep`` in
-        total; returns its ``about``, or None if no checkpoint exists.
+        ``accept`` checks the part without tensors, and raises ``DamagedError`` if it is invalid;
+        ``report`` gets a sentence for each damaged checkpoint. Keeps the loaded one and older ones,
+        ``keep`` in total; returns its ``about``, or None if no checkpoint exists.
         """
 
         def list_steps() -> JsonValue:
@@ -108,7 +108,7 @@ class Distribution(ProcessGroup):
         return stored.about
 
     def reader(self, _: nn.Module, __: torch.optim.Optimizer, /) -> Reader:
-        """Return the reader of what this rank needs of a checkpoint."""
+        """Return a reader for this rank's part of a checkpoint."""
         return Reader(number=self.rank, count=self.size)
 
     def read(
@@ -119,7 +119,7 @@ class Distribution(ProcessGroup):
         accept: Callable[[Mapping[str, JsonValue]], None],
         reader: Reader,
     ) -> TrainingState:
-        """Read what this rank needs of a checkpoint, which must be valid on all ranks."""
+        """Read this rank's part of a checkpoint, which must be valid on all ranks."""
         return read_state(directory, step, accept=accept, reader=reader)
 
     def restore(
@@ -176,7 +176,7 @@ class Gradients:
         """Accumulate the gradient of a step in the parameters and return the loss.
 
         A process that trains alone calls ``stop`` between micro-batches with the share of them that
-        is done. If it returns True, the step is given up: its gradient is incomplete, and the
+        is done. If it returns True, the step is abandoned: its gradient is incomplete, and the
         result is None.
         """
         distribution, training = self.distribution, self.run.training

@@ -2,7 +2,7 @@
 
 Every random draw is a pure function of the seed and the step: the global generator is reseeded at
 each step, so no generator state is stored and a killed run resumes bit for bit. A run writes only
-its log and its checkpoints. Knows nothing of studies.
+its log and its checkpoints. Independent of studies.
 """
 
 import math
@@ -211,7 +211,7 @@ class _Trainer:
         )
 
     def open_journal(self, mark: FileEntry | None = None) -> Journal | SilentJournal:
-        """Open the journal, empty or with the lines up to the checkpoint that has this mark."""
+        """Open the journal: empty, or truncated to the checkpoint whose log entry is ``mark``."""
         if not self.is_writer:
             return SilentJournal()
         path = self.directory / JOURNAL_NAME

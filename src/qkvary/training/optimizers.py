@@ -24,7 +24,8 @@ ONE_CYCLE_RISE, ONE_CYCLE_START, ONE_CYCLE_END = 0.25, 1 / 25, 1e-5
 class _Adam(torch.optim.Adam):
     """Adam without torch's wrappers that exclude a method from compilation.
 
-    They import the compiler, which takes as long as the rest of torch; no step is compiled here.
+    Those wrappers import the compiler, which takes as long as the rest of torch; no step is
+    compiled here.
     """
 
     add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)

@@ -125,7 +125,7 @@ def _average_in_order(
     # Documented, but not declared public.
     bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
 ) -> torch.futures.Future[Tensor]:
-    """Average gradients in rank order, whatever their place in DDP's bucket.
+    """Average gradients in rank order, independent of their place in DDP's bucket.
 
     Gloo's order of addition depends on that place, and DDP rebuilds its buckets after the first
     step, so a resumed run would otherwise differ in its last bits. Two ranks do not need this.

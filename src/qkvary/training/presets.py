@@ -182,8 +182,8 @@ def _three_projections(
 ) -> Preset:
     """Return a preset of paper 1: AdamW that decays everything, warm-up and a cosine to a tenth.
 
-    A step has ``micro`` rows, ``accumulated`` times, on 8 devices; a validation scored
-    ``validated`` micro-batches.
+    A step accumulates ``accumulated`` micro-batches of ``micro`` rows on each of 8 devices; a
+    validation scored ``validated`` micro-batches.
 
     Source: the public code of paper 1.
     """
@@ -245,8 +245,8 @@ _PAPER_1 = (
     partial(
         _three_projections,
         "lm-1.2b",
-        "rows of a step: 2 at once, 36 times, on 8 devices; results are those of step "
-        "7,500, where the rate has not reached its floor",
+        "576 rows a step: 2 at a time, 36 times, on 8 devices; the reported results are those "
+        "of step 7,500, before the rate reaches its floor",
         steps=8_477,
         micro=2,
         accumulated=36,
@@ -356,7 +356,7 @@ def _modern(
     corpus: str = "fineweb",
     tokenizer: str = "gpt2",
 ) -> Preset:
-    """Return a preset whose step has ``rows`` rows, ``micro`` at once."""
+    """Return a preset with ``rows`` rows a step, in micro-batches of ``micro``."""
     return Preset(
         name=name,
         network=NETWORKS[name],

@@ -1,6 +1,6 @@
 """The process group that torchrun starts, and its collective operations on numbers and JSON.
 
-All ranks must make the same calls in the same order. Knows neither networks nor checkpoints.
+All ranks must make the same calls in the same order. Independent of networks and checkpoints.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """The progress of a run: its guards, its state between two steps, callbacks and timing.
 
-From losses and gradient norms a guard skips a step, or ends a diverged run. Its state is part of
+By losses and gradient norms, a guard skips a step or ends a diverged run. Its state is part of
 the state of the run, so a resumed run decides like an uninterrupted one. Torch-free.
 """
 
@@ -120,7 +120,7 @@ class BestStep:
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """The state of a run besides weights and optimizer, as stored in checkpoints."""
+    """The state of a run except weights and optimizer, as stored in checkpoints."""
 
     step: int = 0
     """Completed steps."""
@@ -195,7 +195,7 @@ class Stopwatch:
 
 
 def ignore(*_values: object) -> None:
-    """Ignore the values."""
+    """Do nothing: the default callback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +213,7 @@ class Callbacks:
     network_steps: frozenset[int] = frozenset()
     """Steps after which ``on_network`` is called; 0 is before the first."""
     on_network: Callable[[int, Any], None] = ignore
-    """Called with a number of completed steps and the network, which goes on training
-    afterwards."""
+    """Called with the number of completed steps and the network; training continues afterwards."""
 
 
 NO_CALLBACKS = Callbacks()

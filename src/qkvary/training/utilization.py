@@ -23,7 +23,7 @@ REPEATS = 5
 def measure_utilization(
     run: RunConfig, steps_per_second: float, *, processes: int = 1
 ) -> dict[str, float]:
-    """Return ``utilization``, and ``product_flops_per_second``, to which it is relative.
+    """Return ``utilization`` and its reference, ``product_flops_per_second``.
 
     The latter is that of all processes. Empty if it cannot be measured.
     """

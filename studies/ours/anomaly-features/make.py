@@ -32,7 +32,7 @@ LABEL_SMOOTHING = 0.1
 
 
 class Stage(nn.Module):
-    """Two residual 3 x 3 convolutions behind one that sets width and resolution."""
+    """Two residual 3 x 3 convolutions after one that sets width and resolution."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         """Create the layers."""
@@ -43,7 +43,7 @@ class Stage(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the feature maps behind the stage."""
+        """Return the feature maps after the stage."""
         x = F.relu(self.first(x))
         return F.relu(x + self.inner(x))
 

@@ -46,7 +46,7 @@ from qkvary.training.optimizers import learning_rate
 CHUNK = 8_192
 """Samples at once, where they are only counted."""
 _WEIGHTS, _TEST, _LINEAR = -1, -2, -3
-"""Steps before the first, for what is drawn beside the batches."""
+"""Steps before the first, for random draws other than the batches."""
 
 Function = Callable[[Tensor], Tensor]
 

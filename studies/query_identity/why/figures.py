@@ -1,4 +1,4 @@
-"""Figures that the page names, from the tables and records of the studies beside it.
+"""Figures that the page names, from the tables and records of the other studies.
 
 In the template ``{STUDY: FIGURE}`` is a figure with its interval, and ``{-STUDY: FIGURE}`` the same
 with the other sign. FIGURE is one of

@@ -42,7 +42,7 @@ from qkvary.text import numbers
 FOLDER = Path(__file__).parent
 TEMPLATE = "page.template"
 PARTS = (0.1, 0.25, 0.5, 0.75)
-"""Shares of a training after which variants are ranked, beside its end."""
+"""Shares of a training after which variants are ranked, in addition to its end."""
 FEWEST_VARIANTS = 5
 QUANTITY = "validation loss"
 

@@ -4,7 +4,7 @@ For a norm phi and an invertible matrix T there are a scale D and a function g w
 
     phi(g(x)) = phi(x) T D    for all x,
 
-so that a stream g(x) in place of x, with a gain D^-1 behind the norm, reads ``phi(x) T``. The
+so that a stream g(x) in place of x, with a gain D^-1 after the norm, reads ``phi(x) T``. The
 function exists, but it is no linear map, and no feed-forward network computes it exactly: a change
 of basis passes no norm (:func:`measure_transfer` says how near a network comes).
 
@@ -28,7 +28,7 @@ NormKind = Literal["layernorm", "rmsnorm", "tanh"]
 
 @dataclass(frozen=True, slots=True)
 class NormBasis:
-    """A basis behind a norm, and the function before it that leads into the basis."""
+    """A basis after a norm, and the function before it that leads into the basis."""
 
     kind: NormKind
     """The norm."""
@@ -97,7 +97,7 @@ def measure_linearity(basis: NormBasis, *, is_unit: bool = False, seed: int = 0)
     """Return the relative L2 error of the best linear map for g itself, on new inputs.
 
     Args:
-        basis: The basis behind the norm.
+        basis: The basis after the norm.
         is_unit: Whether inputs have norm 1, as in Remark 5; standard normal otherwise.
         seed: Of the inputs.
     """
@@ -129,7 +129,7 @@ def measure_transfer(
     The target is g of a random block ``x + W_2 gelu(W_1 x)`` with standard normal x.
 
     Args:
-        basis: The basis behind the norm that follows.
+        basis: The basis after the norm that follows.
         d_ff: Inner width of both networks.
         steps: Steps of Adam.
         batch: Rows of a step.
@@ -147,7 +147,7 @@ def measure_transfer(
 
     many = draw(64 * width, width)
     linear = torch.linalg.lstsq(many, target(many)).solution
-    # From the best linear map, so that the network cannot end behind it.
+    # From the best linear map, so that the network cannot end worse than it.
     start = (draw(width, d_ff, width**-0.5), torch.zeros(d_ff, width, dtype=torch.float64))
     learned = [part.clone().requires_grad_() for part in (linear, *start)]
     optimizer = torch.optim.Adam(learned, lr=3e-3)

@@ -52,7 +52,7 @@ def test_lists_have_the_right_words_and_length() -> None:
     assert config.items("absent") is None
     assert config.words("kinds", choices="ab", length=2) == ("b", "a")
     assert config.words("absent", choices="ab", length=2) is None
-    with refuses("expected words out of a, c for kinds of a llama configuration, got 'b'"):
+    with refuses("expected words from a, c for kinds of a llama configuration, got 'b'"):
         config.words("kinds", choices="ac", length=2)
     with refuses("expected 3 entries for kinds of a llama configuration, got '2 entries'"):
         config.words("kinds", choices="ab", length=3)

@@ -44,5 +44,5 @@ def test_inexpressible_tokenizers_are_rejected() -> None:
     pieces[-1] = b"\xff\xfe"
     with pytest.raises(UsageError, match="expected pieces of whole characters"):
         convert_tokenizer(PieceTokenizer(pieces, scores))
-    with pytest.raises(UsageError, match="expected a tokenizer of ours, got str"):
+    with pytest.raises(UsageError, match="expected a qkvary tokenizer, got str"):
         convert_tokenizer("no tokenizer")  # type: ignore[arg-type]

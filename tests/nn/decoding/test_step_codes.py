@@ -22,7 +22,7 @@ from tests.pairwise import pairwise
 
 PORTABLE = ["Q-GQA-2@decoupled-6@kv-norm", *LATENT]
 HALF = 1e-2
-"""The largest difference of a logit where queries become integers of 8 bits."""
+"""The largest difference of a logit where queries become 8-bit integers."""
 
 
 def new_cache(

@@ -65,5 +65,5 @@ def test_new_results_are_published_now_and_then(monkeypatch: pytest.MonkeyPatch)
     # The second waits for a new result, and a slow one takes no more than its share of the time.
     assert gaps == [FIRST_SECONDS, INTERVAL_SECONDS, 70.0, INTERVAL_SECONDS, 120.0, 120.0]
     assert said[:5] == ["page"] * 5
-    assert said[5:] == ["the page is not written before the end: 'the disk is full'"]
+    assert said[5:] == ["the page will be written only at the end: 'the disk is full'"]
     assert Publisher().publish(1) == ""

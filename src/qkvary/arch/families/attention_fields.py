@@ -1,6 +1,6 @@
-"""Heads and rotation of configurations, the attention made of them, and the model around layers.
+"""Readers of heads, rotation and attention from configurations, and of the model around layers.
 
-The parts that most families share; a part of one family is in the file of that family.
+Most families share these parts; a part of only one family is in that family's file.
 """
 
 import dataclasses
@@ -105,10 +105,10 @@ def build_decoder(
     head_bias: bool = False,
     **others: Any,
 ) -> Model:
-    """Return a model of these layers with one table of tokens, a final norm and a head.
+    """Return a model of these layers with token embeddings, a final norm and a head.
 
-    ``tied`` is the default of ``tie_word_embeddings``; ``None`` means that the head is never the
-    table. ``others`` are fields of the model that differ.
+    ``tied`` is the default of ``tie_word_embeddings``; ``None`` means never tied. ``others`` are
+    fields of the model that differ.
     """
     d_model, vocabulary = layers[0].attention.d_model, fields.size("vocab_size")
     is_tied = tied is not None and fields.flag("tie_word_embeddings", default=tied)
@@ -147,6 +147,6 @@ def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttent
 
 
 def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    """Return what a model leaves out, as transformers does; ``predicts`` is the default."""
+    """Note if multi-token prediction is left out; ``predicts`` is the default of such layers."""
     further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
     return ("does not count what predicts further tokens",) if further else ()

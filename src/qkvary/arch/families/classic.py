@@ -130,7 +130,7 @@ def _read_falcon(fields: Fields, name: str) -> Model:
 
 
 def _read_phi(fields: Fields, name: str, *, parallel: bool) -> Model:
-    """Return a Phi, whose sublayers read one norm, or a Persimmon, which has them in a row."""
+    """Return a Phi, with parallel sublayers, or a Persimmon, with sequential ones."""
     heads = _equal_heads(fields)
     if parallel:
         heads = replace(heads, kv_count=fields.size("num_key_value_heads", default=heads.count))
@@ -237,7 +237,7 @@ def _gpt_heads(fields: Fields) -> Heads:
 
 
 def _learn_positions(fields: Fields, d_model: int, *names: str, unused: int = 0) -> dict[str, Any]:
-    """Return the fields of a model that learns its positions, as many as the named field says."""
+    """Return the fields of a model with learned positions; the named field has their number."""
     tokens = fields.size(*names)
     return {"positions": (Table(rows=tokens + unused, width=d_model),), "max_tokens": tokens}
 

@@ -111,7 +111,7 @@ def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
     known = [kind for kind in kinds if kind is not None]
     if len(known) < layers:
         choices = ", ".join(map(str, TYPE_OF_RATIO))
-        raise fields.refuse("compress_ratios", f"numbers out of {choices}")
+        raise fields.refuse("compress_ratios", f"numbers from {choices}")
     return known
 
 

@@ -36,7 +36,7 @@ class Fields:
         return any(self.content.get(name) is not None for name in names)
 
     def mentions(self, name: str) -> bool:
-        """Return whether the name is present, even as null, which may mean something else."""
+        """Return whether the name is present, even as null, which can differ from its absence."""
         return name in self.content
 
     def replace(self, **changes: object) -> "Fields":
@@ -115,13 +115,13 @@ class Fields:
         return found
 
     def words(self, *names: str, choices: Sequence[str], length: int) -> tuple[str, ...] | None:
-        """Return a list of ``length`` words out of ``choices``, or ``None`` where it is absent."""
+        """Return a list of ``length`` words from ``choices``, or ``None`` where it is absent."""
         found = self.items(*names)
         if found is None:
             return None
         for item in found:
             if item not in choices:
-                raise self._wrong(names, f"words out of {', '.join(choices)}", item)
+                raise self._wrong(names, f"words from {', '.join(choices)}", item)
         if len(found) != length:
             raise self._wrong(names, f"{length} entries", f"{len(found)} entries")
         return tuple(str(item) for item in found)

@@ -36,7 +36,8 @@ BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
 """Bases of the rotary frequencies, by default."""
 
 _EQUAL_NOTE = (
-    "keys and values of global layers follow from one tensor; counted as engines store them, apart"
+    "keys and values of global layers follow from one tensor; counted separately, as engines "
+    "store them"
 )
 
 
@@ -322,7 +323,7 @@ def _read_widths(fields: Fields, layers: int) -> list[int]:
 def _read_streams(
     fields: Fields, d_model: int, width: int
 ) -> tuple[tuple[Linear, ...], tuple[Norm, ...]]:
-    """Return what a layer has besides Gemma's: streams, a low-rank connection, its input."""
+    """Return Gemma 3n's extra parts: streams, a low-rank connection, the per-layer input."""
     streams = fields.size("altup_num_inputs", default=4)
     rank = fields.size("laurel_rank", default=64)
     others = (

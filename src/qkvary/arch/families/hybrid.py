@@ -47,14 +47,14 @@ def _read_falcon_h1(fields: Fields, name: str) -> Model:
 def _read_nemotron_h(fields: Fields, name: str) -> Model:
     pattern = fields.text("hybrid_override_pattern", default="")
     if pattern and set(pattern) - set(MARKS):
-        raise fields.refuse("hybrid_override_pattern", f"marks out of {' '.join(MARKS)}")
+        raise fields.refuse("hybrid_override_pattern", f"marks from {' '.join(MARKS)}")
     listed = fields.items("layers_block_type") or tuple(MARKS[mark] for mark in pattern)
     if not listed:
         raise fields.missing(("layers_block_type", "hybrid_override_pattern"))
     known = {"linear_attention": "mamba", "full_attention": "attention"}
     kinds = tuple(known.get(str(kind), str(kind)) for kind in listed)
     if set(kinds) - set(MARKS.values()):
-        raise fields.refuse("layers_block_type", f"words out of {', '.join(MARKS.values())}")
+        raise fields.refuse("layers_block_type", f"words from {', '.join(MARKS.values())}")
     norm, d_model = Norm(width=fields.size("hidden_size")), fields.size("hidden_size")
     one = fields.replace(num_hidden_layers=1)
 
@@ -101,12 +101,12 @@ def _read_recurrent_gemma(fields: Fields, name: str) -> Model:
     names = {"recurrent": "recurrent", "attention": recipes.LOCAL}
     listed = fields.items("block_types") or ("recurrent", "recurrent", "attention")
     if not set(listed) <= set(names):
-        raise fields.refuse("block_types", f"words out of {', '.join(names)}")
+        raise fields.refuse("block_types", f"words from {', '.join(names)}")
     count = fields.layers("num_hidden_layers")
     types = [names[str(listed[index % len(listed)])] for index in range(count)]
     inner = fields.size("intermediate_size")
     if inner % 2:
-        raise fields.refuse("intermediate_size", "an even number, of which each matrix has half,")
+        raise fields.refuse("intermediate_size", "an even number (each matrix has half of it)")
     given = fields.replace(
         layer_types=types,
         sliding_window=fields.size("attention_window_size", "sliding_window", default=2048),

@@ -1,7 +1,7 @@
 """Configurations of transformers as language models that are built here.
 
-A family that can be loaded has one entry in ``BLOCKS`` besides its recipe, which counts it. What
-this program does not compute is refused by the name of its field.
+A family that can be loaded has an entry in ``BLOCKS`` in addition to its recipe, from which costs
+are counted. A field that this program cannot compute is refused by name.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """

@@ -92,7 +92,7 @@ class AttentionRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKinds:
-    """Which layers of a family have a window, a state, or see everything."""
+    """Which layers of a family have a window, a state, or full attention."""
 
     windows: Literal["types", "all", "upper", "none"] = "types"
     """Which layers have a window. ``none``: none; else those that ``layer_types`` marks. Without
@@ -113,7 +113,7 @@ class LayerKinds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """The feed-forward network of a family; with experts, the one that all tokens use too."""
+    """The feed-forward network of a family; with experts, the shared one."""
 
     bias: Flag = False
     gated: bool = True

@@ -1,6 +1,6 @@
 """The scaling of rotary positions in a configuration of transformers.
 
-Every setting is used or refused by its name: one that is left out would give other numbers.
+Every setting is used or refused by name, because ignoring one would change the results.
 
 Source: ``modeling_rope_utils`` of transformers 5.23.0.
 """
@@ -50,7 +50,7 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
     if form not in _SETTINGS:
         raise section.refuse(
             "rope_type" if section.has("rope_type") else "type",
-            f"rotary positions out of {', '.join(_SETTINGS)}",
+            f"one of the rotary types {', '.join(_SETTINGS)}",
         )
     for name in section.content:
         known = (*_ALWAYS, *_SETTINGS[form], *_GROWING.get(fields.family, ()))

@@ -68,6 +68,6 @@ def _unknown(model_type: object) -> ValueError:
     else:
         got = "none" if model_type is None else f"a {type(model_type).__name__}"
     return ValueError(
-        f"expected a model_type out of {len(FAMILIES)} known ones such as llama, qwen3 and gemma3, "
-        f"got {got}; a reading as one of these could give wrong numbers"
+        f"expected model_type to be one of {len(FAMILIES)} known ones such as llama, qwen3 and "
+        f"gemma3, got {got}; a reading as one of these could give wrong numbers"
     )

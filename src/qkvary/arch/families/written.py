@@ -58,9 +58,9 @@ def write_as(config: LanguageModelConfig, family: str) -> Written | None:
 
 
 def comparable(config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return the configuration with one spelling of what a network computes.
+    """Return a configuration that is equal for networks that compute the same.
 
-    Dropout, which counts in training alone, is left out.
+    Dropout and initialisation, which matter only in training, are reset.
     """
     layers = tuple(map(_comparable_layer, config.layers))
     plain = config.block.norm == "rmsnorm-plus-one"

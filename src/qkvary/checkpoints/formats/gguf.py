@@ -79,7 +79,7 @@ def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weig
 
 
 def _join_latent(tensors: dict[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
-    """Return the tensors with one for key and value in each layer."""
+    """Return the tensors, with those of key and value merged in each layer."""
     for layer in range(sizes.num_layers):
         key, value = (f"blk.{layer}.attn_{kind}_b.weight" for kind in "kv")
         for name in (key, value):

@@ -54,7 +54,7 @@ def load(path: Path) -> LoadedModel:
 
 
 def read_config(path: Path, *, tensors: int = MOST_LAYERS) -> LanguageModelConfig:
-    """Return the configuration of the network, whose layers are no more than its ``tensors``."""
+    """Return the configuration of the network, which has at most ``tensors`` layers."""
     folder, fields = read_folder(path)
     # transformers omits default values.
     CONFIG_FORMAT.check({**CONFIG_FORMAT.version_field, **fields}, folder / CONFIG)
@@ -91,7 +91,7 @@ def read_part(folder: Path, name: str, *, limit: int = MAX_WEIGHT_BYTES) -> byte
 
 
 def collect(tensors: Iterable[tuple[str, Tensor]], where: str) -> dict[str, Tensor]:
-    """Return tensors by name; two of one name are refused, because one would replace the other."""
+    """Return tensors by name; duplicates are refused, because one would replace the other."""
     found = dict[str, Tensor]()
     for name, tensor in tensors:
         if name in found:

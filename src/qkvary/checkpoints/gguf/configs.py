@@ -44,8 +44,7 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "attention.sliding_window": (0,),
     "expert_count": (0,),
 }
-"""The values of each key that do not change the computation; a factor of 0 means that there is
-none."""
+"""The values of each key that do not change the computation; a factor of 0 means none."""
 _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetuned")
 """The settings of scaled rotary positions that are supported."""
 
@@ -266,7 +265,7 @@ def make_config(sizes: Sizes) -> LanguageModelConfig | None:
 
 
 def describe_latent(sizes: Sizes) -> dict[str, object]:
-    """Return the configuration of a DeepSeek as transformers has it.
+    """Return the configuration of a DeepSeek with the field names of transformers.
 
     Which keys heads share is not in the header.
     """

@@ -1,4 +1,4 @@
-"""A language model as an architecture of llama.cpp of its own family: Qwen 3, Gemma, OLMo 2, ...
+"""A language model in llama.cpp's architecture for its family: Qwen 3, Gemma, OLMo 2, ...
 
 A family can express a network if the written file reads back as the same configuration.
 """
@@ -42,7 +42,7 @@ Expressed = tuple[str, dict[str, Any], dict[str, torch.Tensor]]
 def convert_family(network: LanguageModel) -> Expressed | None:
     """Return a network as the family that expresses it, ``None`` if llama.cpp has none.
 
-    The header of the file must give the same network back.
+    Reading the header back must give the same network.
     """
     config = network.config
     for name, family in FAMILIES.items():

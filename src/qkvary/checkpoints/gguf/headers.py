@@ -56,7 +56,7 @@ SCALARS: Mapping[int, str] = {
 
 
 class Blocks(NamedTuple):
-    """The storage of a type of tensors."""
+    """How one type of tensor is stored."""
 
     number: int
     """The number of the type in files."""
@@ -143,7 +143,7 @@ class _Reader:
         return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
 
     def count(self, code: str, what: str, most: int = MAX_ENTRIES) -> int:
-        """Return the next number, which counts something; all counts together are limited."""
+        """Return the next number, a count; the sum of all counts is limited."""
         found = self.number(code)
         most = min(most, self.entries_left)
         if found > most:
@@ -178,7 +178,7 @@ class _Reader:
         return list(struct.unpack(f"<{length}{SCALARS[inner]}", self.take(width * length)))
 
     def _texts(self, count: int) -> list[str | bytes] | None:
-        """Return texts in a row; none where they are skipped.
+        """Return consecutive texts; none if they are skipped.
 
         One loop without calls, because a vocabulary has hundreds of thousands.
         """

@@ -1,7 +1,7 @@
-"""Our tokenizers as vocabularies of llama.cpp, so that it makes the same tokens of a text.
+"""Our tokenizers as vocabularies of llama.cpp, so that it encodes texts identically.
 
 ``rwkv`` matches bytes, ``gpt2`` merges pairs of letters that stand for bytes, ``llama`` merges
-pieces by their scores. What llama.cpp has no counterpart for is refused.
+pieces by their scores. Tokenizers without a counterpart in llama.cpp are refused.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
             [*(name.encode() for name in names), *ends],
             types,
             tokenizer.separator,
-            [*notes, "characters out of the alphabet are left out; ours refuses them"],
+            [*notes, "it skips characters outside the alphabet; qkvary refuses them"],
             pre="gpt-2",
             merges=list(merges) or NO_MERGES,
         )
@@ -137,7 +137,7 @@ def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
             "characters or bytes"
         )
     tokens = [_escape(letter.encode()) for letter in tokenizer.alphabet]
-    note = "characters out of the alphabet are token -1, which it refuses to read"
+    note = "characters outside the alphabet are token -1, which it refuses to read"
     return _make("rwkv", tokens, types, None, [note])
 
 
@@ -174,7 +174,7 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> Vocabulary:
     if tokenizer.joins_spaces:
         notes.append("llama.cpp keeps runs of spaces; qkvary joins them")
     if TokenType.BYTE not in types.values():
-        notes.append("llama.cpp stops at characters without a piece; for qkvary they are unknown")
+        notes.append("llama.cpp stops at characters without a piece; qkvary reads them as unknown")
     return _make(
         "llama",
         tokens,

@@ -182,8 +182,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         """Make an empty cache for ``past_key_values``.
 
         Args:
-            max_tokens: The maximum number of tokens; where positions depend on it by default as
-                many as the network has.
+            max_tokens: The maximum number of tokens; by default the network's maximum, if positions
+                depend on it.
             options: The options of the cache.
         """
         network = cast("QKVConfig", self.config).language_model

@@ -53,7 +53,7 @@ def convert_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
             library = LibraryModel.from_str(content["content"])
             return FastTokenizer(library, None, content["separator"], ())
         case _:
-            raise UsageError(f"expected a tokenizer of ours, got {type(tokenizer).__name__}")
+            raise UsageError(f"expected a qkvary tokenizer, got {type(tokenizer).__name__}")
 
 
 def _convert_characters(tokenizer: CharacterTokenizer) -> FastTokenizer:

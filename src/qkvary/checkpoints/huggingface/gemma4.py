@@ -208,7 +208,7 @@ def install(model: nn.Module, *, layout: Layout = "value and slice") -> None:
     """Make every new cache of a Gemma 4 an exact smaller one, in ``generate`` too.
 
     The model gets a hook that replaces layers of empty dynamic caches; its code and weights are
-    unchanged. A cache of fixed size or fewer bits is refused when it is used.
+    unchanged. A static or quantised cache is refused when it is used.
 
     Args:
         model: A Gemma 4 of transformers, with or without its towers.

@@ -1,4 +1,4 @@
-"""Describes the images of CIFAR-100 by ResNet-34, as the set anomaly experiment does."""
+"""Computes ResNet-34 features of CIFAR-100, as the set anomaly experiment does."""
 
 from __future__ import annotations
 

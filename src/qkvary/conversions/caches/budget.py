@@ -1,4 +1,4 @@
-"""Byte budgets of a cache as sizes per layer: equal shares, or more where it matters more.
+"""Turns the byte budget of a cache into layer sizes: equal shares, or more where it matters.
 
 Torch-free, so that a budget is refused before a network is read.
 """

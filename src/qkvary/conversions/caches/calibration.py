@@ -43,7 +43,7 @@ def read_texts(
     Args:
         tokenizer: The tokenizer of the network.
         data: The texts that the conversion is fitted to.
-        tokens: Tokens of them, equally many of each document that is long enough.
+        tokens: Tokens to read, equally many from each document that is long enough.
         context: Tokens of a window.
         held_out: The texts for losses; by default every tenth window of ``data``.
         held_out_tokens: Tokens for losses.

@@ -1,4 +1,4 @@
-"""The divergence of one network's next tokens from another's, in nats a token."""
+"""KL divergence between the next-token distributions of two networks, in nats a token."""
 
 import torch
 import torch.nn.functional as F

@@ -58,9 +58,9 @@ def count_numbers(layer: AttentionConfig) -> int:
 
 
 def reshape(layer: AttentionConfig, head_dim: int, **variant: Any) -> AttentionConfig:
-    """Return a layer of another form with the window and terms of a layer.
+    """Return a layer of another form, with the same window and terms.
 
-    It has neither its ranks, nor its form of the query, nor a score scale of its own.
+    Ranks, query form and score scale are reset.
     """
     plain: dict[str, Any] = {"query_form": "plain", "k_rank": None, "v_rank": None}
     return dataclasses.replace(

@@ -1,7 +1,7 @@
 """Heals a converted network: by distillation from the original network, in the training loop.
 
-The loss is the divergence of the next tokens from those of the original network. Attention is
-trained; everything else stays as it was.
+The loss is the KL divergence of the next-token distribution from that of the original network.
+Attention is trained; everything else stays as it was.
 """
 
 import hashlib

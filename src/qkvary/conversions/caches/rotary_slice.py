@@ -43,8 +43,8 @@ def cut_slice(
 ) -> RotarySlice:
     """Return the slice of some KV heads.
 
-    In fewer ``channels`` than a head rotates, neighbouring frequencies are one: the highest of
-    them.
+    If ``channels`` is less than a head rotates, neighbouring frequencies are merged into the
+    highest.
     """
     rotated = maps.config.rotated_channels
     if not rotated:

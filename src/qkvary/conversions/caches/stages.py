@@ -34,7 +34,7 @@ ShowProgress = Callable[..., AbstractContextManager[Callable[[int, int], None]]]
 
 
 def show_nothing(_what: str, _unit: str = "") -> AbstractContextManager[Callable[[int, int], None]]:
-    """Open no display."""
+    """Do nothing: the default without a progress display."""
     return nullcontext(lambda _done, _total: None)
 
 
@@ -138,14 +138,14 @@ def run_stages(
     stop: Callable[[], bool] = lambda: False,
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> SmallerCache:
-    """Convert a network, and heal it if the plan asks for it.
+    """Convert a network, and heal it if the plan says so.
 
     Args:
         network: The network, in evaluation mode; it is not changed.
-        plan: What is made.
-        texts: What it is fitted to and measured on.
+        plan: The method, the budget and the healing.
+        texts: The texts for fitting and for measuring.
         healing: The folder of a distillation, from which a stopped one resumes.
-        show_progress: Opens a display of a part of the work.
+        show_progress: Opens a progress display for a part of the work.
         on_stage: Called with each stage, before the next begins.
         stop: Asked before each step of a distillation whether to stop.
         callbacks: Called during a distillation.

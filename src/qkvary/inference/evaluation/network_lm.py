@@ -1,6 +1,6 @@
-"""A network as lm-eval asks it: encoded texts, answers, and how many prompts were truncated.
+"""The interface of a network for lm-eval: encoding, answers, and counts of truncated prompts.
 
-Knows no task. Needs the extra ``eval``.
+Independent of the tasks. Needs the extra ``eval``.
 """
 
 import logging
@@ -72,7 +72,7 @@ class NetworkLM(HFLM):
         return found[-left_truncate_len:] if left_truncate_len else list(found)
 
     def generate_until(self, requests: list[Any], **_options: Any) -> list[str]:
-        """Continue prompts one by one; a prompt that does not fit loses its beginning."""
+        """Continue prompts one by one; a prompt that is too long is truncated on the left."""
         answers: list[str] = []
         for request in requests:
             context, options = request.args
@@ -112,7 +112,7 @@ class NetworkLM(HFLM):
             self._names = []
 
     def truncated_share(self, task: str) -> float | None:
-        """Return the share of a task's prompts that lost their beginning; None for no prompts."""
+        """Return the share of a task's prompts that were truncated; None without prompts."""
         cut = self._cut.get(task)
         return None if not cut else sum(cut) / len(cut)
 

@@ -34,7 +34,7 @@ class Protocol:
     """The offset between consecutive windows; equal to the context for windows that do not
     overlap."""
     joined: bool = False
-    """Whether documents are concatenated; otherwise each is read by itself."""
+    """Whether documents are concatenated; otherwise each is read separately."""
     batch_size: int = 8
     """Windows per batch; affects rounding only."""
 
@@ -169,7 +169,7 @@ def score_as_papers(
 
     Raises:
         ValueError: if there is no separator for padding.
-        ResourceError: if this machine has no memory for the rows.
+        ResourceError: if the rows do not fit in memory.
     """
     if text.separator is None:
         raise ValueError("expected a separator for padding, got a tokenizer without one")

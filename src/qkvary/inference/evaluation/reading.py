@@ -25,7 +25,7 @@ class TextReading:
     stride: int | None = None
     """Tokens between the starts of two windows; ``None`` for ``context``."""
     joined: bool = False
-    """Whether documents are concatenated; otherwise each is read by itself."""
+    """Whether documents are concatenated; otherwise each is read separately."""
     lengths: tuple[int, ...] = ()
     """Window lengths at which the perplexity by position is compared."""
     paper: bool = False

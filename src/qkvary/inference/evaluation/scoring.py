@@ -17,7 +17,7 @@ Progress = Callable[[int, int], None]
 
 
 def ignore_progress(_done: int, _total: int) -> None:
-    """Ignore progress."""
+    """Do nothing: the default without a progress display."""
 
 
 @torch.inference_mode()

@@ -1,7 +1,6 @@
 """Tasks with lm-eval: its prompts and scoring, our networks, and local copies of data sets.
 
-All code that knows lm-eval is here and in ``network_lm`` (docs/decisions/0014). Needs the extra
-``eval``.
+Only this module and ``network_lm`` use lm-eval (docs/decisions/0014). Needs the extra ``eval``.
 """
 
 import math
@@ -225,7 +224,7 @@ def _local_rows(folder: Path) -> Generator[None]:
 
 
 def _check_shots(task: Any) -> None:
-    """Check that a task with local rows has as many solved examples as are wanted."""
+    """Check that a task with local rows has as many solved examples as requested."""
     split, wanted = _name_files(task)[1], task.get_config("num_fewshot") or 0
     if split:
         available = len(task.dataset[split]) - (split == task.config.test_split)
@@ -245,7 +244,7 @@ def _name_files(task: Any) -> tuple[str | None, str | None]:
 
 @contextmanager
 def _explain(names: Sequence[str], advice: str = "") -> Generator[None]:
-    """Turn errors of lm-eval into one sentence; our errors and a full memory pass unchanged."""
+    """Turn errors of lm-eval into one sentence; our errors and MemoryError pass unchanged."""
     try:
         yield
     except (QkvaryError, torch.OutOfMemoryError):

@@ -1,6 +1,6 @@
 """Scores on tasks: metrics with standard errors and chance, and the mean of five tasks.
 
-Knows numbers only.
+Works on numbers only.
 """
 
 import math
@@ -93,9 +93,9 @@ class TaskMeasurement:
 
     @property
     def mean(self) -> Metrics | None:
-        """The mean of the five tasks of equal weight; ``None`` unless all five were asked.
+        """The mean of the five tasks of equal weight; ``None`` unless all five were evaluated.
 
-        A task without an accuracy by length counts with its accuracy there too.
+        If a task has no accuracy per character, its plain accuracy is used.
         """
         if not set(FIVE) <= self.scores.keys():
             return None

@@ -40,7 +40,7 @@ class TextMeasurement:
 
 
 def no_progress(_part: str) -> AbstractContextManager[Progress]:
-    """Open no display."""
+    """Do nothing: the default without a progress display."""
     return nullcontext(ignore_progress)
 
 

@@ -1,6 +1,6 @@
 """A text as tokens, with document boundaries and the number of bytes per token.
 
-Reads prepared sets. Knows tokenizers, not networks.
+Reads prepared sets. Independent of networks.
 """
 
 import dataclasses

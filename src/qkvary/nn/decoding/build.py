@@ -1,7 +1,8 @@
 """Builds a shared library from C++ with the compiler of the machine, once for each machine.
 
 A library is named after everything that it depends on: sources, flags, the compiler's version and
-what the processor can do. Nothing is built at import, and a machine without a compiler is normal.
+the processor's instruction sets. Nothing is built at import, and a machine without a compiler is
+normal.
 
 Libraries are kept between runs, and can be built again: an unreadable one counts as missing, and a
 failed write is ignored. Files are renamed into place but not synced to disk, since their digests
@@ -37,7 +38,7 @@ class BuildError(RuntimeError):
 
 @functools.cache
 def find_compiler() -> str | None:
-    """Return the C++ compiler: ``$CXX`` where that is one, or the first that is found."""
+    """Return the C++ compiler: ``$CXX`` if that is one, else the first one found."""
     for name in (os.environ.get("CXX", ""), *COMPILERS):
         found = shutil.which(name) if name else None
         if found is not None:
@@ -52,7 +53,7 @@ def kept_folder() -> Path | None:
 
 
 def can_keep() -> bool:
-    """Return whether the folder can be written, by trying."""
+    """Try to write to the folder; return whether that works."""
     folder = kept_folder()
     if folder is None:
         return False
@@ -113,7 +114,7 @@ def _one_at_a_time(folder: Path) -> Generator[None]:
 
 
 def will_build(sources: Sequence[Path]) -> bool:
-    """Return whether ``load`` would have to compile first, which takes a while."""
+    """Return whether ``load`` would have to compile first, which is slow."""
     path = _path(sources)
     return find_compiler() is not None and (path is None or not _is_whole(path))
 

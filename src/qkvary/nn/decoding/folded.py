@@ -41,7 +41,7 @@ def attend_folded(problem: Decoding) -> Mixed:
 
 
 def attend_matmul(problem: Decoding) -> Mixed:
-    """Attend with two products and a whole map of scores between them."""
+    """Attend with two products and the full score matrix between them."""
     visible = problem.folded_visible()
     query, bias = problem.folded_query() * problem.scale, problem.folded_bias()
     scores = query @ problem.key.mT

@@ -232,7 +232,7 @@ class Step(ctypes.Structure):
 def library() -> ctypes.CDLL | None:
     """Return the library, built on first use.
 
-    None if it cannot be built, or lays out its structures in another way.
+    None if it cannot be built, or if its structures are laid out differently.
     """
     loaded = load(SOURCES)
     if loaded is None:
@@ -250,7 +250,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def notice() -> str | None:
-    """Return a notice if the first use has to build the kernels, which takes a while."""
+    """Return a notice if the first use has to build the kernels, which is slow."""
     if library.cache_info().currsize or not build.will_build(SOURCES):
         return None
     if can_keep():
@@ -349,7 +349,7 @@ def rotate_when_read(call: Call, config: AttentionConfig, tokens: int) -> tuple[
 
 @functools.lru_cache(maxsize=16)
 def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
-    """Return cosines and sines of the positions of a period, then those of its multiples.
+    """Return cosines and sines for the positions of one period, then for its multiples.
 
     With j = 64 b + r and an un-rotated key k_j, q' R(j) k_j = (R(-64 b) q)' R(r) k_j for a query q
     that is rotated by its own position: the step rotates the query once for 64 keys, and rotates

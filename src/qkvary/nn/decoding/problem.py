@@ -1,6 +1,6 @@
 """One attention call of decoding, and the functions shared by kernels written in torch.
 
-Knows queries, keys and values. Does not know which kernel runs, nor where the keys were stored.
+Independent of the kernel that runs, and of where the keys are stored.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A whole step as one call: what ``native/step.cpp`` computes, over a network and its cache.
+"""A whole decoding step of a network and its cache as one call of ``native/step.cpp``.
 
 The network is not changed: parameters are read in place, and new entries go into the cache's own
 buffers, so native steps and calls of the network can alternate.
@@ -99,7 +99,7 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
 
 
 def _supports_layer(cache: LayerCache) -> bool:
-    """Return whether a layer has plain scores over entries that are read as stored, or rotated.
+    """Return whether a layer has plain scores over entries that are used as stored, or rotated.
 
     A layer with a state instead of entries is supported too.
     """
@@ -150,7 +150,7 @@ def _supports_scores(cache: LayerCache) -> bool:
 class NativeStep:
     """Computes the next token of every row in one library call, with addresses looked up once.
 
-    It refers to the parameters of this moment: make a new step after moving or casting the network.
+    It keeps the addresses of the parameters: make a new step after moving or casting the network.
     """
 
     def __init__(self, model: LanguageModel | EncoderDecoder, cache: KVCache) -> None:

@@ -1,4 +1,4 @@
-"""Decoding attention on GPUs: how a call is cut for the kernels of ``triton_kernels``.
+"""Decoding attention on GPUs: splits a call into runs and tiles for ``triton_kernels``.
 
 The keys of a KV head are cut into runs, so that even a few heads keep all multiprocessors busy.
 Without Triton, which is not built for every system, other kernels are used.
@@ -54,7 +54,7 @@ _tile_bytes: dict[object, int] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """The sizes of the pieces of a call."""
+    """The sizes of the runs and tiles of a call."""
 
     tile: int
     """Number of keys per tile."""
@@ -69,7 +69,7 @@ class Cut:
 
 
 def is_interpreted() -> bool:
-    """Return whether the kernels run in Triton's interpreter, which is slow and for tests."""
+    """Return whether the kernels run in Triton's interpreter, which is slow and only for tests."""
     return kernels is not None and kernels.INTERPRETED
 
 
@@ -84,7 +84,7 @@ def supports(problem: Decoding) -> bool:
 
 
 def kind_of(problem: Decoding) -> object:
-    """Return the kind of a call; calls of one kind are built alike and fit the device alike."""
+    """Return the kind of a call; calls of one kind compile alike and need equal memory."""
     rows, dtype = problem.rows, problem.query.dtype
     return (
         problem.key.device,

@@ -1,9 +1,9 @@
 """Decoding attention in Triton: one pass over a run of keys, and the merge of the runs.
 
 A program attends with the rows of one KV head, which are the queries of all heads that read it, to
-one run of its keys. It reads them tile by tile, and each tile once for both products where the
-value is the key. Knows pointers and sizes; ``triton_attention`` decides which sizes suit a call. It
-is the only file that imports this one, since Triton may not be installed.
+one run of its keys. It reads them tile by tile, and each tile once for both products if the value
+is the key. ``triton_attention`` chooses the sizes. It is the only file that imports this one, since
+Triton may not be installed.
 """
 
 from subprocess import SubprocessError
@@ -150,7 +150,8 @@ def attend_run(
         parts: Output: the mixtures, [batch, kv_heads, rows, runs, value dim], contiguous.
         sizes: Output: logarithms, to base two, of the sums of their weights.
         scale: Factor of the scores, for powers of two.
-        rows: Queries of the first head that reads a KV head, of the second, and so on.
+        rows: Number of queries of a KV head: those of the first query head, then of the second, and
+            so on.
         queries: Queries per head; number i sees the first ``tokens - queries + i + 1`` keys.
         tokens: Number of keys.
         ROWS: Rows per program.

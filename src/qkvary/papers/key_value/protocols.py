@@ -262,7 +262,7 @@ NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
 """The limits of each protocol."""
 
 NUMBER_CEILING = (
-    "A window does not say where it begins, so that its first words cannot be known: over all "
+    "A window does not say where it begins, so its first words cannot be predicted: over all "
     "windows of 16, 32, 64 and 128 words the best possible accuracies are 0.80, 0.90, 0.95 and "
     "0.98, the best losses 0.52, 0.26, 0.13 and 0.06."
 )
@@ -285,7 +285,7 @@ NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
         "training has a loss of 2.75."
     ),
 }
-"""The score of a solver that reads no words, over windows of all sizes."""
+"""The loss of a predictor that reads no words, over windows of all sizes."""
 
 
 def number_grid(

@@ -25,9 +25,9 @@ EPOCHS: Mapping[ImageSetName, int] = {
 PUBLISHED_TABLES = ("three-projections-table-3", "key-value-table-3")
 
 _QUICK_LIMIT = (
-    "One network of one size, trained for half a minute to two minutes of one core at one "
-    "learning rate for all: it shows what sharing costs there, and not at a usual size. Three "
-    "seeds see large differences only."
+    "One network of one size, trained for half a minute to two minutes of one core at one learning "
+    "rate for all: it shows what sharing costs there, not at a usual size. Three seeds detect "
+    "large differences only."
 )
 
 

@@ -109,7 +109,7 @@ def quick_recall(
 ) -> Setting:
     """Return a small setting that trains in seconds, in its own table.
 
-    One query head leaves the sharings of projections alone.
+    With one query head, there are only sharings of projections.
     """
     task = RecallTaskConfig(
         length=32, pairs=4, vocabulary=64, validation_examples=256, test_examples=1_000
@@ -140,7 +140,7 @@ def published_recall() -> tuple[Setting, ...]:
 
     Source: code of Arora et al. 2023, figure 2: one head, dropout 0.1 after the embedding and on
     attention probabilities, weights from N(0, 0.02), tied head, 64 epochs of AdamW with weight
-    decay 0.1 and a cosine that falls after each epoch. Their blocks have no feed-forward network
+    decay 0.1 and a cosine updated after each epoch. Their blocks have no feed-forward network
     and a second norm instead; ours have one of twice the width.
     """
     return tuple(

@@ -81,8 +81,8 @@ _ROWS: dict[str, Callable[[], Derivation]] = {
     "tokens at 300M (billions)": lambda: derive_tokens(
         RUN_300M,
         4_238,
-        "The poster states 36 accumulated micro-batches for both sizes; the code of this one has "
-        "24, and only 24 make 10 billion.",
+        "The poster states 36 accumulated micro-batches for both sizes; the code for 300M has 24, "
+        "and only 24 make 10 billion.",
     ),
     "tokens at 1.2B (billions)": lambda: derive_tokens(RUN_1200M, 8_475),
 }

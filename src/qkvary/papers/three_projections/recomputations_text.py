@@ -145,7 +145,7 @@ def _quantised() -> Derivation:
         formula="1 - 0.5 x 8 bits / 16 bits",
         convention="scales of the quantised numbers not counted",
         note=(
-            f"With a scale and a zero point of 16 bits each for every {head} numbers it is "
+            f"With a 16-bit scale and a 16-bit zero point for every {head} numbers it is "
             f"{100 - left * scaled / plain:.1f} %."
         ),
     )

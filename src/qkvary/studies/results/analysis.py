@@ -62,8 +62,8 @@ def summarise(
         records: Records of its runs; others are ignored.
         curves: The log of each run by run key, for learning curves.
         damaged: The damage of each run that cannot be read, by run key.
-        typed: The study and the options that select the part, as they are typed; by default its
-            name.
+        typed: The study and the options that select the part, as typed on the command line; by
+            default its name.
     """
     observations, learning_rates = choose_learning_rates(
         study, observe(study, records, damaged or {})
@@ -128,7 +128,7 @@ def summarise(
 
 
 def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
-    """State in which settings no variant beats a guess, and whether these are all with results."""
+    """State in which settings with results no variant beats a guess, and whether in all of them."""
     values: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}
     for run in runs:

@@ -117,7 +117,7 @@ def write_caveats(
     if len(seeds) > 1 and any(one.unit == "setting" and one.units for one in differences):
         caveats.append(
             "Where there are few seeds and many settings, the settings are the units of the "
-            "interval: it speaks about settings like these, and takes them as independent."
+            "interval: it applies to settings like these, and assumes that they are independent."
         )
     caveats.append(_learning_rate_sentence(learning_rates))
     if environments > 1:

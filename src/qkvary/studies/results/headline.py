@@ -131,7 +131,7 @@ def _compared(table: ResultTable) -> dict[str, Difference]:
 
 
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
-    """State which variants cost nothing noticeable, what others cost, and what is not decided."""
+    """State which variants have no noticeable cost, what others cost, and what is not decided."""
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
     whole = _learnt(table, baseline)
@@ -170,7 +170,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
 
 
 def _learnt(table: ResultTable, baseline: str) -> float:
-    """Return how far the baseline came from a guess, but at most its mean; 0 if not known.
+    """Return how far the baseline improved on a guess, but at most its mean; 0 if not known.
 
     A small share of a long improvement may be a large share of a small final loss, so the smaller
     of the two is used.
@@ -228,14 +228,14 @@ def _words(label: str, baseline: str) -> str:
 
 
 def _first_named(groups: Sequence[_Group]) -> list[_Group]:
-    """Return the groups that a sentence has room for, and the other groups as one."""
+    """Return the groups that fit in a sentence, and the other groups as one."""
     named, rest = _split_named(groups)
     others = [gap for _, gaps in rest for gap in gaps]
     return [*named, *([(f"{len(rest)} others", others)] if rest else [])]
 
 
 def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Return the groups that a sentence has room for, single changes first, and the others."""
+    """Return the groups that fit in a sentence, single changes first, and the others."""
     if len(groups) <= MOST_NAMED:
         return [*groups], []
     single_first = sorted(groups, key=lambda group: " with " in group[0])

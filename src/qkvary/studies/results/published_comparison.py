@@ -47,7 +47,7 @@ def compare_published(
 def _counterpart(
     column: PublishedColumn, study: Study, tables: Sequence[ResultTable]
 ) -> tuple[ResultTable, str] | None:
-    """Return the table over the same settings, and the metric of its runs to compare with.
+    """Return the table over the same settings, and the metric to compare.
 
     A table with the same metric is preferred, on any split.
     """

@@ -85,7 +85,7 @@ def build_tables(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[Re
 def _compare(
     tables: Sequence[ResultTable], pairings: Mapping[tuple[str, Key], Pairing]
 ) -> dict[tuple[str, Key], Difference]:
-    """Compute differences, by table and what is compared there, in the two families of tables."""
+    """Compute the differences in the two families of tables, by table and comparison."""
     details = {table.name for table in tables if table.kind == "setting"}
     families = (
         {key: pairing for key, pairing in pairings.items() if (key[0] in details) == is_detail}

@@ -125,7 +125,7 @@ def paired_t(
 def _weighted_mean(
     differences: Sequence[float], weights: Sequence[float]
 ) -> tuple[float, float, float]:
-    """Return the weighted mean, its standard error, and the degrees of freedom of that."""
+    """Return the weighted mean, its standard error, and the degrees of freedom of the error."""
     values = np.asarray(differences, dtype=np.float64)
     shares = np.asarray(weights, dtype=np.float64) / math.fsum(weights)
     centre = math.fsum(shares * values)
@@ -159,10 +159,10 @@ def welch_t(ours: Estimate, others: Estimate) -> Estimate | None:
 def repeat_interval(
     values: Sequence[float], repeats: int, *, confidence: float = 0.95
 ) -> tuple[float, float] | None:
-    """Return where the mean of further values would lie; None for fewer than two values.
+    """Return the prediction interval of the mean of ``repeats`` further values.
 
-    The mean of n values plus or minus t s sqrt(1/n + 1/m) for m further ones: both means are
-    uncertain.
+    That is the mean of n values plus or minus t s sqrt(1/n + 1/m) for m further ones, as both means
+    are uncertain. Returns None for fewer than two values.
 
     Source: Student's prediction interval for a mean.
     """

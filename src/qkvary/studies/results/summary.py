@@ -155,7 +155,7 @@ class VariantRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultTable:
-    """The results of all variants in a setting, in a task, or averaged over tasks."""
+    """The results of all variants in one setting, in one task, or averaged over tasks."""
 
     name: str
     """Unique within the summary: the setting, the task, or ``average of ...``."""
@@ -302,7 +302,7 @@ class PublishedCell:
 
     @property
     def repeats(self) -> bool | None:
-        """Whether the published figure lies where a repeat of our runs would; None if unknown."""
+        """Whether the published figure is in our prediction interval; None if unknown."""
         if self.published is None or self.repeat_low is None or self.repeat_high is None:
             return None
         return self.repeat_low <= self.published <= self.repeat_high

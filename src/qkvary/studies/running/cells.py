@@ -1,7 +1,7 @@
 """Trains one run of a store: claims it, begins or resumes it, records it. Torch-free.
 
-``qkvary train``, the workers of a study and all processes of torchrun call ``execute_cell``. The
-store holds what it did. The caller supplies the function that trains, which needs torch.
+``qkvary train``, the workers of a study and all processes of torchrun call ``execute_cell``. Its
+result is in the store. The caller supplies the function that trains, which needs torch.
 """
 
 import threading
@@ -85,8 +85,8 @@ def execute_cell(
 ) -> CellEnd:
     """Train a run if it is open, or if its record has the version ``again``, and record it.
 
-    Of several processes that train together, all call this; ``on_first`` calls a function on the
-    first of them and returns its result on all.
+    If several processes train together, all call this; ``on_first`` calls a function on the first
+    of them and returns its result on all.
     """
     claims: list[Claim] = []
     config = cell.run.identity()

@@ -73,7 +73,7 @@ class Publisher:
         self._next = time.monotonic() + FIRST_SECONDS
 
     def publish(self, results: int) -> str:
-        """Call the function if it is time and there are new results; after an error never again.
+        """Call the function if it is due and there are new results; stop calling it after an error.
 
         The result is a line to show, or empty.
         """
@@ -86,6 +86,6 @@ class Publisher:
         # No page of partial results is worth a study.
         except Exception as error:  # noqa: BLE001
             self._function = None
-            return f"the page is not written before the end: {error}"
+            return f"the page will be written only at the end: {error}"
         self._next = began + max(INTERVAL_SECONDS, (time.monotonic() - began) / SHARE)
         return said

@@ -60,7 +60,7 @@ def pack_runs(
 ) -> int:
     """Write the finished runs among ``keys`` to a file; return their number.
 
-    Only the ``shown`` runs keep maps and samples, ``without`` leaves one or both out of these too.
+    Only the ``shown`` runs keep maps and samples; ``without`` leaves one or both out of these, too.
     """
     done = [key for key in keys if store.state(key) == "done"]
     lines = [to_line({"format": "runs", "version": VERSION, "runs": len(done)})]
@@ -85,7 +85,7 @@ def _to_line(run: FinishedRun) -> bytes:
 
 
 def unpack_runs(path: Path, store: Store) -> Unpacked:
-    """Add the runs in a file to a store, which keeps what it holds already.
+    """Add the runs in a file to a store; nothing in the store is replaced.
 
     If the store holds a run without its maps or samples, they are added from the file. If the file
     is damaged or cut, the runs before the damage are added.
@@ -101,7 +101,7 @@ def unpack_runs(path: Path, store: Store) -> Unpacked:
 
 
 def _add_run(run: FinishedRun, store: Store) -> bool:
-    """Add a run, or its maps and samples if the store lacks them; return whether anything was."""
+    """Add a run, or its maps and samples if they are missing; return whether the store changed."""
     key, again = run.record.run_key, None
     if store.state(key) == "done" and not network_names(store.directory(key)):
         here = read_run(store, key)

@@ -1,4 +1,4 @@
-"""Runs a study: hands open runs to an executor, and reads their outcome from the store.
+"""Runs a study: submits open runs to an executor, and reads their outcome from the store.
 
 Every task claims its runs from the store, so that a second runner on the same store, on this
 machine or another, shares the work. Torch-free.

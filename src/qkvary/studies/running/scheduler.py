@@ -1,4 +1,4 @@
-"""Hands open runs to an executor, and reads their outcome from the store. Torch-free."""
+"""Submits open runs to an executor, and reads their outcome from the store. Torch-free."""
 
 import time
 from collections import Counter
@@ -34,7 +34,7 @@ hold."""
 CLAIM_ATTEMPTS, CLAIM_SECONDS = 20, 0.01
 """Attempts to claim a run after a crash, and seconds between them."""
 UNSEEN_SECONDS = 120.0
-"""Maximum number of seconds to wait for the record of a run that a node says has ended; file
+"""Maximum number of seconds to wait for the record of a run that a node reported as ended; file
 servers show new files late."""
 KILL_SECONDS = 2.0
 """Maximum number of seconds to wait for the end of killed tasks."""
@@ -119,7 +119,7 @@ class Scheduler:
     def find_open_runs(self) -> None:
         """Find the remaining runs; report and reopen damaged ones.
 
-        A finished run to be made again keeps its record until a worker begins it.
+        A finished run that is requested again keeps its record until a worker begins it.
         """
         # If a check aborts, runs that are not checked yet count as open.
         for key, cell in self.cells.items():
@@ -218,12 +218,12 @@ class Scheduler:
             self.submit(left)
 
     def has_ended(self, key: str) -> bool:
-        """Return whether a run has a record that is not to be made again."""
+        """Return whether a run is done: it has a record, and was not requested again."""
         version = self.store.version(key)
         return version is not None and version != self.again.get(key)
 
     def look_at_waiting(self) -> None:
-        """Check the runs that other processes hold: they end, or become open."""
+        """Check whether runs of other processes have ended or become open."""
         free = {key for key in self.waiting if not self.is_running(key)}
         self.waiting -= free
         self.look_at(sorted(free), {})

@@ -155,7 +155,7 @@ class Store:
         """Claim an open run for this process, or raise ``BusyError``; return None if it is done.
 
         A damaged run is reopened: its files are quarantined, and the claim has a warning. A run
-        whose record has the version ``again`` is made again.
+        whose record has the version ``again`` is trained again.
         """
         directory = self.directory(key)
         make_directory(directory)
@@ -293,7 +293,7 @@ class Claim:
         return self.lock.deaths
 
     def restart(self) -> Path:
-        """Quarantine log and checkpoints, which are all damaged; return the folder with them."""
+        """Quarantine the log and the checkpoints, all damaged; return their new folder."""
         # The log first: if this is interrupted, the damaged checkpoints are found again.
         return quarantine(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
 

@@ -376,7 +376,7 @@ struct Task {
   }
 
 #if defined(QKVARY_SHORTS)
-  // A tile of codes of 4 bits, in integers.
+  // A tile of 4-bit codes, in integers.
   template <int R>
   void visit_nibbles(Tile &tile, const NibbleQuery &query, Running &running, float *outputs) const {
     float *scores = scratch.scores, *weights = scratch.weights;

@@ -14,7 +14,7 @@
 
 extern "C" {
 
-// [width, inner], contiguous: numbers of the network's type, or codes of 8 bits where there are
+// [width, inner], contiguous: numbers of the network's type, or 8-bit codes where there are
 // scales, one for each 64 of a row. Null where there is none. Mirrored in step.py.
 struct Matrix {
   const void *weight, *bias;

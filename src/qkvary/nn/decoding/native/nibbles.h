@@ -1,6 +1,6 @@
-// Both products of a tile whose keys and values are codes of 4 bits, in integers.
+// Both products of a tile whose keys and values are 4-bit codes, in integers.
 //
-// Shifts and masks take codes apart, queries and weights become integers of 8 and of 16 bits, so that a
+// Shifts and masks take codes apart, queries and weights become 8- and 16-bit integers, so that a
 // product takes several codes at once, and no code becomes a float. Codes are 8 more than their
 // numbers, which is taken off sums.
 
@@ -85,8 +85,8 @@ inline Shorts pair_words(const char *first, const char *second, int part) {
 #endif
 }
 
-// The queries of a few rows as integers of 8 bits, the even channels and the odd ones, for so many
-// tokens as a vector has: what that loses is a small part of what codes of 4 bits have lost.
+// The queries of a few rows as 8-bit integers, the even channels and the odd ones, for so many
+// tokens as a vector has: what that loses is a small part of what 4-bit codes have lost.
 struct NibbleQuery {
   int8_t numbers[4][MOST_CODES][2][4 * W];
   float scales[4][MOST_CODES], offset[4];

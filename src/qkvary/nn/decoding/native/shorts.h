@@ -1,4 +1,4 @@
-// Numbers as integers of 16 bits with a common scale, whose products processors take two at once.
+// Numbers as 16-bit integers with a common scale, whose products processors take two at once.
 
 #pragma once
 
@@ -25,7 +25,7 @@ inline Vec load_first(const S *from, int64_t count) {
 typedef int16_t Shorts __attribute__((vector_size(W * 4)));
 typedef int16_t HalfShorts __attribute__((vector_size(W * 2)));
 
-// Numbers of x as integers of 16 bits, with a scale for each `CODES`: numbers of half precision lose
+// Numbers of x as 16-bit integers, with a scale for each `CODES`: numbers of half precision lose
 // next to nothing by it, and processors take two at once. Zeros fill the last group of a row.
 struct Short {
   using Type = Short;

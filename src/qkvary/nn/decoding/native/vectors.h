@@ -47,7 +47,7 @@ struct Float16 {
   uint16_t bits;
 };
 
-// Codes of 4 bits, two in a byte, the first in the lower half; each is 8 more than its number.
+// 4-bit codes, two in a byte, the first in the lower half; each is 8 more than its number.
 struct Int4 {
   uint8_t bits;
 };
@@ -55,7 +55,7 @@ struct Int4 {
 template <class S>
 constexpr bool IS_CODE = std::is_same_v<S, int8_t> || std::is_same_v<S, Int4>;
 
-// Where channel c is among those stored from here on; an even one of codes of 4 bits.
+// Where channel c is among those stored from here on; an even one of 4-bit codes.
 template <class S>
 inline const S *skip(const S *from, int64_t c) {
   return from + (std::is_same_v<S, Int4> ? c / 2 : c);

@@ -40,7 +40,7 @@ def _setting(
 
 STUDY = Study(
     name="chars-published",
-    question="Do the published losses of character generation come out again?",
+    question="Are the published losses of character generation reproduced?",
     description=(
         "Tiny Shakespeare by the code of paper 2: 10,000 iterations where the text says 1,000, "
         "AdamW with torch's weight decay of 0.01, dropout 0.2, every 200 iterations the mean loss "

@@ -17,7 +17,7 @@ _GRID = (
 
 STUDY = Study(
     name="numbers-paper",
-    question="Do the published losses of number generation come out again?",
+    question="Are the published losses of number generation reproduced?",
     description=(
         _GRID + "As published: 8000 is left out, and the last fifth of the windows is validation "
         "and test. The code scores a random choice of whole batches of it, here all is scored."

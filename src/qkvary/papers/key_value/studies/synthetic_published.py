@@ -8,7 +8,7 @@ from qkvary.studies.study import Study
 
 STUDY = Study(
     name="synthetic-published",
-    question="Do the published averages over the synthetic tasks come out again?",
+    question="Are the published averages over the synthetic tasks reproduced?",
     description=(
         "Widths 64, 256, layers 2, 4, heads 2, 4, lengths 64, 128: the 16 configurations in the "
         "plotting notebook of paper 2 (reverse and sort have three more there, whose sizes are not "

@@ -8,7 +8,7 @@ from qkvary.studies.study import Study
 
 STUDY = Study(
     name="translation-published",
-    question="Do the published BLEU scores come out again, and does the encoding lower them?",
+    question="Are the published BLEU scores reproduced, and does the encoding lower them?",
     description=(
         "Multi30k in both directions by the code of paper 2: 20 epochs of 580 batches of 50, two "
         "runs. Its loss is divided by padding too, and its BLEU counts the marks of beginning and "

@@ -29,7 +29,7 @@ def _grid(splits: ImageSplits) -> tuple[Setting, ...]:
 
 STUDY = Study(
     name="vision-published",
-    question="Do the published accuracies of image classification come out again?",
+    question="Are the published accuracies of image classification reproduced?",
     description=_WHAT
     + "As published, MNIST and FashionMNIST validate on the test images, so that the best epoch on "
     "the test is what is printed; CIFAR draws 45,000 training and 5,000 validation images apart "
@@ -56,7 +56,7 @@ PROTOCOLS = {
     "part": replace(
         STUDY,
         name="vision-published-part",
-        question="Do the published accuracies on MNIST come out again?",
+        question="Are the published accuracies on MNIST reproduced?",
         description=(
             "MNIST by the code of paper 2, with its smallest network and the larger rate: AdamW "
             "with torch's weight decay of 0.01 and a constant rate, scores over the root of the "

@@ -1,4 +1,4 @@
-"""Changes of the scores that paper 1 mentions besides its variants."""
+"""Changes of the scores that paper 1 mentions in addition to its variants."""
 
 from dataclasses import replace
 
@@ -68,13 +68,13 @@ STUDY = Study(
     name="ablations-quick",
     question="What do other diagonals, temperatures, cores and masks do to shared projections?",
     description=(
-        "What paper 1's text names besides its variants, each with the variants that admit it: "
-        "the diagonal of K K^T divided by its mean or norm, before the score scale (as its listing "
-        "does) or after it; temperatures of 1/2 and 2, and annealing from 4 to 1 as "
-        "tau(t) = 4^(1 - t/S); a window of 4, a stride of 4 and both; scores without a softmax, as "
-        "SOFT's Gaussian kernel (which ties query and key by itself: published, it is Q=K-V@soft) "
-        "and SimA's l1 norms. The sizes of quickstart: swap of 16 digits in 400 steps, 300 steps "
-        "of characters of tiny Shakespeare, equal hyper-parameters for all."
+        "Options that paper 1's text names in addition to its variants, each with the variants "
+        "that admit it: the diagonal of K K^T divided by its mean or norm, before the score scale "
+        "(as its listing does) or after it; temperatures of 1/2 and 2, and annealing from 4 to 1 "
+        "as tau(t) = 4^(1 - t/S); a window of 4, a stride of 4 and both; scores without a softmax, "
+        "as SOFT's Gaussian kernel (which ties query and key by itself: published, it is "
+        "Q=K-V@soft) and SimA's l1 norms. The sizes of quickstart: swap of 16 digits in 400 steps, "
+        "300 steps of characters of tiny Shakespeare, equal hyper-parameters for all."
     ),
     settings=(*_PLAIN, *(_anneal(setting) for setting in _PLAIN)),
     variants=(*SYNTHETIC_VARIANTS, *(one for one, _ in _ABLATED)),

@@ -14,8 +14,8 @@ LAST = (
 )
 SMALL = (
     "One network of one size at one learning rate for all, and features of a small network where "
-    "the papers have those of ResNet-34: it shows what sharing costs there. Three seeds see large "
-    "differences only."
+    "the papers have those of ResNet-34: it shows what sharing costs there. Three seeds detect "
+    "large differences only."
 )
 
 _SETTINGS: Mapping[str, tuple[FeatureSetName, AnomalyOrder, int, str | None]] = {

@@ -23,8 +23,8 @@ _LIMITS = (
         "training novels, is right in 0.56 of the scored windows, that of single bytes in 0.37."
     ),
     (
-        "Steps and learning rate were chosen for QKV, after four trial runs of it with seed 0 "
-        "whose test accuracy was seen: no sharing has its own rate."
+        "Steps and learning rate were chosen for QKV, by four trial runs with seed 0 whose test "
+        "accuracy was known; the sharings have the same rate."
     ),
 )
 

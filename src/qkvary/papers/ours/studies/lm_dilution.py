@@ -35,15 +35,15 @@ _LIMITS = (
     (
         "The learning rate of a table is the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0: 2e-3 "
         "with 53 % real tokens (4.19; 4.38 with 4e-3), 4e-3 elsewhere (with 28 % all three are "
-        "within its spread). The others were trained with the same; one that wants another rate "
-        "is shown worse than it is."
+        "within its spread). The others were trained with the same rate; for a variant with "
+        "another best rate the figures are too bad."
     ),
     (
         "Networks whose values are keys learn faster at first. QKV passes Q=K=V between steps 180 "
         "and 270 of the 360 without padding, between 270 and 360 with 88 % real tokens, and not "
-        "within them with 53 and 28 %. So the sign of a difference says here when the training "
-        "ended, and not what sharing costs at its end; how much of a difference is left in the "
-        "printed loss does not depend on it."
+        "within them with 53 and 28 %. So the sign of a difference depends on when the training "
+        "ended, and does not say what sharing costs in the end; how much of a difference is left "
+        "in the printed loss does not depend on it."
     ),
     describe_scale(networks=12, seeds=5, presets=("lm-30m", "lm-300m")),
 )

@@ -34,7 +34,7 @@ _LIMITS = (
     ),
     (
         "All rows begin at position 0, so that a network may learn where it is from rotated "
-        "values. What happens beyond the positions it was trained on is not asked here."
+        "values. Positions beyond those of training are not tested here."
     ),
     describe_scale(networks=14, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
 )
@@ -54,11 +54,10 @@ STUDY = Study(
     question="With rotary positions, what should the value be where it reads the key?",
     description=(
         "English novels, rows of 128 bytes; 2 layers of 256 channels and 8 heads of 32, of which a "
-        "quarter, half or all rotate (base 100). Where the value reads the key's "
-        "projection it is the key before its rotation (none), the rotated key with the output "
-        "rotated back (counter), or the rotated key as it is (rotated, which depends on where in "
-        "the text one is). In addition biases that fall with the distance (ALiBi), where the "
-        "question does not arise."
+        "quarter, half or all rotate (base 100). Where the value reads the key's projection it is "
+        "the key before its rotation (none), the rotated key with the output rotated back "
+        "(counter), or the rotated key itself (rotated, which depends on the absolute position). "
+        "In addition biases that fall with the distance (ALiBi), where the question does not arise."
     ),
     settings=(
         *(_rotary(part, meaning) for part in FRACTIONS for meaning in (COUNTER, NONE, ROTATED)),

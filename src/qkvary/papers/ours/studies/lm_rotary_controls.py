@@ -41,7 +41,7 @@ STUDY = Study(
     question="Is it the rotation of the value that lm-rotary measures, or its sharing?",
     description=(
         "The networks, rows and training of lm-rotary where all channels rotate. There the value "
-        "is rotated only where it reads the key's projection; here a value of its own is rotated "
+        "is rotated only where it reads the key's projection; here a separate value is rotated "
         "too, with the output rotated back (counter) or not (rotated). In addition learned "
         "positions, where nothing is rotated and a value that reads the key is the key."
     ),

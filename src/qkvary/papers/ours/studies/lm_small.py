@@ -33,8 +33,8 @@ _LIMITS = (
     ),
     (
         f"A head has {_NETWORK.d_model // HEADS} channels, where those of usual networks have 64 "
-        "or 128. So one KV head keeps 32 numbers of a token, and sharing heads takes more away "
-        "than at a usual size; sharing projections does not depend on that."
+        "or 128. So one KV head keeps 32 numbers of a token, and sharing heads removes more than "
+        "at a usual size; sharing projections does not depend on that."
     ),
     (
         "Where the value reads the key, the output is rotated back. lm-rotary says what that is "
@@ -43,7 +43,7 @@ _LIMITS = (
     ),
     (
         "The learning rate is the best of three for QKV; the others were trained with the same. "
-        "A variant that wants another one is shown worse than it is."
+        "For a variant with another best rate the figures are too bad."
     ),
     describe_scale(networks=15, seeds=5, presets=("lm-30m", "lm-124m", "lm-300m")),
 )
@@ -52,14 +52,13 @@ STUDY = Study(
     name="lm-small",
     question="What does sharing cost a language model, against others of the same cache or size?",
     description=(
-        "English novels by the byte (50 by authors of which none wrote those that are scored), "
-        "rows of 128; paper 1's network and training with 2 layers of 256 channels and 16 heads, "
-        "all channels of which rotate with their position, "
-        f"{STEPS:,} steps of {POSITIONS_PER_STEP:,} bytes. All variants of its "
-        "Table 4; I-K-V and I-K=V; GQA-8, which has the cache of Q-K=V, and GQA-2, which has that "
-        "of Q-GQA-4; MQA with 32 heads of 8 channels, which has the cache and the parameters of "
-        "Q-MQA; Q-K=V and I-K=V with their saved parameters in the feed-forward networks. Where "
-        "the value reads the key, the output is rotated back."
+        "English novels by the byte (50, by other authors than those that are scored), rows of "
+        "128; paper 1's network and training with 2 layers of 256 channels and 16 heads, all "
+        f"channels of which rotate with their position, {STEPS:,} steps of {POSITIONS_PER_STEP:,} "
+        "bytes. All variants of its Table 4; I-K-V and I-K=V; GQA-8, which has the cache of Q-K=V, "
+        "and GQA-2, which has that of Q-GQA-4; MQA with 32 heads of 8 channels, which has the "
+        "cache and the parameters of Q-MQA; Q-K=V and I-K=V with their saved parameters in the "
+        "feed-forward networks. Where the value reads the key, the output is rotated back."
     ),
     settings=(
         novels_setting(MAIN, _NETWORK, steps=STEPS, limits=_LIMITS),

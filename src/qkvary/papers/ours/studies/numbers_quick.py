@@ -12,7 +12,8 @@ STUDY = Study(
     description=(
         "The two settings of the number experiment of paper 2 in which networks learn: windows of "
         "16 and 32 words and the higher learning rate, 735 and 360 steps. All numbers, with every "
-        "tenth window for the test. Besides the published variants Q-K=V, which halves the cache."
+        "tenth window for the test. In addition to the published variants, Q-K=V, which halves the "
+        "cache."
     ),
     settings=number_grid("clean", learning_rates=(1e-3,), contexts=(16, 32)),
     variants=(*NUMBER_VARIANTS, "Q-K=V"),

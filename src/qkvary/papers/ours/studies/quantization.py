@@ -17,7 +17,7 @@ STUDY = Study(
         "The networks of `studies/ours/quantization/measure.py`, which rounds their caches and "
         "measures what it costs: tiny Shakespeare, 256 characters at once, three layers of three "
         "heads of 32 channels, 450 steps of 8 windows. Positions are rotary, or distances that the "
-        "scores fall with (ALiBi), which leave keys as they are. The networks are kept."
+        "scores fall with (ALiBi), which do not change keys. The networks are kept."
     ),
     settings=(
         Setting(

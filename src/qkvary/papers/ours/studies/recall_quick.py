@@ -18,7 +18,7 @@ _LIMITS = (
     ),
     (
         "The state of linear attention does not grow. Its bytes are divided by the 32 tokens of a "
-        "sequence, to be compared with a cache: after longer texts it is so much smaller."
+        "sequence, to compare them with a cache; for longer texts it is smaller in proportion."
     ),
 )
 

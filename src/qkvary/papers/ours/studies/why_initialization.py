@@ -30,8 +30,8 @@ def _study(size: Size) -> Study:
         contrasts=[pair for one in others for pair in across(LABELS, one.name, middle)],
         limits=(
             (
-                "The deviation is that of all weights, embeddings included, so that it also sets "
-                "how large the residual stream begins; which of them matters is not asked."
+                "The deviation is that of all weights, embeddings included, so it also sets the "
+                "initial size of the residual stream; the two effects are not separated."
             ),
         ),
     )

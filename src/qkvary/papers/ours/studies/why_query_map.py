@@ -19,12 +19,12 @@ def _study(size: Size) -> Study:
     return why_study(
         "why-query-map",
         size,
-        question="How much of a projection of its own does a query need?",
+        question="How much of its own projection does a query need?",
         description=(
-            "From a query that is the key (Q=K-V, symmetric scores) over one that a map of "
-            "each head makes of the key (Q[map]=K-V) to one with a projection of its own (QKV); "
-            "in addition a query that is the value (Q=V), that is the layer input (I-K-V), and "
-            "a key that is the layer input (Q-I-V) in the first layer, in the last and in all."
+            "From a query that is the key (Q=K-V, symmetric scores) over one that a map of each "
+            "head makes of the key (Q[map]=K-V) to one with its own projection (QKV); in addition "
+            "a query that is the value (Q=V), that is the layer input (I-K-V), and a key that is "
+            "the layer input (Q-I-V) in the first layer, in the last and in all."
         ),
         settings=(why_setting("novels", size),),
         variants=(LEARNED, SYMMETRIC, MAPPED, VALUED, INPUT_QUERY, INPUT_KEY, early, late),

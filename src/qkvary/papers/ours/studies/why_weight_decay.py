@@ -45,8 +45,8 @@ def _study(size: Size) -> Study:
                 f"{1 - math.exp(-0.1 * learned):.0%}, and 1 by {1 - math.exp(-learned):.0%}."
             ),
             (
-                "The training reads no byte twice: what weight decay does against overfitting is "
-                "not asked here."
+                "The training reads no byte twice, so the effect of weight decay on overfitting is "
+                "not tested here."
             ),
         ),
     )

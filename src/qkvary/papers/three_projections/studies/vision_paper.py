@@ -9,10 +9,10 @@ from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import ImageSplits
 
 _WHAT = (
-    "MNIST, FashionMNIST (20 epochs), CIFAR-10 (40) and CIFAR-100 (50) by the text of papers 1 "
-    "and 2: patches of 4 and 7 pixels, widths 64, 256, 512, layers 2, 4, heads 2, 4, rates 1e-3, "
-    "1e-4, Adam, scores over the root of a head's width, two runs. Patches of 7 do not divide the "
-    "32 pixels of CIFAR: there patches of 8 are taken instead, those of the code. The text names "
+    "MNIST, FashionMNIST (20 epochs), CIFAR-10 (40) and CIFAR-100 (50) by the text of papers 1 and "
+    "2: patches of 4 and 7 pixels, widths 64, 256, 512, layers 2, 4, heads 2, 4, rates 1e-3, 1e-4, "
+    "Adam, scores over the root of a head's width, two runs. Patches of 7 do not divide the 32 "
+    "pixels of CIFAR: there patches of 8 are used instead, as in the code. The text names "
     "MultiStepLR without its steps: the rate is constant, as it is in the code. Batches, "
     "augmentation and the rest of the network are the code's. "
 )

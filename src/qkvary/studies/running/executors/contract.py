@@ -1,8 +1,8 @@
-"""What executors share: their options, the tasks they get, and the methods they have. Torch-free.
+"""The interface of executors: their options, tasks and methods. Torch-free.
 
-An executor is one of ``concurrent.futures``: ``submit(function, task)`` returns a future. It
-decides nothing about runs. Each task claims its runs from the store, so a task that is executed
-twice, or late, does no harm.
+An executor implements ``concurrent.futures.Executor``: ``submit(function, task)`` returns a future.
+It decides nothing about runs. Each task claims its runs from the store, so executing a task twice,
+or late, is harmless.
 """
 
 import concurrent.futures
@@ -43,7 +43,7 @@ class ClusterOptions:
         """The further options of ``sbatch``, by name.
 
         Raises:
-            UsageError: for text that is no such option.
+            UsageError: for text that is not an option.
         """
         if isinstance(self.slurm, Mapping):
             return dict(self.slurm)
@@ -92,7 +92,7 @@ class Task:
     resources: Resources = Resources()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what recreates the task in another process, importing a user's classes first."""
+        """Pickle the task so that another process imports a user's classes before loading it."""
         code = dict.fromkeys(one for cell in self.cells for one in cell.run.code)
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return _restore, (_Imports(code=tuple(code)), values)
@@ -126,7 +126,7 @@ class TaskEnd:
 
 
 class Executor(concurrent.futures.Executor):
-    """An executor that can also be stopped in order, and killed."""
+    """An executor that can also be stopped cleanly, and killed."""
 
     runs_per_task = 1
     """Number of runs to put into one task."""

@@ -1,4 +1,4 @@
-"""Executors of clusters: what a run needs of a node, and which tasks have ended."""
+"""The common part of cluster executors: what a run needs from a node, and which tasks ended."""
 
 import threading
 from collections.abc import Sequence

@@ -48,7 +48,7 @@ class SlurmExecutor(PollingExecutor):
         *,
         cluster: Literal["slurm", "local"] = "slurm",
     ) -> None:
-        """Prepare to submit jobs, for tests to processes of this machine (``local``)."""
+        """Prepare to submit jobs; for tests, ``local`` runs them as processes of this machine."""
         super().__init__(options)
         # Every check of a job reads the shared folder.
         self.poll_seconds = 0.1 if cluster == "local" else POLL_SECONDS

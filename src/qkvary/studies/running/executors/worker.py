@@ -1,4 +1,4 @@
-"""The program of a worker process of this machine: calls what it reads, writes what that returns.
+"""The program of a local worker process: reads calls, executes them, writes the results.
 
 When the pipe closes because the runner ended or was killed, the current run writes a checkpoint.
 """
