@@ -25,7 +25,7 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.preparation import prepare
 from qkvary.data.prepared import PreparedData
-from qkvary.data.sources import Source, open_source
+from qkvary.data.sources import Source, find_source
 from qkvary.data.tokenizer_files import load_gpt2
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import data_root
@@ -66,7 +66,7 @@ def compare_preparing(
     name: str, tokenizer: BytePairTokenizer, folder: Path, effort: Effort, case: str
 ) -> PreparedData:
     """Print what preparing takes over what the tokenizer alone takes."""
-    texts = [document.text for document in open_source(name).documents()]
+    texts = [document.text for document in find_source(name).read().documents()]
     encoding = tokenizer.encoding
     out = folder / "set"
     size = sum(len(text.encode()) for text in texts)
@@ -77,7 +77,7 @@ def compare_preparing(
 
     def prepared() -> PreparedData:
         shutil.rmtree(out, ignore_errors=True)
-        return prepare(open_source(name), tokenizer, out, tokenizer_name="own", workers=1)
+        return prepare(find_source(name).read(), tokenizer, out, tokenizer_name="own", workers=1)
 
     calls: dict[str, Callable[[], object]] = {"tokenizer": alone, "preparing": prepared}
     for clock, what in ((time.process_time, "CPU seconds"), (time.perf_counter, "on the clock")):
@@ -96,7 +96,7 @@ def compare_preparing(
 
 def write_lines(name: str, path: Path) -> None:
     """The text of a corpus as many short documents, one a line."""
-    text = "".join(document.text for document in open_source(name).documents())
+    text = "".join(document.text for document in find_source(name).read().documents())
     starts = range(0, len(text), SHORT_CHARACTERS)
     lines = [json.dumps({"text": text[start : start + SHORT_CHARACTERS]}) for start in starts]
     path.write_text("\n".join(lines), "utf-8")
@@ -151,7 +151,7 @@ def main() -> None:
         case = "English novels, GPT-2's merges"
     else:
         name = "tiny-shakespeare"
-        tokenizer = count_merges(open_source(name))
+        tokenizer = count_merges(find_source(name).read())
         case = "Shakespeare, merges counted in it"
     with tempfile.TemporaryDirectory() as folder:
         lines = Path(folder) / "lines.jsonl"

@@ -25,7 +25,7 @@ def main(texts: Path, folder: Path, group: int, way: str) -> None:
     preparation.GROUP_BYTES, preparation.BLOCK_BYTES = (group, group), max(1, group // 3)
     try:
         prepare(
-            find_source(texts),
+            find_source(str(texts)).read(),
             ByteTokenizer(has_separator=True),
             folder,
             tokenizer_name="bytes",

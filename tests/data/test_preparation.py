@@ -149,7 +149,7 @@ def test_the_limit_includes_the_document_that_reaches_it(
     train, held_out = made_up(30, seed=4), made_up(3, seed=5)
     texts = write_texts(tmp_path / "texts", 30, seed=4)
     (texts / "valid.txt").write_text("<|endoftext|>".join(held_out), "utf-8")
-    source = find_source(texts, SourceOptions(max_tokens=limit))
+    source = find_source(str(texts), SourceOptions(max_tokens=limit)).read()
     with tiny_groups():
         data = prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes", workers=workers)
     taken: list[str] = []

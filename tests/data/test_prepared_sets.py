@@ -11,7 +11,7 @@ from qkvary.data.downloads import DownloadError
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.prepared_sets import ensure_prepared, find_prepared, prepare_corpus
 from qkvary.data.shakespeare import load_shakespeare
-from qkvary.data.sources import SourceOptions, open_source
+from qkvary.data.sources import SourceOptions, find_source
 from qkvary.data.tokenizer_files import load_gpt2, load_tokenizer
 from qkvary.reports.prepared_set import find_share_error
 from qkvary.storage.errors import DamagedError, UsageError
@@ -58,9 +58,9 @@ def test_a_corpus_is_prepared_when_it_is_first_asked_for(tmp_path: Path, cache: 
 
 def test_a_missing_corpus(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="put it at english_novels below QKVARY_DATA"):
-        open_source("english-novels")
+        find_source("english-novels").read()
     with pytest.raises(UsageError, match="did you mean tinystories"):
-        open_source("tinystory")
+        find_source("tinystory").read()
     with pytest.raises(UsageError, match="expected a prepared set, got nothing/bytes"):
         find_prepared("nothing/bytes")
     (tmp_path / "book.txt").write_text("x")
@@ -77,7 +77,7 @@ def test_tiny_shakespeare_has_its_customary_split() -> None:
         assert split.read(0, split.tokens)[:-1].tolist() == codes.tolist()
     assert data.vocabulary == 66
     with pytest.raises(UsageError, match="already has splits"):
-        open_source("tiny-shakespeare", SourceOptions(validation=Path("x")))
+        find_source("tiny-shakespeare", SourceOptions(validation=Path("x")))
 
 
 def prepare(tmp_path: Path, texts: dict[str, str], **choices: object) -> PreparedData:

@@ -8,7 +8,7 @@ import pytest
 
 from qkvary.data import prepared_sets, sources
 from qkvary.data.prepared import PreparedData
-from qkvary.data.prepared_sets import find_set, prepare_corpus
+from qkvary.data.prepared_sets import plan_set, prepare_corpus, prepare_set
 from qkvary.data.sources import SourceOptions
 from qkvary.storage.errors import UsageError
 from tests.data.small_sets import made_up, silent
@@ -27,7 +27,9 @@ def write(path: Path, texts: list[str] = TEXTS) -> str:
 
 
 def found(reference: str, tokenizer: str | None = None) -> PreparedData:
-    planned = find_set(reference, tokenizer, default="bytes", warn=pytest.fail, on_progress=silent)
+    planned = prepare_set(
+        reference, tokenizer, default="bytes", warn=pytest.fail, on_progress=silent
+    )
     return cast("PreparedData", planned.data)
 
 
@@ -137,14 +139,29 @@ def test_a_set_of_the_hub_is_reused_offline(monkeypatch: pytest.MonkeyPatch) -> 
     prepared = prepare_corpus("hf:someone/texts:small", "bytes", choices=choices)
     answer(monkeypatch, lambda *_asked: pytest.fail("the hub was asked"))
     assert is_taken("hf:someone/texts:small", prepared)
-    asked: list[str] = []
+    asked: list[object] = []
     monkeypatch.setattr(
-        prepared_sets, "prepare_corpus", lambda name, *_given, **_named: asked.append(name)
+        prepared_sets,
+        "prepare_corpus",
+        lambda source, *_given, **_named: asked.append(source.files) or prepared,
     )
     others = ["hf:someone/texts", "hf:another/texts:small", f"hf:someone/texts:small@{'b' * 40}"]
-    for reference in others:
+    for number, reference in enumerate(others, start=1):
         found(reference)
-    assert asked == others
+        assert len(asked) == number
+
+
+def test_the_name_of_a_corpus_comes_before_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = Path(write(tmp_path / "tiny-shakespeare" / "a.txt"))
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    sizes = {"tiny-shakespeare": 1_115_394, "./tiny-shakespeare": text.stat().st_size}
+    for name, size in sizes.items():
+        assert plan_set(name, None, default="bytes", warn=said.append).text_bytes == size
+    message = "tiny-shakespeare is the corpus; --data ./tiny-shakespeare reads the file or folder"
+    assert said == [f"{message} of that name"]
 
 
 @pytest.mark.parametrize("reference", ["nothing", "nothing/bytes", "a/b/c", "../x", "_", "hf:a"])

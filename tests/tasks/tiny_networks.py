@@ -90,7 +90,7 @@ def make_room() -> Path:
 def tiny_set() -> PreparedData:
     """A prepared set of a few words."""
     folder = make_room()
-    source = find_source(write_texts(folder / "texts"))
+    source = find_source(str(write_texts(folder / "texts"))).read()
     tokenizer = CharacterTokenizer(ALPHABET, has_separator=True)
     return prepare(source, tokenizer, folder / "set", tokenizer_name="characters")
 

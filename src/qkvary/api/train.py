@@ -202,20 +202,21 @@ def _find_data(
     A plan prepares and downloads nothing.
     """
     from qkvary.data.prepared import open_prepared
-    from qkvary.data.prepared_sets import PlannedSet, find_set
+    from qkvary.data.prepared_sets import PlannedSet, plan_set, prepare_set
 
-    reference = preset.corpus if data is None else os.fspath(data)
-    find = partial(find_set, reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
+    text = (preset.corpus if data is None else os.fspath(data), tokenizer)
     made: list[PlannedSet] = []
 
     def prepare() -> str:
         with shown.show_progress("preparing", "bytes") as show:
-            made.append(find(on_progress=show))
+            made.append(
+                prepare_set(*text, default=preset.tokenizer, warn=shown.warn, on_progress=show)
+            )
         return made[0].folder
 
     if dry_run:
         with without_downloads():
-            planned = find()
+            planned = plan_set(*text, default=preset.tokenizer, warn=shown.warn)
     else:
         folder = distribution.run_on_first(prepare)
         planned = made[0] if made else PlannedSet.of(open_prepared(Path(folder)))

@@ -8,7 +8,7 @@ any document.
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, cast
@@ -284,7 +284,7 @@ def checked_document(value: Any, where: str, field: str) -> Document:
 class TextPart:
     """A part of one text, for a text that is split by position."""
 
-    text: Callable[[], str]
+    text: str
     start: float
     """The start of the part, as a fraction of the text's characters."""
     end: float
@@ -294,8 +294,8 @@ class TextPart:
     def read(self, position: JsonValue = None) -> Iterator[Document]:
         """Yield the only document, unless it was read already."""
         if position is None:
-            text = self.text()
-            part = text[int(self.start * len(text)) : int(self.end * len(text))]
+            length = len(self.text)
+            part = self.text[int(self.start * length) : int(self.end * length)]
             if not is_blank(part):
                 yield Document(part, self.where)
 

@@ -20,14 +20,11 @@ from qkvary.data.prepared import (
     stored_plan,
 )
 from qkvary.data.sources import (
-    CORPORA,
-    SHARE,
-    Source,
+    FoundSource,
     SourceOptions,
-    canonical_reference,
+    find_corpus,
     find_local,
-    identify_source,
-    open_source,
+    find_source,
 )
 from qkvary.data.splits import MAX_SHARE_ERROR, share_error
 from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_tokenizer, plain_name
@@ -52,15 +49,24 @@ def default_folder(name: str, tokenizer: str) -> Path:
     return cache / "data" / f"{plain_name(name)}-{tokenizer}"
 
 
+def _folder_of(found: FoundSource, tokenizer: str, *, by_content: bool = False) -> Path:
+    """Return the folder in the cache of a source's set, named after its documents too if wanted.
+
+    It is known without reading the documents.
+    """
+    digits = hashlib.sha256(encode(found.content).encode()).hexdigest()[:DIGITS]
+    name = f"{found.name}-{digits}" if by_content else found.name
+    return default_folder(name, name_tokenizer(tokenizer))
+
+
 def find_prepared(reference: str) -> Path:
     """Return the folder of a set by its path, ``name/tokenizer``, or ``name`` alone for GPT-2's."""
     path = Path(reference).expanduser()
     if is_prepared(path):
         return path
-    reference = canonical_reference(reference)
-    name, _, tokenizer = reference.partition("/")
-    tokenizer = tokenizer or DEFAULT_TOKENIZER
-    if not name or "/" in tokenizer or path.exists():
+    corpus, (name, _, tokenizer) = find_corpus(reference), reference.partition("/")
+    name, tokenizer = corpus.name if corpus else name, tokenizer or DEFAULT_TOKENIZER
+    if not name or "/" in tokenizer or (corpus is None and path.exists()):
         raise UsageError(
             f"expected a prepared set, got {reference}: run `qkvary data prepare {reference}` and "
             "give its folder"
@@ -70,7 +76,7 @@ def find_prepared(reference: str) -> Path:
         advice = f": run `qkvary data prepare {name} --tokenizer {tokenizer}`"
         raise UsageError(
             f"expected a prepared set, got {reference}, which is neither a folder nor in the cache"
-            f"{advice if name in CORPORA else ''}"
+            f"{advice if corpus else ''}"
         )
     return folder
 
@@ -80,14 +86,14 @@ def ensure_prepared(reference: str) -> Path:
     try:
         return find_prepared(reference)
     except UsageError:
-        name, _, tokenizer = canonical_reference(reference).partition("/")
-        if name not in CORPORA or Path(reference).expanduser().exists():
+        corpus = find_corpus(reference)
+        if corpus is None:
             raise
-        return prepare_corpus(name, tokenizer or DEFAULT_TOKENIZER).path
+        return prepare_corpus(corpus.name, reference.partition("/")[2] or DEFAULT_TOKENIZER).path
 
 
 def prepare_corpus(
-    name: str,
+    source: str | FoundSource,
     tokenizer: str = DEFAULT_TOKENIZER,
     *,
     choices: SourceOptions | None = None,
@@ -104,22 +110,22 @@ def prepare_corpus(
     """
     if workers is not None and workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")
-    source = open_source(name, choices)
-    folder = out or default_folder(source.name, name_tokenizer(tokenizer))
-    if out is None and (
-        by_content or (name not in CORPORA and _has_other_documents(folder, source))
-    ):
-        folder = _folder_by_content(source, tokenizer, choices)
-    if source.pin is not None:
+    found = find_source(source, choices) if isinstance(source, str) else source
+    # A name that is no source is refused before a folder is named after it.
+    read = found.read()
+    folder = out or _folder_of(found, tokenizer, by_content=by_content)
+    if out is None and not found.is_corpus and _has_other_documents(folder, found):
+        folder = _folder_of(found, tokenizer, by_content=True)
+    if found.pin is not None:
         plan = stored_plan(folder)
         files = None if plan is None else plan["source"]["files"]
         commit = files.get("commit") if isinstance(files, dict) else None
         # A complete set from a version that did not record commits is kept.
         if commit is not None or not is_prepared(folder):
-            source = source.pin(cast("str | None", commit))
+            read = found.pin(cast("str | None", commit))
     return prepare(
-        source,
-        load_tokenizer(tokenizer, documents=source.documents(), separator=separator),
+        read,
+        load_tokenizer(tokenizer, documents=read.documents(), separator=separator),
         folder,
         tokenizer_name=name_tokenizer(tokenizer),
         workers=workers,
@@ -127,24 +133,12 @@ def prepare_corpus(
     )
 
 
-def _folder_by_content(source: Source, tokenizer: str, choices: SourceOptions | None) -> Path:
-    """Return the folder in the cache of the set of exactly these files with these options.
-
-    It is found without reading the files for documents, which the description needs.
-    """
-    chosen = choices or SourceOptions()
-    options = [chosen.field, chosen.share(SHARE), chosen.token_limit]
-    content = source.describe() if source.pin else [source.files, *options]
-    digits = hashlib.sha256(encode(content).encode()).hexdigest()[:DIGITS]
-    return default_folder(f"{source.name}-{digits}", name_tokenizer(tokenizer))
-
-
-def _has_other_documents(folder: Path, source: Source) -> bool:
+def _has_other_documents(folder: Path, found: FoundSource) -> bool:
     """Return whether a folder has the set of another file with the same name."""
     plan = stored_plan(folder)
     if plan is None:
         return False
-    return _files_by_split(plan["source"]["files"])[0] != _files_by_split(source.files)[0]
+    return _files_by_split(plan["source"]["files"])[0] != _files_by_split(found.files)[0]
 
 
 def _files_by_split(listed: Any) -> tuple[Any, Any, Any]:
@@ -157,8 +151,8 @@ def _files_by_split(listed: Any) -> tuple[Any, Any, Any]:
 
 def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -> None:
     """Check that a prepared set is the expected one; prepare it if its text is on this machine."""
-    corpus = CORPORA.get(canonical_reference(reference).partition("/")[0])
-    if corpus is not None and (corpus.local is None or Path(reference).expanduser().exists()):
+    corpus = find_corpus(reference)
+    if corpus is not None and corpus.local is None:
         # The text on the hub may be longer, and would give another set.
         corpus = None
     try:
@@ -217,28 +211,37 @@ class PlannedSet:
         )
 
 
-def find_set(
+def prepare_set(
     reference: str,
     tokenizer: str | None,
     *,
     default: str,
     warn: Callable[[str], None],
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress,
 ) -> PlannedSet:
-    """Return the existing set of a text; otherwise prepare it, or only plan it without progress.
+    """Return the existing set of a text, or prepare it.
 
     The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
-    cache. A plan writes and downloads nothing.
+    cache. Without a tokenizer, a text has the ``default`` one.
     """
-    found, reference, tokenizer = _find(reference, tokenizer, default, warn)
-    if found is None and on_progress is not None:
-        found = prepare_corpus(
-            reference, tokenizer, by_content=reference not in CORPORA, on_progress=on_progress
-        )
-    if found is not None:
-        return PlannedSet.of(found)
-    source = open_source(reference)
-    if tokenizer == "characters" and source.pin is not None:
+    data = _find(reference, tokenizer, default, warn)
+    if not isinstance(data, PreparedData):
+        found, chosen = data
+        by_content = not found.is_corpus
+        data = prepare_corpus(found, chosen, by_content=by_content, on_progress=on_progress)
+    return PlannedSet.of(data)
+
+
+def plan_set(
+    reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
+) -> PlannedSet:
+    """Return what ``prepare_set`` would; write and download nothing."""
+    data = _find(reference, tokenizer, default, warn)
+    if isinstance(data, PreparedData):
+        return PlannedSet.of(data)
+    found, tokenizer = data
+    source = found.read()
+    if tokenizer == "characters" and found.pin is not None:
         raise UsageError(
             f"expected a text on this machine for the alphabet of a plan, got {reference}: prepare "
             "it first"
@@ -249,55 +252,52 @@ def find_set(
 
 def _find(
     reference: str, tokenizer: str | None, default: str, warn: Callable[[str], None]
-) -> tuple[PreparedData | None, str, str]:
-    """Return the existing set, if there is one, and the text and tokenizer of a reference."""
-    reference = canonical_reference(reference)
-    path, (name, _, own) = Path(reference).expanduser(), reference.partition("/")
-    folder = path if is_prepared(path) else None
-    of_corpus = False
-    if own and not reference.startswith("hf:") and not path.exists():
-        of_corpus = name in CORPORA and "/" not in own
+) -> PreparedData | tuple[FoundSource, str]:
+    """Return the existing set of a reference, or its text and the tokenizer to prepare it with."""
+    path, corpus = Path(reference).expanduser(), find_corpus(reference)
+    folder, own = None, reference.partition("/")[2]
+    if is_prepared(path) or (own and not reference.startswith("hf:") and not path.exists()):
         # A reference that names neither a set nor a corpus means a text.
         with suppress(UsageError):
             folder = find_prepared(reference)
-    if (folder is not None or of_corpus) and tokenizer is not None:
+    names_tokenizer = corpus is not None and own != "" and "/" not in own
+    if (folder is not None or names_tokenizer) and tokenizer is not None:
         raise UsageError(
             f"expected no --tokenizer with a prepared set, got {tokenizer} with {reference}"
         )
     if folder is not None:
-        return open_prepared(folder), reference, own
-    if of_corpus:
-        reference, tokenizer = name, own
-    tokenizer = tokenizer or default
-    found = _find_reusable(reference, tokenizer)
-    if found is not None:
-        streams, corpus = found.about["plan"]["source"]["streams"], CORPORA.get(reference)
-        limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
-        limit = next(limits, None)
-        if limit is not None and (corpus is None or limit != corpus.max_tokens):
-            warn(f"reusing {found.path}, prepared with --max-tokens {limit:,}")
-    return found, reference, tokenizer
+        return open_prepared(folder)
+    if corpus is not None and path.exists():
+        warn(f"{path} is the corpus; --data ./{path} reads the file or folder of that name")
+    tokenizer = own if names_tokenizer else tokenizer or default
+    found = find_source(corpus.name if corpus and names_tokenizer else reference)
+    data = _find_reusable(found, tokenizer)
+    if data is None:
+        return found, tokenizer
+    streams = data.about["plan"]["source"]["streams"]
+    limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
+    limit = next(limits, None)
+    if limit is not None and (corpus is None or limit != corpus.max_tokens):
+        warn(f"reusing {data.path}, prepared with --max-tokens {limit:,}")
+    return data
 
 
-def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
+def _find_reusable(found: FoundSource, tokenizer: str) -> PreparedData | None:
     """Return the set of a text that has not changed since it was prepared, without reading it.
 
     It has the text's own name, or the name of its content if it was prepared without options.
     """
-    source = identify_source(reference)
-    if source is None:
-        return None
-    try:
-        own = default_folder(source.name, name_tokenizer(tokenizer))
-    except UsageError:
-        # There is no cache, or the name is not a valid folder name.
-        return None
-    for folder in (own, _folder_by_content(source, tokenizer, None)):
+    for by_content in (False, True):
+        try:
+            folder = _folder_of(found, tokenizer, by_content=by_content)
+        except UsageError:
+            # There is no cache, or the name is not a valid folder name.
+            return None
         manifest = read_manifest(folder) if is_prepared(folder) else None
         plan = cast("Any", manifest.about.get("plan")) if manifest else None
         if plan is None:
             continue
-        if source.files is not None and not _is_same_text(plan["source"]["files"], source.files):
+        if found.files is not None and not _is_same_text(plan["source"]["files"], found.files):
             continue
         data = open_prepared(folder, manifest=manifest)
         if _is_same_tokenizer(data, tokenizer):

@@ -72,23 +72,14 @@ class Source:
     """The rule that assigns documents of streams without a split."""
     total_bytes: int | None = None
     """Bytes to read, if known."""
-    files: Mapping[str, JsonValue] | None = None
-    """The files that are read, by split; None if they are not known yet."""
-    cuts: int = 1
-    """Number of documents into which a section of a long text is cut."""
-    cut: float | None = None
-    """The share of a single text, from its beginning, that is for training."""
-    pin: Callable[[str | None], "Source"] | None = None
-    """Returns the same source at a given commit, or at today's commit; for sources that can
-    change."""
+    files: JsonValue = None
+    """What is read and how it is cut, for the plan and the manifest, without local paths."""
 
     def describe(self) -> dict[str, JsonValue]:
-        """Return a description for the plan and the manifest, without local paths."""
-        # A resumed preparation must cut in the same positions.
-        files = self.files if self.cuts == 1 else {**(self.files or {}), "cuts": self.cuts}
+        """Return a description for the plan and the manifest."""
         return {
             "name": self.name,
-            "files": files if self.cut is None else {"cut": self.cut, "files": files},
+            "files": self.files,
             "held_out": None if self.rule is None else self.rule.describe(),
             "streams": [
                 {"split": stream.split, "max_tokens": stream.max_tokens} for stream in self.streams
@@ -99,6 +90,24 @@ class Source:
         """Yield all documents, for use before encoding."""
         for stream in self.streams:
             yield from stream.documents.read()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSource:
+    """A source that a reference names, before its documents are read."""
+
+    name: str
+    """The name of its set."""
+    read: Callable[[], Source]
+    """Reads the documents as far as their split needs; raises an error if there are none."""
+    files: Mapping[str, JsonValue] | None = None
+    """The files by split, or the data set of the hub; None if the name alone identifies the set."""
+    content: JsonValue = None
+    """What is read and how, which distinguishes sets of one name."""
+    pin: Callable[[str | None], Source] | None = None
+    """Reads the source at a given commit, or at today's; for sources that can change."""
+    is_corpus: bool = False
+    """Whether the reference is the name of a corpus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,39 +139,50 @@ class SourceOptions:
         return share
 
 
-def find_source(path: Path, choices: SourceOptions | None = None) -> Source:
+def _find_files(path: Path, choices: SourceOptions) -> FoundSource:
     """Return the documents of a file or folder."""
-    chosen = choices or SourceOptions()
-    name = chosen.name or default_name(path)
-    parts = find_parts(path, chosen)
-    listed = describe_parts(path, parts)
-    files = [file for some in parts.values() for file in some]
-    packed = any(file.suffix.lower() == ".gz" or kind_of(file) == "parquet" for file in files)
-    total = None if packed else sum(file.stat().st_size for file in files)
-    source = Source(name=name, streams=(), files=listed)
+    parts = find_parts(path, choices)
+    files = describe_parts(path, parts)
+    own = path.resolve().name if path.is_dir() else path.name.partition(".")[0]
+    name = choices.name or own
+    return FoundSource(
+        name=name,
+        read=lambda: _read_files(name, parts, files, choices),
+        files=files,
+        content=[files, choices.field, choices.share(SHARE), choices.token_limit],
+    )
+
+
+def _read_files(
+    name: str,
+    parts: Mapping[str | None, Sequence[Path]],
+    files: Mapping[str, JsonValue],
+    choices: SourceOptions,
+) -> Source:
+    every = [file for some in parts.values() for file in some]
+    packed = any(file.suffix.lower() == ".gz" or kind_of(file) == "parquet" for file in every)
+    source, cuts, limit = Source(name=name, streams=(), files=files), 1, choices.token_limit
     if None in parts:
-        share = chosen.share(SHARE)
-        rule, cuts = _find_rule(parts[None], chosen.field, share)
-        source = replace(source, rule=rule, cuts=cuts)
+        share = choices.share(SHARE)
+        rule, cuts = _find_rule(parts[None], choices.field, share)
         if rule is None:
-            text = _find_only_text(parts.pop(None), name)
-            source = cut_source(
-                name, text.read_all, share, chosen, where=str(text.files[0]), files=listed
-            )
+            file, text = _find_only_text(parts[None], name, choices.field)
+            source = _cut_text(name, text, share, limit, where=str(file), files=files)
+            parts = {split: some for split, some in parts.items() if split is not None}
+        else:
+            # A resumed preparation must cut in the same positions.
+            listed = files if cuts == 1 else {**files, "cuts": cuts}
+            source = replace(source, rule=rule, files=listed)
     streams = [
         Stream(
-            documents=FileDocuments(files=files, field=chosen.field, cuts=source.cuts),
+            documents=FileDocuments(files=some, field=choices.field, cuts=cuts),
             split=split,
-            max_tokens=chosen.token_limit if split in (None, "train") else None,
+            max_tokens=limit if split in (None, "train") else None,
         )
-        for split, files in parts.items()
+        for split, some in parts.items()
     ]
+    total = None if packed else sum(file.stat().st_size for file in every)
     return replace(source, streams=[*source.streams, *streams], total_bytes=total)
-
-
-def default_name(path: Path) -> str:
-    """Return the default name of a file or folder of documents."""
-    return path.resolve().name if path.is_dir() else path.name.partition(".")[0]
 
 
 def describe_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> dict[str, JsonValue]:
@@ -209,30 +229,24 @@ def _find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut
     return rule, cuts
 
 
-def _find_only_text(files: Sequence[Path], name: str) -> FileDocuments:
-    """Return the only file with a text, which is split by position."""
-    texts = [file for file in files if any(True for _ in FileDocuments(files=[file]).read())]
+def _find_only_text(files: Sequence[Path], name: str, field: str) -> tuple[Path, str]:
+    """Return the only file with a text, which is split by position, and the text."""
+    texts = {file: FileDocuments(files=[file], field=field).read_all() for file in files}
+    texts = {file: text for file, text in texts.items() if text}
     if not texts:
         raise UsageError(f"expected a text, got an empty one in {', '.join(map(str, files[:3]))}")
-    if len(texts) != 1 or kind_of(texts[0]) not in {None, "text"}:
+    if len(texts) != 1 or kind_of(next(iter(texts))) not in {None, "text"}:
         raise UsageError(
             f"expected documents that differ, to hold some out, got {len(texts)} files in {name}; "
             "name those for validation with `qkvary data prepare ... --validation PATH`"
         )
-    return FileDocuments(files=texts)
+    return next(iter(texts.items()))
 
 
-def cut_source(
-    name: str,
-    text: Callable[[], str],
-    share: float,
-    choices: SourceOptions,
-    *,
-    where: str,
-    files: Mapping[str, JsonValue],
+def _cut_text(
+    name: str, text: str, share: float, limit: int | None, *, where: str, files: JsonValue
 ) -> Source:
     """Return one text split by position: the last ``share`` of the characters is for validation."""
-    limit = choices.token_limit
     streams = [
         Stream(
             documents=TextPart(text=text, start=start, end=end, where=where),
@@ -244,7 +258,8 @@ def cut_source(
             ("validation", 1.0 - share, 1.0, None),
         )
     ]
-    return Source(name=name, streams=streams, files=files, cut=1.0 - share)
+    listed: JsonValue = {"cut": 1.0 - share, "files": files}
+    return Source(name=name, streams=streams, total_bytes=len(text), files=listed)
 
 
 def find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path]]:
@@ -381,48 +396,56 @@ CORPORA = {
 }
 
 
-def canonical_reference(reference: str) -> str:
-    """Return a reference with the name of a corpus in its own spelling, and any other unchanged."""
-    name, slash, tokenizer = reference.partition("/")
-    if name in CORPORA or Path(reference).expanduser().exists():
-        return reference
-    return (find_name(name, CORPORA) or name) + slash + tokenizer
+def find_corpus(reference: str) -> Corpus | None:
+    """Return the corpus of ``name`` or ``name/tokenizer``, if the reference is one.
+
+    The plain name of a corpus means the corpus, even if there is such a file or folder; an existing
+    path comes before any other spelling.
+    """
+    if reference in CORPORA:
+        return CORPORA[reference]
+    name = None if Path(reference).expanduser().exists() else reference.partition("/")[0]
+    return CORPORA.get(find_name(name, CORPORA) or "") if name else None
 
 
-def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
-    """Return the documents of a file or folder, a corpus by name, or ``hf:owner/name``."""
-    chosen, reference = choices or SourceOptions(), canonical_reference(reference)
-    corpus = CORPORA.get(reference)
-    if corpus is not None:
-        chosen = replace(chosen, name=chosen.name or reference)
+def find_source(reference: str, choices: SourceOptions | None = None) -> FoundSource:
+    """Find the documents of a file or folder, a corpus by name, or ``hf:owner/name``.
+
+    For another name, which may be that of a prepared set, and for a corpus that is not on this
+    machine, reading raises the error.
+    """
+    chosen = choices or SourceOptions()
     if reference.startswith("hf:"):
-        return _from_hub(reference.removeprefix("hf:"), chosen)
-    if corpus is not None and reference == SHIPPED:
-        # The text inside the package, with its customary split.
-        if chosen.validation is not None:
-            raise UsageError(f"{SHIPPED} already has splits: leave --validation out")
-        share, files = chosen.share(corpus.share), {"sha256": TINY_SHAKESPEARE_SHA256}
-        name = str(chosen.name)
-        source = cut_source(name, load_text, share, chosen, where=SHIPPED, files=files)
-        return replace(source, total_bytes=len(load_text()))
+        return _find_on_hub(reference.removeprefix("hf:"), chosen)
+    corpus = None if "/" in reference else find_corpus(reference)
+    if corpus is not None:
+        chosen = replace(chosen, name=chosen.name or corpus.name)
+        if corpus.name == SHIPPED:
+            return _find_shipped(corpus, chosen)
     path = Path(reference).expanduser() if corpus is None else find_local(corpus)
     if reference and path is not None and path.exists():
-        return find_source(path, chosen)
+        return replace(_find_files(path, chosen), is_corpus=corpus is not None)
     if corpus is not None and corpus.hub is not None:
-        return _from_hub(corpus.hub, chosen, corpus)
-    if corpus is not None:
-        raise UsageError(
-            f"{corpus.name} is not on this machine: put it at {corpus.local} below QKVARY_DATA"
+        return _find_on_hub(corpus.hub, chosen, corpus)
+
+    def refuse() -> Source:
+        if corpus is not None:
+            raise UsageError(
+                f"{corpus.name} is not on this machine: put it at {corpus.local} below QKVARY_DATA"
+            )
+        advice = (
+            "`qkvary data features --weights FOLDER` makes these features of images"
+            if reference == FEATURES_MADE_HERE
+            else suggest(reference, CORPORA)
         )
-    advice = (
-        "`qkvary data features --weights FOLDER` makes these features of images"
-        if reference == FEATURES_MADE_HERE
-        else suggest(reference, CORPORA)
-    )
-    raise UsageError(
-        f"expected a file, a folder, hf:owner/name or the name of a corpus, got {reference!r}; "
-        f"{advice}"
-    )
+        raise UsageError(
+            f"expected a file, a folder, hf:owner/name or the name of a corpus, got {reference!r}; "
+            f"{advice}"
+        )
+
+    if "/" in reference:
+        refuse()
+    return FoundSource(name=chosen.name or reference, read=refuse, is_corpus=corpus is not None)
 
 
 def find_local(corpus: Corpus) -> Path | None:
@@ -431,59 +454,65 @@ def find_local(corpus: Corpus) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def identify_source(reference: str) -> Source | None:
-    """Return the default name of a source's set and the list of its files, without reading them.
-
-    The list is missing for a prepared set, and for a corpus that is not on this machine. Returns
-    ``None`` if the reference is neither a source nor a name.
-    """
-    if reference.startswith("hf:"):
-        return open_source(reference)
-    corpus = CORPORA.get(reference)
-    path = Path(reference).expanduser() if corpus is None else find_local(corpus)
-    if path is not None and path.exists():
-        name = default_name(path) if corpus is None else reference
-        files = describe_parts(path, find_parts(path, SourceOptions()))
-        return Source(name=name, streams=(), files=files)
-    is_name = corpus is not None or "/" not in reference
-    return Source(name=reference, streams=()) if is_name else None
+def _find_shipped(corpus: Corpus, choices: SourceOptions) -> FoundSource:
+    """Return the text inside the package, with its customary split."""
+    if choices.validation is not None:
+        raise UsageError(f"{SHIPPED} already has splits: leave --validation out")
+    name, share, limit = str(choices.name), choices.share(corpus.share), choices.token_limit
+    files: JsonValue = {"sha256": TINY_SHAKESPEARE_SHA256}
+    return FoundSource(
+        name=name,
+        read=lambda: _cut_text(name, load_text(), share, limit, where=SHIPPED, files=files),
+        is_corpus=True,
+    )
 
 
-def _from_hub(
-    reference: str, choices: SourceOptions, corpus: Corpus | None = None, commit: str | None = None
-) -> Source:
+def _find_on_hub(
+    reference: str, choices: SourceOptions, corpus: Corpus | None = None
+) -> FoundSource:
     if choices.validation is not None:
         raise UsageError("expected --held-out for a data set of the hub, got --validation")
     repository, configuration, revision = parse_hub(reference)
     named = corpus.hub_validation if corpus and choices.held_out is None else None
-
-    def stream(theirs: str, split: str | None, max_tokens: int | None) -> Stream:
-        documents = HubDocuments(
-            repository=repository,
-            configuration=configuration,
-            revision=commit or revision,
-            split=theirs,
-            field=choices.field,
-        )
-        return Stream(documents=documents, split=split, max_tokens=max_tokens)
-
-    def pin(known: str | None) -> Source:
-        return _from_hub(reference, choices, corpus, known or find_commit(repository, revision))
-
-    most = choices.token_limit or (corpus.max_tokens if corpus else None)
-    streams = [stream("train", "train" if named else None, most)]
-    if named and corpus:
-        streams.append(stream(named, "validation", corpus.validation_tokens))
     share = choices.share(corpus.share if corpus else HUB_SHARE)
+    limit = choices.token_limit or (corpus.max_tokens if corpus else None)
+    parts = [("train", "train" if named else None, limit)]
+    if named and corpus:
+        parts.append((named, "validation", corpus.validation_tokens))
     files: dict[str, JsonValue] = {
         "hub": repository,
         "configuration": configuration,
         "revision": revision,
     }
-    return Source(
-        name=choices.name or repository.rpartition("/")[2],
-        streams=streams,
-        rule=None if named else HeldOut(share=share),
-        files=files if commit is None else {**files, "commit": commit},
-        pin=pin if commit is None else None,
+
+    def read(commit: str | None = None) -> Source:
+        streams = [
+            Stream(
+                documents=HubDocuments(
+                    repository=repository,
+                    configuration=configuration,
+                    revision=commit or revision,
+                    split=theirs,
+                    field=choices.field,
+                ),
+                split=split,
+                max_tokens=most,
+            )
+            for theirs, split, most in parts
+        ]
+        return Source(
+            name=choices.name or repository.rpartition("/")[2],
+            streams=streams,
+            rule=None if named else HeldOut(share=share),
+            files=files if commit is None else {**files, "commit": commit},
+        )
+
+    source = read()
+    return FoundSource(
+        name=source.name,
+        read=read,
+        files=None if corpus else files,
+        content=source.describe(),
+        pin=lambda known: read(known or find_commit(repository, revision)),
+        is_corpus=corpus is not None,
     )

@@ -85,7 +85,7 @@ def learn_tokenizer(texts: Sequence[str], pieces: int = PIECES) -> PieceTokenize
 
 def prepare_text(text: Path, folder: Path) -> PreparedData:
     """Holds a twentieth of the documents out, learns the tokenizer from the rest, encodes both."""
-    source = find_source(text, SourceOptions(name="tinystories", held_out=0.05))
+    source = find_source(str(text), SourceOptions(name="tinystories", held_out=0.05)).read()
     documents = [document.text for document in source.documents()]
     digests = (hashlib.sha256(one.strip().encode()).digest()[:8] for one in documents)
     splits = [source.split_of(int.from_bytes(digest, "big")) for digest in digests]
