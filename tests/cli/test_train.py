@@ -59,6 +59,16 @@ def test_a_plan_trains_nothing(places: Path, typed: Typed) -> None:
     assert "12 steps of 4 rows of 16 tokens: 768 tokens" in shown
 
 
+def test_a_text_shorter_than_a_row_is_refused_before_a_note_is_written(
+    places: Path, typed: Typed
+) -> None:
+    (places / "short.txt").write_text("shorter")
+    for words in (["--dry-run"], [], ["--tokenizer", "characters"]):
+        said = typed.error(*command(places, *words, data="short.txt"))
+        assert "more tokens than the 16 of a row, got at most 7 in short" in said
+    assert not (places / "runs").exists()
+
+
 def test_a_prepared_set_is_taken_as_it_is(places: Path, typed: Typed) -> None:
     data = prepare_corpus(str(places / "mine.txt"), "characters", out=places / "set")
     planned = typed.json(*command(places, "--dry-run", data="set"))

@@ -10,6 +10,7 @@ from qkvary.costs.macs import forward_macs
 from qkvary.data.prepared_sets import PlannedSet
 from qkvary.studies import timing
 from qkvary.studies.pretraining import describe_effort
+from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.training.config import RunConfig
 from qkvary.training.presets import find_preset
 
@@ -17,7 +18,7 @@ from qkvary.training.presets import find_preset
 def preset_run(steps: int = 3_060, rows: int = 64, device: str = "cpu") -> RunConfig:
     preset = find_preset("lm-10m")
     training = dataclasses.replace(preset.training, steps=steps, batch_size=rows)
-    task = preset.task(data="", data_sha256="0")
+    task = LanguageTaskConfig(data="", data_sha256="0", context=preset.context)
     return RunConfig(task=task, network=preset.network, training=training, seed=0, device=device)
 
 

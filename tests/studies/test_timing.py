@@ -12,6 +12,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.studies import timing
 from qkvary.studies.study import Study
 from qkvary.tasks.catalog import load_task
+from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import Batch
 from qkvary.training.config import ExecutionConfig, RunConfig
 from qkvary.training.presets import find_preset
@@ -88,7 +89,7 @@ def test_a_language_model_is_timed_by_one_layer_of_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(timing, "MOST_TIMED_MACS", 1)
     timing._time_layer.cache_clear()  # pyright: ignore[reportPrivateUsage]
     preset = find_preset("lm-300m")
-    task = preset.task(data="", data_sha256="0")
+    task = LanguageTaskConfig(data="", data_sha256="0", context=preset.context)
     training = dataclasses.replace(preset.training, execution=ExecutionConfig(threads=3))
     run = RunConfig(task=task, network=preset.network, training=training, seed=0)
     assert timing.estimate_language_seconds(run) > 0

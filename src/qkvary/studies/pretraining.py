@@ -190,20 +190,28 @@ def training_study(
 
 
 def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> LanguageTaskConfig:
-    task = preset.task(data=data.folder, data_sha256=data.fingerprint)
     reported = preset.reported_step or preset.training.steps
     steps = _count(options, "steps")
     whole = steps is None or steps >= reported
     usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
-    tested = None
+    protocol, tested = options.protocol or preset.protocol, None
+    # An unprepared text has at most one token per byte.
+    tokens = data.text_bytes if data.data is None else data.data.splits["train"].tokens
+    if protocol == "packed" and tokens is not None and tokens <= preset.context:
+        raise UsageError(
+            f"expected a text of more tokens than the {preset.context:,} of a row, got at most "
+            f"{tokens:,} in {data.name}: give a longer text, or a smaller --context"
+        )
     if steps is not None and steps < preset.training.steps:
         rows = steps * (_count(options, "batch_size") or preset.training.batch_size)
         most = max(1, int(MOST_SCORED * rows / VALIDATIONS)) * preset.context
         if most < VALIDATION_TOKENS:
             usual, tested = most, most * VALIDATIONS
-    return replace(
-        task,
-        protocol=options.protocol or task.protocol,
+    return LanguageTaskConfig(
+        data=data.folder,
+        data_sha256=data.fingerprint,
+        context=preset.context,
+        protocol=protocol,
         document_mask=options.document_mask,
         validation_tokens=_count(options, "validation_tokens") or usual,
         test_tokens=_count(options, "test_tokens") or tested,

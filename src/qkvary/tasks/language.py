@@ -57,7 +57,7 @@ class LanguageTask:
         self.data = _open(config) if data is None else data
         config.require(self.data.fingerprint)
         try:
-            self._source(self._split("train"))
+            self._train = self._source(self._split("train"))
         except ValueError as error:
             raise UsageError(f"{config.data}: {error}") from None
 
@@ -73,9 +73,8 @@ class LanguageTask:
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next rows of the epoch's shuffled order; a batch may span two epochs."""
-        source = self._source(self._split("train"))
-        numbers = rows_of_step(step, batch_size, rows=source.rows, seed=seed, chosen=rows)
-        return self._make_batch(source, numbers)
+        numbers = rows_of_step(step, batch_size, rows=self._train.rows, seed=seed, chosen=rows)
+        return self._make_batch(self._train, numbers)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross entropy of the counted tokens, in nats."""

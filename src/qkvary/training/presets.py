@@ -5,21 +5,19 @@ A preset consists of network, training, protocol, corpus and tokenizer. Torch-fr
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 from qkvary.arch.labels import as_label, format_label
 from qkvary.arch.named_networks import (
     NETWORKS,
     PORTABLE_NETWORKS,
-    Lazy,
     canonical_name,
     keep_positions,
 )
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.variants import AnyVariant
 from qkvary.storage.errors import UsageError
-from qkvary.tasks.config import LanguageTaskConfig, Protocol
+from qkvary.tasks.config import Protocol
 from qkvary.text.names import near_names
 from qkvary.training.config import (
     Decay,
@@ -124,12 +122,6 @@ class Preset:
         padded = -(-tokens // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
         return replace(self, network=replace(self.network, vocabulary=padded))
 
-    def task(self, *, data: str, data_sha256: str) -> LanguageTaskConfig:
-        """Return the task of the preset on a prepared data set."""
-        return LanguageTaskConfig(
-            data=data, data_sha256=data_sha256, context=self.context, protocol=self.protocol
-        )
-
 
 def preset_names() -> tuple[str, ...]:
     """Return the names of all presets, the papers' first."""
@@ -213,8 +205,7 @@ def _three_projections(
 
 
 _PAPER_1 = (
-    partial(
-        _three_projections,
+    _three_projections(
         "lm-300m",
         "rows of a step: 6 at once, 24 times, on 8 devices; the poster gives the rate, "
         "warm-up and accumulation of the larger network for both: lm-300m-poster",
@@ -227,8 +218,7 @@ _PAPER_1 = (
         evaluate_every=200,
         validated=813,
     ),
-    partial(
-        _three_projections,
+    _three_projections(
         "lm-300m-poster",
         "the poster's rate, warm-up, accumulation and validations, where lm-300m has "
         "those of the public code; the poster's 10 billion positions in 4,238 steps "
@@ -242,8 +232,7 @@ _PAPER_1 = (
         evaluate_every=500,
         validated=1_220,
     ),
-    partial(
-        _three_projections,
+    _three_projections(
         "lm-1.2b",
         "576 rows a step: 2 at a time, 36 times, on 8 devices; the reported results are those "
         "of step 7,500, before the rate reaches its floor",
@@ -308,24 +297,23 @@ def _gpt2(name: str, *remarks: str, weight_decay: float = 0.1) -> Preset:
 
 
 _PAPER_3 = (
-    partial(
-        _gpt2,
+    _gpt2(
         "gpt2-124m",
         "windows are drawn without replacement here, and with it in the public code",
     ),
-    partial(_gpt2, "gpt2-117m-mlp", "smaller feed-forward networks: 3.5 d"),
-    partial(_gpt2, "gpt2-118m-narrow", "12 heads of 62 channels"),
-    partial(_gpt2, "gpt2-117m-identity", _IDENTITY),
-    partial(_gpt2, "gpt2-124m-identity", _IDENTITY, "larger feed-forward networks: 4.5 d"),
-    partial(_gpt2, "gpt2-117m-identity-derived", _DERIVED),
-    partial(_gpt2, "gpt2-124m-identity-derived", _DERIVED),
-    partial(_gpt2, "gpt2-156m-identity-untied", _IDENTITY, _UNTIED),
-    partial(_gpt2, "gpt2-124m-residual", "q = x + x W", _NO_FIGURE),
-    partial(_gpt2, "gpt2-124m-residual-gelu", "q = x + gelu(x W)", _NO_FIGURE),
-    partial(_gpt2, "gpt2-163m-untied", _UNTIED),
-    partial(_gpt2, "gpt2-124m-decay", _SAME_TUNING, weight_decay=2**-5),
-    partial(_gpt2, "gpt2-124m-scale", _SAME_TUNING),
-    partial(_gpt2, "gpt2-124m-decay-scale", _SAME_TUNING, weight_decay=2**-5),
+    _gpt2("gpt2-117m-mlp", "smaller feed-forward networks: 3.5 d"),
+    _gpt2("gpt2-118m-narrow", "12 heads of 62 channels"),
+    _gpt2("gpt2-117m-identity", _IDENTITY),
+    _gpt2("gpt2-124m-identity", _IDENTITY, "larger feed-forward networks: 4.5 d"),
+    _gpt2("gpt2-117m-identity-derived", _DERIVED),
+    _gpt2("gpt2-124m-identity-derived", _DERIVED),
+    _gpt2("gpt2-156m-identity-untied", _IDENTITY, _UNTIED),
+    _gpt2("gpt2-124m-residual", "q = x + x W", _NO_FIGURE),
+    _gpt2("gpt2-124m-residual-gelu", "q = x + gelu(x W)", _NO_FIGURE),
+    _gpt2("gpt2-163m-untied", _UNTIED),
+    _gpt2("gpt2-124m-decay", _SAME_TUNING, weight_decay=2**-5),
+    _gpt2("gpt2-124m-scale", _SAME_TUNING),
+    _gpt2("gpt2-124m-decay-scale", _SAME_TUNING, weight_decay=2**-5),
 )
 
 
@@ -379,8 +367,7 @@ def _modern(
 
 
 _MODERN_SIZES = (
-    partial(
-        _modern,
+    _modern(
         "lm-100k",
         960,
         16,
@@ -391,8 +378,7 @@ _MODERN_SIZES = (
         corpus="tinystories",
         tokenizer="bytes",
     ),
-    partial(
-        _modern,
+    _modern(
         "lm-1m",
         1_280,
         16,
@@ -402,8 +388,7 @@ _MODERN_SIZES = (
         corpus="tinystories",
         tokenizer="bytes",
     ),
-    partial(
-        _modern,
+    _modern(
         "lm-10m",
         3_060,
         64,
@@ -414,23 +399,21 @@ _MODERN_SIZES = (
         corpus="english-novels",
         tokenizer="bytes",
     ),
-    partial(_modern, "lm-30m", 4_570, 128, 16, 1e-3),
-    partial(_modern, "lm-60m", 4_620, 256, 16, 1e-3),
-    partial(_modern, "lm-124m", 4_720, 512, 16, 6e-4),
-    partial(_modern, "lm-350m", 13_550, 256, 8, 3e-4),
-    partial(_modern, "lm-1b", 19_340, 512, 4, 2e-4),
+    _modern("lm-30m", 4_570, 128, 16, 1e-3),
+    _modern("lm-60m", 4_620, 256, 16, 1e-3),
+    _modern("lm-124m", 4_720, 512, 16, 6e-4),
+    _modern("lm-350m", 13_550, 256, 8, 3e-4),
+    _modern("lm-1b", 19_340, 512, 4, 2e-4),
 )
 
 
+_STATED = {preset.name: preset for preset in (*_PAPER_1, *_PAPER_3, *_MODERN_SIZES)}
+
+
 def _portable(name: str) -> Preset:
-    preset = PRESETS[PORTABLE_NETWORKS[name][0]]
+    preset = _STATED[PORTABLE_NETWORKS[name][0]]
     remarks = (_PORTABLE_REMARK, *preset.remarks[1:])
     return replace(preset, name=name, network=NETWORKS[name], remarks=remarks)
 
 
-PRESETS: Mapping[str, Preset] = Lazy(
-    {
-        **{maker.args[0]: maker for maker in (*_PAPER_1, *_PAPER_3, *_MODERN_SIZES)},
-        **{name: partial(_portable, name) for name in PORTABLE_NETWORKS},
-    }
-)
+PRESETS: Mapping[str, Preset] = _STATED | {name: _portable(name) for name in PORTABLE_NETWORKS}
