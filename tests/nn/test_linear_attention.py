@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkvary.arch.attention import LINEAR_CHUNK, Kernel
+from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig, Kernel
 from qkvary.arch.caches import CacheOptions, CacheStorage
+from qkvary.arch.labels import as_variant
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.cache_storage import StateStore
+from qkvary.nn.kernels import name_kernel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 from qkvary.nn.linear_attention import State, Sums, attend_in_chunks, step, weigh_pairs
@@ -394,3 +396,10 @@ def test_a_state_goes_on_where_it_was_left(
         for one, other in zip(state, last, strict=True):
             assert (one is None) == (other is None)
             assert one is None or other is None or distance(one, other) < GATE
+
+
+def test_a_record_names_the_kernel_or_a_core_that_has_none() -> None:
+    names = {"QKV": "sdpa", "QKV@linear": "linear", "QKV@sima": "sima", "Q=K-V@soft": "soft"}
+    for label, name in names.items():
+        config = AttentionConfig(d_model=6, num_heads=2, variant=as_variant(label))
+        assert name_kernel(config, 7, training=True) == name

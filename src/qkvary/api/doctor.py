@@ -52,7 +52,7 @@ def _torch() -> dict[str, Any] | None:
         import torch
 
         from qkvary.arch.attention import AttentionConfig
-        from qkvary.nn.kernels import choose_kernel
+        from qkvary.nn.kernels import name_kernel
     except ModuleNotFoundError:
         return None
     layer = AttentionConfig(d_model=64, num_heads=2)
@@ -63,8 +63,7 @@ def _torch() -> dict[str, Any] | None:
         "threads_by_default": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "kernels": {
-            f"{length} keys": choose_kernel(layer, length, training=True)
-            for length in KERNEL_LENGTHS
+            f"{length} keys": name_kernel(layer, length, training=True) for length in KERNEL_LENGTHS
         },
     }
 

@@ -21,7 +21,7 @@ from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import read_roles, store_tokens
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import CORES, MOST_DECODED, Core
-from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.layout import AttentionMask, Layout, Rotation
 from qkvary.nn.linear import apply, is_plain
 from qkvary.nn.projections import (
     HeadNorm,
@@ -29,6 +29,8 @@ from qkvary.nn.projections import (
     Latent,
     LowRank,
     RoleMaker,
+    Roles,
+    Sources,
     make_head_norm,
     make_projection,
     make_query,
@@ -313,37 +315,30 @@ class Attention(nn.Module):
         """Return query, key and value, made from the sources of the input."""
         config, sharing = self.config, self.config.variant.sharing
         maker = RoleMaker(config, self.projections, self.kv_norm or self.key_norm, self.latent)
-        # Sources.
-        x, memory = (layout.blank(x), None) if memory is None else (x, layout.blank(memory))
         # A text may become as long as its cache.
         tokens = None if cache is None else cache.max_tokens
         rotation = layout.rotation(config, x.dtype, tokens=tokens)
-        stored = config.variant.cached
-        sources = maker.project(x, (sharing.query, QUERY_ROPE, *(stored if memory is None else ())))
-        is_stored = memory is not None and _holds(cache, memory)
-        if memory is None or is_stored:
-            read, new, turned = x, maker.normalise(sources), rotation
+        # Sources: those of key and value are made from x, or from a memory that is not stored yet.
+        if memory is None:
+            x = read = layout.blank(x)
+            sources = maker.project(x, (sharing.query, QUERY_ROPE, *config.variant.cached))
+            new, turned = maker.normalise(sources), rotation
         else:
-            turned = layout.rotation(config, memory.dtype, of_keys=True)
-            read, new = memory, maker.normalise(maker.project(memory, stored))
+            read = layout.blank(memory)
+            sources = maker.project(x, (sharing.query, QUERY_ROPE))
+            new, turned = dict[str, Tensor](), None
+            if not _holds(cache, memory):
+                turned = layout.rotation(config, memory.dtype, of_keys=True)
+                new = maker.normalise(maker.project(read, config.variant.cached))
         # Roles.
         query, rope = make_query(x, sources[sharing.query], self.query_map, config), None
         if self.query_norm is not None:
             query = self.query_norm.normalise(query)
-        if cache is None:
-            roles = maker.rotate(new, turned)
-        else:
-            rotate_all = functools.partial(
-                layout.rotation, config, x.dtype, of_keys=True, tokens=tokens
-            )
-            entries = (
-                cache.read() if is_stored else store_tokens(maker, cache, layout, read, new, turned)
-            )
-            roles = read_roles(maker, cache.options.layout, entries, rotate_all)
-        is_expanded = cache is not None and cache.options.layout == "split"
         is_latent = cache is not None and self._absorbs(cache, kernel, x.shape[1])
-        if self.latent is not None and not (is_expanded or is_latent):
-            roles = maker.expand(roles)
+        if cache is None:
+            roles = maker.expand(maker.rotate(new, turned))
+        else:
+            roles = self._read_cache(maker, cache, layout, read, new, turned, is_latent=is_latent)
         # The query comes last: gradients of a shared source are added up in this order.
         if rotation is not None:
             if roles.rope is None:
@@ -356,6 +351,25 @@ class Attention(nn.Module):
         if self.latent is not None and is_latent:
             query = self.latent.absorb(query)
         return Heads(query, roles.key, roles.value, rope, roles.rope, rotation, is_latent)
+
+    def _read_cache(
+        self,
+        maker: RoleMaker,
+        cache: LayerCache,
+        layout: Layout,
+        x: Tensor,
+        new: Sources,
+        rotation: Rotation | None,
+        *,
+        is_latent: bool,
+    ) -> Roles:
+        """Store the sources of new tokens, if any, and return key and value of all tokens."""
+        entries = store_tokens(maker, cache, layout, x, new, rotation) if new else cache.read()
+        rotate_all = functools.partial(
+            layout.rotation, self.config, x.dtype, of_keys=True, tokens=cache.max_tokens
+        )
+        roles = read_roles(maker, cache.options.layout, entries, rotate_all)
+        return roles if is_latent or cache.options.layout == "split" else maker.expand(roles)
 
     def score(self, heads: Heads, layout: Layout) -> Scores:
         """Return the scores of a call, with all terms."""

@@ -28,7 +28,7 @@ from qkvary.nn.linear_attention import (
     step,
     weigh_pairs,
 )
-from qkvary.nn.terms import Scores, content_scores, term_classes
+from qkvary.nn.terms import Scores, content_scores, own_class, term_classes
 
 Chosen = Literal["explicit", "sdpa"]
 
@@ -377,6 +377,9 @@ def _divide_by_norm(
     return heads / norms.clamp(min=torch.finfo(heads.dtype).tiny)
 
 
-def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> Chosen:
-    """Return the implementation that a layer with a softmax picks for a call."""
+def name_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> str:
+    """Return the implementation of the softmax for a call, or the name of another core."""
+    variant = config.variant
+    if variant.core != "softmax" or own_class(variant, Core):
+        return variant.core_name
     return SoftmaxCore(config).choose_kernel(num_keys, config.dropout if training else 0.0)

@@ -12,7 +12,7 @@ from torch import nn
 from qkvary.checkpoints.models import save_model
 from qkvary.inference.decoding import generate
 from qkvary.inference.samples import TextSampler
-from qkvary.nn.kernels import choose_kernel
+from qkvary.nn.kernels import name_kernel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
@@ -81,7 +81,7 @@ def train_cell(
         keep(None, outcome.network)
     speed = outcome.timing["steps_per_second"] if is_shown else 0.0
     keys, layers = cell.run.sequence_length, cell.run.network.layers
-    kernels = {choose_kernel(layer, keys, training=True) for layer in layers}
+    kernels = {name_kernel(layer, keys, training=True) for layer in layers}
     record = make_record(
         cell,
         status=outcome.status,
