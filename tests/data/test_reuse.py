@@ -8,7 +8,7 @@ import pytest
 
 from qkvary.data import prepared_sets, sources
 from qkvary.data.prepared import PreparedData
-from qkvary.data.prepared_sets import plan_set, prepare_corpus, prepare_set
+from qkvary.data.prepared_sets import find_set, plan_set, prepare_corpus, prepare_set
 from qkvary.data.sources import SourceOptions
 from qkvary.storage.errors import UsageError
 from tests.data.small_sets import made_up, silent
@@ -27,9 +27,8 @@ def write(path: Path, texts: list[str] = TEXTS) -> str:
 
 
 def found(reference: str, tokenizer: str | None = None) -> PreparedData:
-    planned = prepare_set(
-        reference, tokenizer, default="bytes", warn=pytest.fail, on_progress=silent
-    )
+    text = find_set(reference, tokenizer, default="bytes", warn=pytest.fail)
+    planned = prepare_set(text, silent)
     return cast("PreparedData", planned.data)
 
 
@@ -154,12 +153,13 @@ def test_a_set_of_the_hub_is_reused_offline(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_name_of_a_corpus_comes_before_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = Path(write(tmp_path / "tiny-shakespeare" / "a.txt"))
+    own = Path(write(tmp_path / "tiny-shakespeare" / "a.txt"))
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
-    sizes = {"tiny-shakespeare": 1_115_394, "./tiny-shakespeare": text.stat().st_size}
+    sizes = {"tiny-shakespeare": 1_115_394, "./tiny-shakespeare": own.stat().st_size}
     for name, size in sizes.items():
-        assert plan_set(name, None, default="bytes", warn=said.append).text_bytes == size
+        text = find_set(name, None, default="bytes", warn=said.append)
+        assert plan_set(text).text_bytes == size
     message = "tiny-shakespeare is the corpus; --data ./tiny-shakespeare reads the file or folder"
     assert said == [f"{message} of that name"]
 

@@ -202,21 +202,20 @@ def _find_data(
     A plan prepares and downloads nothing.
     """
     from qkvary.data.prepared import open_prepared
-    from qkvary.data.prepared_sets import PlannedSet, plan_set, prepare_set
+    from qkvary.data.prepared_sets import PlannedSet, find_set, plan_set, prepare_set
 
-    text = (preset.corpus if data is None else os.fspath(data), tokenizer)
+    reference = preset.corpus if data is None else os.fspath(data)
+    find = partial(find_set, reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
     made: list[PlannedSet] = []
 
     def prepare() -> str:
         with shown.show_progress("preparing", "bytes") as show:
-            made.append(
-                prepare_set(*text, default=preset.tokenizer, warn=shown.warn, on_progress=show)
-            )
+            made.append(prepare_set(find(), show))
         return made[0].folder
 
     if dry_run:
         with without_downloads():
-            planned = plan_set(*text, default=preset.tokenizer, warn=shown.warn)
+            planned = plan_set(find())
     else:
         folder = distribution.run_on_first(prepare)
         planned = made[0] if made else PlannedSet.of(open_prepared(Path(folder)))

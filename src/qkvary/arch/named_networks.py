@@ -175,8 +175,12 @@ class Lazy(Mapping[str, T]):
 
 
 _identity = partial(gpt_124m, "I-K-V")
-# Returns a function that makes the network.
-_modern = partial(partial, modern_network)
+
+
+def _modern(**sizes: int) -> Callable[[], LanguageModelConfig]:
+    """Return a function that makes the modern network of these sizes."""
+    return partial(modern_network, **sizes)
+
 
 _MODERN = {
     "lm-100k": _modern(d_model=48, num_heads=4, num_layers=3, max_tokens=128, vocabulary=320),

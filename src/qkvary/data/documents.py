@@ -8,7 +8,7 @@ any document.
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, cast
@@ -131,6 +131,30 @@ class FileDocuments:
                 line = line.removeprefix(_BOM)
             if not line.isspace():
                 yield checked_document(_parse_line(line, where, self.field), where, self.field)
+
+
+def list_files(path: Path) -> list[Path]:
+    """Return a file, or all document files of a folder, sorted."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        missing = "is neither" if path.exists() else "does not exist"
+        raise UsageError(f"expected a file or folder of documents, got {path}, which {missing}")
+    found = [file for file in sorted(path.rglob("*")) if kind_of(file) and file.is_file()]
+    visible = [
+        file
+        for file in found
+        if not any(part.startswith(".") for part in file.relative_to(path).parts)
+    ]
+    if not visible:
+        raise UsageError(f"expected files of {', '.join(KINDS)} in {path}, got none")
+    return visible
+
+
+def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
+    """Yield the documents of files and folders."""
+    files = [file for path in paths for file in list_files(path)]
+    return FileDocuments(files=files).read()
 
 
 class _Bytes:
@@ -285,19 +309,12 @@ class TextPart:
     """A part of one text, for a text that is split by position."""
 
     text: str
-    start: float
-    """The start of the part, as a fraction of the text's characters."""
-    end: float
-    """The end of the part, as a fraction of the text's characters."""
     where: str
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
         """Yield the only document, unless it was read already."""
-        if position is None:
-            length = len(self.text)
-            part = self.text[int(self.start * length) : int(self.end * length)]
-            if not is_blank(part):
-                yield Document(part, self.where)
+        if position is None and not is_blank(self.text):
+            yield Document(self.text, self.where)
 
     def position(self) -> JsonValue:
         """Return the position after the only document."""

@@ -223,20 +223,7 @@ def _assemble(
                     raise ValueError(f"{file} should have {size:,} bytes")
     if fingerprint_of(manifest, about) != about["fingerprint"]:
         raise ValueError("its fingerprint does not match")
-    # Fields that only describe the set; those of a forged manifest raise an error.
-    source, overlap, described = about["plan"]["source"], about["overlap"], about["tokenizer"]
-    numbers = [
-        *overlap["repeated_documents"].values(),
-        *overlap["shared_documents"].values(),
-        *(one["max_tokens"] or 0 for one in source["streams"] if one["split"] != ""),
-        described["vocabulary"],
-    ]
-    rule, files = source["held_out"], source["files"]
-    if rule is not None:
-        numbers += [rule["share"], len(rule["rule"])]
-    if isinstance(files, dict) and "cut" in files:
-        numbers.append(files["cut"])
-    math.fsum((*numbers, len(described["name"])))
+    _check_described(about)
     return PreparedData(
         path=path,
         fingerprint=about["fingerprint"],
@@ -244,6 +231,24 @@ def _assemble(
         splits=MappingProxyType(splits),
         about=about,
     )
+
+
+def _check_described(about: Mapping[str, Any]) -> None:
+    """Check the fields that only describe the set: their sum raises an error."""
+    source, overlap, described = about["plan"]["source"], about["overlap"], about["tokenizer"]
+    numbers = [
+        *overlap["repeated_documents"].values(),
+        *overlap["shared_documents"].values(),
+        *(one["max_tokens"] or 0 for one in source["streams"] if one["split"] != ""),
+        described["vocabulary"],
+        len(described["name"]),
+    ]
+    rule, files = source["held_out"], source["files"]
+    if rule is not None:
+        numbers += [rule["share"], len(rule["rule"])]
+    if isinstance(files, dict) and "cut" in files:
+        numbers.append(files["cut"])
+    math.fsum(numbers)
 
 
 def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:

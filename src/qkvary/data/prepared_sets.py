@@ -210,50 +210,53 @@ class PlannedSet:
             problem=find_share_error(data),
         )
 
+    def require_row(self, context: int) -> None:
+        """Refuse a set whose training text is shorter than a row of so many tokens."""
+        # A text that is not prepared has at most one token per byte.
+        tokens = self.text_bytes if self.data is None else self.data.splits["train"].tokens
+        if tokens is not None and tokens <= context:
+            raise UsageError(
+                f"expected a text of more tokens than the {context:,} of a row, got at most "
+                f"{tokens:,} in {self.name}: give a longer text, or a smaller --context"
+            )
 
-def prepare_set(
-    reference: str,
-    tokenizer: str | None,
-    *,
-    default: str,
-    warn: Callable[[str], None],
-    on_progress: OnProgress,
-) -> PlannedSet:
-    """Return the existing set of a text, or prepare it.
 
-    The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
-    cache. Without a tokenizer, a text has the ``default`` one.
-    """
-    data = _find(reference, tokenizer, default, warn)
-    if not isinstance(data, PreparedData):
-        found, chosen = data
-        by_content = not found.is_corpus
-        data = prepare_corpus(found, chosen, by_content=by_content, on_progress=on_progress)
+FoundSet = PreparedData | tuple[FoundSource, str]
+"""An existing set, or a text and the tokenizer to prepare it with."""
+
+
+def prepare_set(found: FoundSet, on_progress: OnProgress) -> PlannedSet:
+    """Prepare a set, unless it exists."""
+    if isinstance(found, PreparedData):
+        return PlannedSet.of(found)
+    source, tokenizer = found
+    by_content = not source.is_corpus
+    data = prepare_corpus(source, tokenizer, by_content=by_content, on_progress=on_progress)
     return PlannedSet.of(data)
 
 
-def plan_set(
-    reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
-) -> PlannedSet:
-    """Return what ``prepare_set`` would; write and download nothing."""
-    data = _find(reference, tokenizer, default, warn)
-    if isinstance(data, PreparedData):
-        return PlannedSet.of(data)
-    found, tokenizer = data
-    source = found.read()
-    if tokenizer == "characters" and found.pin is not None:
+def plan_set(found: FoundSet) -> PlannedSet:
+    """Plan a set, unless it exists; write and download nothing."""
+    if isinstance(found, PreparedData):
+        return PlannedSet.of(found)
+    (text, tokenizer), source = found, found[0].read()
+    if tokenizer == "characters" and text.pin is not None:
         raise UsageError(
-            f"expected a text on this machine for the alphabet of a plan, got {reference}: prepare "
-            "it first"
+            "expected a text on this machine for the alphabet of a plan, got a data set of the "
+            f"hub, {text.name}: prepare it first"
         )
     vocabulary = count_tokens(tokenizer, documents=source.documents())
     return PlannedSet(name=source.name, vocabulary=vocabulary, text_bytes=source.total_bytes)
 
 
-def _find(
-    reference: str, tokenizer: str | None, default: str, warn: Callable[[str], None]
-) -> PreparedData | tuple[FoundSource, str]:
-    """Return the existing set of a reference, or its text and the tokenizer to prepare it with."""
+def find_set(
+    reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
+) -> FoundSet:
+    """Return the existing set of a reference, or else its text.
+
+    The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
+    cache. Without a tokenizer, a text has the ``default`` one.
+    """
     path, corpus = Path(reference).expanduser(), find_corpus(reference)
     folder, own = None, reference.partition("/")[2]
     if is_prepared(path) or (own and not reference.startswith("hf:") and not path.exists()):

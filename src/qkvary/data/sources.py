@@ -6,14 +6,22 @@ and test exist). A text that is a single document is split once, by position.
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from qkvary.data import documents as reading
 from qkvary.data.checksums import FEATURES_MADE_HERE, TINY_SHAKESPEARE_SHA256
-from qkvary.data.documents import KINDS, Document, DocumentSource, FileDocuments, TextPart, kind_of
+from qkvary.data.documents import (
+    Document,
+    DocumentSource,
+    FileDocuments,
+    TextPart,
+    kind_of,
+    list_files,
+)
 from qkvary.data.encoding import digest_of
 from qkvary.data.files import local_paths
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
@@ -143,8 +151,7 @@ def _find_files(path: Path, choices: SourceOptions) -> FoundSource:
     """Return the documents of a file or folder."""
     parts = find_parts(path, choices)
     files = describe_parts(path, parts)
-    own = path.resolve().name if path.is_dir() else path.name.partition(".")[0]
-    name = choices.name or own
+    name = choices.name or (path.resolve().name if path.is_dir() else path.name.partition(".")[0])
     return FoundSource(
         name=name,
         read=lambda: _read_files(name, parts, files, choices),
@@ -231,32 +238,27 @@ def _find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut
 
 def _find_only_text(files: Sequence[Path], name: str, field: str) -> tuple[Path, str]:
     """Return the only file with a text, which is split by position, and the text."""
-    texts = {file: FileDocuments(files=[file], field=field).read_all() for file in files}
-    texts = {file: text for file, text in texts.items() if text}
+    read = ((file, FileDocuments(files=[file], field=field).read_all()) for file in files)
+    texts = [(file, text) for file, text in read if text]
     if not texts:
         raise UsageError(f"expected a text, got an empty one in {', '.join(map(str, files[:3]))}")
-    if len(texts) != 1 or kind_of(next(iter(texts))) not in {None, "text"}:
+    if len(texts) != 1 or kind_of(texts[0][0]) not in {None, "text"}:
         raise UsageError(
             f"expected documents that differ, to hold some out, got {len(texts)} files in {name}; "
             "name those for validation with `qkvary data prepare ... --validation PATH`"
         )
-    return next(iter(texts.items()))
+    return texts[0]
 
 
 def _cut_text(
     name: str, text: str, share: float, limit: int | None, *, where: str, files: JsonValue
 ) -> Source:
     """Return one text split by position: the last ``share`` of the characters is for validation."""
+    end = int((1.0 - share) * len(text))
+    train, validation = (TextPart(text=part, where=where) for part in (text[:end], text[end:]))
     streams = [
-        Stream(
-            documents=TextPart(text=text, start=start, end=end, where=where),
-            split=split,
-            max_tokens=most,
-        )
-        for split, start, end, most in (
-            ("train", 0.0, 1.0 - share, limit),
-            ("validation", 1.0 - share, 1.0, None),
-        )
+        Stream(documents=train, split="train", max_tokens=limit),
+        Stream(documents=validation, split="validation"),
     ]
     listed: JsonValue = {"cut": 1.0 - share, "files": files}
     return Source(name=name, streams=streams, total_bytes=len(text), files=listed)
@@ -310,30 +312,6 @@ def _split_parts(folder: Path) -> dict[str, list[Path]]:
             raise UsageError(f"expected one entry for {name} in {folder}, got {entry.name} too")
         found[name] = list_files(entry)
     return found
-
-
-def list_files(path: Path) -> list[Path]:
-    """Return a file, or all document files of a folder, sorted."""
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        missing = "is neither" if path.exists() else "does not exist"
-        raise UsageError(f"expected a file or folder of documents, got {path}, which {missing}")
-    found = [file for file in sorted(path.rglob("*")) if kind_of(file) and file.is_file()]
-    visible = [
-        file
-        for file in found
-        if not any(part.startswith(".") for part in file.relative_to(path).parts)
-    ]
-    if not visible:
-        raise UsageError(f"expected files of {', '.join(KINDS)} in {path}, got none")
-    return visible
-
-
-def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
-    """Yield the documents of files and folders."""
-    files = [file for path in paths for file in list_files(path)]
-    return FileDocuments(files=files).read()
 
 
 # ---- corpora by name
@@ -402,10 +380,9 @@ def find_corpus(reference: str) -> Corpus | None:
     The plain name of a corpus means the corpus, even if there is such a file or folder; an existing
     path comes before any other spelling.
     """
-    if reference in CORPORA:
-        return CORPORA[reference]
-    name = None if Path(reference).expanduser().exists() else reference.partition("/")[0]
-    return CORPORA.get(find_name(name, CORPORA) or "") if name else None
+    if reference not in CORPORA and Path(reference).expanduser().exists():
+        return None
+    return CORPORA.get(find_name(reference.partition("/")[0], CORPORA) or "")
 
 
 def find_source(reference: str, choices: SourceOptions | None = None) -> FoundSource:
@@ -484,17 +461,14 @@ def _find_on_hub(
         "configuration": configuration,
         "revision": revision,
     }
+    documents = partial(
+        HubDocuments, repository=repository, configuration=configuration, field=choices.field
+    )
 
     def read(commit: str | None = None) -> Source:
         streams = [
             Stream(
-                documents=HubDocuments(
-                    repository=repository,
-                    configuration=configuration,
-                    revision=commit or revision,
-                    split=theirs,
-                    field=choices.field,
-                ),
+                documents=documents(split=theirs, revision=commit or revision),
                 split=split,
                 max_tokens=most,
             )

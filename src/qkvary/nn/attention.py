@@ -4,7 +4,6 @@ It fixes the order of sources, roles, terms, core and output; each of these has 
 Residuals and norms belong to the blocks.
 """
 
-import functools
 import warnings
 from typing import overload
 
@@ -18,10 +17,10 @@ from qkvary.arch.parts import given_sizes
 from qkvary.arch.sharing import QUERY_ROPE, Source
 from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
-from qkvary.nn.cache_layouts import read_roles, store_tokens
+from qkvary.nn.cache_layouts import store_and_read
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import CORES, MOST_DECODED, Core
-from qkvary.nn.layout import AttentionMask, Layout, Rotation
+from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import apply, is_plain
 from qkvary.nn.projections import (
     HeadNorm,
@@ -29,8 +28,6 @@ from qkvary.nn.projections import (
     Latent,
     LowRank,
     RoleMaker,
-    Roles,
-    Sources,
     make_head_norm,
     make_projection,
     make_query,
@@ -334,11 +331,13 @@ class Attention(nn.Module):
         query, rope = make_query(x, sources[sharing.query], self.query_map, config), None
         if self.query_norm is not None:
             query = self.query_norm.normalise(query)
-        is_latent = cache is not None and self._absorbs(cache, kernel, x.shape[1])
         if cache is None:
-            roles = maker.expand(maker.rotate(new, turned))
+            roles = maker.rotate(new, turned)
         else:
-            roles = self._read_cache(maker, cache, layout, read, new, turned, is_latent=is_latent)
+            roles = store_and_read(maker, cache, layout, read, new, turned)
+        is_latent = cache is not None and self._absorbs(cache, kernel, x.shape[1])
+        if not is_latent and (cache is None or cache.options.layout != "split"):
+            roles = maker.expand(roles)
         # The query comes last: gradients of a shared source are added up in this order.
         if rotation is not None:
             if roles.rope is None:
@@ -351,25 +350,6 @@ class Attention(nn.Module):
         if self.latent is not None and is_latent:
             query = self.latent.absorb(query)
         return Heads(query, roles.key, roles.value, rope, roles.rope, rotation, is_latent)
-
-    def _read_cache(
-        self,
-        maker: RoleMaker,
-        cache: LayerCache,
-        layout: Layout,
-        x: Tensor,
-        new: Sources,
-        rotation: Rotation | None,
-        *,
-        is_latent: bool,
-    ) -> Roles:
-        """Store the sources of new tokens, if any, and return key and value of all tokens."""
-        entries = store_tokens(maker, cache, layout, x, new, rotation) if new else cache.read()
-        rotate_all = functools.partial(
-            layout.rotation, self.config, x.dtype, of_keys=True, tokens=cache.max_tokens
-        )
-        roles = read_roles(maker, cache.options.layout, entries, rotate_all)
-        return roles if is_latent or cache.options.layout == "split" else maker.expand(roles)
 
     def score(self, heads: Heads, layout: Layout) -> Scores:
         """Return the scores of a call, with all terms."""

@@ -4,8 +4,6 @@ A layout never changes results beyond rounding. For a latent, a layout returns t
 only ``split`` stores the key and value made from it. Independent of the storage and of the softmax.
 """
 
-from collections.abc import Callable, Mapping
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -18,25 +16,42 @@ from qkvary.nn.layout import Layout, Rotation
 from qkvary.nn.projections import LowRank, RoleMaker, Roles, Sources, split_heads
 
 
-def store_tokens(
+def store_and_read(
     maker: RoleMaker,
     cache: LayerCache,
     layout: Layout,
     x: Float[Tensor, "batch tokens d_model"],
     sources: Sources,
     rotation: Rotation | None,
-) -> dict[str, Tensor]:
-    """Store the new tokens, and return the tensors of all tokens by their names in the layout.
+) -> Roles:
+    """Store the new tokens, if there are any, and return key and value of all tokens.
 
-    ``x`` is the layer's input for these tokens, ``sources`` are normalised, and ``rotation`` is for
-    their positions.
+    ``x`` is the input of key and value of the new tokens, ``sources`` are normalised, and
+    ``rotation`` is for their positions. Low-rank sources are not absorbed: query and output are
+    unchanged.
     """
-    entries = _write(maker, cache.options.layout, x, sources, rotation)
+    config, kind = maker.config, cache.options.layout
+    entries = _write(maker, kind, x, sources, rotation) if sources else {}
     if cache.options.scales == "channel" and layout.attention_mask is not None:
         # Padding would affect a quantisation scale. Not a product, because it may be infinite.
         hidden = ~layout.attention_mask[:, layout.num_keys - x.shape[1] :][:, None, :, None]
         entries = {name: part.masked_fill(hidden, 0.0) for name, part in entries.items()}
-    return cache.append(entries)
+    stored = cache.append(entries) if entries else cache.read()
+    if kind in ("input", "sources", "latent"):
+        if kind == "input":
+            made = maker.project(stored[IDENTITY].squeeze(1), config.variant.cached)
+        else:
+            made: dict[str, Tensor] = {}
+            for source, projection in _latents(maker, kind).items():
+                flat = projection.project_up(stored[source].squeeze(1))
+                made[source] = split_heads(flat, config.heads(source))
+        turned = layout.rotation(config, x.dtype, of_keys=True, tokens=cache.max_tokens)
+        return maker.rotate({**stored, **maker.normalise(made)}, turned)
+    if "slice" in stored:
+        value, rotated = stored["value"], stored["slice"]
+        still = value[..., : value.shape[-1] - rotated.shape[-1]]
+        return Roles(torch.cat((still, rotated), dim=-1), value)
+    return Roles(stored["key"], stored.get("value", stored["key"]), stored.get(KEY_ROPE))
 
 
 def _write(
@@ -62,33 +77,6 @@ def _write(
     is_shared = layout == "rotated" and sharing.key == sharing.value
     parts = {"key": key} if is_shared else {"key": key, "value": value}
     return parts if rope is None else {**parts, KEY_ROPE: rope}
-
-
-def read_roles(
-    maker: RoleMaker,
-    layout: CacheLayout,
-    stored: Mapping[str, Tensor],
-    make_rotation: Callable[[], Rotation | None],
-) -> Roles:
-    """Return key and value of all tokens from the tensors that a layout stores.
-
-    Low-rank sources are not absorbed: query and output are unchanged. ``make_rotation`` makes the
-    rotation of all stored keys, for layouts that store them unrotated.
-    """
-    if layout == "input":
-        sources = maker.project(stored[IDENTITY].squeeze(1), maker.config.variant.cached)
-        return maker.rotate(maker.normalise(sources), make_rotation())
-    if layout in ("sources", "latent"):
-        expanded: dict[str, Tensor] = {}
-        for source, projection in _latents(maker, layout).items():
-            flat = projection.project_up(stored[source].squeeze(1))
-            expanded[source] = split_heads(flat, maker.config.heads(source))
-        return maker.rotate({**stored, **maker.normalise(expanded)}, make_rotation())
-    if "slice" in stored:
-        value, rotated = stored["value"], stored["slice"]
-        still = value[..., : value.shape[-1] - rotated.shape[-1]]
-        return Roles(torch.cat((still, rotated), dim=-1), value)
-    return Roles(stored["key"], stored.get("value", stored["key"]), stored.get(KEY_ROPE))
 
 
 def needs_slice(config: AttentionConfig) -> bool:

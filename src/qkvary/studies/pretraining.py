@@ -195,13 +195,8 @@ def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> Langu
     whole = steps is None or steps >= reported
     usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
     protocol, tested = options.protocol or preset.protocol, None
-    # An unprepared text has at most one token per byte.
-    tokens = data.text_bytes if data.data is None else data.data.splits["train"].tokens
-    if protocol == "packed" and tokens is not None and tokens <= preset.context:
-        raise UsageError(
-            f"expected a text of more tokens than the {preset.context:,} of a row, got at most "
-            f"{tokens:,} in {data.name}: give a longer text, or a smaller --context"
-        )
+    if protocol == "packed":
+        data.require_row(preset.context)
     if steps is not None and steps < preset.training.steps:
         rows = steps * (_count(options, "batch_size") or preset.training.batch_size)
         most = max(1, int(MOST_SCORED * rows / VALIDATIONS)) * preset.context

@@ -56,8 +56,13 @@ class LanguageTask:
         self.config = config
         self.data = _open(config) if data is None else data
         config.require(self.data.fingerprint)
+        train, context = self._split("train"), config.context
         try:
-            self._train = self._source(self._split("train"))
+            self._train = (
+                PackedRows(train, context)
+                if config.protocol == "packed"
+                else PaddedRows(train, context, self.data.separator)
+            )
         except ValueError as error:
             raise UsageError(f"{config.data}: {error}") from None
 
@@ -128,11 +133,6 @@ class LanguageTask:
                 f"{', '.join(splits)}"
             )
         return splits[name]
-
-    def _source(self, split: TokenSplit) -> PackedRows | PaddedRows:
-        if self.config.protocol == "packed":
-            return PackedRows(split, self.config.context)
-        return PaddedRows(split, self.config.context, self.data.separator)
 
     def _make_batch(self, source: PackedRows | PaddedRows, numbers: Rows) -> Batch:
         tokens = torch.from_numpy(source.read(numbers))
