@@ -16,8 +16,9 @@ from qkvary.analysis.observation import check_layers, read_window
 from qkvary.analysis.results import LayerAnalysis, NetworkAnalysis
 from qkvary.analysis.settings import FEWEST_TOKENS, AnalysisSettings
 from qkvary.checkpoints.models import LoadedModel
-from qkvary.data.documents import Document, read_documents
+from qkvary.data.documents import Document
 from qkvary.data.encoding import encode_start
+from qkvary.data.sources import read_documents
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.decoder import device_of
 from qkvary.nn.language_model import LanguageModel

@@ -90,9 +90,6 @@ def train(
         StoppedError: after a signal; the runs have checkpoints.
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
-    # Imported here because the help needs no torch.
-    from qkvary.training.memory import require_training_memory
-
     chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
     shown = terminal or Terminal()
     call = shown.command or f"qk.train({preset!r}, data={str(data)!r}, options={options!r})"
@@ -123,8 +120,7 @@ def train(
             )
         study = study_of(steps)
         cells = {cell.run_key: cell for cell in study.cells()}
-        for cell in cells.values():
-            require_training_memory(cell.run, processes=distribution.size)
+        _require_sizes(cells, planned, distribution)
         if not dry_run:
             study = _train(study, cells, store, planned, options, distribution, call, shown)
     # Imported here because training does not need the descriptions of runs.
@@ -168,8 +164,7 @@ def _train(
     if not distribution.rank:
         runs = [cell.run for cell in left.values()]
         tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
-        # A text shorter than a row is refused later, when it is read.
-        if runs and tokens > runs[0].sequence_length:
+        if runs:
             shown.say(describe_effort(runs[0], tokens))
         note_training(store, study, call)
     _train_cells(study, left, store, planned, options, distribution, requested, shown)
@@ -222,6 +217,19 @@ def _find_data(
     if planned.problem is not None:
         shown.warn(planned.problem)
     return planned
+
+
+def _require_sizes(
+    cells: Mapping[str, Cell], planned: "PlannedSet", distribution: "Distribution"
+) -> None:
+    """Refuse runs that need more memory than there is, and a text shorter than a row."""
+    # Imported here because the help needs no torch.
+    from qkvary.training.memory import require_training_memory
+
+    for cell in cells.values():
+        require_training_memory(cell.run, processes=distribution.size)
+        if cast("LanguageTaskConfig", cell.run.task).protocol == "packed":
+            planned.require_row(cell.run.sequence_length)
 
 
 def _begun_execution(

@@ -174,9 +174,6 @@ class Lazy(Mapping[str, T]):
         return len(self._makers)
 
 
-_identity = partial(gpt_124m, "I-K-V")
-
-
 def _modern(**sizes: int) -> Callable[[], LanguageModelConfig]:
     """Return a function that makes the modern network of these sizes."""
     return partial(modern_network, **sizes)
@@ -214,11 +211,11 @@ NETWORKS: Mapping[str, LanguageModelConfig] = Lazy(
         "gpt2-124m": gpt_124m,
         "gpt2-117m-mlp": partial(gpt_124m, d_ff=2688),
         "gpt2-118m-narrow": partial(gpt_124m, d_model=744),
-        "gpt2-117m-identity": _identity,
+        "gpt2-117m-identity": partial(gpt_124m, "I-K-V"),
         "gpt2-124m-identity": partial(gpt_124m, "I-K-V", d_ff=3456),
         "gpt2-117m-identity-derived": partial(gpt_124m, "I-K-V", scale="derived"),
         "gpt2-124m-identity-derived": partial(gpt_124m, "I-K-V", d_ff=3456, scale="derived"),
-        "gpt2-156m-identity-untied": partial(_identity, tied_head=False),
+        "gpt2-156m-identity-untied": partial(gpt_124m, "I-K-V", tied_head=False),
         "gpt2-124m-residual": partial(gpt_124m, "Q[residual]-K-V"),
         "gpt2-124m-residual-gelu": partial(gpt_124m, "Q[residual-gelu]-K-V"),
         "gpt2-163m-untied": partial(gpt_124m, tied_head=False),

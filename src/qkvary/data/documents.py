@@ -6,14 +6,23 @@ any document.
 """
 
 import gzip
+import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, cast
 
 from qkvary.data.byte_pairs import text_bytes
+from qkvary.data.splits import (
+    MAX_EXACT_DOCUMENTS,
+    MAX_SHARE_ERROR,
+    HeldOut,
+    make_held_out,
+    share_error,
+)
 from qkvary.data.tokenizers import DOCUMENT_END
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
@@ -22,6 +31,9 @@ from qkvary.storage.untrusted_files import FREE_BYTES, LARGEST_RATIO
 
 SECTION_BYTES = 2**26
 """A longer text without separators is cut into several documents at line ends."""
+SECTION_CUTS = (1, 64, 4096)
+"""Number of documents into which a section of a long text is cut: tried in this order until the
+held-out share is close enough. A document has 64 MiB, 1 MiB or 16 KiB."""
 LARGEST_LINE = 2**28
 """The maximum bytes of a line of JSON."""
 NULS = bytes(16)
@@ -66,6 +78,11 @@ def is_blank(text: str) -> bool:
     return not text or text.isspace()
 
 
+def digest_of(text: str) -> int:
+    """Return the first 8 bytes of the sha256 of the stripped text."""
+    return int.from_bytes(hashlib.sha256(text.strip().encode()).digest()[:8], "big")
+
+
 def kind_of(path: Path) -> str | None:
     """Return the format of a file by its name; ``None`` if unknown."""
     plain = Path(path.stem) if path.suffix.lower() == ".gz" else path
@@ -100,10 +117,6 @@ class FileDocuments:
         """Return the position after the document that ``read`` yielded last."""
         return list(self.place)
 
-    def read_all(self) -> str:
-        """Return the text of all documents."""
-        return "".join(document.text for document in self.read())
-
     def _documents(self, path: Path) -> Iterator[Document]:
         # A file named explicitly may have any extension.
         kind = kind_of(path) or TEXT
@@ -133,28 +146,27 @@ class FileDocuments:
                 yield checked_document(_parse_line(line, where, self.field), where, self.field)
 
 
-def list_files(path: Path) -> list[Path]:
-    """Return a file, or all document files of a folder, sorted."""
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        missing = "is neither" if path.exists() else "does not exist"
-        raise UsageError(f"expected a file or folder of documents, got {path}, which {missing}")
-    found = [file for file in sorted(path.rglob("*")) if kind_of(file) and file.is_file()]
-    visible = [
-        file
-        for file in found
-        if not any(part.startswith(".") for part in file.relative_to(path).parts)
-    ]
-    if not visible:
-        raise UsageError(f"expected files of {', '.join(KINDS)} in {path}, got none")
-    return visible
+def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
+    """Return the rule, and the smallest number of cuts that reaches the share.
 
-
-def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
-    """Yield the documents of files and folders."""
-    files = [file for path in paths for file in list_files(path)]
-    return FileDocuments(files=files).read()
+    A long text may have few sections, and one of two may hold nearly all of it.
+    """
+    tried: list[tuple[float, int, HeldOut]] = []
+    for cuts in SECTION_CUTS:
+        documents = islice(
+            FileDocuments(files=files, field=entry, cuts=cuts).read(), MAX_EXACT_DOCUMENTS + 1
+        )
+        found = [(digest_of(one.text), len(one.text.encode())) for one in documents]
+        rule = make_held_out(share, [digest for digest, _ in found])
+        if rule is None or (not tried and len(found) > MAX_EXACT_DOCUMENTS):
+            return rule, 1
+        total = sum(size for _, size in found)
+        held = sum(size for digest, size in found if rule.split_of(digest) == "validation")
+        tried.append((share_error(share, held, total - held), cuts, rule))
+        if tried[-1][0] <= MAX_SHARE_ERROR or total <= SECTION_BYTES:
+            break
+    _, cuts, rule = min(tried, key=lambda one: one[:2])
+    return rule, cuts
 
 
 class _Bytes:

@@ -4,7 +4,6 @@ A long document is split before whitespace that follows another character. No to
 merges across such a place, so the tokens equal those of the whole document.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.byte_pairs import BytePairTokenizer
-from qkvary.data.documents import Document
+from qkvary.data.documents import Document, digest_of
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, Tokenizer, encode_document
 from qkvary.storage.errors import UsageError
@@ -39,11 +38,6 @@ class EncodedDocument(NamedTuple):
     text_bytes: int
     digest: int
     """The first 8 bytes of the sha256 of the stripped text."""
-
-
-def digest_of(text: str) -> int:
-    """Return the first 8 bytes of the sha256 of the stripped text."""
-    return int.from_bytes(hashlib.sha256(text.strip().encode()).digest()[:8], "big")
 
 
 def token_width(vocabulary: int) -> int:

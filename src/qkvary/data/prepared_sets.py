@@ -50,10 +50,7 @@ def default_folder(name: str, tokenizer: str) -> Path:
 
 
 def _folder_of(found: FoundSource, tokenizer: str, *, by_content: bool = False) -> Path:
-    """Return the folder in the cache of a source's set, named after its documents too if wanted.
-
-    It is known without reading the documents.
-    """
+    """Return the default folder of a set, known without reading its documents."""
     digits = hashlib.sha256(encode(found.content).encode()).hexdigest()[:DIGITS]
     name = f"{found.name}-{digits}" if by_content else found.name
     return default_folder(name, name_tokenizer(tokenizer))
@@ -114,7 +111,8 @@ def prepare_corpus(
     # A name that is no source is refused before a folder is named after it.
     read = found.read()
     folder = out or _folder_of(found, tokenizer, by_content=by_content)
-    if out is None and not found.is_corpus and _has_other_documents(folder, found):
+    is_own = by_content or found.is_corpus or out is not None
+    if not is_own and _has_other_documents(folder, found):
         folder = _folder_of(found, tokenizer, by_content=True)
     if found.pin is not None:
         plan = stored_plan(folder)

@@ -6,42 +6,31 @@ and test exist). A text that is a single document is split once, by position.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
-from qkvary.data import documents as reading
 from qkvary.data.checksums import FEATURES_MADE_HERE, TINY_SHAKESPEARE_SHA256
 from qkvary.data.documents import (
+    KINDS,
     Document,
     DocumentSource,
     FileDocuments,
     TextPart,
+    find_rule,
     kind_of,
-    list_files,
 )
-from qkvary.data.encoding import digest_of
 from qkvary.data.files import local_paths
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
 from qkvary.data.shakespeare import load_text
-from qkvary.data.splits import (
-    MAX_EXACT_DOCUMENTS,
-    MAX_SHARE_ERROR,
-    HeldOut,
-    make_held_out,
-    share_error,
-)
+from qkvary.data.splits import HeldOut
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.names import find_name, suggest
 from qkvary.text.numbers import read_count
 
-SECTION_CUTS = (1, 64, 4096)
-"""Number of documents into which a section of a long text is cut: tried in this order until the
-held-out share is close enough. A document has 64 MiB, 1 MiB or 16 KiB."""
 SHARE = 0.05
 """The default held-out share."""
 EXACT_BYTES = 2**26
@@ -171,7 +160,7 @@ def _read_files(
     source, cuts, limit = Source(name=name, streams=(), files=files), 1, choices.token_limit
     if None in parts:
         share = choices.share(SHARE)
-        rule, cuts = _find_rule(parts[None], choices.field, share)
+        rule, cuts = find_rule(parts[None], choices.field, share)
         if rule is None:
             file, text = _find_only_text(parts[None], name, choices.field)
             source = _cut_text(name, text, share, limit, where=str(file), files=files)
@@ -213,33 +202,11 @@ def describe_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> di
     return described
 
 
-def _find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
-    """Return the rule for held-out documents, and the fewest cuts at which it reaches the share.
-
-    A long text may have few sections, and one of two may hold nearly all of it.
-    """
-    tried: list[tuple[float, int, HeldOut]] = []
-    for cuts in SECTION_CUTS:
-        documents = islice(
-            FileDocuments(files=files, field=entry, cuts=cuts).read(), MAX_EXACT_DOCUMENTS + 1
-        )
-        found = [(digest_of(one.text), len(one.text.encode())) for one in documents]
-        rule = make_held_out(share, [digest for digest, _ in found])
-        if rule is None or (not tried and len(found) > MAX_EXACT_DOCUMENTS):
-            return rule, 1
-        total = sum(size for _, size in found)
-        held = sum(size for digest, size in found if rule.split_of(digest) == "validation")
-        tried.append((share_error(share, held, total - held), cuts, rule))
-        if tried[-1][0] <= MAX_SHARE_ERROR or total <= reading.SECTION_BYTES:
-            break
-    _, cuts, rule = min(tried, key=lambda one: one[:2])
-    return rule, cuts
-
-
 def _find_only_text(files: Sequence[Path], name: str, field: str) -> tuple[Path, str]:
     """Return the only file with a text, which is split by position, and the text."""
-    read = ((file, FileDocuments(files=[file], field=field).read_all()) for file in files)
-    texts = [(file, text) for file, text in read if text]
+    read = {file: FileDocuments(files=[file], field=field).read() for file in files}
+    joined = ((file, "".join(one.text for one in some)) for file, some in read.items())
+    texts = [(file, text) for file, text in joined if text]
     if not texts:
         raise UsageError(f"expected a text, got an empty one in {', '.join(map(str, files[:3]))}")
     if len(texts) != 1 or kind_of(texts[0][0]) not in {None, "text"}:
@@ -312,6 +279,30 @@ def _split_parts(folder: Path) -> dict[str, list[Path]]:
             raise UsageError(f"expected one entry for {name} in {folder}, got {entry.name} too")
         found[name] = list_files(entry)
     return found
+
+
+def list_files(path: Path) -> list[Path]:
+    """Return a file, or all document files of a folder, sorted."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        missing = "is neither" if path.exists() else "does not exist"
+        raise UsageError(f"expected a file or folder of documents, got {path}, which {missing}")
+    found = [file for file in sorted(path.rglob("*")) if kind_of(file) and file.is_file()]
+    visible = [
+        file
+        for file in found
+        if not any(part.startswith(".") for part in file.relative_to(path).parts)
+    ]
+    if not visible:
+        raise UsageError(f"expected files of {', '.join(KINDS)} in {path}, got none")
+    return visible
+
+
+def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
+    """Yield the documents of files and folders."""
+    files = [file for path in paths for file in list_files(path)]
+    return FileDocuments(files=files).read()
 
 
 # ---- corpora by name

@@ -336,7 +336,8 @@ class Attention(nn.Module):
         else:
             roles = store_and_read(maker, cache, layout, read, new, turned)
         is_latent = cache is not None and self._absorbs(cache, kernel, x.shape[1])
-        if not is_latent and (cache is None or cache.options.layout != "split"):
+        is_made = is_latent or (cache is not None and cache.options.layout == "split")
+        if self.latent is not None and not is_made:
             roles = maker.expand(roles)
         # The query comes last: gradients of a shared source are added up in this order.
         if rotation is not None:

@@ -194,9 +194,7 @@ def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> Langu
     steps = _count(options, "steps")
     whole = steps is None or steps >= reported
     usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
-    protocol, tested = options.protocol or preset.protocol, None
-    if protocol == "packed":
-        data.require_row(preset.context)
+    tested = None
     if steps is not None and steps < preset.training.steps:
         rows = steps * (_count(options, "batch_size") or preset.training.batch_size)
         most = max(1, int(MOST_SCORED * rows / VALIDATIONS)) * preset.context
@@ -206,7 +204,7 @@ def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> Langu
         data=data.folder,
         data_sha256=data.fingerprint,
         context=preset.context,
-        protocol=protocol,
+        protocol=options.protocol or preset.protocol,
         document_mask=options.document_mask,
         validation_tokens=_count(options, "validation_tokens") or usual,
         test_tokens=_count(options, "test_tokens") or tested,

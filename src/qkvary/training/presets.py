@@ -408,12 +408,12 @@ _MODERN_SIZES = (
 
 
 _STATED = {preset.name: preset for preset in (*_PAPER_1, *_PAPER_3, *_MODERN_SIZES)}
-
-
-def _portable(name: str) -> Preset:
-    preset = _STATED[PORTABLE_NETWORKS[name][0]]
-    remarks = (_PORTABLE_REMARK, *preset.remarks[1:])
-    return replace(preset, name=name, network=NETWORKS[name], remarks=remarks)
-
-
-PRESETS: Mapping[str, Preset] = _STATED | {name: _portable(name) for name in PORTABLE_NETWORKS}
+PRESETS: Mapping[str, Preset] = _STATED | {
+    name: replace(
+        _STATED[like],
+        name=name,
+        network=NETWORKS[name],
+        remarks=(_PORTABLE_REMARK, *_STATED[like].remarks[1:]),
+    )
+    for name, (like, _) in PORTABLE_NETWORKS.items()
+}

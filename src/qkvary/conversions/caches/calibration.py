@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from qkvary.data.documents import read_documents
 from qkvary.data.encoding import encode_start
+from qkvary.data.sources import read_documents
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from qkvary.checkpoints.models import LoadedModel
-from qkvary.data.documents import read_documents
 from qkvary.data.prepared import is_prepared
+from qkvary.data.sources import read_documents
 from qkvary.inference.evaluation.lengths import LengthScore, lengthen, score_lengths
 from qkvary.inference.evaluation.perplexity import (
     PaperScore,
