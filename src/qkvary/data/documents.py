@@ -147,7 +147,7 @@ class FileDocuments:
 
 
 def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
-    """Return the rule, and the smallest number of cuts that reaches the share.
+    """Return the rule for held-out documents, and the fewest cuts at which it reaches the share.
 
     A long text may have few sections, and one of two may hold nearly all of it.
     """
