@@ -65,7 +65,7 @@ def test_a_signal_leaves_a_checkpoint_and_is_an_error(places: Path) -> None:
     out = places / "runs"
 
     def interrupt() -> None:
-        while not any(Store(out).curve(key) for key in Store(out).keys()):  # noqa: SIM118
+        while not any(Store(out).log_events(key) for key in Store(out).keys()):  # noqa: SIM118
             if not threading.main_thread().is_alive():
                 return
         os.kill(os.getpid(), signal.SIGTERM)

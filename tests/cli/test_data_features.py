@@ -66,7 +66,7 @@ def test_features_of_other_weights_are_other_data(
     weights: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = load_study("anomaly-paper").cells()[0].run
-    keys = {before.run_key()}
+    keys = {before.run_key}
     shas: list[str] = []
     for seed in (3, 4):
         write_resnet(weights.parent, monkeypatch, seed=seed)

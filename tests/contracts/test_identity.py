@@ -192,7 +192,7 @@ def test_runs_that_an_older_version_began_are_resumed(
     summary = run_study(STUDY, store, RunnerOptions(workers=1, quiet=True))
     assert (summary.done, summary.notes) == (2, ())
     for cell in STUDY.cells():
-        resumed = [one for one in store.curve(cell.run_key) if one["event"] == "resumed"]
+        resumed = [one for one in store.log_events(cell.run_key) if one["event"] == "resumed"]
         assert [one["step"] for one in resumed] == [HALF]
         record = store.record(cell.run_key)
         assert record is not None

@@ -100,7 +100,7 @@ def test_a_network_is_trained_on_images_of_ones_own(tmp_path: Path) -> None:
         return ImageTaskConfig(name="pets", own=describe_images(folder), validation_images=7)
 
     def key_of(config: ImageTaskConfig) -> str:
-        return RunConfig(task=config, network=network, training=training, seed=0).run_key()
+        return RunConfig(task=config, network=network, training=training, seed=0).run_key
 
     config = described(write_pictures(tmp_path / "pets", "train", "test"))
     network = vision_network(config, patch_size=3, d_model=8, num_layers=1, num_heads=2)

@@ -117,9 +117,9 @@ def test_another_process_knows_a_run_by_its_file(tmp_path: Path, run_python: Run
     code = (
         "import pickle; from pathlib import Path; "
         f"runs = pickle.loads(Path({str(tmp_path / 'runs')!r}).read_bytes()); "
-        "print(*(run.run_key() for run in runs))"
+        "print(*(run.run_key for run in runs))"
     )
-    assert run_python(["-c", code]).stdout.split() == [run.run_key() for run in runs]
+    assert run_python(["-c", code]).stdout.split() == [run.run_key for run in runs]
 
 
 @pytest.mark.parametrize("label", [LABELS[0], LABELS[3]])

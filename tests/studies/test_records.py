@@ -93,7 +93,7 @@ def test_what_is_no_record_is_named(data: bytes, message: str) -> None:
 def test_a_record_says_what_was_run_where_and_at_what_cost() -> None:
     began = "2026-01-02T03:04:05+00:00"
     record = make_record(CELL, status="done", started=began, environment={"kernel": "AVX2"})
-    assert record.run_key == CELL.run_key == CELL.run.run_key()
+    assert record.run_key == CELL.run_key == CELL.run.run_key
     assert from_dict(RunConfig, record.config) == CELL.run
     assert (record.task, record.variant, record.seed) == ("copy", "Q-K=V", 5)
     assert (record.metric, record.higher_is_better) == ("test_accuracy", True)

@@ -124,7 +124,7 @@ def table(study: Study, root: Path) -> list[str]:
         record = stored_record(store, cell.run_key)
         curve = [
             {name: value for name, value in event.items() if name != "seconds"}
-            for event in store.curve(cell.run_key)
+            for event in store.log_events(cell.run_key)
             if event["event"] != "resumed"
         ]
         attention = store.file(cell.run_key, "attention.safetensors")

@@ -75,18 +75,18 @@ def test_the_key_depends_on_all_that_matters() -> None:
         toy_run(steps=41),
         toy_run(clip=None),
     ]
-    keys = [run.run_key(), *(other.run_key() for other in changed)]
+    keys = [run.run_key, *(other.run_key for other in changed)]
     assert len(set(keys)) == len(keys)
-    assert run.run_key() == toy_run().run_key()
+    assert run.run_key == toy_run().run_key
 
 
 def test_the_key_keeps_with_other_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = toy_run().run_key()
+    key = toy_run().run_key
     monkeypatch.setattr("qkvary.training.config.ROUNDING_VERSION", 999)
-    assert toy_run().run_key() == key
+    assert toy_run().run_key == key
 
 
 def test_the_key_changes_with_the_numerics_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = toy_run().run_key()
+    before = toy_run().run_key
     monkeypatch.setattr("qkvary.training.config.NUMERICS_VERSION", 999)
-    assert toy_run().run_key() != before
+    assert toy_run().run_key != before

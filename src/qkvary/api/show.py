@@ -38,7 +38,7 @@ def show(run: str, *, out: StrPath = RUNS) -> Result[Record | None]:
             f"{len(matches)} runs start with {run!r}: {some}{more}; give more of the key"
         )
     (key,) = matches
-    record, events = store.record(key), store.curve(key)
+    record, events = store.record(key), store.log_events(key)
     state = record.status if record else store.state(key)
     owner = store.owner(key)
     return Result(record, run_report(key, state, owner and str(owner), record, events))

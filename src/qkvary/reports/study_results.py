@@ -46,7 +46,7 @@ def gather_results(study: Study, store: Store, typed: str = "") -> Results:
     for key in dict.fromkeys(cell.run_key for cell in study.cells()):
         try:
             record = store.record(key)
-            curves[key] = store.curve(key)
+            curves[key] = store.log_events(key)
             if record is not None:
                 records.append(record)
         except DamagedError as error:

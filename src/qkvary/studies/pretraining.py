@@ -430,7 +430,7 @@ def _keys(study: Study) -> set[str]:
 
 def _has_begun(store: Store, training: Training) -> bool:
     return any(
-        store.state(key) == "done" or store.curve(key) for key in sorted(_keys(training.study))
+        store.state(key) == "done" or store.log_events(key) for key in sorted(_keys(training.study))
     )
 
 

@@ -159,7 +159,7 @@ class Cell:
     @property
     def run_key(self) -> str:
         """The sha256 that identifies the run in a store."""
-        return self.run.run_key()
+        return self.run.run_key
 
     @property
     def title(self) -> str:

@@ -351,8 +351,9 @@ class RunConfig:
         training = dataclasses.replace(self.training, execution=execution.config)
         return dataclasses.replace(self, training=training, device=execution.device)
 
+    @property
     def run_key(self) -> str:
-        """Return the sha256 that identifies this run in a store."""
+        """The sha256 that identifies this run in a store."""
         data = self.task.data_fingerprint
         identity = f"{identity_json(self)}\n{data}\nnumerics {NUMERICS_VERSION}\n"
         for kind in own_classes(self.network, self.task):
@@ -365,7 +366,7 @@ class RunConfig:
             "run": to_dict(self),
             "data_fingerprint": self.task.data_fingerprint,
             "numerics_version": NUMERICS_VERSION,
-            "run_key": self.run_key(),
+            "run_key": self.run_key,
         }
 
 

@@ -144,7 +144,7 @@ class _Trainer:
         self.distribution, self.keep = distribution, keep
         self.is_writer = distribution.rank == 0
         self.changed = {} if begun is run else begun.execution.differences(run.execution)
-        self.key = begun.run_key()
+        self.key = begun.run_key
         self.state = RunState()
         self.stopwatch = Stopwatch(self.state)
         self.model, settings = self.build(), run.training.execution

@@ -179,7 +179,7 @@ def test_the_log_of_a_run_is_copied_to_the_tracker(
     assert begun[1:3] == ("my-study", f"{slug(cell.title)}-{cell.run_key[:8]}")
     assert begun[3] == identity_dict(cell.run)
     assert ended == ("finish",)
-    curve = Store(tmp_path).curve(cell.run_key)
+    curve = Store(tmp_path).log_events(cell.run_key)
     assert [step for _, _, step in logged] == [event["step"] for event in curve]
     losses = [values["train/loss"] for _, values, _ in logged if "train/loss" in values]
     assert losses == [event["loss"] for event in curve if event["event"] == "train"]

@@ -65,7 +65,7 @@ def test_finished_runs_come_back_byte_for_byte(store: Store, packed: Path, tmp_p
     assert set(other.keys()) == set(KEYS[:-1]), "an unfinished run is left out"
     for key in KEYS[:-1]:
         assert other.record(key) == store.record(key)
-        assert other.curve(key) == store.curve(key)
+        assert other.log_events(key) == store.log_events(key)
         assert other.find_damage(key) is None
     assert other.file(KEYS[1], "attention.safetensors") is None, (
         "only the maps asked for are packed"
@@ -103,7 +103,7 @@ def test_a_stopped_run_is_replaced_by_the_finished_one(packed: Path, tmp_path: P
     claim.release()
     assert unpack_runs(packed, other).added == len(KEYS) - 1
     assert not (claim.directory / "checkpoints").exists()
-    assert len(other.curve(KEYS[0])) == 3
+    assert len(other.log_events(KEYS[0])) == 3
 
 
 def test_every_flipped_byte_is_noticed(packed: Path, tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_a_run_of_a_lost_worker_resumes_from_its_checkpoint(
     assert ("crashed with signal SIGKILL; it is submitted again" in said) == (
         number == signal.SIGKILL
     )
-    (resumed,) = [event["step"] for event in store.curve(key) if event["event"] == "resumed"]
+    (resumed,) = [event["step"] for event in store.log_events(key) if event["event"] == "resumed"]
     assert resumed >= 20
     assert sorted(ends(root).values()) == [1, 1]
 
@@ -287,7 +287,7 @@ def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
     resumed = [
         event
         for cell in study.cells()
-        for event in Store(root / "runs").curve(cell.run_key)
+        for event in Store(root / "runs").log_events(cell.run_key)
         if event["event"] == "resumed"
     ]
     assert len(resumed) == 2

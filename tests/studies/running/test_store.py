@@ -56,7 +56,7 @@ def names(store: Store) -> list[str]:
 def test_a_store_that_is_not_there_is_empty(store: Store) -> None:
     assert store.state(KEY) == "open"
     assert store.record(KEY) is None
-    assert store.curve(KEY) == []
+    assert store.log_events(KEY) == []
     assert store.file(KEY, "attention.safetensors") is None
     assert store.find_damage(KEY) is None
     assert store.owner(KEY) is None
@@ -77,7 +77,7 @@ def test_from_open_to_done(store: Store) -> None:
     assert store.state(KEY) == "done"
     assert store.owner(KEY) is None
     assert store.record(KEY) == record
-    assert [event["step"] for event in store.curve(KEY)] == list(range(20))
+    assert [event["step"] for event in store.log_events(KEY)] == list(range(20))
     attention = maps_from_bytes(store.file(KEY, "attention.safetensors") or b"")
     assert (attention.tokens, attention.targets) == (("a", "b"), (1, None))
     assert store.keys() == (KEY,)
@@ -98,13 +98,13 @@ def test_what_was_done_so_far_stays(store: Store) -> None:
     journal.append({"event": "train", "step": 1})
     journal.close()
     taken.release()
-    assert [event["step"] for event in store.curve(KEY)] == [1]
+    assert [event["step"] for event in store.log_events(KEY)] == [1]
     again = claim(store)
     assert again.warnings == ()
     checkpoint = again.directory / "checkpoints" / "step-000000000001"
     checkpoint.mkdir(parents=True)
     place = again.restart()
-    assert store.curve(KEY) == []
+    assert store.log_events(KEY) == []
     assert names(store) == ["config.json", "damaged-1", "run.lock"]
     assert place == again.directory / "damaged-1"
     assert (place / "checkpoints" / checkpoint.name).is_dir()
@@ -177,7 +177,7 @@ def test_a_changed_configuration_is_named_and_written_again(store: Store) -> Non
 def silent_damages(store: Store, spare: Path, count: int) -> list[str]:
     """Damages of a finished run after which the store gives a wrong or an empty answer."""
     record = finish(claim(store))
-    expected = (record, store.curve(KEY), store.file(KEY, "attention.safetensors"))
+    expected = (record, store.log_events(KEY), store.file(KEY, "attention.safetensors"))
     shutil.copytree(store.directory(KEY), spare)
     missed: list[str] = []
     for seed in range(count):
@@ -196,7 +196,7 @@ def silent_damages(store: Store, spare: Path, count: int) -> list[str]:
 def named_and_open(store: Store, path: Path, expected: tuple[Any, ...]) -> bool:
     problem = store.find_damage(KEY)
     maps = partial(store.file, name="attention.safetensors")
-    for read, answer in zip((store.record, store.curve, maps), expected, strict=True):
+    for read, answer in zip((store.record, store.log_events, maps), expected, strict=True):
         try:
             if read(KEY) != answer and not (read(KEY) is None and store.state(KEY) == "open"):
                 return False

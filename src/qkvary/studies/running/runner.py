@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from qkvary.storage.environment import stop_in_order
 from qkvary.studies.running.cells import CellOptions
-from qkvary.studies.running.executors.contract import Executor, Task
+from qkvary.studies.running.executors.contract import Executor, WorkerTask
 from qkvary.studies.running.executors.local import LocalExecutor
 from qkvary.studies.running.scheduler import Scheduler
 from qkvary.studies.running.store import Store
@@ -87,7 +87,7 @@ def run_study(
     chosen = options or RunnerOptions()
     runner = Scheduler(
         study,
-        Task(
+        WorkerTask(
             store=store.path.absolute(),
             cells=(),
             options=CellOptions(

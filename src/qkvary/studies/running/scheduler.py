@@ -20,7 +20,7 @@ from qkvary.storage.errors import (
 from qkvary.storage.file_systems import find_file_system
 from qkvary.studies.records import Record
 from qkvary.studies.running.cells import MAX_CRASHES, CellEnd, describe_crashes, record_failure
-from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
+from qkvary.studies.running.executors.contract import Executor, Resources, TaskEnd, WorkerTask
 from qkvary.studies.running.executors.local import WorkerDiedError
 from qkvary.studies.running.executors.task import execute_task
 from qkvary.studies.running.progress import Publisher, StudyProgress
@@ -47,7 +47,7 @@ class Scheduler:
     def __init__(
         self,
         study: Study,
-        task: Task,
+        task: WorkerTask,
         executor: Executor,
         *,
         retry_failed: bool = False,
@@ -150,7 +150,7 @@ class Scheduler:
         groups: dict[Resources, list[str]] = {}
         for key in keys:
             groups.setdefault(self.executor.needs(self.cells[key]), []).append(key)
-        tasks: list[Task] = []
+        tasks: list[WorkerTask] = []
         for needs, group in groups.items():
             self.note(self.executor.find_obstacle(needs) or "", once=True)
             for first in range(0, len(group), size):

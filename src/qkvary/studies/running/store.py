@@ -104,7 +104,7 @@ class Store:
             raise DamagedError(f"{directory} holds the record of another run, {record.run_key}")
         return record
 
-    def curve(self, key: str) -> list[dict[str, Any]]:
+    def log_events(self, key: str) -> list[dict[str, Any]]:
         """Return the logged events of a run so far, in order."""
         path = self.directory(key) / JOURNAL_NAME
         if self.state(key) == "done":

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
+from qkvary.studies.running.executors.contract import Executor, Resources, TaskEnd, WorkerTask
 from qkvary.studies.running.executors.polling import needed_resources
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
@@ -34,7 +34,7 @@ class Inline(Executor):
     def find_obstacle(self, needs: Resources, /) -> str | None:
         return "runs wait for a larger node" if needs.cores == 1 else None
 
-    def submit(self, fn: Any, task: Task, /) -> Future[TaskEnd]:  # type: ignore[override]
+    def submit(self, fn: Any, task: WorkerTask, /) -> Future[TaskEnd]:  # type: ignore[override]
         self.submitted.append(tuple(cell.seed for cell in task.cells))
         future = Future[TaskEnd]()
         try:
@@ -43,7 +43,7 @@ class Inline(Executor):
             future.set_exception(error)
         return future
 
-    def execute(self, fn: Any, task: Task) -> TaskEnd:
+    def execute(self, fn: Any, task: WorkerTask) -> TaskEnd:
         self.unmade -= 1
         end = fn(task) if self.unmade < 0 else None
         self.loses -= 1

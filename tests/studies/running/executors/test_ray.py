@@ -73,7 +73,7 @@ def check_interrupted(run: Callable[[Study], RunSummary], study: Study, root: Pa
     assert run_toy(study, root).executed == len(study.cells())
     assert set(ends(root).values()) == {1}
     check_equal(study, root)
-    resumed = [e for key in begun for e in store.curve(key) if e["event"] == "resumed"]
+    resumed = [e for key in begun for e in store.log_events(key) if e["event"] == "resumed"]
     assert len(resumed) == len(begun)
 
 

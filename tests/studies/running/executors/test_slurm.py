@@ -9,7 +9,7 @@ import pytest
 
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.cells import CellOptions
-from qkvary.studies.running.executors.contract import ClusterOptions, Task
+from qkvary.studies.running.executors.contract import ClusterOptions, WorkerTask
 from qkvary.studies.running.executors.slurm import FOLDER, SlurmExecutor
 from qkvary.studies.running.executors.task import execute_task
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
@@ -111,10 +111,10 @@ def stand_in(folder: Path, patch: pytest.MonkeyPatch, sbatch: str) -> None:
     patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def make_tasks(executor: SlurmExecutor, store: Path) -> list[Task]:
+def make_tasks(executor: SlurmExecutor, store: Path) -> list[WorkerTask]:
     cells = toy_study(range(5)).cells()
     return [
-        Task(
+        WorkerTask(
             store=store,
             cells=(cell,),
             options=CellOptions(),

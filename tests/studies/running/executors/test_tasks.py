@@ -18,7 +18,7 @@ from qkvary.storage import file_systems
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running import scheduler
 from qkvary.studies.running.cells import MAX_CRASHES
-from qkvary.studies.running.executors.contract import Task, TaskEnd
+from qkvary.studies.running.executors.contract import TaskEnd, WorkerTask
 from qkvary.studies.running.executors.polling import (
     PollingExecutor,
     needed_resources,
@@ -72,7 +72,7 @@ class Elsewhere(Inline):
         super().__init__()
         self.folder = folder
 
-    def execute(self, fn: Any, task: Task) -> TaskEnd:
+    def execute(self, fn: Any, task: WorkerTask) -> TaskEnd:
         return super().execute(fn, replace(task, store=self.folder))
 
 
@@ -93,7 +93,7 @@ def test_a_node_that_does_not_see_the_folder_ends_the_study(
 
 def test_a_record_that_a_file_server_shows_late_is_waited_for(root: Path) -> None:
     class Late(Elsewhere):
-        def execute(self, fn: Any, task: Task) -> TaskEnd:
+        def execute(self, fn: Any, task: WorkerTask) -> TaskEnd:
             end = super().execute(fn, task)
             made, seen = (
                 Store(path).directory(task.cells[0].run_key) for path in (self.folder, task.store)
@@ -141,7 +141,7 @@ def test_a_run_whose_tasks_crash_is_recorded_as_failed(root: Path) -> None:
     crashing = study.cells()[0]
 
     class Crashing(Inline):
-        def execute(self, fn: Any, task: Task) -> TaskEnd:
+        def execute(self, fn: Any, task: WorkerTask) -> TaskEnd:
             if task.cells[0] != crashing:
                 return super().execute(fn, task)
             if len(self.submitted) > 20:
@@ -181,7 +181,7 @@ class Stubborn(Inline):
         self.store = store
         self.children: list[int] = []
 
-    def submit(self, _fn: Any, task: Task, /) -> Future[TaskEnd]:  # type: ignore[override]
+    def submit(self, _fn: Any, task: WorkerTask, /) -> Future[TaskEnd]:  # type: ignore[override]
         cell = task.cells[0]
         child = os.fork()
         if not child:
@@ -228,7 +228,7 @@ class Polled(PollingExecutor):
         super().__init__()
         self.ended = list(ended)
 
-    def submit(self, fn: Any, task: Task, /) -> Future[TaskEnd]:  # type: ignore[override]
+    def submit(self, fn: Any, task: WorkerTask, /) -> Future[TaskEnd]:  # type: ignore[override]
         del fn
         return self.watch(task.cells[0].run_key)
 

@@ -79,7 +79,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class WorkerTask:
     """Runs that one process executes one after the other."""
 
     store: Path
@@ -108,8 +108,8 @@ class _Imports:
         return import_code, (self.code,)
 
 
-def _restore(_imported: None, values: Mapping[str, Any]) -> Task:
-    return Task(**values)
+def _restore(_imported: None, values: Mapping[str, Any]) -> WorkerTask:
+    return WorkerTask(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ class Executor(concurrent.futures.Executor):
         return None
 
     def submit_all(
-        self, function: Callable[[Task], TaskEnd], tasks: Sequence[Task]
+        self, function: Callable[[WorkerTask], TaskEnd], tasks: Sequence[WorkerTask]
     ) -> list[Future[TaskEnd]]:
         """Submit several tasks at once."""
         return [self.submit(function, task) for task in tasks]

@@ -14,8 +14,8 @@ from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors.contract import (
     ClusterOptions,
     Resources,
-    Task,
     TaskEnd,
+    WorkerTask,
 )
 from qkvary.studies.running.executors.polling import PollingExecutor
 from qkvary.text.numbers import data_size
@@ -93,7 +93,7 @@ class RayExecutor(PollingExecutor):
 
     # This executor accepts tasks only.
     def submit(  # type: ignore[override]
-        self, fn: Callable[[Task], TaskEnd], task: Task, /
+        self, fn: Callable[[WorkerTask], TaskEnd], task: WorkerTask, /
     ) -> Future[TaskEnd]:
         """Submit a task, which Ray repeats if its worker or node dies."""
         wanted = task.resources

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from qkvary.storage.durable import make_directory, remove_dir
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running.executors.contract import ClusterOptions, Resources, Task, TaskEnd
+from qkvary.studies.running.executors.contract import ClusterOptions, Resources, TaskEnd, WorkerTask
 from qkvary.studies.running.executors.polling import PollingExecutor
 
 FOLDER = "slurm"
@@ -29,10 +29,10 @@ _OWN_ONLY = 0o700
 class _Job:
     """The function of a job; submitit calls it again after a preemption or a time limit."""
 
-    def __call__(self, function: Callable[[Task], TaskEnd], task: Task) -> TaskEnd:
+    def __call__(self, function: Callable[[WorkerTask], TaskEnd], task: WorkerTask) -> TaskEnd:
         return function(task)
 
-    def checkpoint(self, function: Callable[[Task], TaskEnd], task: Task) -> Any:
+    def checkpoint(self, function: Callable[[WorkerTask], TaskEnd], task: WorkerTask) -> Any:
         """Return the job to submit again; the run's own checkpoints hold its state."""
         helpers: Any = importlib.import_module("submitit.helpers")
         return helpers.DelayedSubmission(self, function, task)
@@ -64,7 +64,7 @@ class SlurmExecutor(PollingExecutor):
         self._failed = self._cancelled = False
 
     def submit_all(
-        self, function: Callable[[Task], TaskEnd], tasks: Sequence[Task]
+        self, function: Callable[[WorkerTask], TaskEnd], tasks: Sequence[WorkerTask]
     ) -> list[Future[TaskEnd]]:
         """Submit tasks as arrays, one for all tasks with the same needs."""
         make_directory(self._folder)

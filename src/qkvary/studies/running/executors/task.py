@@ -7,12 +7,12 @@ import threading
 from qkvary.storage.environment import stop_in_order
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.studies.running.cells import RUNNER_GONE, TERMINATED, CellEnd, execute_cell
-from qkvary.studies.running.executors.contract import Task, TaskEnd
+from qkvary.studies.running.executors.contract import TaskEnd, WorkerTask
 from qkvary.studies.running.store import Store
 from qkvary.training.progress import Callbacks, Event
 
 
-def execute_task(task: Task) -> TaskEnd:
+def execute_task(task: WorkerTask) -> TaskEnd:
     """Execute the runs of a task; at SIGINT or SIGTERM the current one writes a checkpoint."""
     ends, warnings = dict[str, CellEnd](), list[str]()
     error: QkvaryError | None = None
@@ -31,7 +31,7 @@ def execute_task(task: Task) -> TaskEnd:
 
 
 def _execute(
-    task: Task, stopping: threading.Event, ends: dict[str, CellEnd], warnings: list[str]
+    task: WorkerTask, stopping: threading.Event, ends: dict[str, CellEnd], warnings: list[str]
 ) -> None:
     # The runner has made the folder.
     if not task.store.is_dir():
