@@ -38,7 +38,7 @@ def prepare_data(
         separator: For a tokenizer.json: the token that ends a document.
         out: Folder of the set; data/NAME-TOKENIZER in the cache if not given.
         documents: The selection of documents.
-        workers: Number of threads; one per processor if not given.
+        workers: Number of threads; one per usable core if not given.
         show_progress: Opens a progress display.
 
     Raises:

@@ -10,7 +10,7 @@ from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.machine import machine_report
 from qkvary.storage.durable import refuse_files
-from qkvary.storage.environment import machine, package_version
+from qkvary.storage.environment import machine, package_version, usable_cores
 from qkvary.storage.file_systems import find_file_system, locks_exclude
 from qkvary.storage.untrusted_files import StrPath, read_path
 
@@ -32,9 +32,7 @@ def doctor(*, out: StrPath = RUNS) -> Result[dict[str, Any]]:
     found: dict[str, Any] = {
         "environment": {
             **machine(),
-            "usable_cores": len(os.sched_getaffinity(0))
-            if sys.platform == "linux"
-            else os.cpu_count(),
+            "usable_cores": usable_cores(),
             "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             "compiler": next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None),
             "executable": sys.executable,
@@ -59,7 +57,7 @@ def _torch() -> dict[str, Any] | None:
     count = torch.cuda.device_count()
     accelerators = [f"cuda:{index} {torch.cuda.get_device_name(index)}" for index in range(count)]
     return {
-        "devices": ["cpu", *accelerators, *["mps"] * torch.backends.mps.is_available()],
+        "devices": ["cpu", *accelerators, *(["mps"] if torch.backends.mps.is_available() else [])],
         "threads_by_default": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "kernels": {

@@ -24,7 +24,7 @@ from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import Results, gather_results, report_folder
 from qkvary.storage.durable import atomic_write_file, make_directory
-from qkvary.storage.environment import without_downloads
+from qkvary.storage.environment import usable_cores, without_downloads
 from qkvary.storage.errors import EndedEarlyError, QkvaryError
 from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.results.analysis import describe_equal_parameters
@@ -48,7 +48,7 @@ class Running:
     """The processes that run a study, and what happens to its runs."""
 
     workers: Count | None = None
-    """Worker processes; one per processor if not given."""
+    """Worker processes; one per usable core if not given."""
     executor: ExecutorName = "local"
     """Executor of the runs: worker processes of this machine, tasks of a running Ray cluster, or
     jobs of a Slurm queue."""
@@ -103,7 +103,7 @@ def study(
         tracker=running.log,
     )
     if running.dry_run:
-        return Result(None, _plan(chosen, store, workers or os.cpu_count() or 1))
+        return Result(None, _plan(chosen, store, workers or usable_cores()))
     how = replace(how, executor=load_executor(running.executor, cluster, store.path))
     typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study), chosen)
     folder = report_folder(chosen.name, store.path)
@@ -132,8 +132,8 @@ def study(
         said = (runs.message, f"{left}; the same command resumes where it stopped")
         raise EndedEarlyError("\n".join(filter(None, said)), runs.exit_code, document)
     made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
-    troubled = [f"{runs.failed:,} failed"] * bool(runs.failed)
-    troubled += [f"{runs.diverged:,} diverged"] * bool(runs.diverged)
+    troubled = [f"{runs.failed:,} failed"] if runs.failed else []
+    troubled += [f"{runs.diverged:,} diverged"] if runs.diverged else []
     results, report = gather()
     return Result(
         results.summary,

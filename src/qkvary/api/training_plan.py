@@ -112,6 +112,7 @@ def plan_report(study: Study, store: Store, data: "PlannedSet") -> Report:
         )
     seconds = [row["estimated_seconds"] for row in rows]
     effort = describe_effort(study.cells()[0].run, training_tokens, seconds, data.text_bytes)
+    unprepared = f"{data.name} is not prepared yet: the training prepares it first"
     table = tabulate(
         "runs",
         "Planned runs",
@@ -123,13 +124,7 @@ def plan_report(study: Study, store: Store, data: "PlannedSet") -> Report:
         number("tokens", write=whole),
         number("petaflops", "PFLOP", "{:.3g}".format),
         word("state"),
-        notes=[
-            effort,
-            *(
-                [f"{data.name} is not prepared yet: the training prepares it first"]
-                * (not is_prepared)
-            ),
-        ],
+        notes=[effort] if is_prepared else [effort, unprepared],
         main=True,
     )
     known = {"name": data.name, "vocabulary": data.vocabulary, "prepared": is_prepared}

@@ -8,7 +8,6 @@ preparation gives the same bytes as an uninterrupted one.
 """
 
 import hashlib
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -47,6 +46,7 @@ from qkvary.storage.durable import (
     make_directory,
     remove_file,
 )
+from qkvary.storage.environment import usable_cores
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import from_line, to_line
 from qkvary.storage.jsonvalues import JsonValue, encode
@@ -150,7 +150,7 @@ class _Preparation:
         on_progress: OnProgress,
     ) -> None:
         self._folder, self._source, self._tokenizer = folder, source, tokenizer
-        self._workers, self._on_progress = workers or os.cpu_count() or 1, on_progress
+        self._workers, self._on_progress = workers or usable_cores(), on_progress
         self._groups: list[_Group] = []
         self._load()
         tokens, documents, self._bytes = (

@@ -12,6 +12,7 @@ import re
 import signal
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -101,6 +102,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def free_memory_bytes() -> int | None:
     """Return the bytes that a new allocation can use, or None if unknown."""
     found: list[int] = []
@@ -112,7 +118,7 @@ def free_memory_bytes() -> int | None:
         with suppress(OSError, ValueError):
             # The whole memory of the machine, as a bound, if free memory is not known.
             pages = os.sysconf("SC_PHYS_PAGES")
-            found += [pages * os.sysconf("SC_PAGE_SIZE")] * (pages > 0)
+            found += [pages * os.sysconf("SC_PAGE_SIZE")] if pages > 0 else []
     with suppress(OSError, ValueError):
         found.append(int(_CONTAINER_LIMIT.read_text("utf-8")))
     return min(found, default=None)

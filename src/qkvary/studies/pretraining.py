@@ -23,6 +23,7 @@ from qkvary.storage.environment import check_device, now
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import DocumentFormat, decode, encode
 from qkvary.storage.manifest import DEFAULT_KEEP, stored_steps
+from qkvary.storage.packages import require
 from qkvary.studies.running.store import CHECKPOINTS_NAME, CONFIG_NAME, Store
 from qkvary.studies.study import Cell, Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
@@ -37,7 +38,7 @@ from qkvary.training.config import (
     TrainingConfig,
 )
 from qkvary.training.presets import Preset
-from qkvary.training.trackers import TrackerName, require_tracker
+from qkvary.training.trackers import TrackerName
 
 if TYPE_CHECKING:
     from qkvary.data.prepared_sets import PlannedSet
@@ -69,7 +70,7 @@ class ExecutionOptions:
     recompute_blocks: bool | None = None
     """Recompute each block in the backward pass: less memory, a third more work."""
     threads: int | str | None = None
-    """Threads on a CPU; the number of processors if not given, 1 under torchrun."""
+    """Threads on a CPU; the number of usable cores if not given, 1 under torchrun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,7 @@ class TrainingOptions(PresetOptions):
                 f"{self.checkpoint_seconds}"
             )
         if self.log is not None:
-            require_tracker(self.log)
+            require(self.log)
         return replace(self, **cast("dict[str, Any]", counts))
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.packages import require
 
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
 _NOT_CURVES = ("event", "step")
@@ -105,9 +104,3 @@ class LogCopy:
         except (Exception, SystemExit) as error:  # noqa: BLE001
             self._warn(f"{self._name} gets no more of the log: {type(error).__name__}: {error}")
             self._name, self._opened = None, None
-
-
-def require_tracker(tracker: TrackerName | None) -> None:
-    """Check that the library of a tracker is installed."""
-    if tracker is not None:
-        require(tracker)

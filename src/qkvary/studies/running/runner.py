@@ -4,19 +4,19 @@ Every task claims its runs from the store, so that a second runner on the same s
 machine or another, shares the work. Torch-free.
 """
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qkvary.storage.environment import stop_in_order
+from qkvary.storage.environment import stop_in_order, usable_cores
+from qkvary.storage.packages import require
 from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.contract import Executor, WorkerTask
 from qkvary.studies.running.executors.local import LocalExecutor
 from qkvary.studies.running.scheduler import Scheduler
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
-from qkvary.training.trackers import TrackerName, require_tracker
+from qkvary.training.trackers import TrackerName
 
 TRAINER = "qkvary.studies.running.training"
 
@@ -26,7 +26,7 @@ class RunnerOptions:
     """Options of the runner; they do not affect results."""
 
     workers: int | None = None
-    """Worker processes; None for one per processor."""
+    """Worker processes; None for one per usable core."""
     strict: bool = False
     """Whether failed and diverged runs set the exit code to 1."""
     retry_failed: bool = False
@@ -43,7 +43,8 @@ class RunnerOptions:
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise ValueError(f"workers must be at least 1, got {self.workers}")
-        require_tracker(self.tracker)
+        if self.tracker is not None:
+            require(self.tracker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ def run_study(
             ),
             trainer=chosen.trainer,
         ),
-        chosen.executor or LocalExecutor(chosen.workers or os.cpu_count() or 1),
+        chosen.executor or LocalExecutor(chosen.workers or usable_cores()),
         retry_failed=chosen.retry_failed,
         publish=publish,
         quiet=chosen.quiet,
