@@ -168,7 +168,7 @@ def training_study(
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
     first = chosen[0].with_vocabulary(data.vocabulary)
-    if (context := _count(options, "context")) is not None:
+    if (context := cast("int | None", options.context)) is not None:
         first = replace(first, network=replace(first.network, max_tokens=context))
     setting = Setting(
         name=f"{preset.name} on {data.name}",
@@ -192,12 +192,12 @@ def training_study(
 
 def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> LanguageTaskConfig:
     reported = preset.reported_step or preset.training.steps
-    steps = _count(options, "steps")
-    whole = steps is None or steps >= reported
-    usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
+    steps = cast("int | None", options.steps)
+    is_whole_run = steps is None or steps >= reported
+    usual = (preset.validation_tokens if is_whole_run else None) or VALIDATION_TOKENS
     tested = None
     if steps is not None and steps < preset.training.steps:
-        rows = steps * (_count(options, "batch_size") or preset.training.batch_size)
+        rows = steps * (cast("int | None", options.batch_size) or preset.training.batch_size)
         most = max(1, int(MOST_SCORED * rows / VALIDATIONS)) * preset.context
         if most < VALIDATION_TOKENS:
             usual, tested = most, most * VALIDATIONS
@@ -207,18 +207,14 @@ def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> Langu
         context=preset.context,
         protocol=options.protocol or preset.protocol,
         document_mask=options.document_mask,
-        validation_tokens=_count(options, "validation_tokens") or usual,
-        test_tokens=_count(options, "test_tokens") or tested,
+        validation_tokens=cast("int | None", options.validation_tokens) or usual,
+        test_tokens=cast("int | None", options.test_tokens) or tested,
         has_test=data.has_test,
     )
 
 
-def _count(options: TrainingOptions, name: str) -> int | None:
-    return cast("int | None", getattr(options, name))
-
-
 def _training(training: TrainingConfig, options: TrainingOptions) -> TrainingConfig:
-    steps = _count(options, "steps") or training.steps
+    steps = cast("int | None", options.steps) or training.steps
     short = steps < training.steps
     schedule = training.schedule
     warmup = min(schedule.warmup_steps, max(1, steps // 10)) if short else schedule.warmup_steps
@@ -226,14 +222,14 @@ def _training(training: TrainingConfig, options: TrainingOptions) -> TrainingCon
     rate, guards = options.learning_rate, training.guards
     if rate is None:
         rate = training.optimizer.learning_rate
-    batch = _count(options, "batch_size") or training.batch_size
+    batch = cast("int | None", options.batch_size) or training.batch_size
     return replace(
         training,
         steps=steps,
         batch_size=batch,
         schedule=replace(schedule, warmup_steps=warmup),
         optimizer=replace(training.optimizer, learning_rate=rate),
-        evaluate_every=_count(options, "evaluate_every")
+        evaluate_every=cast("int | None", options.evaluate_every)
         or (every if short else training.evaluate_every),
         log_every=min(training.log_every, max(1, steps // 100)) if short else training.log_every,
         guards=replace(
