@@ -29,7 +29,7 @@ from qkvary.papers.key_value.vision import vit_base
 from qkvary.tasks.config import ImageTaskConfig, LanguageTaskConfig
 from qkvary.tasks.contract import Batch
 from qkvary.training.config import ExecutionConfig, OptimizerConfig, RunConfig, TrainingConfig
-from qkvary.training.distribution import Gradients, SingleProcess
+from qkvary.training.distribution import Distribution, Gradients
 from qkvary.training.optimizers import make_optimizer
 from qkvary.training.presets import find_preset
 
@@ -174,14 +174,14 @@ def measure(case: Case) -> dict[str, Any]:
     if case.compile:
         compile_blocks(network)
     task: Any = RandomExamples(run)
-    gradients = Gradients(run, task, network, SingleProcess())
+    gradients = Gradients(run, task, network, Distribution())
     optimizer = make_optimizer(network, run.network, run.training.optimizer)
     parameters = [part for part in network.parameters() if part.requires_grad]
     seconds: list[float] = []
     for step in range(WARM_UP + STEPS):
         synchronize(device)
         start = time.perf_counter()
-        gradients.find(step)
+        gradients.accumulate(step)
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         torch.nn.utils.clip_grads_with_norm_(parameters, 1.0, norm)
         optimizer.step()

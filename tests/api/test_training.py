@@ -10,6 +10,7 @@ import pytest
 import qkvary as qk
 from qkvary.arch.labels import format_label
 from qkvary.storage.errors import StoppedError
+from qkvary.studies.pretraining import list_trainings
 from qkvary.studies.running.store import Store
 from tests.cli.tiny_training import document, tiny_places, train
 
@@ -33,6 +34,11 @@ def test_the_command_finds_what_python_trained(
     assert [run.state for run in result.value.runs] == ["done"]
     assert "test loss" in str(result)
     assert result.save(places / "page.html")[0].is_file()
+    (training,) = list_trainings(Store(places / "runs"))
+    assert training.commands[0] == (
+        f"qk.train('lm-tiny', data='{places / 'mine.txt'}', variants=['Q-K=V'], seeds=[0], "
+        f"out='{places / 'runs'}', threads=1, steps=12, batch_size=4, evaluate_every=5)"
+    )
     (record,) = (places / "runs").glob("*/*/record.json")
     written = record.stat().st_mtime_ns
     assert train(places, "--variant", "q,k=v", "--json") == 0

@@ -6,11 +6,10 @@ from typing import Any, cast
 
 from qkvary.checkpoints.training_state import TrainingState
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.manifest import DEFAULT_KEEP
-from qkvary.training.distribution import SingleProcess
+from qkvary.training.distribution import Distribution
 
 
-class _Loader(SingleProcess):
+class _Loader(Distribution):
     """Keeps the state instead of restoring a network from it."""
 
     state: TrainingState | None = None
@@ -23,9 +22,7 @@ def _accept(_about: Mapping[str, JsonValue]) -> None:
     pass
 
 
-def load_training_state(
-    folder: Path, report: Callable[[str], None], *, keep: int = DEFAULT_KEEP
-) -> TrainingState | None:
+def load_training_state(folder: Path, report: Callable[[str], None]) -> TrainingState | None:
     loader, unused = _Loader(), cast("Any", None)
-    loader.load(folder, model=unused, optimizer=unused, accept=_accept, report=report, keep=keep)
+    loader.load(folder, model=unused, optimizer=unused, accept=_accept, report=report)
     return loader.state

@@ -70,21 +70,6 @@ def test_the_newest_states_are_kept_and_loadable(tmp_path: Path, keep: int) -> N
     assert stored_steps(tmp_path) == (8 - keep,)
 
 
-@pytest.mark.parametrize(("before", "behind"), [(5, 1), (5, 2), (1, 5)])
-def test_a_changed_number_applies_from_the_next_load(
-    tmp_path: Path, before: int, behind: int
-) -> None:
-    for step in range(1, 8):
-        save_training_state(tmp_path, state(step), keep=before)
-    found = load_training_state(tmp_path, pytest.fail, keep=behind)
-    assert found
-    assert found.step == 7
-    left = min(before, behind)
-    assert stored_steps(tmp_path) == tuple(range(7, 7 - left, -1))
-    save_training_state(tmp_path, state(8), keep=behind)
-    assert stored_steps(tmp_path) == tuple(range(8, 8 - min(behind, left + 1), -1))
-
-
 def test_with_one_state_the_old_is_removed_after_the_new_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +80,6 @@ def test_with_one_state_the_old_is_removed_after_the_new_is_written(
         found = load_training_state(
             shutil.copytree(tmp_path / "states", tmp_path / f"copy-{len(removed)}"),
             pytest.fail,
-            keep=9,
         )
         assert found
         assert digest(found) == digest(state(len(removed) + 2))

@@ -78,17 +78,26 @@ def test_a_prepared_set_is_taken_as_it_is(places: Path, typed: Typed) -> None:
 
 
 @pytest.mark.parametrize(("words", "expected"), [((), 5), (("--device", "cuda"), 1)])
-def test_all_processors_are_used(
+def test_all_usable_cores_are_used(
     places: Path,
     typed: Typed,
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...],
     expected: int,
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 5)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(5))
     text = ("--data", places / "mine.txt", "--out", places / "runs")
     planned = typed.json("train", "lm-tiny", *text, *TINY, "--dry-run", *words)
     assert planned["threads"] == expected
+
+
+def test_a_device_that_is_not_here_is_refused_first(places: Path, typed: Typed) -> None:
+    absent = command(places, "--device", "cuda:99")
+    assert "expected a device of this machine" in typed.error(*absent)
+    assert {path.name for path in places.iterdir()} == {"mine.txt"}
+    typed(*command(places))
+    assert "expected a device of this machine" in typed.error(*absent)
+    assert len(list((places / "runs" / "trainings").iterdir())) == 1
 
 
 def test_a_loss_that_is_not_finite_exits_with_5(places: Path, typed: Typed) -> None:

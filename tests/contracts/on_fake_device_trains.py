@@ -7,6 +7,7 @@ gradient, because guards decide whether the step is taken.
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from qkvary.tasks.contract import ShowsSamples
 from qkvary.training import loop
 from qkvary.training.config import (
     ExecutionConfig,
-    ExecutionSettings,
     GuardConfig,
     OptimizerConfig,
     RunConfig,
@@ -28,11 +28,12 @@ from qkvary.training.config import (
     TrainingConfig,
 )
 from qkvary.training.loop import Outcome, train
+from qkvary.training.progress import Callbacks
 from tests.fake_device import DEVICE, DeviceTensor, FakeDevice
 from tests.tasks.tiny_networks import task_names, tiny_network, tiny_task
 
 STEPS, MICRO_BATCHES = 3, 2
-LOSS, NORM = "training/distribution.py Gradients.find", "training/loop.py _Trainer.step"
+LOSS, NORM = "training/distribution.py Gradients.accumulate", "training/loop.py _Trainer.step"
 
 SIMILAR = ("characters", "numbers", "reverse", "sort", "sub", "swap", "translation")
 
@@ -93,7 +94,7 @@ def train_on(
         folder,
         stop=stop,
         checkpoint_seconds=every,
-        generate=generate,
+        callbacks=Callbacks(generate=generate),
     )
 
 
@@ -194,8 +195,8 @@ def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     with FakeDevice():
         train_on(DEVICE, "language", tmp_path / "moved", stop=lambda: next(asked) >= 2)
     run = make_run("language", DEVICE)
-    execution = ExecutionSettings(config=run.training.execution, device="cpu")
-    moved = train(run, load_task(tiny_task("language")), tmp_path / "moved", execution=execution)
+    here = replace(run, device="cpu")
+    moved = train(here, load_task(tiny_task("language")), tmp_path / "moved", begun=run)
     assert {one.device.type for one in moved.network.parameters()} == {"cpu"}
     assert moved.metrics["test_loss"] == pytest.approx(whole.metrics["test_loss"], rel=1e-9)
 

@@ -52,5 +52,5 @@ def load_newest(
     steps = manifest.stored_steps(directory)
     found = manifest.find_newest(directory, steps, read=read, report=report)
     if found is not None:
-        manifest.keep_up_to(directory, found.step)
+        manifest.quarantine_newer(directory, found.step)
     return found

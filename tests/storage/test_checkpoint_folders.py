@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from qkvary.storage import manifest
-from qkvary.storage.durable import remove_dir
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.manifest import (
     MANIFEST_NAME,
@@ -13,7 +12,7 @@ from qkvary.storage.manifest import (
     Manifest,
     checkpoint_directory,
     keep_newest,
-    keep_up_to,
+    quarantine_newer,
     stored_steps,
     write_checked,
     write_manifest,
@@ -56,9 +55,9 @@ def test_the_requested_number_is_kept(tmp_path: Path, keep: int) -> None:
     for step in reversed(every):
         save(tmp_path / "once", stored(step))
         (tmp_path / "once" / f"step-{step:012d}").rename(tmp_path / f"step-{step:012d}")
-    keep_up_to(tmp_path, 17, keep)
-    assert stored_steps(tmp_path) == every[1 : 1 + keep], "newer ones are damaged, older ones old"
-    keep_newest(tmp_path, 5)
+    quarantine_newer(tmp_path, 17)
+    assert stored_steps(tmp_path) == every[1:], "newer ones are damaged"
+    keep_newest(tmp_path, keep)
     assert stored_steps(tmp_path) == every[1 : 1 + keep]
     keep_newest(tmp_path, 1)
     assert stored_steps(tmp_path) == (17,)
@@ -145,17 +144,6 @@ def test_a_newer_format_is_not_passed_over(folder: Path) -> None:
     with pytest.raises(NewerFormatError):
         newest(folder)
     assert stored_steps(folder) == (13, 7)
-
-
-def test_what_a_killed_purge_left_is_removed_later(folder: Path) -> None:
-    save(folder, stored(17))
-    remove_dir(folder / "step-000000000013")
-    for step in (2, 3):
-        save(folder.with_name("other"), stored(step))
-        (folder.with_name("other") / f"step-{step:012d}").rename(folder / f"step-{step:012d}")
-    assert stored_steps(folder) == (17, 3, 2)
-    newest(folder)
-    assert stored_steps(folder) == (17, 3)
 
 
 def fill(folder: Path, step: int) -> None:

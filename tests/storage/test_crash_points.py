@@ -58,8 +58,8 @@ def check(directory: Path) -> None:
     assert newest is not None, "no checkpoint is left"
     assert newest.step >= 2, "a checkpoint that was durable is gone"
     assert dict(newest.files) == content(newest.step)
-    crash_script.main(directory, LAST)
-    assert stored_steps(directory) == (LAST, LAST - 1)
+    crash_script.main(directory, LAST + 1)
+    assert stored_steps(directory) == (LAST + 1, LAST)
     assert dict(load(directory, LAST).files) == content(LAST)
     left = [path.name for path in directory.rglob("*") if path.name.startswith(TEMPORARY_PREFIX)]
     assert left == [], "something temporary is left"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, Batch
 from qkvary.training.config import ExecutionConfig, RunConfig
-from qkvary.training.distribution import Gradients, SingleProcess
+from qkvary.training.distribution import Distribution, Gradients
 from tests.training.toy import ToyTask, toy_run
 
 BATCH = 16
@@ -51,7 +51,7 @@ def test_the_parts_make_the_whole(micro: int | None) -> None:
     kept = batch.targets != IGNORE_INDEX
     expected = F.cross_entropy(logits[kept], batch.targets[kept])
     expected.backward()
-    loss = Gradients(uneven_run(micro), task, models[1], SingleProcess()).find(5)
+    loss = Gradients(uneven_run(micro), task, models[1], Distribution()).accumulate(5)
     assert loss == pytest.approx(expected.item(), rel=1e-14)
     for wanted, found in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-12, atol=1e-15)
@@ -63,7 +63,7 @@ def test_a_step_in_which_nothing_counts_changes_nothing() -> None:
         torch.zeros(4, 5, dtype=torch.long), torch.full((4, 5), IGNORE_INDEX)
     )
     model = task.build(toy_run().network, 3).double().train()
-    assert Gradients(uneven_run(None), task, model, SingleProcess()).find(0) == 0.0
+    assert Gradients(uneven_run(None), task, model, Distribution()).accumulate(0) == 0.0
     assert all(not p.grad.any() for p in model.parameters() if p.grad is not None)
 
 
@@ -79,6 +79,6 @@ def test_autocast_is_around_the_network() -> None:
     for precision in ("bf16", "full"):
         task, run = Watching(), toy_run(execution=ExecutionConfig(precision=precision))
         model = task.build(run.network, 3).train()
-        Gradients(run, task, model, SingleProcess()).find(0)
+        Gradients(run, task, model, Distribution()).accumulate(0)
         assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
     assert seen == [torch.bfloat16, torch.float32]

@@ -15,7 +15,7 @@ from qkvary.storage.manifest import stored_steps
 from qkvary.tasks.config import NumberTaskConfig
 from qkvary.tasks.contract import SINGLE_PROCESS_CONTEXT, Batch, EvaluationContext, Split
 from qkvary.training.config import ROUNDING_VERSION, ExecutionConfig, RunConfig
-from qkvary.training.distribution import SingleProcess, step_seed
+from qkvary.training.distribution import Distribution, step_seed
 from qkvary.training.loop import Outcome, train
 from qkvary.training.progress import Callbacks, Event
 from tests.training.toy import LENGTH, ToyTask, toy_run
@@ -176,13 +176,13 @@ def test_a_checkpoint_is_not_written_over_itself(
 ) -> None:
     """The first would be gone before the second has its name."""
     written: list[int] = []
-    save = SingleProcess.save
+    save = Distribution.save
 
-    def watched(self: SingleProcess, directory: Path, **what: Any) -> None:
+    def watched(self: Distribution, directory: Path, **what: Any) -> None:
         written.append(what["step"])
         save(self, directory, **what)
 
-    monkeypatch.setattr(SingleProcess, "save", watched)
+    monkeypatch.setattr(Distribution, "save", watched)
     outcome = train(toy_run(), ToyTask(poison_step=5), tmp_path, checkpoint_seconds=0.0, keep=1)
     assert outcome.status == "diverged"
     assert written == [1, 2, 3, 4, 5]

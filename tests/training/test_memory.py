@@ -55,14 +55,14 @@ def test_a_run_that_ran_out_of_memory_is_resumed(
     for place in places:
         place.mkdir()
     whole = train(toy_run(), ToyTask(), places[0])
-    usual = Gradients.find
+    usual = Gradients.accumulate
 
-    def find(self: Gradients, now: int, stop: Callable[[], bool]) -> float | None:
+    def accumulate(self: Gradients, now: int, stop: Callable[[], bool]) -> float | None:
         if now == step:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return usual(self, now, stop)
 
-    monkeypatch.setattr(Gradients, "find", find)
+    monkeypatch.setattr(Gradients, "accumulate", accumulate)
     with pytest.raises(ResourceError) as caught:
         train(toy_run(), ToyTask(), places[1], checkpoint_seconds=0.0)
     said, rows = str(caught.value), toy_run().training.batch_size
@@ -70,7 +70,7 @@ def test_a_run_that_ran_out_of_memory_is_resumed(
     options = f"--micro-batch-size {rows // 2} or --recompute-blocks"
     assert said.endswith(f"resume with `qkvary train ... --allow-change` and {options}")
     assert caught.value.exit_code == 4
-    monkeypatch.setattr(Gradients, "find", usual)
+    monkeypatch.setattr(Gradients, "accumulate", usual)
     assert train(toy_run(), ToyTask(), places[1]).state_sha256 == whole.state_sha256
 
 

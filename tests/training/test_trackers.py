@@ -34,7 +34,7 @@ def test_the_copy_shows_what_the_log_has_also_after_a_stop(steps: int, tmp_path:
         copy = copy_to("tensorboard", tmp_path)
         callbacks = Callbacks(on_log=copy.log, sample=lambda _n: "hm")
         train(toy_run(), ToyTask(), tmp_path, stop=stop, callbacks=callbacks)
-        copy.finish()
+        copy.close()
     for event, name in (("train", "loss"), ("validation", "accuracy"), ("train", "gradient_norm")):
         expected = [(entry["step"], entry[name]) for entry in log(tmp_path, event)]
         found = curve(tmp_path / "tensorboard/study/run-0123abcd", f"{event}/{name}")
@@ -67,8 +67,8 @@ def test_a_library_gets_one_init_every_entry_and_one_finish(
     copy = copy_to(tracker, tmp_path)
     for entry in ENTRIES:
         copy.log(entry)
-    copy.finish()
-    copy.finish()
+    copy.close()
+    copy.close()
     given = {name: value.format(folder=tmp_path) for name, value in options.items()}
     begun = ("init", "study", "run-0123abcd", {"a": {"b": 1}}, {"resume": "allow", **given})
     assert library.calls == [
@@ -93,7 +93,7 @@ def test_a_tracker_that_fails_ends_the_copy_and_not_the_run(
     copy = copy_to("wandb", tmp_path, said.append)
     callbacks = Callbacks(on_log=copy.log)
     assert train(toy_run(), ToyTask(), tmp_path, callbacks=callbacks).status == "done"
-    copy.finish()
+    copy.close()
     assert said == [f"wandb gets no more of the log: {error.__name__}: no network"]
 
 
@@ -103,7 +103,7 @@ def test_trackio_holds_what_the_log_has(tmp_path: Path, monkeypatch: pytest.Monk
     for stop in (after(7), after(100)):
         copy = copy_to("trackio", tmp_path)
         train(toy_run(), ToyTask(), tmp_path, stop=stop, callbacks=Callbacks(on_log=copy.log))
-        copy.finish()
+        copy.close()
     from trackio.sqlite_storage import SQLiteStorage
 
     rows = SQLiteStorage.get_logs("study", "run-0123abcd")

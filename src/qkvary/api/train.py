@@ -1,4 +1,14 @@
-"""Train a language model: a preset, its variants, and any text."""
+"""Train a language model: a preset, its variants, and any text.
+
+A training passes through these values, each made from the one before:
+
+- ``Preset``: a named network and its training; ``TrainingOptions`` are the changes to it;
+- ``Setting``: both on one prepared text, with the changes applied;
+- ``Study``: the setting with its variants and seeds, which a note in the store keeps;
+- ``Cell``: one variant and seed of the study, with a title for people;
+- ``RunConfig``: what the numbers of that run depend on; its key names the folder of the run;
+- ``ExecutionSettings``: the part of it that a resumed run may change.
+"""
 
 import math
 import os
@@ -7,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -24,11 +34,18 @@ from qkvary.api.options import (
     takes_options,
 )
 from qkvary.arch.canonical import from_dict, to_dict
+from qkvary.arch.labels import format_label
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
 from qkvary.storage.durable import Owner
-from qkvary.storage.environment import announce_stop, stop_in_order, without_downloads
+from qkvary.storage.environment import (
+    announce_stop,
+    stop_in_order,
+    usable_cores,
+    without_downloads,
+)
 from qkvary.storage.errors import DamagedError, StoppedError, UsageError
+from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.pretraining import (
     NO_OPTIONS,
@@ -39,7 +56,7 @@ from qkvary.studies.pretraining import (
     training_study,
 )
 from qkvary.studies.records import Record
-from qkvary.studies.running.cells import CellOptions, execute_cell
+from qkvary.studies.running.cells import CellEnd, CellOptions, execute_cell
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
 from qkvary.text.numbers import duration
@@ -90,26 +107,30 @@ def train(
         StoppedError: after a signal; the runs have checkpoints.
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
+    # Imported here because the help needs no torch.
+    from qkvary.training.memory import require_device
+
     chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
-    shown = terminal or Terminal()
-    call = shown.command or f"qk.train({preset!r}, data={str(data)!r}, options={options!r})"
-    options = options.read()
-    store, threads = Store(out), read_threads(options.threads, "threads")
-    if threads is None:
-        is_single = options.device == "cpu" and "WORLD_SIZE" not in os.environ
-        threads = (os.cpu_count() or 1) if is_single else 1
+    shown, store = terminal or Terminal(), Store(out)
+    call = shown.command or _describe_call(
+        preset,
+        options,
+        data=None if data is None else os.fspath(data),
+        variants=[format_label(label) for label in labels],
+        seeds=list(numbers),
+        out=os.fspath(out),
+    )
+    options = _read_options(options)
     with _join_processes(options) as distribution:
-        shown = Terminal() if distribution.rank else shown
+        shown = shown if distribution.is_first else Terminal()
+        if not (dry_run or store.keys()):
+            # A store with runs may hold the requested ones, which can be shown without the device.
+            require_device(options.device)
         planned = _find_data(chosen, data, options.tokenizer, shown, distribution, dry_run=dry_run)
 
         def study_of(steps: Count | None) -> Study:
-            return training_study(
-                chosen,
-                planned,
-                variants=labels,
-                seeds=numbers,
-                options=replace(options, steps=steps, threads=threads),
-            )
+            full = replace(options, steps=steps)
+            return training_study(chosen, planned, variants=labels, seeds=numbers, options=full)
 
         steps = options.steps
         if (minutes := options.minutes) is not None:
@@ -119,64 +140,44 @@ def train(
                 lambda: choose_steps(minutes, study_of, planned, store, call)
             )
         study = study_of(steps)
-        cells = {cell.run_key: cell for cell in study.cells()}
-        _require_sizes(cells, planned, distribution)
+        _require_sizes(study, planned, distribution)
         if not dry_run:
-            study = _train(study, cells, store, planned, options, distribution, call, shown)
+            study, requested = _settle_execution(study, store, options, distribution, shown)
+            _train_cells(study, requested, store, planned, options, distribution, call, shown)
     # Imported here because training does not need the descriptions of runs.
     from qkvary.api.training_plan import plan_report
     from qkvary.api.training_result import TrainingResult, describe_runs
 
-    if distribution.rank or dry_run:
+    if dry_run or not distribution.is_first:
         # Under torchrun only one process reports.
         nothing = Report(subject="", question=study.question)
-        report = nothing if distribution.rank else plan_report(study, store, planned)
+        report = plan_report(study, store, planned) if distribution.is_first else nothing
         return TrainingResult(None, report, study=study, store=store)
     return describe_runs(study, store, call, planned.problem)
 
 
-def _train(
-    study: Study,
-    cells: Mapping[str, Cell],
-    store: Store,
-    planned: "PlannedSet",
-    options: TrainingOptions,
-    distribution: "Distribution",
-    call: str,
-    shown: Terminal,
-) -> Study:
-    """Train the unfinished runs; return the study with the execution settings of its runs."""
-    requested: ExecutionSettings | None = None
-    begun = distribution.run_on_first(
-        lambda: to_dict(_begun_execution(cells, store, options, shown))
-    )
-    if begun is not None:
-        requested = next(iter(cells.values())).run.execution
-        execution = from_dict(ExecutionSettings, begun)
-        settings = tuple(
-            replace(setting, training=replace(setting.training, execution=execution.config))
-            for setting in study.settings
-        )
-        study = replace(study, settings=settings, device=execution.device)
-        cells = {cell.run_key: cell for cell in study.cells()}
-    unfinished = distribution.run_on_first(lambda: _find_unfinished(cells, store))
-    left = {key: cells[key] for key in unfinished}
-    if not distribution.rank:
-        runs = [cell.run for cell in left.values()]
-        tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
-        if runs:
-            shown.say(describe_effort(runs[0], tokens))
-        note_training(store, study, call)
-    _train_cells(study, left, store, planned, options, distribution, requested, shown)
-    return study
+def _describe_call(preset: str, options: TrainingOptions, **given: object) -> str:
+    """Return the call in Python, with the options that differ from the default."""
+    for one in fields(options):
+        if (value := getattr(options, one.name)) != one.default:
+            given[one.name] = value
+    words = (f"{name}={value!r}" for name, value in given.items())
+    return f"qk.train({', '.join([repr(preset), *words])})"
+
+
+def _read_options(options: TrainingOptions) -> TrainingOptions:
+    """Return the options with all counts as numbers, also that of the threads."""
+    is_alone = options.device == "cpu" and "WORLD_SIZE" not in os.environ
+    threads = read_threads(options.threads, "threads") or (usable_cores() if is_alone else 1)
+    return replace(options.read(), threads=threads)
 
 
 def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distribution"]:
     """Join the process group that torchrun started; without torchrun there is one process."""
-    from qkvary.training.distribution import SingleProcess
+    from qkvary.training.distribution import Distribution
 
     if "WORLD_SIZE" not in os.environ:
-        return nullcontext(SingleProcess())
+        return nullcontext(Distribution())
     # This import takes as long as torch itself.
     from qkvary.training.parallel import join_process_group
 
@@ -219,79 +220,102 @@ def _find_data(
     return planned
 
 
-def _require_sizes(
-    cells: Mapping[str, Cell], planned: "PlannedSet", distribution: "Distribution"
-) -> None:
+def _require_sizes(study: Study, planned: "PlannedSet", distribution: "Distribution") -> None:
     """Refuse runs that need more memory than there is, and a text shorter than a row."""
     # Imported here because the help needs no torch.
     from qkvary.training.memory import require_training_memory
 
-    for cell in cells.values():
+    for cell in study.cells():
         require_training_memory(cell.run, processes=distribution.size)
         if cast("LanguageTaskConfig", cell.run.task).protocol == "packed":
             planned.require_row(cell.run.sequence_length)
 
 
-def _begun_execution(
-    cells: Mapping[str, Cell], store: Store, options: TrainingOptions, shown: Terminal
-) -> ExecutionSettings | None:
-    """Return the execution settings of similar runs that were begun, or None if there are none."""
-    similar = None if options.anew else find_similar_run(store, cells)
-    if similar is not None and not options.allow_change:
-        raise UsageError(
-            f"{similar.cell.title} began with {similar.differences}, and has reached step "
-            f"{similar.step:,}: resume it with the new settings (--allow-change), or start another "
-            "run (--anew)"
-        )
-    if similar is None and options.allow_change:
-        done = find_similar_run(store, cells, state="done")
-        if done is not None:
-            shown.warn(
-                f"{done.cell.title} has ended with {done.differences}: nothing is left to "
-                "resume, so it is trained again with the new settings"
+def _settle_execution(
+    study: Study,
+    store: Store,
+    options: TrainingOptions,
+    distribution: "Distribution",
+    shown: Terminal,
+) -> tuple[Study, ExecutionSettings | None]:
+    """Return the study with the settings of begun runs, and the requested ones if these differ."""
+    cells = {cell.run_key: cell for cell in study.cells()}
+
+    def find_begun() -> JsonValue:
+        similar = None if options.anew else find_similar_run(store, cells)
+        if similar is not None and not options.allow_change:
+            raise UsageError(
+                f"{similar.cell.title} began with {similar.differences}, and has reached step "
+                f"{similar.step:,}: resume it with the new settings (--allow-change), or start "
+                "another run (--anew)"
             )
-    return None if similar is None else similar.execution
+        if similar is None and options.allow_change:
+            done = find_similar_run(store, cells, state="done")
+            if done is not None:
+                shown.warn(
+                    f"{done.cell.title} has ended with {done.differences}: nothing is left to "
+                    "resume, so it is trained again with the new settings"
+                )
+        return None if similar is None else to_dict(similar.execution)
+
+    begun = distribution.run_on_first(find_begun)
+    if begun is None:
+        return study, None
+    execution = from_dict(ExecutionSettings, begun)
+    settings = tuple(
+        replace(setting, training=replace(setting.training, execution=execution.config))
+        for setting in study.settings
+    )
+    requested = study.cells()[0].run.execution
+    return replace(study, settings=settings, device=execution.device), requested
 
 
 def _find_unfinished(cells: Mapping[str, Cell], store: Store) -> list[str]:
     """Return the keys of unfinished runs; refuse to replace a finished run that is damaged."""
     unfinished: list[str] = []
     for key, cell in cells.items():
-        is_done = store.state(key) == "done"
-        problem = store.find_damage(key) if is_done else None
+        problem = store.find_damage(key)
         if problem is not None:
             raise DamagedError(
                 f"{cell.title}: {problem}; restore it, or move {store.directory(key)} away to "
                 "train the run again"
             )
         # A process that was killed may have left checkpoints of a finished run.
-        if not (is_done and store.is_clean(key)):
+        if store.state(key) != "done" or not store.is_clean(key):
             unfinished.append(key)
     return unfinished
 
 
 def _train_cells(
     study: Study,
-    left: Mapping[str, Cell],
+    execution: ExecutionSettings | None,
     store: Store,
     planned: "PlannedSet",
     options: TrainingOptions,
     distribution: "Distribution",
-    execution: ExecutionSettings | None,
+    call: str,
     shown: Terminal,
 ) -> None:
-    """Train the remaining runs, given by their keys; all processes train together."""
+    """Train the unfinished runs of a study; all processes train together."""
     from qkvary.studies.running.training import train_cell
     from qkvary.tasks.language import LanguageTask
+    from qkvary.training.memory import require_device
 
+    cells = {cell.run_key: cell for cell in study.cells()}
+    unfinished = distribution.run_on_first(lambda: _find_unfinished(cells, store))
+    left = {key: cells[key] for key in unfinished}
     task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.data)
-    trainer = partial(train_cell, distribution=distribution, execution=execution, task=task)
+    if left:
+        require_device(options.device)
+        shown.say(describe_effort(left[unfinished[0]].run, task.data.splits["train"].tokens))
+    if distribution.is_first:
+        note_training(store, study, call)
     chosen = CellOptions(
         checkpoint_seconds=options.checkpoint_seconds,
         keep=cast("int", options.keep),
         tracker=options.log,
         project=study.name,
-        prompt=options.sample,
+        sample=options.sample,
         records_failures=False,
     )
     stopping = threading.Event()
@@ -299,24 +323,29 @@ def _train_cells(
     def stop(_number: int) -> None:
         stopping.set()
         if shown.command:
+            # A person typed the command, and waits.
             announce_stop()
 
     with _Progress(shown) as progress, stop_in_order(stop) as received:
         while left:
             busy: dict[str, Cell] = {}
             for key, cell in left.items():
+                end = CellEnd(outcome="stopped")
                 # All processes stop together, even between two runs.
-                if distribution.all_reduce([float(stopping.is_set())])[0]:
-                    raise StoppedError(received[0] if received else signal.SIGTERM)
-                end = execute_cell(
-                    store,
-                    cell,
-                    trainer,
-                    stop=stopping.is_set,
-                    callbacks=progress.callbacks,
-                    options=chosen,
-                    on_first=distribution.run_on_first,
-                )
+                if not distribution.all_reduce([float(stopping.is_set())])[0]:
+                    end = execute_cell(
+                        store,
+                        cell,
+                        train_cell,
+                        stop=stopping.is_set,
+                        callbacks=progress.callbacks,
+                        options=chosen,
+                        on_first=distribution.run_on_first,
+                        on_claim=progress.begin,
+                        distribution=distribution,
+                        execution=execution,
+                        task=task,
+                    )
                 if end.outcome == "stopped":
                     raise StoppedError(received[0] if received else signal.SIGTERM)
                 if end.outcome == "busy":
@@ -336,7 +365,7 @@ class _Progress(AbstractContextManager["_Progress"]):
 
     def __init__(self, shown: Terminal) -> None:
         self._shown = shown
-        self.callbacks = Callbacks(on_start=self._begin, on_event=self._progress, on_log=self._log)
+        self.callbacks = Callbacks(on_event=self._progress, on_log=self._log)
         self._open = ExitStack()
         self._update: Callable[..., None] = ignore
         self._cell: Cell | None = None
@@ -345,6 +374,13 @@ class _Progress(AbstractContextManager["_Progress"]):
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
+
+    def begin(self, cell: Cell) -> None:
+        """Print that a run begins or is resumed, and show its progress."""
+        self._open.close()
+        self._cell, self._began = cell, None
+        self._shown.say(cell.title)
+        self._update = self._open.enter_context(self._shown.show_progress("training", "steps"))
 
     def wait(self, cell: Cell, owner: Owner | None) -> None:
         """Announce once which process holds a run."""
@@ -360,12 +396,6 @@ class _Progress(AbstractContextManager["_Progress"]):
             self._shown.say(f"{cell.title} is done in {took}: loss {record.headline:.4f}")
         else:
             self._shown.warn(f"{cell.title} {record.status}: {record.message}")
-
-    def _begin(self, cell: Cell) -> None:
-        self._open.close()
-        self._cell, self._began = cell, None
-        self._shown.say(cell.title)
-        self._update = self._open.enter_context(self._shown.show_progress("training", "steps"))
 
     def _log(self, entry: Mapping[str, Any]) -> None:
         """Print one entry of a run's log."""
@@ -394,7 +424,7 @@ class _Progress(AbstractContextManager["_Progress"]):
             return
         now, done = time.monotonic(), event.step + event.part
         began, first = self._began = self._began or (now, done)
-        notes = [f"{event.part:.0%} of the next"] * bool(event.part)
+        notes = [f"{event.part:.0%} of the next"] if event.part else []
         if event.loss is not None and math.isfinite(event.loss):
             notes.append(f"loss {event.loss:.4f}")
         if done > first and cell is not None:

@@ -374,7 +374,7 @@ class OwnerLock:
         Raises:
             BusyError: if another process holds it; the message names the owner.
         """
-        self.path = path
+        self.path, self._is_released = path, False
         self.deaths = 0
         """Number of earlier owners that died since there was progress."""
         self.last_owner: Owner | None = None
@@ -408,7 +408,10 @@ class OwnerLock:
             os.pwrite(self._descriptor, encode(fields).encode(), 0)
 
     def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the lock; ``keep_deaths`` keeps the count of dead owners for the next one."""
+        """Release the lock, once; ``keep_deaths`` keeps the count of dead owners for the next."""
+        if self._is_released:
+            return
+        self._is_released = True
         try:
             if keep_deaths:
                 self._write(None)

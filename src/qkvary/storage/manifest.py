@@ -294,15 +294,8 @@ def find_newest(
     return None
 
 
-def keep_up_to(directory: Path, step: int, keep: int = DEFAULT_KEEP) -> None:
-    """Keep the checkpoint of ``step`` and the ones before it, ``keep`` in total.
-
-    Older ones, left by a killed process, are removed; newer ones, which could not be read, are
-    quarantined.
-    """
-    steps = stored_steps(directory)
-    position = steps.index(step)
-    if position:
-        quarantine(directory, [step_folder(directory, newer).name for newer in steps[:position]])
-    for older in steps[position + keep :]:
-        remove_dir(step_folder(directory, older))
+def quarantine_newer(directory: Path, step: int) -> None:
+    """Quarantine the checkpoints after ``step``, which could not be read."""
+    newer = [step_folder(directory, one).name for one in stored_steps(directory) if one > step]
+    if newer:
+        quarantine(directory, newer)

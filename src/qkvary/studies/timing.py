@@ -25,7 +25,7 @@ from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import ClassificationTask, Split, Task
 from qkvary.training.config import RunConfig
-from qkvary.training.distribution import Gradients, SingleProcess
+from qkvary.training.distribution import Distribution, Gradients
 from qkvary.training.memory import require_device
 from qkvary.training.optimizers import make_optimizer
 
@@ -147,13 +147,13 @@ def time_step(run: RunConfig, seconds: float = math.inf) -> float:
     task, network = _build(run)
     network.train()
     optimizer = make_optimizer(network, run.network, run.training.optimizer)
-    gradients = Gradients(run, task, network, SingleProcess())
+    gradients = Gradients(run, task, network, Distribution())
     found: list[float] = []
     for step in range(TIMED_STEPS + 1):
         if step > 1 and perf_counter() > end:
             break
         started = perf_counter()
-        gradients.find(step)
+        gradients.accumulate(step)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if run.device.startswith("cuda"):

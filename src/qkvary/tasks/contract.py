@@ -80,6 +80,11 @@ class ProcessGroup:
     rank = 0
     size = 1
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and reports."""
+        return self.rank == 0
+
     def all_reduce(self, values: Sequence[float]) -> list[float]:
         """Sum numbers over all processes; collective. All get the same bits."""
         return list(values)

@@ -23,10 +23,11 @@ from qkvary.checkpoints.training_state import (
 from qkvary.storage.durable import clean_leftovers
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.manifest import find_newest, keep_up_to, stored_steps
+from qkvary.storage.manifest import find_newest, quarantine_newer, stored_steps
 from qkvary.tasks.contract import ProcessGroup, Task
 from qkvary.training.config import Precision, RunConfig
 from qkvary.training.optimizers import optimizer_tensors, restore_optimizer
+from qkvary.training.progress import ignore
 
 
 class Distribution(ProcessGroup):
@@ -78,32 +79,28 @@ class Distribution(ProcessGroup):
         optimizer: torch.optim.Optimizer,
         accept: Callable[[Mapping[str, JsonValue]], None],
         report: Callable[[str], None],
-        keep: int,
     ) -> Mapping[str, JsonValue] | None:
         """Load the newest checkpoint that is valid in every process; collective.
 
-        ``accept`` checks the part without tensors, and raises ``DamagedError`` if it is invalid;
-        ``report`` gets a sentence for each damaged checkpoint. Keeps the loaded one and older ones,
-        ``keep`` in total; returns its ``about``, or None if no checkpoint exists.
+        ``accept`` checks the part without tensors: it raises ``DamagedError`` to try an older
+        checkpoint, and any other error ends the load. ``report`` gets a sentence for each damaged
+        checkpoint; these are quarantined. Returns the ``about`` of the loaded one, or None.
         """
 
         def list_steps() -> JsonValue:
             clean_leftovers(directory)
             return stored_steps(directory)
 
-        def read(step: int) -> TrainingState:
-            reader = self.reader(model, optimizer)
-            return self.read(directory, step, accept=accept, reader=reader)
-
+        reader = self.reader(model, optimizer)
         stored = find_newest(
             directory,
             self.run_on_first(list_steps),
-            read=read,
-            report=report if self.rank == 0 else lambda _: None,
+            read=lambda step: self.read(directory, step, accept=accept, reader=reader),
+            report=report if self.is_first else ignore,
         )
         if stored is None:
             return None
-        self.run_on_first(lambda: keep_up_to(directory, stored.step, keep))
+        self.run_on_first(lambda: quarantine_newer(directory, stored.step))
         self.restore(stored, model, optimizer)
         return stored.about
 
@@ -142,10 +139,6 @@ class Distribution(ProcessGroup):
         return model
 
 
-class SingleProcess(Distribution):
-    """Training in one process."""
-
-
 def step_seed(seed: int, step: int, rank: int = 0) -> int:
     """Return the seed of the global generator for one step on one rank."""
     purpose = f"qkvary step {seed} {step}" + (f" rank {rank}" if rank else "")
@@ -172,7 +165,9 @@ class Gradients:
         self.rows = [slice(row, min(row + micro, last)) for row in range(first, last, micro)]
         """The rows of each micro-batch of this process."""
 
-    def find(self, step: int, stop: Callable[[float], bool] = lambda _done: False) -> float | None:
+    def accumulate(
+        self, step: int, stop: Callable[[float], bool] = lambda _done: False
+    ) -> float | None:
         """Accumulate the gradient of a step in the parameters and return the loss.
 
         A process that trains alone calls ``stop`` between micro-batches with the share of them that

@@ -23,10 +23,10 @@ from qkvary.storage.errors import DivergedError, UsageError
 from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import CHECKPOINTS_NAME, DEFAULT_KEEP, FileEntry
-from qkvary.tasks.contract import EvaluationContext, Generate, Split, Task
+from qkvary.tasks.contract import EvaluationContext, Split, Task
 from qkvary.tasks.examples import AttentionExample
-from qkvary.training.config import ROUNDING_VERSION, ExecutionSettings, RunConfig
-from qkvary.training.distribution import Distribution, Gradients, SingleProcess
+from qkvary.training.config import ROUNDING_VERSION, RunConfig
+from qkvary.training.distribution import Distribution, Gradients
 from qkvary.training.memory import (
     out_of_memory,
     require_device,
@@ -51,7 +51,6 @@ _VERSIONS: Mapping[str, JsonValue] = {
     "rounding": ROUNDING_VERSION,
 }
 """Versions that change the last bits of a run; a checkpoint without ``rounding`` has 0."""
-LogEntry = Mapping[str, JsonValue]
 PROGRESS_SECONDS = 0.25
 """Minimum seconds between progress events."""
 
@@ -89,8 +88,7 @@ def train(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     keep: int = DEFAULT_KEEP,
     distribution: Distribution | None = None,
-    execution: ExecutionSettings | None = None,
-    generate: Generate | None = None,
+    begun: RunConfig | None = None,
 ) -> Outcome:
     """Train one network in ``directory``, resuming from the newest valid checkpoint.
 
@@ -98,19 +96,18 @@ def train(
     this with the same arguments.
 
     ``stop`` is called before each step, and by one process between micro-batches; if it returns
-    True, a checkpoint of the last full step is written and training stops. ``execution`` has the
-    settings from now on; the log records how they differ from those of the run.
+    True, a checkpoint of the last full step is written and training stops. ``begun`` is the run as
+    it began, if that was with other execution settings; the log records the differences.
     """
     if keep < 1:
         raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
-    computed = run if execution is None else run.with_execution(execution)
-    others = distribution or SingleProcess()
-    require_device(computed.device)
-    require_training_memory(computed, processes=others.size)
+    processes = distribution or Distribution()
+    require_device(run.device)
+    require_training_memory(run, processes=processes.size)
     loop: _Trainer | None = None
     try:
-        with use_threads(computed.threads):
-            loop = _Trainer(run, computed, task, directory, callbacks, others, keep, generate)
+        with use_threads(run.threads):
+            loop = _Trainer(run, begun or run, task, directory, callbacks, processes, keep)
             return loop.finish(loop.advance(stop, checkpoint_seconds))
     except DivergedError as error:
         trainer = cast("_Trainer", loop)
@@ -121,7 +118,7 @@ def train(
         if not is_out_of_memory(error):
             raise
         step = loop.state.step if loop else 0
-        raise out_of_memory(computed, step=step, processes=others.size) from error
+        raise out_of_memory(run, step=step, processes=processes.size) from error
     finally:
         if loop is not None:
             loop.journal.close()
@@ -130,20 +127,17 @@ def train(
 class _Trainer:
     def __init__(
         self,
-        begun: RunConfig,
         run: RunConfig,
+        begun: RunConfig,
         task: Task,
         directory: Path,
         callbacks: Callbacks,
         distribution: Distribution,
         keep: int,
-        generate: Generate | None,
     ) -> None:
-        self.generate = generate
         self.run, self.task, self.directory, self.callbacks = run, task, directory, callbacks
         self.distribution, self.keep = distribution, keep
-        self.is_writer = distribution.rank == 0
-        self.changed = {} if begun is run else begun.execution.differences(run.execution)
+        self.changed = begun.execution.differences(run.execution)
         self.key = begun.run_key
         self.state = RunState()
         self.stopwatch = Stopwatch(self.state)
@@ -189,7 +183,6 @@ class _Trainer:
             optimizer=self.optimizer,
             accept=self.accept,
             report=self.warn,
-            keep=self.keep,
         )
         if about is None:
             self.journal = self.open_journal()
@@ -212,7 +205,7 @@ class _Trainer:
 
     def open_journal(self, mark: FileEntry | None = None) -> Journal | SilentJournal:
         """Open the journal: empty, or truncated to the checkpoint whose log entry is ``mark``."""
-        if not self.is_writer:
+        if not self.distribution.is_first:
             return SilentJournal()
         path = self.directory / JOURNAL_NAME
         if mark is None:
@@ -256,9 +249,9 @@ class _Trainer:
         self.stopwatch.lap("other")
 
     def log(self, event: str, **values: JsonValue) -> None:
-        entry: LogEntry = {"event": event, "step": self.state.step, **values}
+        entry: dict[str, JsonValue] = {"event": event, "step": self.state.step, **values}
         self.journal.append(entry)
-        if self.is_writer:
+        if self.distribution.is_first:
             self.callbacks.on_log(entry)
 
     # ---- steps
@@ -302,7 +295,7 @@ class _Trainer:
             self.report_progress(done)
             return stop()
 
-        loss = self.gradients.find(step, between)
+        loss = self.gradients.accumulate(step, between)
         if loss is None:
             self.optimizer.zero_grad(set_to_none=True)
             return False
@@ -360,7 +353,7 @@ class _Trainer:
 
     def evaluate(self, split: Split) -> dict[str, float]:
         self.wrapped.eval()
-        context = EvaluationContext(processes=self.distribution, generate=self.generate)
+        context = EvaluationContext(processes=self.distribution, generate=self.callbacks.generate)
         with torch.no_grad(), self.gradients.precision():
             scores = self.task.evaluate(self.wrapped, split, context)
         self.wrapped.train()
@@ -383,7 +376,7 @@ class _Trainer:
         if self.is_sampled:
             self.wrapped.eval()
             network = self.gather_network()
-            if self.is_writer and self.callbacks.sample is not None:
+            if self.distribution.is_first and self.callbacks.sample is not None:
                 self.log("sample", text=self.callbacks.sample(network))
             self.wrapped.train()
         if training.solve_threshold is None or state.steps_to_solve is not None:
@@ -398,7 +391,7 @@ class _Trainer:
         scores = self.evaluate("test") if best is None else best.test
         self.wrapped.eval()
         network, attention = self.gather_network(), None
-        if self.is_writer:
+        if self.distribution.is_first:
             with torch.no_grad():
                 attention = self.task.attention_example(network)
         self.stopwatch.lap("evaluation")
@@ -409,7 +402,7 @@ class _Trainer:
         """Call ``on_network`` after steps that the callbacks name."""
         if self.any_rank(self.state.step in self.callbacks.network_steps):
             network = self.gather_network()
-            if self.is_writer:
+            if self.distribution.is_first:
                 self.callbacks.on_network(self.state.step, network)
 
     def gather_network(self) -> nn.Module:

@@ -40,7 +40,7 @@ from qkvary.storage.manifest import (
     write_manifest,
 )
 from qkvary.training.config import Precision
-from qkvary.training.distribution import Distribution, SingleProcess
+from qkvary.training.distribution import Distribution
 from qkvary.training.optimizers import optimizer_tensors, restore_optimizer
 from qkvary.training.processes import TIMEOUT_SECONDS, Collectives, RankInfo, connect
 
@@ -59,7 +59,7 @@ def join_process_group(
         raise UsageError(f"unknown strategy {strategy!r}; choices: {', '.join(get_args(Strategy))}")
     info = RankInfo.from_environment(os.environ)
     if info.size == 1:
-        yield SingleProcess()
+        yield Distribution()
         return
     kind = torch.device(device).type
     with connect(info, device, timeout_seconds=timeout_seconds) as processes:
@@ -75,7 +75,7 @@ class _MultiProcess(Distribution):
         return self.processes.all_reduce(values)
 
     def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
-        return self.processes.run_on_all(lambda: work() if self.rank == 0 else None)[0]
+        return self.processes.run_on_all(lambda: work() if self.is_first else None)[0]
 
     def read(
         self,
@@ -211,7 +211,7 @@ class Sharded(_MultiProcess):
         tensors = _tensors(model, optimizer)
         rows = _choose(tensors, sharded=True)
         contents = file_contents(rows, number=self.rank, count=self.size)
-        if self.rank == 0:
+        if self.is_first:
             contents |= file_contents(_choose(tensors, sharded=False))
         size = int(self.all_reduce([float(sum(file.size for file in contents.values()))])[0])
         with ExitStack() as stack:
@@ -243,9 +243,9 @@ class Sharded(_MultiProcess):
         weights: dict[str, Tensor] = {}
         for name, tensor in model.state_dict().items():
             whole = _whole(tensor)
-            if self.rank == 0:
+            if self.is_first:
                 weights[name] = whole.cpu()
-        if self.rank:
+        if not self.is_first:
             return model
         network = build()
         network.load_state_dict(weights)

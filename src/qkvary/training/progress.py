@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from qkvary.storage.errors import DivergedError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.training.config import SKIP_WINDOW, GuardConfig
+
+if TYPE_CHECKING:
+    from qkvary.tasks.contract import Generate
 
 LOSS_WINDOW = 100
 """Recent losses that define the usual level."""
@@ -202,11 +205,11 @@ def ignore(*_values: object) -> None:
 class Callbacks:
     """Functions that a run calls during training."""
 
-    on_start: Callable[[Any], None] = ignore
-    """Called with the run (a cell of its study) before it starts or resumes."""
     on_event: Callable[[Event], None] = ignore
     """Called with progress events, at most four times a second, and with warnings."""
     on_log: Callable[[Mapping[str, JsonValue]], None] = ignore
+    generate: "Generate | None" = None
+    """Greedy decoding, for the scores of tasks that decode."""
     sample: Callable[[Any], str] | None = None
     """Generates a text from the network at each validation, for the log. It must restore the state
     of the global generator."""

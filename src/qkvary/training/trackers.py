@@ -86,7 +86,7 @@ class LogCopy:
                 self._opened = _open(self._name, self._run, first)
             self._opened.log(values, step=step)
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """End the copy."""
         if self._opened is not None:
             with self._guard():

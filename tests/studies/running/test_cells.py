@@ -9,8 +9,8 @@ import pytest
 
 from qkvary.arch.canonical import identity_dict
 from qkvary.reports.study_results import gather_results
-from qkvary.storage.errors import DamagedError, NoValidCheckpointError
-from qkvary.studies.running.cells import CellOptions, execute_cell
+from qkvary.storage.errors import DamagedError, NoValidCheckpointError, ResourceError
+from qkvary.studies.running.cells import CellOptions, execute_cell, record_failure
 from qkvary.studies.running.store import RunResult, Store
 from qkvary.studies.running.training import train_cell
 from qkvary.studies.study import Cell
@@ -130,7 +130,7 @@ def test_the_page_says_that_a_log_lacks_steps(tmp_path: Path) -> None:
     assert caveat.startswith("The curves of 1 of 2 runs lack steps: ")
 
 
-def test_a_run_stays_open_after_any_error(tmp_path: Path) -> None:
+def test_a_run_stays_open_after_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = toy_study([7], steps=160)
     (cell, *_) = study.cells()
     kept = Store(tmp_path).directory(cell.run_key) / "checkpoints" / "step-000000000003"
@@ -142,6 +142,18 @@ def test_a_run_stays_open_after_any_error(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         execute_cell(Store(tmp_path), cell, make, options=STRICT)
     assert kept.is_dir()
+    assert Store(tmp_path).state(cell.run_key) == "open"
+
+    def refuse(path: Path, _data: bytes) -> None:
+        raise ResourceError(f"cannot write {path}: No space left on device")
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("qkvary.studies.running.store.atomic_write_file", refuse)
+        with pytest.raises(ResourceError):
+            execute_cell(Store(tmp_path), cell, make)
+        assert Store(tmp_path).state(cell.run_key) == "open"
+        with pytest.raises(ResourceError):
+            record_failure(claim_cell(Store(tmp_path), cell), cell, "it crashed")
     assert Store(tmp_path).state(cell.run_key) == "open"
     execute_cell(Store(tmp_path), cell, make)
     assert Store(tmp_path).state(cell.run_key) == "done"

@@ -7,9 +7,9 @@ result is in the store. The caller supplies the function that trains, which need
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from qkvary.studies.records import make_record
 from qkvary.studies.running.store import Claim, RunResult, Store
 from qkvary.studies.study import Cell
 from qkvary.text.names import slug
-from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
+from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event, ignore
 from qkvary.training.trackers import LogCopy, TrackedRun, TrackerName
 
 RUNNER_GONE = threading.Event()
@@ -33,10 +33,9 @@ COPIES_NAME = "logs"
 """The folder of the copied logs, inside the store."""
 MAX_CRASHES = 3
 """A run that crashes more processes than this without progress counts as failed."""
-Outcome = Literal["made", "elsewhere", "busy", "stopped"]
-"""What became of a run: ``made`` by this process; ``elsewhere``: already done; ``busy``: another
-process holds it; ``stopped``: it can be resumed."""
-Log = Callable[[Mapping[str, JsonValue]], None]
+CellOutcome = Literal["made", "done_before", "busy", "stopped"]
+"""What became of a run: ``made`` by this process; ``done_before``; ``busy``: another process holds
+it; ``stopped``: it can be resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class CellOptions:
     tracker: TrackerName | None = None
     project: str = ""
     """The name of the study in the tracker."""
-    prompt: str | None = None
+    sample: str | None = None
     """Text that the network continues at each validation, for the log; None for no text."""
     records_failures: bool = True
     """Whether a run that raises an error or crashes too often is recorded as failed. Otherwise the
@@ -56,8 +55,8 @@ class CellOptions:
 
 
 DEFAULT_OPTIONS = CellOptions()
-
-
+OnFirst = Callable[[Callable[[], JsonValue]], Any]
+"""Calls a function on the first of several processes, and returns its result on all."""
 TrainFunction = Callable[..., RunResult | None]
 """Trains a cell in a folder that this process owns, with ``stop``, ``callbacks`` and ``options``;
 returns None if ``stop`` ended the run after a checkpoint."""
@@ -67,7 +66,7 @@ returns None if ``stop`` ended the run after a checkpoint."""
 class CellEnd:
     """How a run ended in this process; its status is in the store."""
 
-    outcome: Outcome
+    outcome: CellOutcome
     seconds: float = 0.0
     """Seconds that this process spent on the run."""
 
@@ -81,124 +80,101 @@ def execute_cell(
     callbacks: Callbacks = NO_CALLBACKS,
     options: CellOptions = DEFAULT_OPTIONS,
     again: int | None = None,
-    on_first: Callable[[Callable[[], JsonValue]], Any] | None = None,
+    on_first: OnFirst = lambda work: work(),
+    on_claim: Callable[[Cell], None] = ignore,
+    **given: Any,
 ) -> CellEnd:
     """Train a run if it is open, or if its record has the version ``again``, and record it.
 
-    If several processes train together, all call this; ``on_first`` calls a function on the first
-    of them and returns its result on all.
+    If several processes train together, all call this, and the first claims and records the run.
+    ``on_claim`` is called before the run starts or resumes; ``train`` also gets the arguments
+    ``given``.
     """
-    claims: list[Claim] = []
-    config = cell.run.identity()
-    key = config["run_key"]
-
-    def claim() -> Outcome:
-        try:
-            found = store.claim(key, config, again=again)
-        except BusyError:
-            return "busy"
-        claims.extend([found] if found else [])
-        return "elsewhere" if found is None else "made"
-
-    outcome: Outcome = claim() if on_first is None else on_first(claim)
+    outcome, claim = _claim(store, cell, again, on_first)
     if outcome != "made":
         return CellEnd(outcome=outcome)
-    callbacks.on_start(cell)
-    attempt = partial(train, cell, store.directory(key), stop=stop, options=options)
-    if claims:
-        return _record(claims[0], cell, attempt, callbacks, options)
-    return CellEnd(outcome="made" if attempt(callbacks=callbacks) else "stopped")
+    began, started = time.perf_counter(), now()
+    directory, made = store.directory(cell.run_key), None
+    with ExitStack() as stack:
+        if claim is not None:
+            callbacks = stack.enter_context(_hold(claim, cell, callbacks, options))
+        on_claim(cell)
+        if claim is not None:
+            for warning in claim.warnings:
+                _warn(callbacks, warning)
+            if options.records_failures and claim.deaths > MAX_CRASHES:
+                _warn(callbacks, "it crashed too often and counts as failed")
+                reason = f"the last was {claim.lock.last_owner}" if claim.lock.last_owner else ""
+                made = _failure(cell, started, describe_crashes(claim, reason))
+        while made is None:
+            try:
+                made = train(
+                    cell, directory, stop=stop, callbacks=callbacks, options=options, **given
+                )
+            except NoValidCheckpointError as error:
+                if claim is None or not options.records_failures:
+                    advice = f"move {directory} away to start again"
+                    raise NoValidCheckpointError(f"{error}; {advice}") from error
+                moved = f"the run starts again, and the damaged files are in {claim.restart()}"
+                _warn(callbacks, f"{error}; {moved}")
+                continue
+            # An error of one run must not affect the others.
+            except Exception as error:
+                if isinstance(error, QkvaryError) or not options.records_failures:
+                    raise
+                traceback.print_exc()
+                made = _failure(cell, started, _reason(error))
+            break
+        if claim is not None and made is not None:
+            claim.finish(made)
+    seconds = time.perf_counter() - began
+    return CellEnd(outcome="stopped" if made is None else "made", seconds=seconds)
 
 
-def _record(
-    claim: Claim,
-    cell: Cell,
-    attempt: Callable[..., RunResult | None],
-    callbacks: Callbacks,
-    options: CellOptions,
-) -> CellEnd:
-    """Train a claimed run and record it, or release it."""
-    started = time.perf_counter()
+def _claim(
+    store: Store, cell: Cell, again: int | None, on_first: OnFirst
+) -> tuple[CellOutcome, Claim | None]:
+    """Claim a run on the first process; return the outcome, and there the claim."""
+    claims: list[Claim] = []
 
-    def warn(text: str) -> None:
-        callbacks.on_event(Event(step=0, steps=0, warning=text))
-
-    for warning in claim.warnings:
-        warn(warning)
-    if options.records_failures and claim.deaths > MAX_CRASHES:
-        warn("it crashed too often and counts as failed")
-        reason = f"the last was {claim.lock.last_owner}" if claim.lock.last_owner else ""
-        record_failure(claim, cell, describe_crashes(claim, reason))
-        return CellEnd(outcome="made")
-    copy = None if options.tracker is None else _copy_log(claim, cell, options, warn)
-    if copy is not None:
-        callbacks = replace(callbacks, on_log=_both(copy.log, callbacks.on_log))
-    try:
-        made = None
+    def claim() -> CellOutcome:
+        config = cell.run.identity()
         try:
-            made = _attempt(claim, cell, partial(attempt, callbacks=callbacks), warn, options)
-        finally:
-            if made is None:
-                claim.release()
-        if made is None:
-            return CellEnd(outcome="stopped")
-        claim.finish(made)
-        return CellEnd(outcome="made", seconds=time.perf_counter() - started)
-    finally:
-        # After the record is written, so that a hanging tracker loses no run.
-        if copy is not None:
-            copy.finish()
+            found = store.claim(config["run_key"], config, again=again)
+        except BusyError:
+            return "busy"
+        if found is None:
+            return "done_before"
+        claims.append(found)
+        return "made"
+
+    return on_first(claim), next(iter(claims), None)
 
 
-def _attempt(
-    claim: Claim,
-    cell: Cell,
-    attempt: Callable[[], RunResult | None],
-    warn: Callable[[str], None],
-    options: CellOptions,
-) -> RunResult | None:
-    """Train a run, from the start if all its checkpoints are damaged; return errors as results."""
-    started = now()
-    try:
-        try:
-            return attempt()
-        except NoValidCheckpointError as error:
-            if not options.records_failures:
-                advice = f"move {claim.directory} away to start again"
-                raise NoValidCheckpointError(f"{error}; {advice}") from error
-            folder = claim.restart()
-            warn(f"{error}; the run starts again, and the damaged files are in {folder}")
-            return attempt()
-    except QkvaryError:
-        raise
-    # An error of one run must not affect the others.
-    except Exception as error:
-        if not options.records_failures:
-            raise
-        traceback.print_exc()
-        record = make_record(cell, status="failed", started=started, message=_reason(error))
-        return RunResult(record=record)
-
-
-def _both(first: Log, second: Log) -> Log:
-    def log(entry: Mapping[str, JsonValue]) -> None:
-        first(entry)
-        second(entry)
-
-    return log
-
-
-def _copy_log(
-    claim: Claim, cell: Cell, options: CellOptions, warn: Callable[[str], None]
-) -> LogCopy:
-    """Return the object that copies a run's log to the tracker."""
+@contextmanager
+def _hold(
+    claim: Claim, cell: Cell, callbacks: Callbacks, options: CellOptions
+) -> Generator[Callbacks]:
+    """Release a run when the block ends; yield callbacks that also copy its log to the tracker."""
     run = TrackedRun(
         project=slug(options.project),
         name=f"{slug(cell.title)}-{claim.key[:8]}",
         config=identity_dict(cell.run),
         folder=claim.store.path / COPIES_NAME,
     )
-    return LogCopy(options.tracker, run, warn)
+    copy = LogCopy(options.tracker, run, lambda text: _warn(callbacks, text))
+
+    def log(entry: Mapping[str, JsonValue]) -> None:
+        copy.log(entry)
+        callbacks.on_log(entry)
+
+    # The copy ends after the run is recorded and released: a tracker that hangs loses no run.
+    with closing(copy), claim:
+        yield replace(callbacks, on_log=log)
+
+
+def _warn(callbacks: Callbacks, text: str) -> None:
+    callbacks.on_event(Event(step=0, steps=0, warning=text))
 
 
 def _reason(error: Exception) -> str:
@@ -214,5 +190,10 @@ def describe_crashes(claim: Claim, reason: str) -> str:
 
 def record_failure(claim: Claim, cell: Cell, message: str) -> None:
     """Record a claimed run as failed because it cannot be executed."""
-    record = make_record(cell, status="failed", started=now(), message=message)
-    claim.finish(RunResult(record=record))
+    with claim:
+        claim.finish(_failure(cell, now(), message))
+
+
+def _failure(cell: Cell, started: str, message: str) -> RunResult:
+    record = make_record(cell, status="failed", started=started, message=message)
+    return RunResult(record=record)

@@ -112,13 +112,10 @@ def _add_run(run: FinishedRun, store: Store) -> bool:
     claim = store.claim(key, run.config, again=again)
     if claim is None:
         return False
-    try:
+    with claim:
         if run.journal is not None:
             atomic_write_file(claim.directory / JOURNAL_NAME, run.journal)
         claim.finish(run)
-    except BaseException:
-        claim.release()
-        raise
     return True
 
 

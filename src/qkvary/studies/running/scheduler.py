@@ -38,7 +38,7 @@ UNSEEN_SECONDS = 120.0
 servers show new files late."""
 KILL_SECONDS = 2.0
 """Maximum number of seconds to wait for the end of killed tasks."""
-MADE, ELSEWHERE = CellEnd(outcome="made"), CellEnd(outcome="elsewhere")
+MADE, DONE_BEFORE = CellEnd(outcome="made"), CellEnd(outcome="done_before")
 
 
 class Scheduler:
@@ -195,9 +195,9 @@ class Scheduler:
         """Read the outcome of runs from the store, and submit those that are open."""
         now, left = time.monotonic(), list[str]()
         for key in [key for key in keys if key in self.left]:
-            if key in ends and ends[key].outcome in ("made", "elsewhere"):
+            if key in ends and ends[key].outcome in ("made", "done_before"):
                 self.reported.setdefault(key, (ends[key], now))
-            one, since = self.reported.get(key, (ELSEWHERE, None))
+            one, since = self.reported.get(key, (DONE_BEFORE, None))
             if not self.executor.is_remote:
                 # Only the records of other machines may become visible later.
                 since = None
@@ -271,7 +271,7 @@ class Scheduler:
         cell, message = self.cells[key], describe_crashes(claim, tail)
         self.note(f"{cell.title}: {message.splitlines()[0]}; it counts as failed")
         record_failure(claim, cell, message)
-        self.end(key, ELSEWHERE)
+        self.end(key, DONE_BEFORE)
         return True
 
     def try_claim(self, key: str) -> Claim | None:

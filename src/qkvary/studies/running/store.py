@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.storage.durable import (
@@ -273,7 +273,7 @@ class RunResult:
 
 @dataclass(slots=True)
 class Claim:
-    """A run that this process owns, until ``release``, ``finish`` or the end of the process."""
+    """A run that this process owns, until ``release``, ``finish`` or the end of its ``with``."""
 
     store: Store
     key: str
@@ -281,6 +281,12 @@ class Claim:
     lock: OwnerLock
     warnings: tuple[str, ...]
     """Descriptions of the damage that was found."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     @property
     def directory(self) -> Path:
@@ -315,5 +321,5 @@ class Claim:
         self.release()
 
     def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the run, whose log and checkpoints remain; ``keep_deaths`` for the next owner."""
+        """Release the run once; log and checkpoints remain; ``keep_deaths`` for the next owner."""
         self.lock.release(keep_deaths=keep_deaths)

@@ -24,7 +24,7 @@ from qkvary.tasks.catalog import load_task
 from qkvary.tasks.contract import ShowsSamples, Task
 from qkvary.tasks.example_files import maps_to_bytes, samples_to_bytes
 from qkvary.training.config import ExecutionSettings
-from qkvary.training.distribution import Distribution, SingleProcess
+from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
 from qkvary.training.memory import keep_freed_memory
 from qkvary.training.progress import NO_CALLBACKS, Callbacks
@@ -48,37 +48,37 @@ def train_cell(
 ) -> RunResult | None:
     """Train the network of a run in its folder; return None if it was stopped."""
     keep_freed_memory()
-    started, others = now(), distribution or SingleProcess()
+    started, processes = now(), distribution or Distribution()
     task = task or load_cell_task(cell.run.task)
+    run = cell.run if execution is None else cell.run.with_execution(execution)
 
-    def keep(step: int | None, network: nn.Module) -> None:
-        kept = cast("LanguageModel", network)
-        save_model(directory / network_name(step), kept, task.tokenizer)
+    def save_network(step: int | None, network: nn.Module) -> None:
+        saved = cast("LanguageModel", network)
+        save_model(directory / network_name(step), saved, task.tokenizer)
 
     outcome = train(
-        cell.run,
+        run,
         task,
         directory,
         stop=stop,
         callbacks=replace(
             callbacks,
             network_steps=frozenset(step for step in cell.kept_networks if step is not None),
-            on_network=keep,
-            sample=_sampler(cell, task, options.prompt),
+            on_network=save_network,
+            sample=_sampler(cell, task, options.sample),
+            generate=generate,
         ),
-        distribution=others,
+        distribution=processes,
         checkpoint_seconds=options.checkpoint_seconds,
         keep=options.keep,
-        execution=execution,
-        generate=generate,
+        begun=cell.run,
     )
     if outcome.status == "stopped":
         return None
-    chosen = execution or cell.run.execution
-    computed, changed = cell.run.with_execution(chosen), cell.run.execution.differences(chosen)
-    is_shown = outcome.status == "done" and others.rank == 0
+    changed = cell.run.execution.differences(run.execution)
+    is_shown = outcome.status == "done" and processes.is_first
     if is_shown and None in cell.kept_networks:
-        keep(None, outcome.network)
+        save_network(None, outcome.network)
     speed = outcome.timing["steps_per_second"] if is_shown else 0.0
     keys, layers = cell.run.sequence_length, cell.run.network.layers
     kernels = {name_kernel(layer, keys, training=True) for layer in layers}
@@ -88,13 +88,13 @@ def train_cell(
         started=started,
         message=outcome.message,
         metrics=outcome.metrics,
-        timing={**outcome.timing, **measure_utilization(computed, speed, processes=others.size)},
+        timing={**outcome.timing, **measure_utilization(run, speed, processes=processes.size)},
         environment={
             "torch": str(torch.__version__),
-            **describe_device(computed.device),
+            **describe_device(run.device),
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "kernel": " and ".join(sorted(kernels)),
-            "processes": others.size,
+            "processes": processes.size,
             **({"changed": changed} if changed else {}),
         },
         state_sha256=outcome.state_sha256,
