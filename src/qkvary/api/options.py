@@ -22,6 +22,7 @@ from typing import (
     TypeVar,
     cast,
     dataclass_transform,
+    get_args,
     get_type_hints,
     overload,
 )
@@ -71,10 +72,11 @@ class Verb(Protocol[P, R_co]):
 
 
 def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
-    """Let a function take the fields of its options as separate keywords.
+    """Let a function take the fields of its options as separate keywords, by any spelling.
 
-    ``plan(model, gpu="t4")`` is ``plan(model, hardware=Hardware(gpu="t4"))``. The signature shows
-    the fields: it is what ``help`` prints and the command line offers.
+    ``plan(model, gpu="t4")`` is ``plan(model, hardware=Hardware(gpu="t4"))``, and the spellings of
+    the command line are keywords too (``variant`` for ``variants``). The signature shows the
+    fields: it is what ``help`` prints and the command line offers.
     """
     own = inspect.signature(function)
     groups = option_groups(function)
@@ -82,6 +84,10 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
 
     @functools.wraps(function)
     def call(*args: Any, **given: Any) -> Any:
+        for name in spellings.keys() & given.keys():
+            if spellings[name] in given:
+                raise TypeError(f"got {name} and {spellings[name]}, which are one parameter")
+            given[spellings[name]] = given.pop(name)
         changed: dict[str, dict[str, Any]] = {}
         for name in owners.keys() & given.keys():
             changed.setdefault(owners[name], {})[name] = given.pop(name)
@@ -104,6 +110,14 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
             )
             for one in dataclasses.fields(groups[name])
         ]
+    spellings = {
+        spelling.removeprefix("--"): one.name
+        for one in parameters
+        for part in get_args(one.annotation)
+        if isinstance(part, Parameter)
+        for spelling in part.name or ()
+        if spelling[2:] not in {*own.parameters, *owners}
+    }
     made = cast("Any", call)
     made.__signature__ = own.replace(parameters=parameters)
     return made
