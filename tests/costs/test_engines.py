@@ -52,7 +52,7 @@ def vllm_figures(log: dict[str, Any]) -> dict[str, float]:
         pool = log["blocks"] * cache.block_bytes
     figures |= {
         "tokens": cache.tokens(pool),
-        "tokens_until_0_20": cache.tokens_until_0_20(pool),
+        "tokens_until_0_20": cache.blocks(pool) // len(cache.groups) * min(cache.groups)[0],
         "logged_blocks": cache.blocks(pool),
         "sequences": cache.blocks(pool) / cache.blocks_per_sequence,
     }

@@ -10,7 +10,7 @@ import pytest
 
 from qkvary.arch.blocks import Experts
 from qkvary.arch.models import Model
-from qkvary.costs.cache import model_cache_bytes, read_bytes
+from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.decoding import decode_step
 from qkvary.costs.formats import parse_format
 from qkvary.costs.macs import decode_macs, forward_macs
@@ -24,6 +24,7 @@ from tests.costs.toy_models import (
     latent_model,
     plain_layer,
     projected,
+    read_bytes,
     stack,
     tied_rotary_model,
 )
@@ -44,7 +45,7 @@ from tests.costs.toy_models import (
     ],
 )
 def test_what_a_token_reads_by_hand(model: Model, numbers: int) -> None:
-    assert read_bytes(model, context=29, stored_as="bf16", encoder_tokens=11) == 2 * numbers
+    assert read_bytes(model, 29, encoder_tokens=11) == 2 * numbers
 
 
 def test_a_layer_that_reads_another_one_keeps_nothing_and_reads_as_much() -> None:
@@ -54,7 +55,7 @@ def test_a_layer_that_reads_another_one_keeps_nothing_and_reads_as_much() -> Non
     for context in (3, 29):
         kept = (model_cache_bytes(model, context=context) for model in (one, two))
         assert len({*kept}) == 1
-        read = [read_bytes(model, context=context) for model in (one, two)]
+        read = [read_bytes(model, context) for model in (one, two)]
         assert read[1] == 2 * read[0] == 2 * min(context, 9) * 2 * 2 * 4 * 2
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.models import Model
-from qkvary.costs.cache import layerwise_cache_bytes, read_bytes
+from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.formats import parse_format
 from qkvary.costs.replicas import device_cache_bytes
 from tests.costs.toy_models import (
@@ -17,6 +17,7 @@ from tests.costs.toy_models import (
     latent_model,
     plain_layer,
     projected,
+    read_bytes,
     stack,
 )
 
@@ -59,6 +60,6 @@ def test_each_device_holds_its_part_and_never_more_than_all(
     assert whole / devices <= held <= whole
     more = device_cache_bytes(model, context=context, stored_as=BF16, devices=devices + 1)
     assert more <= held
-    read = read_bytes(model, context=context, stored_as=BF16)
+    read = read_bytes(model, context)
     own = device_cache_bytes(model, context=context, stored_as=BF16, devices=devices, is_read=True)
     assert read / devices <= own <= read

@@ -198,7 +198,7 @@ def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]
 
 def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
     """Yield the largest model for a device, if the weights do not fit on one device."""
-    if original.plan.devices_per_replica == 1 or not demand.count_weights:
+    if original.plan.devices_per_replica == 1:
         return
     left = demand.usable_bytes - original.plan.user_bytes
     if left <= 0:

@@ -148,7 +148,6 @@ def _answer_serving(candidates: Candidates, demand: Demand, formats: Sequence[Fo
             context=demand.context,
             stored_as=formats[0],
             encoder_tokens=demand.encoder_tokens,
-            peak=True,
         ),
         engines=compare_engines(model, demand, rows[0].plan),
         summary=summarize_serving(rows, demand),

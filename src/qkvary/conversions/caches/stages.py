@@ -18,7 +18,6 @@ from qkvary.conversions.catalog import load_method
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from qkvary.training.config import Precision
-from qkvary.training.progress import NO_CALLBACKS, Callbacks
 
 FORECAST_TOKENS = 4096
 """Number of tokens of the text that a forecast reads."""
@@ -136,7 +135,6 @@ def run_stages(
     show_progress: ShowProgress = show_nothing,
     on_stage: Callable[[Stage], None] = lambda _stage: None,
     stop: Callable[[], bool] = lambda: False,
-    callbacks: Callbacks = NO_CALLBACKS,
 ) -> SmallerCache:
     """Convert a network, and heal it if the plan says so.
 
@@ -148,7 +146,6 @@ def run_stages(
         show_progress: Opens a progress display for a part of the work.
         on_stage: Called with each stage, before the next begins.
         stop: Asked before each step of a distillation whether to stop.
-        callbacks: Called during a distillation.
 
     Raises:
         UsageError: if the network cannot be converted, or not to this size.
@@ -186,7 +183,6 @@ def run_stages(
             seed=plan.seed,
             precision=plan.precision,
             stop=stop,
-            callbacks=callbacks,
             learning_rate=plan.learning_rate,
         )
         measure("healed", last, time.process_time() - begun)
@@ -209,7 +205,7 @@ def forecast_sizes(
     plan: Plan,
     even: LanguageModelConfig,
     texts: Texts,
-    show_progress: ShowProgress = show_nothing,
+    show_progress: ShowProgress,
 ) -> tuple[Forecast, LanguageModelConfig]:
     """Return a forecast, and the network with the sizes that the plan derives from it."""
     method = load_method(plan.method)
