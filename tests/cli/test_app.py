@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 import pytest
 from cyclopts import App, CycloptsError, Parameter
 
-from qkvary.api.options import Count, no_progress, options, takes_options
+from qkvary.api.options import Count, options, takes_options
 from qkvary.api.results import Result
 from qkvary.cli.app import make_command
 from qkvary.reports.report import Report
+from qkvary.text.progress_line import no_progress
 
 
 @options

@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import (
@@ -40,6 +40,7 @@ from qkvary.storage.environment import check_device
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.numbers import parse_share, read_count
+from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -168,17 +169,6 @@ class Configured(Protocol):
     def config(self) -> "Network":
         """Its configuration."""
         ...
-
-
-Display = AbstractContextManager[Callable[..., None]]
-"""An open progress display: called with the finished units, their total, and a note."""
-ShowProgress = Callable[..., Display]
-"""Opens a progress display; called with the name of the work and the name of its unit."""
-
-
-def no_progress(_what: str, _unit: str = "windows") -> Display:
-    """Do nothing: the default without a progress display."""
-    return nullcontext(lambda *_counts: None)
 
 
 def say_nothing(_sentence: str) -> None:

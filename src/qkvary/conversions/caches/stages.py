@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from qkvary.conversions.caches.healing import Distillation, heal
 from qkvary.conversions.catalog import load_method
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
+from qkvary.text.progress_line import ShowProgress, no_progress
 from qkvary.training.config import Precision
 
 FORECAST_TOKENS = 4096
@@ -28,13 +28,6 @@ PASSES = 2.4
 layers."""
 HEALING_PASSES = 4.0
 """The time of healing, in passes per token: one of the original network, three of the new one."""
-
-ShowProgress = Callable[..., AbstractContextManager[Callable[[int, int], None]]]
-
-
-def show_nothing(_what: str, _unit: str = "") -> AbstractContextManager[Callable[[int, int], None]]:
-    """Do nothing: the default without a progress display."""
-    return nullcontext(lambda _done, _total: None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +98,7 @@ def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
 
 
 def forecast_stages(
-    network: LanguageModel, plan: Plan, texts: Texts, *, show_progress: ShowProgress = show_nothing
+    network: LanguageModel, plan: Plan, texts: Texts, *, show_progress: ShowProgress = no_progress
 ) -> SmallerCache:
     """Forecast a conversion: nothing is converted."""
     even = check_plan(plan, network.config)
@@ -132,7 +125,7 @@ def run_stages(
     texts: Texts,
     *,
     healing: Path | None = None,
-    show_progress: ShowProgress = show_nothing,
+    show_progress: ShowProgress = no_progress,
     on_stage: Callable[[Stage], None] = lambda _stage: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SmallerCache:
