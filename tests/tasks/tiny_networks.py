@@ -42,14 +42,8 @@ from qkvary.tasks.config import (
 )
 from tests.data.small_images import describe_small, small_contents, write_files
 
-VOCABULARIES = {
-    "characters": 65,
-    "language": 29,
-    "masked": 65,
-    "numbers": 30,
-    "recall": 11,
-    "translation": 11,
-}
+VOCABULARIES = {"characters": 65, "language": 29, "numbers": 30, "recall": 11}
+"""Of language models."""
 EXAMPLES: dict[str, Any] = {"train_examples": 53, "validation_examples": 17, "test_examples": 19}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 SAYINGS = (
@@ -197,9 +191,10 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
 def tiny_network(name: str, *, length: int = 7) -> Network:
     if (module := of_its_test(name)) is not None and hasattr(module, "make_tiny_network"):
         return module.make_tiny_network(length)
-    is_causal = name in VOCABULARIES
     common: dict[str, Any] = {
-        "attention": AttentionConfig(d_model=24, num_heads=3, causal=is_causal),
+        "attention": AttentionConfig(
+            d_model=24, num_heads=3, causal=name in {*VOCABULARIES, "translation"}
+        ),
         "num_layers": 2,
         "block": BlockConfig(d_ff=29),
     }
@@ -227,7 +222,7 @@ def tiny_network(name: str, *, length: int = 7) -> Network:
         return EncoderDecoderConfig(
             **common, vocabulary=12, source_vocabulary=11, max_tokens=length
         )
-    if is_causal:
+    if name in VOCABULARIES:
         return LanguageModelConfig(
             **common, vocabulary=VOCABULARIES[name], max_tokens=length, tied_head=False
         )
