@@ -115,7 +115,7 @@ def tiny_corpus() -> Path:
 
 @functools.cache
 def tiny_labels() -> str:
-    """A folder of texts with 11 labels, each of which writes two letters of its own."""
+    """A folder of texts with 11 labels, each with two letters of its own."""
     room = make_room()
     for label in range(11):
         folder = room / f"label-{label:02d}"
