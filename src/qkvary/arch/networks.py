@@ -5,14 +5,13 @@ subclass: ``TokenNetwork`` reads tokens.
 """
 
 import dataclasses
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
-from qkvary.arch.canonical import ADDED_LATER, stored
+from qkvary.arch.canonical import ADDED_LATER, import_code, stored
 from qkvary.arch.parts import check_choices, check_rates, check_word
 from qkvary.arch.variants import QKV, AnyVariant, Variant, join_layers
 
@@ -311,17 +310,17 @@ class CrossSharing:
 
     variant: Callable[[Variant], Variant]
     """The variant of cross attention, from that of self-attention."""
-    module: str | None = None
-    """The module whose ``make_cross(own, cross)`` makes a layer that cannot be decoded step by
-    step; ``None`` for the usual layer."""
+    make: Callable[[AttentionConfig, AttentionConfig], Any] | None = None
+    """Makes the layer from the configurations of self-attention and of itself; it cannot be decoded
+    step by step. ``None`` for the usual layer."""
 
 
 CROSS_SHARINGS = {
     "none": CrossSharing(variant=lambda _: QKV),
     "same": CrossSharing(variant=lambda own: own),
 }
-"""The kinds of cross attention, by the value of ``cross_sharing``; ``qkvary.papers`` adds those of
-published codes when it is imported."""
+"""The kinds of cross attention, by the value of ``cross_sharing``; ``papers.cross_sharings`` adds
+those of published codes when it is imported."""
 
 
 @stored("EncoderDecoderConfig")
@@ -421,6 +420,6 @@ class EncoderDecoderConfig(TokenNetwork):
     def cross_kind(self) -> CrossSharing:
         """The kind of cross attention that ``cross_sharing`` names."""
         if self.cross_sharing not in CROSS_SHARINGS:
-            importlib.import_module("qkvary.papers")
+            import_code(["qkvary.papers.cross_sharings"])
         check_word("cross_sharing", self.cross_sharing, tuple(CROSS_SHARINGS))
         return CROSS_SHARINGS[self.cross_sharing]

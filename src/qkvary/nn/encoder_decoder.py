@@ -1,6 +1,5 @@
 """The encoder-decoder of translation: a decoder that attends to the output of an encoder."""
 
-import importlib
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -75,7 +74,7 @@ class EncoderDecoderCache(KVCache):
             ValueError: as :class:`KVCache`; for cross attention where a new token changes the
                 output at earlier ones.
         """
-        if config.cross_kind.module is not None:
+        if config.cross_kind.make is not None:
             raise ValueError(
                 "expected cross attention that can be decoded step by step, got "
                 f"{config.cross_sharing}, whose outputs for earlier tokens depend on the length "
@@ -143,8 +142,7 @@ class DecoderStack(Stack):
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
         pairs = zip(config.layers, config.cross, strict=True)
-        module = config.cross_kind.module
-        make = None if module is None else importlib.import_module(module).make_cross
+        make = config.cross_kind.make
         blocks = [
             DecoderBlock(own, make(own, cross) if make else make_attention(cross), config.block)
             for own, cross in pairs

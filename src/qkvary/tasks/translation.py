@@ -142,7 +142,7 @@ class TranslationTask:
         longest, answers = self.config.max_tokens, list[tuple[int, ...]]()
         pairs = self._splits[split]
         asked = _Pairs(pairs.sources[:most], pairs.targets[:most])
-        stepwise = network.config.cross_kind.module is None
+        stepwise = network.config.cross_kind.make is None
         with torch.inference_mode():
             for batch in self._batches(asked):
                 source = cast("Tensor", batch.source).to(device)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.arch.canonical import canonical_json
+from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import EncoderDecoderConfig
 from qkvary.data.translations import load_translations
 from qkvary.storage.errors import DamagedError, UsageError
@@ -11,6 +13,7 @@ from qkvary.studies.catalog import load_study
 from qkvary.studies.running.scheduler import prepare_sets
 from qkvary.studies.study import Study
 from qkvary.tasks.config import TranslationTaskConfig
+from tests.conftest import Runner
 
 PROTOCOLS = {
     ("translation-published", None): ("as-published", "published-code"),
@@ -53,3 +56,17 @@ def test_missing_and_damaged_sentences_end_a_study_before_its_first_run(
     (tmp_path / "multi30k" / "train.de.gz").write_bytes(b"words")
     with pytest.raises(DamagedError, match=r"expected multi30k/train\.de\.gz with sha256"):
         prepare_sets(cells, pytest.fail)
+
+
+PLUS = parse_variant("(Q=K-V)+")
+READ = """
+import json, sys
+from qkvary.arch.canonical import from_dict
+from qkvary.arch.networks import Network
+print(from_dict(Network, json.loads(sys.argv[1])).cross[0].variant.plus, "torch" in sys.modules)
+"""
+
+
+def test_a_stored_network_finds_the_kind_of_its_cross_attention(run_python: Runner) -> None:
+    network = load_study("translation-published").settings[0].network.with_variant(PLUS)
+    assert run_python(["-c", READ, canonical_json(network)]).stdout.split() == ["True", "False"]
