@@ -22,7 +22,6 @@ from torch import Tensor
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import find_network
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.costs.formats import parse_format
 from qkvary.costs.replicas import device_cache_bytes
 from qkvary.inference.decoding import make_cache
 from qkvary.inference.stepping import Stepper
@@ -199,10 +198,7 @@ def has_room(config: LanguageModelConfig, batch: int, context: int, device: torc
 
 def cache_read(config: LanguageModelConfig, context: int) -> int:
     """Return the bytes of the cache that a token of one sequence reads."""
-    form = parse_format("bf16")
-    return device_cache_bytes(
-        as_model(config), context=context, stored_as=form, devices=1, is_read=True
-    )
+    return device_cache_bytes(as_model(config), context=context, is_read=True)
 
 
 def allocated(device: torch.device) -> int:

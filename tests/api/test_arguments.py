@@ -72,8 +72,6 @@ def test_a_path_is_text_or_a_path(
 
 
 def test_the_spellings_of_a_command_are_keywords() -> None:
-    costs = qk.cost("gpt2", variant="Q-K=V", cache="int8")
-    assert costs.to_dict() == qk.cost("gpt2", variants="Q-K=V", dtype="int8").to_dict()
     trained = [
         qk.train("lm-100k", dry_run=True, **{name: "MQA"}) for name in ("variant", "variants")
     ]

@@ -17,7 +17,6 @@ from tests.costs.toy_models import (
     latent_model,
     plain_layer,
     projected,
-    read_bytes,
     stack,
 )
 
@@ -60,6 +59,6 @@ def test_each_device_holds_its_part_and_never_more_than_all(
     assert whole / devices <= held <= whole
     more = device_cache_bytes(model, context=context, stored_as=BF16, devices=devices + 1)
     assert more <= held
-    read = read_bytes(model, context)
+    read = device_cache_bytes(model, context=context, is_read=True)
     own = device_cache_bytes(model, context=context, stored_as=BF16, devices=devices, is_read=True)
     assert read / devices <= own <= read

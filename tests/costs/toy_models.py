@@ -15,8 +15,6 @@ from qkvary.arch.blocks import (
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import Encoder, Model, as_model
 from qkvary.arch.parts import Linear, Norm, Table
-from qkvary.costs.formats import parse_format
-from qkvary.costs.replicas import device_cache_bytes
 from tests.small_networks import small_config
 
 VOCABULARY = 101
@@ -155,10 +153,3 @@ ALL_KINDS = (
     tied_rotary_model(),
 )
 """One of each."""
-
-
-def read_bytes(model: Model, context: int, name: str = "bf16", **more: int) -> int:
-    """What a token reads of the cache on one device."""
-    return device_cache_bytes(
-        model, context=context, stored_as=parse_format(name), devices=1, is_read=True, **more
-    )

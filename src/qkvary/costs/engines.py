@@ -250,7 +250,6 @@ def allocate_llama_cpp(
     sequences: int = 1,
     stored_as: Format | str = "fp16",
     unified: bool = False,
-    full_windows: bool = False,
 ) -> LlamaCppCache:
     """Return how llama.cpp allocates the cache of a model, for all sequences together.
 
@@ -261,7 +260,7 @@ def allocate_llama_cpp(
 
     Source: src/llama-context.cpp (padding to 256), src/llama-kv-cache-iswa.cpp (windows),
     src/llama-memory-recurrent.cpp (states, in 32 bits). The arguments are those of ``-c``, ``-np``,
-    ``-ctk`` and ``-ctv``, ``--kv-unified`` and ``--swa-full``.
+    ``-ctk`` and ``-ctv``, ``--kv-unified``.
     """
     _check_decoder(model)
     form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
@@ -269,7 +268,7 @@ def allocate_llama_cpp(
     cells = _pad(_pad(context) // streams)
     kept = _layers_with_entries(model)
     windows = {one.reach for one in kept}
-    has_both = None in windows and not full_windows
+    has_both = None in windows
     kv = windowed = 0
     window_cells = None
     for one in kept:
