@@ -71,15 +71,6 @@ def test_a_path_is_text_or_a_path(
     assert {path.name for path in tmp_path.iterdir()} == {"page.html", "copy", "export"}
 
 
-def test_the_spellings_of_a_command_are_keywords() -> None:
-    trained = [
-        qk.train("lm-100k", dry_run=True, **{name: "MQA"}) for name in ("variant", "variants")
-    ]
-    assert trained[0].to_dict() == trained[1].to_dict()
-    with pytest.raises(TypeError, match="got variant and variants, which are one parameter"):
-        qk.plan("gpt2", variant="MQA", variants="MQA")
-
-
 def test_a_label_is_a_variant() -> None:
     config = AttentionConfig(d_model=8, num_heads=2, variant="Q-K=V")  # type: ignore[arg-type]
     assert isinstance(config.variant, Variant)

@@ -79,7 +79,6 @@ CALLS: dict[str, list[str]] = {
     "unpack": ["{packed}", "--out", "{pages}/unpacked"],
     "variants": [],
 }
-WITHOUT_FIGURES = {"completion"}
 COMMANDS = sorted(TARGETS)
 
 
@@ -168,7 +167,7 @@ def test_command_works_for_people(name: str, places: dict[str, str], typed: Type
 
 
 @pytest.mark.usefixtures("few_pictures")
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_FIGURES))
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"completion"}))
 def test_json_is_one_document_and_nothing_else(
     name: str, places: dict[str, str], typed: Typed
 ) -> None:

@@ -77,7 +77,6 @@ def llama_cpp_figures(log: dict[str, Any]) -> dict[str, float]:
 
 def full_figures(log: dict[str, Any]) -> dict[str, float]:
     model, count = find_model(log["model"]), log["sequences"]
-    # The first token adds to every layer, whatever its window.
     whole = log["context"] * growth_bytes(model)
     least = model_cache_bytes(model, context=log["context"])
     return {"total_gib": count * whole / GIB, "least_gib": count * least / GIB}

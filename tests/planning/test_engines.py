@@ -16,13 +16,7 @@ def rows(name: str, pool: int, *, context: int) -> dict[str, EngineRow]:
     model = load_size(name)
     held = weight_bytes(model, BF16)
     device = Device(name="own", title="own", memory_bytes=held + pool)
-    demand = Demand(
-        device=device,
-        context=context,
-        users=1,
-        weights=BF16,
-        reserve=0,
-    )
+    demand = Demand(device=device, context=context, users=1, weights=BF16, reserve=0)
     found = compare_engines(model, demand, plan_serving(model, demand, BF16))
     return {row.engine.removeprefix("as ").split()[0]: row for row in found}
 
