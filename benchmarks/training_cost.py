@@ -5,7 +5,7 @@ of the vocabulary, with the same width, heads and inner width, so that layers an
 shares. A step has one row of 1,024 of the 2,048 tokens, in float32 on one thread, where the paper
 has bfloat16 on eight devices. It computes the loss, its gradients, clipping and fused AdamW. The
 goal of a ratio is the published one: seconds per token from the printed tokens per second. A quick
-round has a small network, of which nothing is published. ``tiny_imagenet`` measures Tiny ImageNet,
+round has a small network; nothing is published of it. ``tiny_imagenet`` measures Tiny ImageNet,
 ``training_step`` the synthetic tasks.
 """
 

@@ -150,7 +150,7 @@ def pytest_runtest_setup() -> None:
 
 
 def begin_kernels() -> None:
-    """Build the native kernels beside the first tests, so that no worker waits for another."""
+    """Build the native kernels during the first tests, so that no worker waits for another."""
     from tests.forked import ForkedPython
 
     code = "from qkvary.nn.decoding import native; native.library()"

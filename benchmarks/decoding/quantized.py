@@ -32,7 +32,7 @@ DEFAULT_STORAGES = (
 )
 
 
-def quantized(
+def bench_quantized(
     checkpoint: Checkpoint,
     /,
     *,

@@ -113,7 +113,7 @@ def complete_model(context: "CompletionContext") -> Iterator[str]:
 
 
 @takes_options
-def decode(
+def bench_decode(
     model: Annotated[str | None, Parameter(completer=complete_model)] = None,
     /,
     *,

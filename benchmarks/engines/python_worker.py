@@ -36,7 +36,7 @@ class Ours:
         self.cache = make_cache(network, tokens)
 
     def read(self, prompt: Tensor) -> Tensor:
-        """Return the logits behind every token of the prompt."""
+        """Return the logits after every token of the prompt."""
         return self.network(prompt[None], cache=self.cache)[0]
 
     def stepper(self) -> Step:
@@ -58,7 +58,7 @@ class Stock:
         self.cache: Any = None
 
     def read(self, prompt: Tensor) -> Tensor:
-        """Return the logits behind every token of the prompt."""
+        """Return the logits after every token of the prompt."""
         found = self.model(prompt[None], use_cache=True)
         self.cache = found.past_key_values
         return found.logits[0]

@@ -22,7 +22,7 @@ from torch import Tensor
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import find_network
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.costs.cache import read_bytes
+from qkvary.costs.replicas import device_cache_bytes
 from qkvary.inference.decoding import make_cache
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
@@ -101,7 +101,7 @@ def measure(network: LanguageModel, batch: int, context: int, effort: Effort) ->
     """Return one case: its rate and memory, or the bytes that do not fit."""
     device = next(network.parameters()).device
     weights = sum(part.numel() * part.element_size() for part in network.parameters())
-    read = weights + batch * read_bytes(as_model(network.config), context=context)
+    read = weights + batch * cache_read(network.config, context)
     described: dict[str, object] = {"weight_bytes": weights, "read_bytes_per_step": read}
     # Closures of earlier cases hold their caches until they are collected.
     gc.collect()
@@ -193,7 +193,12 @@ def has_room(config: LanguageModelConfig, batch: int, context: int, device: torc
         return True
     empty_cache(device)
     free, _ = torch.cuda.mem_get_info(device)
-    return batch * read_bytes(as_model(config), context=context) <= SPARE * free
+    return batch * cache_read(config, context) <= SPARE * free
+
+
+def cache_read(config: LanguageModelConfig, context: int) -> int:
+    """Return the bytes of the cache that a token of one sequence reads."""
+    return device_cache_bytes(as_model(config), context=context, is_read=True)
 
 
 def allocated(device: torch.device) -> int:

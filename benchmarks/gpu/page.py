@@ -140,7 +140,7 @@ def make_report(lines: list[Line]) -> Report:
             "The memory's rate is the highest that was measured on a card of the same name.",
             (
                 "The poster measured on an A100 and names neither batch nor context; its figures "
-                "stand beside ours as they are printed."
+                "stand next to ours as they are printed."
             ),
         ),
         sections=(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qkvary.api.analyze import analyze as analyze
+    from qkvary.api.bench_decode import bench_decode as bench_decode
+    from qkvary.api.bench_quantized import bench_quantized as bench_quantized
     from qkvary.api.convert import convert as convert
     from qkvary.api.cost import cost as cost
     from qkvary.api.data_features import prepare_features as prepare_features

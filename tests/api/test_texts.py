@@ -30,8 +30,8 @@ def test_texts_are_text_that_knows_its_tokens(folder: Path) -> None:
     one = qk.generate(loaded, PROMPTS[0], tokens=9)
     (answer,) = one.result.value
     assert (answer.text, len(answer.tokens)) == (one, 9)
-    assert one.result.to_dict()["tokens"] == list(answer.tokens)
-    assert [found["prompt"] for found in texts.result.to_dict()["answers"]] == PROMPTS
+    assert one.to_dict()["tokens"] == list(answer.tokens)
+    assert [found["prompt"] for found in texts.to_dict()["answers"]] == PROMPTS
 
 
 def test_texts_are_shown_as_they_come(folder: Path) -> None:

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 import pytest
 from cyclopts import App, CycloptsError, Parameter
 
-from qkvary.api.options import Count, no_progress, options, takes_options
+from qkvary.api.options import Count, options, takes_options
 from qkvary.api.results import Result
 from qkvary.cli.app import make_command
 from qkvary.reports.report import Report
+from qkvary.text.progress_line import no_progress
 
 
 @options
@@ -125,6 +126,9 @@ def test_options_are_values_or_keywords() -> None:
     assert measure("m").value["width"] == 7
     with pytest.raises(TypeError, match="unexpected keyword argument 'height'"):
         measure("m", height=3)
+    assert measure("m", label="x").value == measure("m", labels="x").value
+    with pytest.raises(TypeError, match="got label and labels, which are one parameter"):
+        measure("m", label="x", labels="x")
 
 
 def test_a_report_is_written_where_it_is_asked_for(

@@ -14,7 +14,7 @@ SIZES = (*TINY, "--batch-size", "4")
 
 
 class Folder:
-    """A text, and runs beside it."""
+    """A text, and a folder for runs."""
 
     def __init__(self, server: RankServer, path: Path) -> None:
         self.server, self.path, self.runs = server, path, path / "runs"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig, Network
+from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig, Network
 from tests.contracts.variant_cases import (
     DECISIVE,
     GATE,
@@ -68,7 +68,7 @@ def move(arguments: dict[str, Any], device: str) -> dict[str, Any]:
 
 
 @functools.cache
-def configure(kind: str, label: str, cross: CrossSharing = "same") -> Network | None:
+def configure(kind: str, label: str, cross: str = "same") -> Network | None:
     """A network of one layer; ``None`` where there is no such network."""
     block = BlockConfig(d_ff=11, dropout=0.1)
     try:

@@ -14,13 +14,13 @@ from qkvary.arch.labels import parse_label
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.costs.macs import (
+    TRAINING_FACTOR,
     attention_projection_macs_per_token,
     decode_macs,
     forward_macs,
     score_macs,
 )
 from qkvary.costs.network import network_costs
-from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
@@ -97,7 +97,7 @@ def test_training_steps(label: str) -> None:
     model = LanguageModel(make_language_model_config(label))
     tokens, counted = TOKENS.shape[1], as_model(model.config)
     found = 2 * count_training_macs(model, TOKENS)
-    expected = round(2 * tokens * training_macs_per_token(counted, tokens=tokens, pairs="square"))
+    expected = 2 * TRAINING_FACTOR * forward_macs(counted, tokens=tokens, pairs="square").total
     # The sinusoids of "+" are constants without a gradient.
     assert 0.995 * expected < found < expected if "+" in label else found == expected
 
@@ -129,8 +129,8 @@ def test_linear_attention_in_chunks(label: str, tokens: int) -> None:
     config = make_long_config(label, tokens, "auto")
     model, texts = LanguageModel(config), torch.arange(tokens)[None] % 13
     assert count_macs(model, texts) == network_costs(config, length=tokens).macs_per_sequence
-    macs = training_macs_per_token(as_model(config), tokens=tokens, pairs="square")
-    assert 2 * count_training_macs(model, texts) == round(2 * macs * tokens)
+    macs = TRAINING_FACTOR * forward_macs(as_model(config), tokens=tokens, pairs="square").total
+    assert count_training_macs(model, texts) == macs
 
 
 @pytest.mark.parametrize("kernel", ["auto", "explicit"])

@@ -8,7 +8,7 @@ import torch
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
-from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
+from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.macs import forward_macs
 from qkvary.costs.network import network_costs
@@ -32,7 +32,7 @@ CROSSING = (
 """Variants of cross attention: every sharing, and the options that need no order of tokens."""
 
 
-def translation(label: str = "Q-K=V", cross: CrossSharing = "same") -> EncoderDecoderConfig:
+def translation(label: str = "Q-K=V", cross: str = "same") -> EncoderDecoderConfig:
     layer = AttentionConfig(d_model=16, num_heads=4, variant=parse_variant(label), causal=True)
     return EncoderDecoderConfig(
         attention=layer,
@@ -50,7 +50,7 @@ def translation(label: str = "Q-K=V", cross: CrossSharing = "same") -> EncoderDe
 @pytest.mark.parametrize(
     ("label", "cross"), [*((label, "same") for label in CROSSING), ("Q-K=V@rotary", "none")]
 )
-def test_an_encoder_decoder_is_counted(label: str, cross: CrossSharing) -> None:
+def test_an_encoder_decoder_is_counted(label: str, cross: str) -> None:
     config = translation(label, cross)
     model, source, tokens = EncoderDecoder(config), torch.arange(2, 7)[None], torch.zeros(1, 3)
     assert network_costs(config).parameters.total == sum(one.numel() for one in model.parameters())
@@ -65,7 +65,7 @@ def test_an_encoder_decoder_is_counted(label: str, cross: CrossSharing) -> None:
         *((label, "none") for label in ("QKV@relative", "Q-K=V@decoupled-2", "(Q=K-V)+", "Q-MQA")),
     ],
 )
-def test_steps_through_caches_equal_one_pass(label: str, cross: CrossSharing) -> None:
+def test_steps_through_caches_equal_one_pass(label: str, cross: str) -> None:
     config = translation(label, cross)
     model = EncoderDecoder(config).double()
     assert isinstance(model, Decoder)

@@ -253,7 +253,7 @@ CODED = [
     CacheOptions(storage="int8", group=5, rotate=True),
     CacheOptions(storage="int4", scales="channel", block=2),
     CacheOptions(storage="int3", scales="channel", block=3, residual=1, rotate=True),
-    CacheOptions(storage="int2", scales="channel", block=2, residual=1),
+    CacheOptions(storage="int3", scales="channel", block=2, residual=1),
 ]
 """Every way to keep a cache as codes."""
 

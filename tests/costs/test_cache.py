@@ -16,8 +16,8 @@ from qkvary.costs.cache import (
     layer_state_bytes,
     model_cache_bytes,
     model_state_bytes,
-    read_bytes,
 )
+from qkvary.costs.replicas import device_cache_bytes
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_state_is_counted_once_however_long_a_sequence() -> None:
     for context in (1, 7, 32_768):
         tokens = 10 * 64 * 2 * context
         assert model_cache_bytes(model, context=context, stored_as="bf16") == 4 * state + tokens
-        assert read_bytes(model, context=context, stored_as="bf16") == 4 * state + tokens
+        assert device_cache_bytes(model, context=context, is_read=True) == 4 * state + tokens
     assert model_cache_bytes(model, context=0, stored_as="bf16") == 0
     alone = ProjectedAttention(config=layer)
     for peak in (True, False):
@@ -74,4 +74,4 @@ def test_a_token_of_a_block_adds_its_part_in_the_long_run() -> None:
     model = as_model(gpt_300m("QKV"))
     sizes = [model_cache_bytes(model, context=n, stored_as="int4-b32") for n in (320, 640)]
     assert growth_bytes(model, stored_as="int4-b32") * 320 == sizes[1] - sizes[0]
-    assert read_bytes(model, context=640, stored_as="int4-b32") == sizes[1]
+    assert sizes[1] == device_cache_bytes(model, context=640, stored_as="int4-b32", is_read=True)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import Model
-from qkvary.costs.cache import read_bytes
 from qkvary.costs.decoding import (
     DecodeStep,
     decode_step,
@@ -103,7 +102,7 @@ def test_what_every_device_holds_is_read_by_each() -> None:
     # Eight heads: divided among 8 devices, on 16 twice; two heads: each on four of eight devices.
     for label, devices, times in (("QKV", 8, 1), ("QKV", 16, 2), ("GQA-2", 8, 4)):
         model = language_model(label)
-        whole = read_bytes(model, context=29, stored_as=BF16)
+        whole = step_of(model, context=29, devices=1).cache_bytes
         assert step_of(model, context=29, devices=devices).cache_bytes == times * whole
 
 

@@ -11,7 +11,7 @@ from transformers.cache_utils import StaticCache
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model
-from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.cache import growth_bytes, model_cache_bytes
 from qkvary.costs.engines import (
     VllmCache,
     VllmSettings,
@@ -52,7 +52,7 @@ def vllm_figures(log: dict[str, Any]) -> dict[str, float]:
         pool = log["blocks"] * cache.block_bytes
     figures |= {
         "tokens": cache.tokens(pool),
-        "tokens_until_0_20": cache.tokens_until_0_20(pool),
+        "tokens_until_0_20": cache.blocks(pool) // len(cache.groups) * min(cache.groups)[0],
         "logged_blocks": cache.blocks(pool),
         "sequences": cache.blocks(pool) / cache.blocks_per_sequence,
     }
@@ -77,11 +77,9 @@ def llama_cpp_figures(log: dict[str, Any]) -> dict[str, float]:
 
 def full_figures(log: dict[str, Any]) -> dict[str, float]:
     model, count = find_model(log["model"]), log["sequences"]
-    whole = allocate_llama_cpp(
-        model, context=count * log["context"], sequences=count, full_windows=True
-    )
+    whole = log["context"] * growth_bytes(model)
     least = model_cache_bytes(model, context=log["context"])
-    return {"total_gib": whole.total_bytes / GIB, "least_gib": count * least / GIB}
+    return {"total_gib": count * whole / GIB, "least_gib": count * least / GIB}
 
 
 FIGURES = {"vllm": vllm_figures, "llama.cpp": llama_cpp_figures, "full windows": full_figures}

@@ -10,11 +10,12 @@ import pytest
 
 from qkvary.arch.blocks import Experts
 from qkvary.arch.models import Model
-from qkvary.costs.cache import model_cache_bytes, read_bytes
+from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.decoding import decode_step
 from qkvary.costs.formats import parse_format
 from qkvary.costs.macs import decode_macs, forward_macs
 from qkvary.costs.parameters import active_parameters, model_parameters
+from qkvary.costs.replicas import device_cache_bytes
 from tests.costs.toy_models import (
     ALL_KINDS,
     compressed_model,
@@ -44,7 +45,8 @@ from tests.costs.toy_models import (
     ],
 )
 def test_what_a_token_reads_by_hand(model: Model, numbers: int) -> None:
-    assert read_bytes(model, context=29, stored_as="bf16", encoder_tokens=11) == 2 * numbers
+    read = device_cache_bytes(model, context=29, encoder_tokens=11, is_read=True)
+    assert read == 2 * numbers
 
 
 def test_a_layer_that_reads_another_one_keeps_nothing_and_reads_as_much() -> None:
@@ -54,7 +56,7 @@ def test_a_layer_that_reads_another_one_keeps_nothing_and_reads_as_much() -> Non
     for context in (3, 29):
         kept = (model_cache_bytes(model, context=context) for model in (one, two))
         assert len({*kept}) == 1
-        read = [read_bytes(model, context=context) for model in (one, two)]
+        read = [device_cache_bytes(model, context=context, is_read=True) for model in (one, two)]
         assert read[1] == 2 * read[0] == 2 * min(context, 9) * 2 * 2 * 4 * 2
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.models import Model
-from qkvary.costs.cache import layerwise_cache_bytes, read_bytes
+from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.formats import parse_format
 from qkvary.costs.replicas import device_cache_bytes
 from tests.costs.toy_models import (
@@ -59,6 +59,6 @@ def test_each_device_holds_its_part_and_never_more_than_all(
     assert whole / devices <= held <= whole
     more = device_cache_bytes(model, context=context, stored_as=BF16, devices=devices + 1)
     assert more <= held
-    read = read_bytes(model, context=context, stored_as=BF16)
+    read = device_cache_bytes(model, context=context, is_read=True)
     own = device_cache_bytes(model, context=context, stored_as=BF16, devices=devices, is_read=True)
     assert read / devices <= own <= read

@@ -1,5 +1,7 @@
 """Serving plans against the papers' scenario, plain loops, and what more memory must never do."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,23 +48,24 @@ def make_demand(memory: int = 10**6, **fields: object) -> Demand:
 def test_the_papers_scenario(
     label: str, context: int, weighed: bool, users: int, devices: int
 ) -> None:
+    model, card = as_model(gpt_300m(label)), find_device("a100-40gb")
+    room = 40 * 10**9 + (0 if weighed else weight_bytes(model, BF16))
     demand = Demand(
-        device=find_device("a100-40gb"),
+        device=dataclasses.replace(card, memory_bytes=room),
         context=context,
         users=100,
         weights=BF16,
         reserve=0.0,
         price=2_000,
-        count_weights=weighed,
         replica_sizes=(1,),
     )
-    found = plan_serving(as_model(gpt_300m(label)), demand, BF16)
+    found = plan_serving(model, demand, BF16)
     assert (found.users_per_replica, found.devices) == (users, devices)
     assert found.fills == "cache"
     assert found.price_per_month == 2_000 * devices
     # The same by division, from the bytes of a token.
     token = {"QKV": 81_920, "Q-K=V": 40_960, "GQA-4": 20_480, "MQA": 5_120}[label]
-    free = 40 * 10**9 - (found.weight_bytes if weighed else 0)
+    free = room - found.weight_bytes
     assert found.user_bytes == context * token
     assert found.users_per_replica == free // (context * token)
     assert found.longest_context == free // token

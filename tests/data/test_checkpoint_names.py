@@ -32,7 +32,7 @@ def test_an_unknown_checkpoint_is_answered_with_the_nearest() -> None:
 
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[str, str]:
-    """Return the keys of two runs in ``runs``, of which the second has no network."""
+    """Return the keys of two runs in ``runs``; the second has no network."""
     monkeypatch.chdir(tmp_path)
     first, second = "3f2a" + "0" * 60, "3f2b" + "0" * 60
     (tmp_path / "runs" / "3f" / first / NETWORK_NAME).mkdir(parents=True)

@@ -136,7 +136,7 @@ def test_a_changed_record_is_detected(tmp_path: Path) -> None:
             make_set(tmp_path, texts)
 
 
-# What the first four documents have, of which the fourth does not end a group.
+# What the first four documents have; the fourth does not end a group.
 EXACTLY = len(plain_tokens(made_up(30, seed=4)[:4]))
 
 

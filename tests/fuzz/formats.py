@@ -59,7 +59,7 @@ class Format:
     change: Change = change_bytes
     """Returns changed bytes."""
     sign: Callable[[Path], None] = lambda _file: None
-    """Makes the digests beside a changed file agree, as an attacker does."""
+    """Makes the digests next to a changed file agree, as an attacker does."""
 
 
 def _open_model(file: Path) -> None:

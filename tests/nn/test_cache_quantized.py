@@ -11,7 +11,7 @@ from qkvary.arch.caches import CacheOptions, CacheScales, CacheStorage
 from qkvary.nn.cache_quantized import QuantizedStore, TokenRing
 from tests.conftest import examples
 
-STORAGES: tuple[CacheStorage, ...] = ("int8", "int4", "int3", "int2")
+STORAGES: tuple[CacheStorage, ...] = ("int8", "int4", "int3")
 SCALES: tuple[CacheScales, ...] = ("token", "channel")
 SHAPE = (2, 3)
 WIDTH = 7

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
+from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
-from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache, ReplacedQuery
+from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
+from qkvary.papers.key_value.cross_attention import ReplacedQuery
 from tests.reference.positions import sinusoid
 
 INIT = Initialization(scheme="xavier-matrices")
@@ -22,7 +23,7 @@ TARGET = torch.tensor([[2, 9, 8, 4], [2, 7, 7, 5]])
 
 
 def make_config(
-    label: str = "QKV", cross_sharing: CrossSharing = "none", **fields: object
+    label: str = "QKV", cross_sharing: str = "none", **fields: object
 ) -> EncoderDecoderConfig:
     layer = AttentionConfig(
         d_model=12, num_heads=3, variant=parse_variant(label), causal=True, init=INIT

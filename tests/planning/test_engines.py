@@ -11,19 +11,12 @@ GIB = 2**30
 BF16 = parse_format("bf16")
 
 
-def rows(name: str, pool: int, *, context: int, count_weights: bool = True) -> dict[str, EngineRow]:
+def rows(name: str, pool: int, *, context: int) -> dict[str, EngineRow]:
     """The rows of a device whose memory holds the weights and so many bytes more."""
     model = load_size(name)
-    held = weight_bytes(model, BF16) if count_weights else 0
+    held = weight_bytes(model, BF16)
     device = Device(name="own", title="own", memory_bytes=held + pool)
-    demand = Demand(
-        device=device,
-        context=context,
-        users=1,
-        weights=BF16,
-        reserve=0,
-        count_weights=count_weights,
-    )
+    demand = Demand(device=device, context=context, users=1, weights=BF16, reserve=0)
     found = compare_engines(model, demand, plan_serving(model, demand, BF16))
     return {row.engine.removeprefix("as ").split()[0]: row for row in found}
 
@@ -43,7 +36,7 @@ def test_a_model_with_windows_by_hand() -> None:
 
 
 def test_several_devices_hold_what_cannot_be_divided_several_times() -> None:
-    found = rows("deepseek-v3", 90 * GIB, context=4096, count_weights=False)
+    found = rows("deepseek-v3", 90 * GIB, context=4096)
     assert found["vLLM"].user_bytes == found["the"].user_bytes
     weights = weight_bytes(load_size("deepseek-v3"), BF16)
     found = rows("deepseek-v3", 90 * GIB - weights, context=4096)

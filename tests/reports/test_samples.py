@@ -26,7 +26,7 @@ def sample(truth: str, answer: str, count: int = 0, text: str = "") -> Sample:
 
 
 def runs(*answers: Sample, setting: str = "mnist") -> list[RunSamples]:
-    """The same samples of two variants, of which the second is always right."""
+    """The same samples of two variants; the second is always right."""
     right = [
         Sample(text=one.text, truth=one.truth, answer=one.truth, pictures=one.pictures)
         for one in answers

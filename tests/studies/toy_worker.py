@@ -2,8 +2,8 @@
 
 It makes a run as the real one does: steps whose state depends on all steps before, a log,
 checkpoints, a record. The state is a digest instead of weights. The seed of a run says what goes
-wrong with it. What is made is noted in ``executions.txt`` beside the store, one line for each start
-and end.
+wrong with it. What is made is noted in ``executions.txt`` next to the store, one line for each
+start and end.
 """
 
 import hashlib

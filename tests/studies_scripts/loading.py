@@ -1,4 +1,4 @@
-"""Loads the scripts of one-off experiments, which lie beside their records and not in a package."""
+"""Loads the scripts of one-off experiments, which lie next to their records, not in a package."""
 
 import importlib.util
 import sys

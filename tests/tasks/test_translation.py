@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
+from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig
 from qkvary.data.translations import load_translations
 from qkvary.data.word_tokenizer import BEGIN, END, PADDING, UNKNOWN
 from qkvary.inference.decoding import generate
@@ -57,7 +57,7 @@ def make_task(corpus: Path, **fields: Any) -> TranslationTask:
     return load(TranslationTaskConfig(**{**given, **fields}))
 
 
-def make_model(task: TranslationTask, cross_sharing: CrossSharing = "none") -> EncoderDecoder:
+def make_model(task: TranslationTask, cross_sharing: str = "none") -> EncoderDecoder:
     layer = AttentionConfig(d_model=12, num_heads=3, variant=parse_variant("Q=K-V"), causal=True)
     network = EncoderDecoderConfig(
         attention=layer,

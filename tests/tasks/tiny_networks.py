@@ -42,14 +42,7 @@ from qkvary.tasks.config import (
 )
 from tests.data.small_images import describe_small, small_contents, write_files
 
-VOCABULARIES = {
-    "characters": 65,
-    "language": 29,
-    "masked": 65,
-    "numbers": 30,
-    "recall": 11,
-    "translation": 11,
-}
+VOCABULARIES = {"characters": 65, "language": 29, "numbers": 30, "recall": 11}
 EXAMPLES: dict[str, Any] = {"train_examples": 53, "validation_examples": 17, "test_examples": 19}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 SAYINGS = (
@@ -121,7 +114,7 @@ def tiny_corpus() -> Path:
 
 @functools.cache
 def tiny_labels() -> str:
-    """A folder of texts with 11 labels, each of which writes two letters of its own."""
+    """A folder of texts with 11 labels, each with two letters of its own."""
     room = make_room()
     for label in range(11):
         folder = room / f"label-{label:02d}"
@@ -197,22 +190,14 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
 def tiny_network(name: str, *, length: int = 7) -> Network:
     if (module := of_its_test(name)) is not None and hasattr(module, "make_tiny_network"):
         return module.make_tiny_network(length)
-    is_causal = name in VOCABULARIES
-    common: dict[str, Any] = {
-        "attention": AttentionConfig(d_model=24, num_heads=3, causal=is_causal),
-        "num_layers": 2,
-        "block": BlockConfig(d_ff=29),
-    }
+    is_causal = name in {*VOCABULARIES, "translation"}
+    layer = AttentionConfig(d_model=24, num_heads=3, causal=is_causal)
+    common: dict[str, Any] = {"attention": layer, "num_layers": 2, "block": BlockConfig(d_ff=29)}
     pre: dict[str, Any] = common | {"block": BlockConfig(d_ff=29, norm_placement="pre-only")}
     post: dict[str, Any] = common | {"block": BlockConfig(d_ff=29, norm_placement="post")}
     if name == "images":
         return VisionTransformerConfig(
-            **pre,
-            image_size=length - 1,
-            patch_size=3,
-            channels=1,
-            classes=11,
-            d_head=31,
+            **pre, image_size=length - 1, patch_size=3, channels=1, classes=11, d_head=31
         )
     if name == "anomaly":
         return EncoderConfig(
@@ -224,10 +209,9 @@ def tiny_network(name: str, *, length: int = 7) -> Network:
             reads_vectors=True,
         )
     if name == "translation":
-        return EncoderDecoderConfig(
-            **common, vocabulary=12, source_vocabulary=11, max_tokens=length
-        )
-    if is_causal:
+        sizes = {"vocabulary": 12, "source_vocabulary": 11, "max_tokens": length}
+        return EncoderDecoderConfig(**common | sizes)
+    if name in VOCABULARIES:
         return LanguageModelConfig(
             **common, vocabulary=VOCABULARIES[name], max_tokens=length, tied_head=False
         )

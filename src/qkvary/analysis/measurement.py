@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -24,6 +24,7 @@ from qkvary.nn.decoder import device_of
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import UsageError
+from qkvary.text.progress_line import Progress, ignore
 
 LONGEST_CONTEXT = 1024
 """Default context for networks whose maximum is longer, in tokens."""
@@ -33,8 +34,6 @@ TOKENS_PER_HEAD_CHANNEL = 4
 """Minimum tokens per channel of a head: with fewer, keys and values of random weights seem
 alike."""
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished steps and their total; a step is a part of a layer's work."""
 FEWEST_WINDOWS = 2
 """Minimum number of windows for a forecast: one half chooses a tensor, the other evaluates it."""
 
@@ -43,7 +42,7 @@ def analyze_network(
     loaded: LoadedModel,
     settings: AnalysisSettings,
     *,
-    on_progress: Progress = lambda _done, _total: None,
+    on_progress: Progress = ignore,
 ) -> NetworkAnalysis:
     """Analyze the attention layers of a language model.
 
@@ -84,7 +83,7 @@ def analyze_windows(
     context: int,
     seed: int = 0,
     expected: int = 1,
-    on_progress: Progress = lambda _done, _total: None,
+    on_progress: Progress = ignore,
 ) -> NetworkAnalysis:
     """Analyze the attention layers of a network in evaluation mode on windows, [tokens] each."""
     layers: list[LayerStatistics] = []

@@ -10,14 +10,13 @@ from qkvary.api.options import (
     CheckpointTokenizer,
     Count,
     NetworkOptions,
-    ShowProgress,
     Texts,
-    no_progress,
     open_checkpoint,
     read_texts,
 )
 from qkvary.api.results import Result
 from qkvary.text.numbers import read_count
+from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
     from qkvary.analysis.results import NetworkAnalysis

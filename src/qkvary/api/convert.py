@@ -19,9 +19,7 @@ from qkvary.api.options import (
     NetworkDtype,
     NetworkOptions,
     Share,
-    ShowProgress,
     Texts,
-    no_progress,
     open_checkpoint,
     options,
     read_count,
@@ -45,6 +43,7 @@ from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.environment import announce_stop, stop_in_order
 from qkvary.storage.errors import StoppedError, UsageError
 from qkvary.storage.untrusted_files import StrPath, read_path
+from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.options import AnyModel, Count, Variants, find_model, read_labels
+from qkvary.api.options import AnyModel, Count, Variants, find_model, read_labels, takes_options
 from qkvary.api.results import Result
 from qkvary.costs.comparison import CostComparison, compare_model
 from qkvary.costs.formats import parse_format
@@ -12,6 +12,7 @@ from qkvary.reports.cost import cost_report
 from qkvary.text.numbers import read_count
 
 
+@takes_options
 def cost(
     model: AnyModel,
     variants: Variants = (),

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.options import ShowProgress, no_progress
 from qkvary.api.results import Result, say_in_lines
 from qkvary.data.feature_sets import FEATURE_SETS, features_path
 from qkvary.storage.durable import atomic_write_file, remove_dir
 from qkvary.storage.packages import require
 from qkvary.storage.untrusted_files import StrPath, read_path
+from qkvary.text.progress_line import ShowProgress, no_progress
 
 
 def prepare_features(

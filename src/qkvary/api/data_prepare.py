@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from qkvary.api.options import ShowProgress, no_progress, takes_options
+from qkvary.api.options import takes_options
 from qkvary.api.results import Result
 from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_corpus
 from qkvary.data.sources import SourceOptions
 from qkvary.storage.untrusted_files import StrPath, read_name, read_path
+from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
     from qkvary.data.prepared import PreparedData

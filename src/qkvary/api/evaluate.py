@@ -12,9 +12,7 @@ from qkvary.api.options import (
     CheckpointTokenizer,
     Count,
     NetworkOptions,
-    ShowProgress,
     Texts,
-    no_progress,
     open_checkpoint,
     options,
     read_texts,
@@ -27,6 +25,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
 from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.numbers import read_count
+from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
     from qkvary.inference.evaluation.task_scores import TaskMeasurement

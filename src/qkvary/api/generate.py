@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from qkvary.api.options import (
@@ -29,7 +30,9 @@ from qkvary.inference.requests import (
 )
 from qkvary.inference.streaming import REPLACEMENT, count_replaced
 from qkvary.reports.generation import generation_report
+from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
+from qkvary.storage.untrusted_files import StrPath
 from qkvary.text.names import count
 from qkvary.text.numbers import read_count
 
@@ -52,18 +55,31 @@ def _show_nothing(_prompts: Sequence[str]) -> ShowText:
     return lambda _index, _text, _ends: None
 
 
-class Text(str):
+class _Answer:
+    """New text, which can be written as other results can."""
+
+    __slots__ = ()
+    result: Result[tuple[Completion, ...]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures of ``result`` as plain data."""
+        return self.result.to_dict()
+
+    def save(
+        self, target: StrPath, formats: Sequence[ReportFormat] | None = None
+    ) -> tuple[Path, ...]:
+        """Write the report of ``result``, as ``Result.save`` does."""
+        return self.result.save(target, formats)
+
+
+class Text(_Answer, str):
     """The new text of a prompt; ``result`` has its tokens, and their log-probabilities."""
 
     __slots__ = ("result",)
 
-    result: Result[tuple[Completion, ...]]
 
-
-class Texts(list[Text]):
+class Texts(_Answer, list[Text]):
     """The new texts of several prompts; ``result`` has their tokens."""
-
-    result: Result[tuple[Completion, ...]]
 
 
 @options

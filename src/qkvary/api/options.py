@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import (
@@ -22,6 +22,7 @@ from typing import (
     TypeVar,
     cast,
     dataclass_transform,
+    get_args,
     get_type_hints,
     overload,
 )
@@ -39,6 +40,7 @@ from qkvary.storage.environment import check_device
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.numbers import parse_share, read_count
+from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -71,10 +73,11 @@ class Verb(Protocol[P, R_co]):
 
 
 def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
-    """Let a function take the fields of its options as separate keywords.
+    """Let a function take the fields of its options as separate keywords, by any spelling.
 
-    ``plan(model, gpu="t4")`` is ``plan(model, hardware=Hardware(gpu="t4"))``. The signature shows
-    the fields: it is what ``help`` prints and the command line offers.
+    ``plan(model, gpu="t4")`` is ``plan(model, hardware=Hardware(gpu="t4"))``, and the spellings of
+    the command line are keywords too (``variant`` for ``variants``). The signature shows the
+    fields: it is what ``help`` prints and the command line offers.
     """
     own = inspect.signature(function)
     groups = option_groups(function)
@@ -82,6 +85,10 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
 
     @functools.wraps(function)
     def call(*args: Any, **given: Any) -> Any:
+        for name in spellings.keys() & given.keys():
+            if spellings[name] in given:
+                raise TypeError(f"got {name} and {spellings[name]}, which are one parameter")
+            given[spellings[name]] = given.pop(name)
         changed: dict[str, dict[str, Any]] = {}
         for name in owners.keys() & given.keys():
             changed.setdefault(owners[name], {})[name] = given.pop(name)
@@ -104,6 +111,14 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
             )
             for one in dataclasses.fields(groups[name])
         ]
+    spellings = {
+        spelling.removeprefix("--"): one.name
+        for one in parameters
+        for part in get_args(one.annotation)
+        if isinstance(part, Parameter)
+        for spelling in part.name or ()
+        if spelling[2:] not in {*own.parameters, *owners}
+    }
     made = cast("Any", call)
     made.__signature__ = own.replace(parameters=parameters)
     return made
@@ -154,17 +169,6 @@ class Configured(Protocol):
     def config(self) -> "Network":
         """Its configuration."""
         ...
-
-
-Display = AbstractContextManager[Callable[..., None]]
-"""An open progress display: called with the finished units, their total, and a note."""
-ShowProgress = Callable[..., Display]
-"""Opens a progress display; called with the name of the work and the name of its unit."""
-
-
-def no_progress(_what: str, _unit: str = "windows") -> Display:
-    """Do nothing: the default without a progress display."""
-    return nullcontext(lambda *_counts: None)
 
 
 def say_nothing(_sentence: str) -> None:

@@ -60,9 +60,10 @@ from qkvary.studies.running.cells import CellEnd, CellOptions, execute_cell
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
 from qkvary.text.numbers import duration
+from qkvary.text.progress_line import ignore
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.presets import Preset, find_preset, preset_names
-from qkvary.training.progress import Callbacks, Event, ignore
+from qkvary.training.progress import Callbacks, Event
 
 if TYPE_CHECKING:
     from qkvary.api.training_result import TrainingResult

@@ -4,7 +4,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.options import AnyModel, Count, Labels, complete_variant, find_model, read_labels
+from qkvary.api.options import (
+    AnyModel,
+    Count,
+    Labels,
+    complete_variant,
+    find_model,
+    read_labels,
+    takes_options,
+)
 from qkvary.api.results import Result
 from qkvary.arch.labels import as_variant
 from qkvary.arch.table import VARIANTS
@@ -14,6 +22,7 @@ from qkvary.reports.variants import choose_layer, variants_report
 from qkvary.text.numbers import read_count
 
 
+@takes_options
 def variants(
     labels: Annotated[Labels, Parameter(name="--label", completer=complete_variant)] = (),
     *,

@@ -34,8 +34,8 @@ VERBS: dict[str, dict[str, str]] = {
         "evaluate": "api.evaluate:evaluate",
         "export": "api.export:export",
         "serve": "api.serve:serve",
-        "bench decode": "cli._bench_decode:command",
-        "bench quantized": "cli._bench_quantized:command",
+        "bench decode": "api.bench_decode:bench_decode",
+        "bench quantized": "api.bench_quantized:bench_quantized",
     },
     "Explain": {
         "analyze": "api.analyze:analyze",

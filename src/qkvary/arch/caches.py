@@ -15,15 +15,15 @@ which is projected again when it is read. ``latent``: for a low-rank projection 
 first matrix, if that is narrower, from which the source is computed when it is read; other sources
 as under ``sources``."""
 
-CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3", "int2"]
+CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3"]
 """The storage of these tensors: a tensor that grows, a buffer allocated beforehand, or codes of
-this many bits with scales; fewer than 4 bits are for experiments."""
+this many bits with scales; 3 bits are for experiments."""
 
 CacheScales = Literal["token", "channel"]
 """Which codes share a scale: a group of channels of one token, or one channel of a head over a
 block of tokens."""
 
-QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
+QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3}
 """Bits per code, by storage."""
 
 DecodeKernel = Literal["layer", "auto", "folded", "matmul", "native", "triton"]

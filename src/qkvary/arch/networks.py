@@ -6,12 +6,13 @@ subclass: ``TokenNetwork`` reads tokens.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
-from qkvary.arch.canonical import ADDED_LATER, stored
-from qkvary.arch.parts import check_choices, check_rates
+from qkvary.arch.canonical import ADDED_LATER, import_code, stored
+from qkvary.arch.parts import check_choices, check_rates, check_word
 from qkvary.arch.variants import QKV, AnyVariant, Variant, join_layers
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "geglu-tanh"]
@@ -19,7 +20,6 @@ Norm = Literal["layernorm", "rmsnorm", "rmsnorm-plus-one", "none"]
 NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream", "output", "sandwich"]
 Skips = Literal["both", "attention", "feed-forward", "none"]
 Positions = Literal["none", "learned", "sinusoidal", "sinusoidal-halves"]
-CrossSharing = Literal["none", "same", "published-code"]
 Pooling = Literal["none", "mean"]
 
 
@@ -304,6 +304,25 @@ class VisionTransformerConfig(Network):
         return self.patches + 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossSharing:
+    """A kind of cross attention, as it follows from the decoder's self-attention."""
+
+    variant: Callable[[Variant], Variant]
+    """The variant of cross attention, from that of self-attention."""
+    make: Callable[[AttentionConfig, AttentionConfig], Any] | None = None
+    """Makes the layer from the configurations of self-attention and of itself; it cannot be decoded
+    step by step. ``None`` for the usual layer."""
+
+
+CROSS_SHARINGS = {
+    "none": CrossSharing(variant=lambda _: QKV),
+    "same": CrossSharing(variant=lambda own: own),
+}
+"""The kinds of cross attention, by the value of ``cross_sharing``; ``papers.cross_sharings`` adds
+those of published codes when it is imported."""
+
+
 @stored("EncoderDecoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoderConfig(TokenNetwork):
@@ -319,9 +338,9 @@ class EncoderDecoderConfig(TokenNetwork):
     """Number of distinct tokens of the encoder."""
     padding: int = 1
     """The token that pads shorter sequences of a batch, in source and target."""
-    cross_sharing: CrossSharing = "none"
+    cross_sharing: str = "none"
     """The variant of cross attention. ``none``: QKV without score terms. ``same``: the variant of
-    self-attention. ``published-code``: repeats a mistake of paper 2's code (see ``cross``)."""
+    self-attention. Others are those of published codes (``CROSS_SHARINGS``)."""
     positions: Positions = "sinusoidal"
     """Absolute positions that are added to the embedded tokens of both stacks."""
     scale_embedding: bool = True
@@ -390,21 +409,17 @@ class EncoderDecoderConfig(TokenNetwork):
 
     @property
     def cross(self) -> tuple[AttentionConfig, ...]:
-        """The cross attention of each decoder layer.
-
-        ``published-code`` has all three projections and the ``+`` of self-attention. If the query
-        of self-attention reads the key, cross attention also uses the key as its query whenever
-        padded source and target are equally long, and then does not see the target.
-        """
+        """The cross attention of each decoder layer."""
+        vary = self.cross_kind.variant
         return tuple(
-            dataclasses.replace(
-                layer,
-                causal=False,
-                variant={
-                    "same": layer.variant,
-                    "none": QKV,
-                    "published-code": dataclasses.replace(QKV, plus=layer.variant.plus),
-                }[self.cross_sharing],
-            )
+            dataclasses.replace(layer, causal=False, variant=vary(layer.variant))
             for layer in self.layers
         )
+
+    @property
+    def cross_kind(self) -> CrossSharing:
+        """The kind of cross attention that ``cross_sharing`` names."""
+        if self.cross_sharing not in CROSS_SHARINGS:
+            import_code(["qkvary.papers.cross_sharings"])
+        check_word("cross_sharing", self.cross_sharing, tuple(CROSS_SHARINGS))
+        return CROSS_SHARINGS[self.cross_sharing]

@@ -48,7 +48,10 @@ class RoleTerms(LinearTerms):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTerms(RoleTerms):
-    """The fields of a variant that determine its scores, apart from query and key."""
+    """The fields of a variant that determine its scores.
+
+    One choice of ``positions`` is a role term: ``rotary`` rotates query and key, not the scores.
+    """
 
     plus: bool = False
     """The papers' ``+``: scores become tau a_ij + g(j), which a fixed 2D sinusoid defines."""

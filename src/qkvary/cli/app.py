@@ -41,7 +41,7 @@ from docstring_parser import parse_from_object
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.api.options import Formats, Terminal, no_progress, option_groups, say_nothing
+from qkvary.api.options import Formats, Terminal, option_groups, say_nothing
 from qkvary.api.verbs import GROUPS, TARGETS
 from qkvary.cli.main import (
     EPILOGUE,
@@ -58,7 +58,7 @@ from qkvary.storage.environment import package_version
 from qkvary.storage.errors import EndedEarlyError, UsageError
 from qkvary.text.names import count, printable
 from qkvary.text.numbers import duration
-from qkvary.text.progress_line import ProgressLine, say
+from qkvary.text.progress_line import ProgressLine, no_progress, say
 
 if TYPE_CHECKING:
     from qkvary.api.results import Result

@@ -205,33 +205,12 @@ def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "b
     )
 
 
-def read_bytes(
-    model: Model,
-    *,
-    context: int,
-    stored_as: Format | str = "bf16",
-    encoder_tokens: int | None = None,
-) -> int:
-    """Return the bytes of the cache that one decoded token reads, each stored tensor once.
-
-    The new token is the last of ``context``; a layer that reads another layer's entries reads them
-    again.
-    """
-    form = _format(stored_as)
-    seen = model.count_encoder_tokens(encoder_tokens, context)
-    return sum(
-        map_layers(
-            model.layers,
-            lambda layer: (
-                layer_read_bytes(layer.attention, context=context, stored_as=form)
-                + crossing_bytes(layer, encoder_tokens=seen, stored_as=form)
-            ),
-        )
-    )
-
-
 def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Format | str) -> int:
-    """Return the summand of :func:`read_bytes` for one layer, without cross attention."""
+    """Return the bytes that one decoded token, the last of ``context``, reads of a layer's cache.
+
+    Each stored tensor counts once; a layer that reads another layer's entries reads them again.
+    Without cross attention.
+    """
     form = _format(stored_as)
     state = layer_state_bytes(attention, form)
     if state or isinstance(attention, RecurrentLayer):

@@ -35,6 +35,8 @@ LATENT_STEP = 128
 """In models that also have states, blocks of latents are a multiple of this many tokens."""
 CELLS_STEP = 256
 """llama.cpp allocates a multiple of this many cells."""
+MICRO_BATCH = 512
+"""Tokens that llama.cpp computes at a time, for which a window keeps room."""
 GGML_BLOCK = 32
 """Number of values that share a 16-bit scale in the types q8_0 and q4_0."""
 
@@ -101,10 +103,6 @@ class VllmCache:
     def tokens(self, pool: int) -> int:
         """Return the "GPU KV cache size" as the engine logs it since 0.20.1."""
         return int(self.blocks(pool) / self.blocks_per_sequence * self.context)
-
-    def tokens_until_0_20(self, pool: int) -> int:
-        """Return the size as versions up to 0.20.0 logged it, which differs for several groups."""
-        return self.blocks(pool) // len(self.groups) * min(tokens for tokens, _ in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +250,6 @@ def allocate_llama_cpp(
     sequences: int = 1,
     stored_as: Format | str = "fp16",
     unified: bool = False,
-    micro_batch: int = 512,
-    full_windows: bool = False,
 ) -> LlamaCppCache:
     """Return how llama.cpp allocates the cache of a model, for all sequences together.
 
@@ -264,7 +260,7 @@ def allocate_llama_cpp(
 
     Source: src/llama-context.cpp (padding to 256), src/llama-kv-cache-iswa.cpp (windows),
     src/llama-memory-recurrent.cpp (states, in 32 bits). The arguments are those of ``-c``, ``-np``,
-    ``-ctk`` and ``-ctv``, ``--kv-unified``, ``-ub`` and ``--swa-full``.
+    ``-ctk`` and ``-ctv``, ``--kv-unified``.
     """
     _check_decoder(model)
     form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
@@ -272,7 +268,7 @@ def allocate_llama_cpp(
     cells = _pad(_pad(context) // streams)
     kept = _layers_with_entries(model)
     windows = {one.reach for one in kept}
-    has_both = None in windows and not full_windows
+    has_both = None in windows
     kv = windowed = 0
     window_cells = None
     for one in kept:
@@ -280,7 +276,7 @@ def allocate_llama_cpp(
         if window is None or not has_both:
             kv += cells * _ggml_bytes(one, form)
         else:
-            seen = window * (sequences if unified else 1) + micro_batch
+            seen = window * (sequences if unified else 1) + MICRO_BATCH
             window_cells = _pad(min(cells, seen))
             windowed += window_cells * _ggml_bytes(one, form)
     states = sum(

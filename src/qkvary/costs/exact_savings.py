@@ -137,22 +137,21 @@ def find_savings(
     context: int,
     stored_as: Format,
     encoder_tokens: int | None = None,
-    peak: bool = False,
 ) -> SavingsReport:
     """Return what can be saved with the given weights.
+
+    Counts the most that is kept on the way to ``context``, which memory has to hold.
 
     Args:
         model: Any model that decodes.
         context: Tokens of the sequence.
         stored_as: The format of the cache, before and after.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
-        peak: Whether to count the most that is kept on the way to ``context``, which is what memory
-            has to hold.
     """
 
     def count(one: Model, form: Format = stored_as) -> Sequence[int]:
         return layerwise_cache_bytes(
-            one, context=context, stored_as=form, encoder_tokens=encoder_tokens, peak=peak
+            one, context=context, stored_as=form, encoder_tokens=encoder_tokens, peak=True
         )
 
     now = count(model)

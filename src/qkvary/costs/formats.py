@@ -27,7 +27,7 @@ MOST_SHARED = 2**20
 """Maximum number of values or rows that share a scale."""
 
 _QUANTIZED = re.compile(
-    r"(int8|int4|int3|int2)(?:-([gb])([0-9]{1,9}))?(?:-r([0-9]{1,9}))?(?:-(fp64|fp32|bf16|fp16))?"
+    r"(int8|int4|int3)(?:-([gb])([0-9]{1,9}))?(?:-r([0-9]{1,9}))?(?:-(fp64|fp32|bf16|fp16))?"
 )
 
 

@@ -15,8 +15,8 @@ def device_cache_bytes(
     model: Model,
     *,
     context: int,
-    stored_as: Format,
-    devices: int,
+    stored_as: Format | str = "bf16",
+    devices: int = 1,
     encoder_tokens: int | None = None,
     is_read: bool = False,
 ) -> int:

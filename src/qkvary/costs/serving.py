@@ -39,8 +39,6 @@ class Demand:
     """The price of one device per month."""
     encoder_tokens: int | None = None
     """Tokens of the encoder, unless the model fixes them."""
-    count_weights: bool = True
-    """Whether weights take memory; the papers' scenario ignores them."""
     replica_sizes: tuple[int, ...] = REPLICA_SIZES
     """Numbers of devices that a replica may span, in ascending order."""
 
@@ -61,10 +59,6 @@ class Demand:
     def usable_bytes(self) -> int:
         """Memory of one device minus the reserve."""
         return math.floor(self.device.memory_bytes * (1 - self.reserve))
-
-    def weight_bytes(self, model: Model) -> int:
-        """Return the bytes of a model's weights; 0 if they are not to be counted."""
-        return weight_bytes(model, self.weights) if self.count_weights else 0
 
     def user_bytes(self, model: Model, cache: Format, *, context: int | None = None) -> int:
         """Return the peak cache bytes of one user, at the demanded context or a given one."""
@@ -148,7 +142,7 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
     """
     if not model.is_causal:
         raise ValueError("expected a causal model to plan a cache for, got a bidirectional one")
-    weights, user = demand.weight_bytes(model), demand.user_bytes(model, cache)
+    weights, user = weight_bytes(model, demand.weights), demand.user_bytes(model, cache)
     size, batch = _choose_replica(model, demand, cache, weights) or (None, 0)
     longest = _longest_context(model, demand, cache, weights, size or demand.replica_sizes[-1])
     if size is None:

@@ -22,7 +22,7 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.sharing import IDENTITY
-from qkvary.costs.macs import TRAINING_FACTOR, Pairs, forward_macs
+from qkvary.costs.macs import TRAINING_FACTOR, forward_macs
 from qkvary.costs.parameters import model_parameters
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Precision = Literal["mixed", "fp32"]
 ACTIVATION_BYTES: dict[Precision, int] = {"mixed": 2, "fp32": 4}
-STATE_BYTES: dict[Precision, int] = {"mixed": 16, "fp32": 16}
+STATE_BYTES = 16
 """Bytes per parameter. ``mixed``: 16-bit weights and gradients, 32-bit master weights and two AdamW
 moments (2 + 2 + 4 + 4 + 4). ``fp32``: weights, gradients and two moments (4 each)."""
 LOGIT_BYTES = 8
@@ -92,7 +92,7 @@ def plan_training(
             f"expected a reserve in [0, 1) and a utilization in (0, 1], got {reserve} and "
             f"{utilization}"
         )
-    state = model_parameters(model).total * STATE_BYTES[precision]
+    state = model_parameters(model).total * STATE_BYTES
     sequence = activation_bytes(
         model,
         tokens=tokens,
@@ -117,7 +117,7 @@ def plan_training(
 
 
 def training_macs_per_token(
-    model: Model, *, tokens: int, pairs: Pairs = "visible", encoder_tokens: int | None = None
+    model: Model, *, tokens: int, encoder_tokens: int | None = None
 ) -> float:
     """Return the MACs of a forward and a backward pass over one sequence, per token.
 
@@ -128,10 +128,9 @@ def training_macs_per_token(
     Args:
         model: Any model.
         tokens: Tokens of a sequence; of a model with an encoder, the decoder's.
-        pairs: The pairs of tokens that are counted; an explicit kernel computes ``square``.
         encoder_tokens: See :func:`plan_training`.
     """
-    forward = forward_macs(model, tokens=tokens, pairs=pairs, encoder_tokens=encoder_tokens)
+    forward = forward_macs(model, tokens=tokens, pairs="visible", encoder_tokens=encoder_tokens)
     return TRAINING_FACTOR * forward.total / tokens
 
 

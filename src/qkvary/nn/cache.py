@@ -163,11 +163,6 @@ class LayerCache:
         other._length, other._rows = tokens - 1, self._rows
         return other
 
-    def can_undo(self, tokens: int) -> bool:
-        """Return whether this many appended tokens can be cropped again without loss."""
-        stays = self._max_kept is None or self._length + tokens <= self._max_kept
-        return stays and not self.options.is_quantized
-
     def crop(self, tokens: int) -> None:
         """Remove all but the first ``tokens`` of the tokens seen; errors as in ``KVCache.crop``."""
         self.check_crop(tokens)

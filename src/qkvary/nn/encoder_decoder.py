@@ -26,7 +26,6 @@ from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.fused_loss import linear_token_losses, smoothed_loss_sum
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import linear
-from qkvary.nn.projections import Heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +71,14 @@ class EncoderDecoderCache(KVCache):
             options: Layout and storage of the target's entries.
 
         Raises:
-            ValueError: as :class:`KVCache`; for a network of ``published-code``, where a new token
-                changes the output at earlier ones.
+            ValueError: as :class:`KVCache`; for cross attention where a new token changes the
+                output at earlier ones.
         """
-        if config.cross_sharing == "published-code":
+        if config.cross_kind.make is not None:
             raise ValueError(
-                "expected cross attention that can be decoded step by step, got published-code, "
-                "whose outputs for earlier tokens depend on the length of the target"
+                "expected cross attention that can be decoded step by step, got "
+                f"{config.cross_sharing}, whose outputs for earlier tokens depend on the length "
+                "of the target"
             )
         super().__init__(config.layers, max_tokens=max_tokens, options=options)
         self.memory, self.memory_mask = memory, memory_mask
@@ -100,29 +100,6 @@ class EncoderDecoderCache(KVCache):
 
 def _lay_memory(memory: Tensor, mask: AttentionMask) -> Layout:
     return Layout(new_tokens=memory.shape[1], device=memory.device, attention_mask=mask)
-
-
-class ReplacedQuery(Attention):
-    """Cross attention that uses the key as its query when source and target are equally long.
-
-    Repeats a mistake of the public code of paper 2, whose layer for a shared query and key detects
-    cross attention by the lengths alone. For equal lengths its output ignores the target.
-    """
-
-    def read(
-        self,
-        x: Float[Tensor, "batch queries d_model"],
-        layout: Layout,
-        *,
-        memory: Float[Tensor, "batch memory d_model"] | None = None,
-        cache: LayerCache | None = None,
-        kernel: str = "layer",
-    ) -> Heads:
-        """Return query, key and value; the key is the query for a memory as long as x."""
-        heads = super().read(x, layout, memory=memory, cache=cache, kernel=kernel)
-        if memory is not None and memory.shape[1] == x.shape[1]:
-            return heads._replace(query=heads.key)
-        return heads
 
 
 class DecoderBlock(Block):
@@ -165,13 +142,11 @@ class DecoderStack(Stack):
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
         pairs = zip(config.layers, config.cross, strict=True)
-        is_published = config.cross_sharing == "published-code"
-        blocks: list[Block] = []
-        for own, cross in pairs:
-            sharing = own.variant.sharing
-            replaced = is_published and sharing.query == sharing.key
-            layer = ReplacedQuery(cross, draw=False) if replaced else make_attention(cross)
-            blocks.append(DecoderBlock(own, layer, config.block))
+        make = config.cross_kind.make
+        blocks = [
+            DecoderBlock(own, make(own, cross) if make else make_attention(cross), config.block)
+            for own, cross in pairs
+        ]
         super().__init__(config, blocks)
 
     def decode(

@@ -12,6 +12,7 @@ from typing import Literal
 
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.models import count_kinds
+from qkvary.arch.published_quality import STACKING_REMARK
 from qkvary.arch.variants import QKV
 from qkvary.costs.cache import model_state_bytes
 from qkvary.costs.candidates import AS_IT_IS, PUBLISHED_GROUP, Candidate
@@ -197,7 +198,7 @@ def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]
 
 def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
     """Yield the largest model for a device, if the weights do not fit on one device."""
-    if original.plan.devices_per_replica == 1 or not demand.count_weights:
+    if original.plan.devices_per_replica == 1:
         return
     left = demand.usable_bytes - original.plan.user_bytes
     if left <= 0:
@@ -231,7 +232,9 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
                 "by the published figures."
             )
     yield from _at_equal_cost(first)
-    yield from _authors_own_claim(first)
+    both = next((row for row in first if row.label == "Q-MQA"), None)
+    if both is not None and any(row.label == "MQA" for row in first):
+        yield STACKING_REMARK.format(change=_change(both))
     yield from _warn_of_llama_cpp(first)
 
 
@@ -250,31 +253,6 @@ def _warn_of_llama_cpp(rows: Sequence[ServedVariant]) -> Iterator[str]:
                 "0.95 times (measured at 30M)."
             )
             return
-
-
-def advise_task(kind: TaskKind) -> Iterator[str]:
-    """Yield the effect of the kind of task, by section 2.5 of paper 1 and its figures."""
-    if kind == "causal":
-        yield (
-            "Causal tasks: the query must differ from the key; Q=K variants lose most where "
-            "order matters (Q=K=V +25.4 % perplexity at 300M)."
-        )
-        return
-    name = "Sets" if kind == "set" else "Images"
-    yield (
-        f"{name}: nothing is decoded, so there is no cache to save; sharing saves parameters and "
-        "projections only."
-    )
-    yield (
-        f"{name}: paper 1 (section 2.5) says that Q=K-V and Q=K=V suffice, because no temporal "
-        "direction has to be kept; the published differences are within the deviation over "
-        "configurations."
-    )
-    if kind == "set":
-        yield (
-            "Sets: the published gain of the + forms on the anomaly task is suspect, since the "
-            "anomaly may have had a fixed place, which the position term can detect."
-        )
 
 
 def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
@@ -347,16 +325,3 @@ def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
             f"{tied.quality.printed} against {queries.printed} for "
             "Q=K-V, which saves no cache."
         )
-
-
-def _authors_own_claim(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield the authors' own recommendation of K=V."""
-    by_label = {row.label: row for row in rows}
-    one_head, both = by_label.get("MQA"), by_label.get("Q-MQA")
-    if one_head is None or both is None:
-        return
-    yield (
-        "K=V can be combined with head sharing, as its authors say: with one KV head left no other "
-        f"sharing halves the cache again (Q-MQA, {_change(both)}). Per byte, sharing heads costs "
-        "less as long as heads are left to share."
-    )

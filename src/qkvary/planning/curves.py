@@ -12,6 +12,7 @@ from qkvary.arch.blocks import CompressedAttention, ProjectedAttention
 from qkvary.arch.models import Model
 from qkvary.arch.published_quality import BASELINE
 from qkvary.costs.candidates import Candidate
+from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.formats import Format
 from qkvary.planning.advice import collect_caveats
 from qkvary.planning.plans import Plan
@@ -122,7 +123,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
         max_tokens=model.max_tokens,
         device=demand.device.title,
         memory_bytes=demand.device.memory_bytes,
-        free_bytes=demand.usable_bytes - demand.weight_bytes(model),
+        free_bytes=demand.usable_bytes - weight_bytes(model, demand.weights),
         left_out=tuple(
             name_row(row) for held, rows in found.items() if min(held) <= 0 for row in rows
         ),

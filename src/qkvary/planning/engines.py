@@ -7,6 +7,7 @@ Never imports torch.
 from dataclasses import dataclass
 
 from qkvary.arch.models import Model
+from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.engines import (
     VllmSettings,
     allocate_llama_cpp,
@@ -41,7 +42,7 @@ class EngineRow:
 def compare_engines(model: Model, demand: Demand, plan: ServingPlan) -> tuple[EngineRow, ...]:
     """Return the minimum and what each engine allocates, with the format and devices of a plan."""
     devices = plan.devices_per_replica or 1
-    weights = -(-demand.weight_bytes(model) // devices)
+    weights = -(-weight_bytes(model, demand.weights) // devices)
     free = max(0, demand.usable_bytes - weights)
     made = [
         EngineRow(

@@ -10,6 +10,7 @@ from typing import get_args
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
 from qkvary.arch.parts import check_word
+from qkvary.arch.published_quality import TASK_REMARKS
 from qkvary.arch.variants import AnyVariant
 from qkvary.costs.candidates import Candidates, choose_candidates
 from qkvary.costs.comparison import collect_notes
@@ -23,7 +24,6 @@ from qkvary.planning.advice import (
     ServedVariant,
     TaskKind,
     advise_serving,
-    advise_task,
     collect_caveats,
     nearest_size,
     serve_variants,
@@ -148,11 +148,10 @@ def _answer_serving(candidates: Candidates, demand: Demand, formats: Sequence[Fo
             context=demand.context,
             stored_as=formats[0],
             encoder_tokens=demand.encoder_tokens,
-            peak=True,
         ),
         engines=compare_engines(model, demand, rows[0].plan),
         summary=summarize_serving(rows, demand),
-        advice=(*advise_serving(rows), *advise_task("causal")),
+        advice=(*advise_serving(rows), *TASK_REMARKS["causal"]),
         caveats=collect_caveats(row.quality for row in rows),
     )
 
@@ -168,6 +167,6 @@ def _answer_training(
     return Answer(
         trained=rows,
         summary=tuple(advise_training(rows)),
-        advice=tuple(advise_task(task)),
+        advice=TASK_REMARKS[task],
         caveats=collect_caveats(row.quality for row in rows),
     )

@@ -9,17 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from qkvary.arch.labels import canonical_label, format_label, parse_variant
+from qkvary.arch.labels import canonical_label
 from qkvary.arch.models import as_model
 from qkvary.arch.named_networks import gpt_300m, gpt_1200m
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_quality import (
-    BASELINE,
-    LANGUAGE_MODELS,
-    OTHER_NETWORKS,
-    QualityTable,
-    Size,
-)
+from qkvary.arch.published_quality import BASELINE, LANGUAGE_MODELS, QualityTable, Size
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.pareto import dominates
 from qkvary.text.printed import printed_interval, useful_decimals
@@ -80,24 +74,6 @@ class Quality:
         return f"{self.change_percent:+.{decimals}f}" == printed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedQuality:
-    """The published change of quality of a variant, as printed."""
-
-    variant: str
-    change: str
-    """The printed change, e.g. ``+3.1 %``."""
-    measure: str
-    """The unit of the change: ``perplexity`` (after a percentage), ``accuracy`` or ``nats``."""
-    networks: str
-    """The compared networks: their size and heads, or their tasks."""
-    num_heads: int | None
-    """The number of query heads of the networks; None if it differs."""
-    quantity: str
-    source: str
-    note: str
-
-
 def quality_of(label: str, size: Size = "300M") -> Quality | None:
     """Return the published change of a variant, or None if there is none at this size.
 
@@ -149,36 +125,6 @@ def compare(
             status = "dominated" if is_sure else "dominated by the printed digits only"
         found[label] = status, tuple(above)
     return found
-
-
-def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQuality | None:
-    """Return the published change of quality of a variant, or None if none was published.
-
-    A printed change is quoted; in a column of results, the baseline is subtracted. Networks with as
-    many query heads as ``num_heads`` come first. For a variant with fewer KV heads, other networks
-    are skipped, because they share another part of the cache.
-    """
-    parsed = parse_variant(label)
-    variant, shares_heads = format_label(parsed), parsed.num_kv_heads is not None
-    tables = sorted(
-        (*LANGUAGE_MODELS.values(), *OTHER_NETWORKS),
-        key=lambda one: num_heads is not None and one.num_heads != num_heads,
-    )
-    for table in tables:
-        heads, own, base = table.num_heads, table.variants.get(variant), table.variants[BASELINE]
-        if own is None or own is base or (shares_heads and num_heads not in (None, heads)):
-            continue
-        return PublishedQuality(
-            variant=variant,
-            change=f"{own.change} %" if own.change else f"{own.value - base.value:+.3f}",
-            measure=table.measure,
-            networks=table.networks if heads is None else f"{table.networks}, {heads} heads",
-            num_heads=heads,
-            quantity=table.quantity,
-            source=table.source,
-            note="" if own.change else f"{own.printed} against {base.printed}",
-        )
-    return None
 
 
 def network(label: str, size: Size = "300M") -> LanguageModelConfig:

@@ -6,14 +6,14 @@ Never imports torch.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qkvary.arch.published_quality import LANGUAGE_MODELS
+from qkvary.arch.published_quality import LANGUAGE_MODELS, SPEED_REMARK
 from qkvary.costs.candidates import Candidate
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand
 from qkvary.costs.training import Precision, TrainingPlan, plan_training
 from qkvary.planning.advice import published_change
-from qkvary.planning.quality import Quality, Size, quality_of
+from qkvary.planning.quality import Quality, Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class TrainedVariant:
     parameters: int
     plan: TrainingPlan
     published_tokens_per_second: float | None
-    """The speed that paper 1 measured for its 300M models on its own machines."""
+    """The printed speed of the 300M models, on their authors' machines."""
     quality: Quality | None
     """The published change of perplexity."""
 
@@ -101,7 +101,7 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
         else:
             yield "No variant on the published frontier takes fewer products than the given model."
     if {"Q-K=V", "MQA"} <= {row.label for row in known}:
-        yield _compare_speeds()
+        yield SPEED_REMARK
 
 
 def _explain_misfit(base: TrainedVariant) -> str:
@@ -118,21 +118,7 @@ def _explain_misfit(base: TrainedVariant) -> str:
     )
 
 
-def _compare_speeds() -> str:
-    """Compare paper 1's recommendation for limited compute with its own measurements."""
-    speeds = _published_speeds()
-    tied, one_head = quality_of("Q-K=V"), quality_of("MQA")
-    if tied is None or one_head is None:
-        raise ValueError("expected published figures of Q-K=V and MQA at 300M, got none")
-    return (
-        "Paper 1 recommends Q-K=V where training is the constraint (Table 9); by its own Table 4 "
-        f"MQA trains faster ({speeds['MQA'] / 1000:.0f}k against {speeds['Q-K=V'] / 1000:.0f}k "
-        f"tokens/s) at a smaller change of perplexity ({one_head.printed} against "
-        f"{tied.printed})."
-    )
-
-
 def _published_speeds() -> dict[str, float]:
-    """Return the tokens per second of paper 1's 300M models, by label."""
+    """Return the printed tokens per second of the 300M models, by label."""
     printed = LANGUAGE_MODELS["300M"].variants.items()
     return {label: one.tokens_per_second for label, one in printed if one.tokens_per_second}

@@ -250,7 +250,7 @@ def training_table(plan: Plan) -> Table:
                 "device; MACs: per token."
             ),
             (
-                "Published tokens/s: paper 1's own machines and its 300M networks; change %: "
+                "Published tokens/s: on the authors' machines, for 300M networks; change %: "
                 "the printed change of perplexity; below, what the perplexities give."
             ),
         ),

@@ -11,6 +11,7 @@ from qkvary.arch.equations import define_symbols, write_equation
 from qkvary.arch.labels import as_variant, format_label, format_tuple
 from qkvary.arch.models import Model
 from qkvary.arch.parts import check_word
+from qkvary.arch.published_quality import BASELINE, LANGUAGE_MODELS, OTHER_NETWORKS
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
@@ -18,7 +19,6 @@ from qkvary.costs.cache import layer_cache_bytes_per_token, layer_state_bytes
 from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
 from qkvary.costs.parameters import attention_parameters
-from qkvary.planning.quality import published_quality
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Brief, Cell, named, number, pick, plain, tabulate, word
 from qkvary.text import numbers
@@ -95,7 +95,7 @@ def variants_report(
                 raise
             refused = str(error)
         # From networks with the same share of cache.
-        published = published_quality(format_label(variant), num_heads=layer.num_heads)
+        published = _find_published(variant, layer.num_heads)
         described.append(
             {**_describe(variant), **costs, "refused": refused, "published": published}
         )
@@ -145,8 +145,8 @@ def _describe_layer(layer: AttentionConfig, length: int, dtype: Dtype, model: st
 def _row(variant: Variant, one: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Cell]:
     published = plain(MISSING)
     if quality := one["published"]:
-        text = f"{quality.change} {quality.measure}"
-        published = Cell(raw=text, text=text, below=(quality.networks,))
+        text = f"{quality['change']} {quality['measure']}"
+        published = Cell(raw=text, text=text, below=(quality["networks"],))
     parameters, macs = plain("does not fit", tone="warn"), plain(None)
     cache = plain(name_cached(variant))
     if one["refused"] is None:
@@ -191,18 +191,47 @@ def _notes(pairs: Sequence[tuple[Variant, dict[str, Any]]]) -> Iterator[str]:
     yield "Shares are of QKV; the output projection is left out."
     yield "In equations s is the score scale."
     found = [one["published"] for _, one in pairs]
-    yield from sorted({f"published: {one.quantity} ({one.source})" for one in found if one})
+    yield from sorted({f"published: {one['quantity']} ({one['source']})" for one in found if one})
     for variant, one in pairs:
-        other = None if one["published"] else published_quality(one["label"])
-        if other is not None and other.num_heads is not None:
-            kept = len(variant.sharing.cached) * variant.kv_heads(other.num_heads)
+        other = None if one["published"] else _find_published(variant)
+        if other is not None and (heads := other["num_heads"]) is not None:
+            kept = len(variant.sharing.cached) * variant.kv_heads(heads)
             yield (
-                f"{other.variant}: {other.change} {other.measure} is published for "
-                f"{other.networks}, which cache {100 * kept / (2 * other.num_heads):.3g} % of QKV"
+                f"{other['variant']}: {other['change']} {other['measure']} is published for "
+                f"{other['networks']}, which cache {100 * kept / (2 * heads):.3g} % of QKV"
             )
     for _, one in pairs:
         if one["refused"] is not None:
             yield f"{one['label']} does not fit: {one['refused']}"
+
+
+def _find_published(variant: Variant, num_heads: int | None = None) -> dict[str, Any] | None:
+    """Return the published change of quality of a variant, or None if none was published.
+
+    A printed change is quoted; in a column of results, the baseline is subtracted. Networks with as
+    many query heads as ``num_heads`` come first. For a variant with fewer KV heads, other networks
+    are skipped, because they share another part of the cache.
+    """
+    label, shares_heads = format_label(variant), variant.num_kv_heads is not None
+    tables = sorted(
+        (*LANGUAGE_MODELS.values(), *OTHER_NETWORKS),
+        key=lambda one: num_heads is not None and one.num_heads != num_heads,
+    )
+    for table in tables:
+        heads, own, base = table.num_heads, table.variants.get(label), table.variants[BASELINE]
+        if own is None or own is base or (shares_heads and num_heads not in (None, heads)):
+            continue
+        return {
+            "variant": label,
+            "change": f"{own.change} %" if own.change else f"{own.value - base.value:+.3f}",
+            "measure": table.measure,
+            "networks": table.networks if heads is None else f"{table.networks}, {heads} heads",
+            "num_heads": heads,
+            "quantity": table.quantity,
+            "source": table.source,
+            "note": "" if own.change else f"{own.printed} against {base.printed}",
+        }
+    return None
 
 
 def _describe(variant: Variant) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from qkvary.storage.errors import DamagedError, QkvaryError
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
-from qkvary.tasks.contract import ClassificationTask, Split, Task
+from qkvary.tasks.contract import Split, Task
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import Distribution, Gradients
 from qkvary.training.memory import require_device
@@ -104,9 +104,8 @@ def _time_score(task: Task, network: nn.Module, split: Split, seconds: float) ->
             task.evaluate(network, split)
         except _OutOfTimeError:
             spent, scored = perf_counter() - started, max(1, calls[0] - 1)
-            if not isinstance(task, ClassificationTask):
-                return spent
-            return spent * sum(1 for _ in task.evaluation_batches(split)) / scored
+            batches = getattr(task, "evaluation_batches", None)
+            return spent if batches is None else spent * sum(1 for _ in batches(split)) / scored
     return perf_counter() - started
 
 

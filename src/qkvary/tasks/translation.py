@@ -133,8 +133,8 @@ class TranslationTask:
     ) -> list[tuple[int, ...]]:
         """Translate the first ``most`` sources of a split greedily; return their words as tokens.
 
-        Without ``generate``, and for ``published-code``, every step reads the whole translation
-        again.
+        Without ``generate``, and where no step-by-step decoding exists, every step reads the
+        whole translation again.
         """
         # A training wrapper such as DDP only has ``forward``.
         network = cast("EncoderDecoder", getattr(model, "module", model))
@@ -142,7 +142,7 @@ class TranslationTask:
         longest, answers = self.config.max_tokens, list[tuple[int, ...]]()
         pairs = self._splits[split]
         asked = _Pairs(pairs.sources[:most], pairs.targets[:most])
-        stepwise = network.config.cross_sharing != "published-code"
+        stepwise = network.config.cross_kind.make is None
         with torch.inference_mode():
             for batch in self._batches(asked):
                 source = cast("Tensor", batch.source).to(device)

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 from qkvary.text.names import printable
@@ -11,6 +12,22 @@ from qkvary.text.names import printable
 PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
 """Seconds between two progress lines, on a terminal and elsewhere."""
 USUAL_WIDTH = 80
+
+Progress = Callable[..., None]
+"""Called with the finished units, their total, and a note."""
+Display = AbstractContextManager[Progress]
+"""An open progress display."""
+ShowProgress = Callable[..., Display]
+"""Opens a progress display; called with the name of the work and the name of its unit."""
+
+
+def ignore(*_values: object) -> None:
+    """Do nothing: the default callback."""
+
+
+def no_progress(_what: str, _unit: str = "windows") -> Display:
+    """Do nothing: the default without a progress display."""
+    return nullcontext(ignore)
 
 
 class ProgressLine:

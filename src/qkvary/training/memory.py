@@ -65,7 +65,7 @@ def training_bytes(run: RunConfig, *, processes: int = 1) -> int:
     own, rows = _count_rows(run, processes)
     execution = run.training.execution
     precision = "mixed" if execution.precision == "bf16" else "fp32"
-    state = STATE_BYTES[precision] * model_parameters(model).total // processes
+    state = STATE_BYTES * model_parameters(model).total // processes
     activations = activation_bytes(
         model, tokens=tokens, precision=precision, checkpointing=execution.recompute_blocks
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from qkvary.storage.errors import DivergedError
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.text.progress_line import ignore
 from qkvary.training.config import SKIP_WINDOW, GuardConfig
 
 if TYPE_CHECKING:
@@ -195,10 +196,6 @@ class Stopwatch:
         self.state.seconds[phase] += now - self._mark
         self.state.cpu_seconds += cpu - self._cpu_mark
         self._mark, self._cpu_mark = now, cpu
-
-
-def ignore(*_values: object) -> None:
-    """Do nothing: the default callback."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ if find_compiler() is None:
     # To have none is normal: there is no such kernel then, and torch's forms are tested elsewhere.
     pytest.skip("the native kernel needs a C++ compiler", allow_module_level=True)
 
-# Rounding to the type of the result, and the products of pairs of bfloat16 beside it.
+# Rounding to the type of the result, and the products of pairs of bfloat16.
 NEAR = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 3e-2}
 REACHES = (0, 1, 2)
 WORTH = (1, 2, 65_536, 64)

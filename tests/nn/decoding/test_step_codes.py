@@ -201,7 +201,7 @@ def test_numbers_without_a_scale_are_refused_and_change_nothing() -> None:
 @torch.no_grad()
 def test_caches_of_codes_that_a_step_does_not_take() -> None:
     model = make("QKV", d_model=64)
-    for storage, options in (("int3", {}), ("int2", {}), ("int8", {"rotate": True})):
+    for storage, options in (("int3", {}), ("int8", {"rotate": True})):
         assert not step.supports(model, new_cache(model, storage, **options))  # type: ignore[arg-type]
     grows = KVCache(model.config.layers, options=CacheOptions(storage="int8"))
     assert not step.supports(model, grows)

@@ -9,7 +9,7 @@ import torch
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.arch.labels import parse_variant
-from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
+from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig
 from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
@@ -26,7 +26,7 @@ PROMPT = 3
 
 def make(
     label: str,
-    cross_sharing: CrossSharing = "same",
+    cross_sharing: str = "same",
     dtype: torch.dtype = torch.float32,
     **fields: Any,
 ) -> EncoderDecoder:
@@ -71,7 +71,7 @@ def distance_of_steps(model: EncoderDecoder, layout: CacheLayout = "rotated") ->
 @pytest.mark.parametrize(
     "label", [*PLAIN, "Q-K=V@kv-norm", "Q-K=V@latent-8", "Q-MQA@latent-6@kv-norm"]
 )
-def test_every_sharing(label: str, cross_sharing: CrossSharing) -> None:
+def test_every_sharing(label: str, cross_sharing: str) -> None:
     assert distance_of_steps(make(label, cross_sharing)) < FLOAT32
 
 

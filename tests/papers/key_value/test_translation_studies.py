@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.arch.canonical import canonical_json
 from qkvary.arch.networks import EncoderDecoderConfig
 from qkvary.data.translations import load_translations
 from qkvary.storage.errors import DamagedError, UsageError
@@ -11,6 +12,7 @@ from qkvary.studies.catalog import load_study
 from qkvary.studies.running.scheduler import prepare_sets
 from qkvary.studies.study import Study
 from qkvary.tasks.config import TranslationTaskConfig
+from tests.conftest import Runner
 
 PROTOCOLS = {
     ("translation-published", None): ("as-published", "published-code"),
@@ -53,3 +55,10 @@ def test_missing_and_damaged_sentences_end_a_study_before_its_first_run(
     (tmp_path / "multi30k" / "train.de.gz").write_bytes(b"words")
     with pytest.raises(DamagedError, match=r"expected multi30k/train\.de\.gz with sha256"):
         prepare_sets(cells, pytest.fail)
+
+
+def test_a_stored_network_finds_the_kind_of_its_cross_attention(run_python: Runner) -> None:
+    network = load_study("translation-published").settings[0].network
+    read = "import json, sys; from qkvary.arch import canonical, networks; "
+    read += "print(canonical.from_dict(networks.Network, json.loads(sys.argv[1])).cross_sharing)"
+    assert run_python(["-c", read, canonical_json(network)]).stdout == "published-code\n"

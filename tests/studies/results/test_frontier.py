@@ -13,7 +13,7 @@ PARAMETERS = {"QKV": 200, "Q-K=V": 100}
 
 
 def points(values: dict[str, Sequence[float]], metric: str) -> dict[str, FrontierPoint]:
-    """The points of two variants, of which the second has half of the parameters."""
+    """The points of two variants; the second has half of the parameters."""
     study = make_study(variants=tuple(values))
     records = [
         make_record(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ from qkvary.data.image_files import Images
 from qkvary.data.images import load_images
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.text.progress_line import Progress, ignore
 
 IMAGE_SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -31,12 +31,9 @@ DEPTHS = (3, 4, 6, 3)
 WEIGHTS = "model.safetensors"
 IMAGES_PER_PART = 500
 
-OnProgress = Callable[[int, int], None]
-"""Called with the number of completed images and their total."""
-
 
 def describe_cifar100(
-    weights: Path, parts: Path, *, on_progress: OnProgress = lambda _done, _all: None
+    weights: Path, parts: Path, *, on_progress: Progress = ignore
 ) -> ImageFeatures:
     """Return the features of all images; parts that exist already are not computed again."""
     network = _load_network(weights)

@@ -5,7 +5,7 @@ layers are the targets, and one of the new network, whose layers are fitted to t
 a text is kept.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,11 +24,10 @@ from qkvary.nn.attention import Attention
 from qkvary.nn.blocks import Block
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
+from qkvary.text.progress_line import Progress, ignore
 
 RIDGE = 0.02
 """Weight of the prior, as a share of the mean square of an input."""
-Progress = Callable[[int, int], None]
-"""Called with the number of converted layers and the number of all layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ def convert_network(
     method: Method,
     tokens: Int[Tensor, "windows tokens"],
     *,
-    on_progress: Progress = lambda _done, _total: None,
+    on_progress: Progress = ignore,
 ) -> Conversion:
     """Convert a network."""
     check_structure(network)

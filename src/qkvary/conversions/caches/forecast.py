@@ -8,7 +8,7 @@ loss.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,10 +23,10 @@ from qkvary.conversions.catalog import Method
 from qkvary.nn.attention import make_attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
+from qkvary.text.progress_line import Progress, ignore
 
 PROBED = 6
 """Number of layers, spread over the network, that a forecast converts one at a time."""
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def forecast(
     tokens: Int[Tensor, "windows tokens"],
     *,
     probed: int = PROBED,
-    on_progress: Progress = lambda _done, _total: None,
+    on_progress: Progress = ignore,
 ) -> Forecast:
     """Forecast a conversion."""
     begun = time.process_time()

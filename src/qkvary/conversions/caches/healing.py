@@ -35,7 +35,6 @@ from qkvary.training.config import (
     TrainingConfig,
 )
 from qkvary.training.loop import train
-from qkvary.training.progress import NO_CALLBACKS, Callbacks
 
 BATCH_TOKENS = 4096
 """Tokens per training step."""
@@ -155,7 +154,6 @@ def heal(
     learning_rate: float | None = None,
     precision: Precision = "full",
     stop: Callable[[], bool] = lambda: False,
-    callbacks: Callbacks = NO_CALLBACKS,
 ) -> LanguageModel:
     """Return the healed network.
 
@@ -192,7 +190,7 @@ def heal(
         dtype="float64" if dtype == torch.float64 else "float32",
     )
     make_directory(directory)
-    outcome = train(run, task, directory, stop=stop, callbacks=callbacks)
+    outcome = train(run, task, directory, stop=stop)
     if outcome.status == "diverged":
         raise DivergedError(
             f"healing diverged: {outcome.message}; choices: a smaller --learning-rate"

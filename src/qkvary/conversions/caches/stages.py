@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from qkvary.conversions.caches.healing import Distillation, heal
 from qkvary.conversions.catalog import load_method
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
+from qkvary.text.progress_line import ShowProgress, no_progress
 from qkvary.training.config import Precision
-from qkvary.training.progress import NO_CALLBACKS, Callbacks
 
 FORECAST_TOKENS = 4096
 """Number of tokens of the text that a forecast reads."""
@@ -29,13 +28,6 @@ PASSES = 2.4
 layers."""
 HEALING_PASSES = 4.0
 """The time of healing, in passes per token: one of the original network, three of the new one."""
-
-ShowProgress = Callable[..., AbstractContextManager[Callable[[int, int], None]]]
-
-
-def show_nothing(_what: str, _unit: str = "") -> AbstractContextManager[Callable[[int, int], None]]:
-    """Do nothing: the default without a progress display."""
-    return nullcontext(lambda _done, _total: None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +98,7 @@ def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
 
 
 def forecast_stages(
-    network: LanguageModel, plan: Plan, texts: Texts, *, show_progress: ShowProgress = show_nothing
+    network: LanguageModel, plan: Plan, texts: Texts, *, show_progress: ShowProgress = no_progress
 ) -> SmallerCache:
     """Forecast a conversion: nothing is converted."""
     even = check_plan(plan, network.config)
@@ -133,10 +125,9 @@ def run_stages(
     texts: Texts,
     *,
     healing: Path | None = None,
-    show_progress: ShowProgress = show_nothing,
+    show_progress: ShowProgress = no_progress,
     on_stage: Callable[[Stage], None] = lambda _stage: None,
     stop: Callable[[], bool] = lambda: False,
-    callbacks: Callbacks = NO_CALLBACKS,
 ) -> SmallerCache:
     """Convert a network, and heal it if the plan says so.
 
@@ -148,7 +139,6 @@ def run_stages(
         show_progress: Opens a progress display for a part of the work.
         on_stage: Called with each stage, before the next begins.
         stop: Asked before each step of a distillation whether to stop.
-        callbacks: Called during a distillation.
 
     Raises:
         UsageError: if the network cannot be converted, or not to this size.
@@ -186,7 +176,6 @@ def run_stages(
             seed=plan.seed,
             precision=plan.precision,
             stop=stop,
-            callbacks=callbacks,
             learning_rate=plan.learning_rate,
         )
         measure("healed", last, time.process_time() - begun)
@@ -209,7 +198,7 @@ def forecast_sizes(
     plan: Plan,
     even: LanguageModelConfig,
     texts: Texts,
-    show_progress: ShowProgress = show_nothing,
+    show_progress: ShowProgress,
 ) -> tuple[Forecast, LanguageModelConfig]:
     """Return a forecast, and the network with the sizes that the plan derives from it."""
     method = load_method(plan.method)

@@ -16,9 +16,9 @@ import numpy as np
 
 from qkvary.data.prepared import PreparedData, TokenSplit
 from qkvary.data.token_bytes import find_boundary_tokens, list_token_bytes
-from qkvary.inference.evaluation.scoring import Progress, ignore_progress
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.text.progress_line import Progress, ignore
 
 RUN = 13
 """Length in words of the runs that are compared."""
@@ -56,9 +56,7 @@ class TrainingText:
             )
         self.data, self.split = data, data.splits["train"]
 
-    def find(
-        self, questions: Sequence[str], *, on_progress: Progress = ignore_progress
-    ) -> list[bool]:
+    def find(self, questions: Sequence[str], *, on_progress: Progress = ignore) -> list[bool]:
         """Return for each question whether it shares ``RUN`` consecutive words with a document.
 
         A shorter question counts if all its words occur consecutively in a document; a question

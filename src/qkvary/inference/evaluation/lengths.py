@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from qkvary.inference.evaluation.perplexity import Protocol, TextScore, summarise
-from qkvary.inference.evaluation.scoring import Progress, ignore_progress, score_windows
+from qkvary.inference.evaluation.scoring import score_windows
 from qkvary.inference.evaluation.texts import Text
 from qkvary.inference.evaluation.windows import Windows, cut, trim_to_windows
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
+from qkvary.text.progress_line import Progress, ignore
 
 FIRST_BUCKET = 128
 """Positions per bucket, doubled until there are no more buckets than ``MOST_BUCKETS``."""
@@ -79,7 +80,7 @@ def score_lengths(
     lengths: Sequence[int],
     protocol: Protocol,
     *,
-    on_progress: Progress = ignore_progress,
+    on_progress: Progress = ignore,
 ) -> tuple[LengthScore, ...]:
     """Score the same tokens from windows of several lengths, side by side.
 

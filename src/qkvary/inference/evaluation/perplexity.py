@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvary.inference.evaluation.scoring import Progress, ignore_progress, score_windows
+from qkvary.inference.evaluation.scoring import score_windows
 from qkvary.inference.evaluation.texts import Text
 from qkvary.inference.evaluation.windows import Windows, cut
 from qkvary.nn.decoder import Decoder
 from qkvary.storage.environment import require_memory
+from qkvary.text.progress_line import Progress, ignore
 
 PADDED_BYTES = 16
 """Bytes per token of padded rows: its id, and its position in the text."""
@@ -105,7 +106,7 @@ class PaperScore:
 
 
 def score_text(
-    model: Decoder, text: Text, protocol: Protocol, *, on_progress: Progress = ignore_progress
+    model: Decoder, text: Text, protocol: Protocol, *, on_progress: Progress = ignore
 ) -> TextScore:
     """Score every token of a text once, by a network in evaluation mode.
 
@@ -161,7 +162,7 @@ def score_as_papers(
     *,
     context: int,
     batch_size: int = 8,
-    on_progress: Progress = ignore_progress,
+    on_progress: Progress = ignore,
 ) -> PaperScore:
     """Score documents by the papers' protocol, rows that read ``context`` tokens.
 

@@ -1,7 +1,5 @@
 """The loss of every token of a text."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,13 +9,7 @@ from qkvary.inference.evaluation.windows import Windows, batch
 from qkvary.nn.decoder import Decoder, device_of
 from qkvary.storage.environment import require_memory
 from qkvary.text.names import count
-
-Progress = Callable[[int, int], None]
-"""Called with the number of scored windows and their total."""
-
-
-def ignore_progress(_done: int, _total: int) -> None:
-    """Do nothing: the default without a progress display."""
+from qkvary.text.progress_line import Progress, ignore
 
 
 @torch.inference_mode()
@@ -27,7 +19,7 @@ def score_windows(
     windows: Windows,
     *,
     batch_size: int,
-    on_progress: Progress = ignore_progress,
+    on_progress: Progress = ignore,
 ) -> NDArray[np.float64]:
     """Return the loss of every token in nats, NaN for tokens that are not targets.
 

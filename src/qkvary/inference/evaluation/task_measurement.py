@@ -38,9 +38,9 @@ from qkvary.inference.evaluation.task_scores import (
     TaskScore,
     measure_mean,
 )
-from qkvary.inference.evaluation.text_measurement import ShowProgress, no_progress
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.text.names import near_names
+from qkvary.text.progress_line import ShowProgress, no_progress
 
 SHOT_SEED = 1234
 """lm-eval's own seed, which selects the solved examples of each question."""

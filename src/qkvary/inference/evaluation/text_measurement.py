@@ -1,7 +1,5 @@
 """The scores of a language model on one text: per token, as the papers counted, by length."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from qkvary.checkpoints.models import LoadedModel
@@ -16,13 +14,9 @@ from qkvary.inference.evaluation.perplexity import (
     score_text,
 )
 from qkvary.inference.evaluation.reading import TextReading
-from qkvary.inference.evaluation.scoring import Progress, ignore_progress
 from qkvary.inference.evaluation.texts import Text, make_text, open_split
 from qkvary.storage.errors import UsageError
-
-ShowProgress = Callable[[str], AbstractContextManager[Progress]]
-"""Opens a progress display for a named part of the work; it is called with the finished amount and
-the total."""
+from qkvary.text.progress_line import ShowProgress, no_progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +31,6 @@ class TextMeasurement:
     paper: PaperScore | None
     """The score as the papers count; ``None`` if it was not requested, or there is no separator."""
     lengths: tuple[LengthScore, ...]
-
-
-def no_progress(_part: str) -> AbstractContextManager[Progress]:
-    """Do nothing: the default without a progress display."""
-    return nullcontext(ignore_progress)
 
 
 def measure_text(

@@ -1,7 +1,7 @@
 """Networks and training of the translation experiments of paper 2. Torch-free."""
 
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig
-from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
+from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig
 from qkvary.data.translations import Language
 from qkvary.studies.study import Setting
 from qkvary.tasks.config import TranslationProtocol, TranslationTaskConfig
@@ -32,7 +32,7 @@ def translation_network(
     d_model: int,
     num_layers: int,
     num_heads: int,
-    cross_sharing: CrossSharing = "none",
+    cross_sharing: str = "none",
     min_count: int = 1,
     words: tuple[int, int] | None = None,
 ) -> EncoderDecoderConfig:
@@ -68,7 +68,7 @@ def translation_network(
 
 
 def translation_grid(
-    protocol: TranslationProtocol, cross_sharing: CrossSharing = "none"
+    protocol: TranslationProtocol, cross_sharing: str = "none"
 ) -> tuple[Setting, ...]:
     """Return the published settings: directions x widths x layers {1, 2} x heads {1, 4}.
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from qkvary.arch.networks import CrossSharing
 from qkvary.data.translations import Language
 from qkvary.papers.key_value.translation import (
     BATCH,
@@ -33,7 +32,7 @@ NEAREST = (
 
 
 def _setting(
-    source: Language, target: Language, protocol: TranslationProtocol, cross_sharing: CrossSharing
+    source: Language, target: Language, protocol: TranslationProtocol, cross_sharing: str
 ) -> Setting:
     return Setting(
         name=f"{source}-{target}",

@@ -1,0 +1,5 @@
+"""Measure decoding: memory and speed per variant, compared with transformers and no cache."""
+
+from qkvary.api.benchmarks import load_verb
+
+bench_decode = load_verb("decoding.run", "bench_decode")

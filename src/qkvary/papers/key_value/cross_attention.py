@@ -1,0 +1,41 @@
+"""Cross attention with a mistake of the paper's public code: ``cross_sharing="published-code"``.
+
+It has all three projections and the ``+`` of self-attention. Its layer for a shared query and key
+tells cross attention from self-attention by the lengths alone: if padded source and target are
+equally long, the key is also the query, and the output does not depend on the target.
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.nn.attention import Attention, make_attention
+from qkvary.nn.cache import LayerCache
+from qkvary.nn.layout import Layout
+from qkvary.nn.projections import Heads
+
+
+def make_cross(own: AttentionConfig, cross: AttentionConfig) -> Attention:
+    """Return cross attention; it has the mistake where self-attention shares query and key."""
+    if own.variant.sharing.query == own.variant.sharing.key:
+        return ReplacedQuery(cross, draw=False)
+    return make_attention(cross)
+
+
+class ReplacedQuery(Attention):
+    """Cross attention that uses the key as its query when source and target are equally long."""
+
+    def read(
+        self,
+        x: Float[Tensor, "batch queries d_model"],
+        layout: Layout,
+        *,
+        memory: Float[Tensor, "batch memory d_model"] | None = None,
+        cache: LayerCache | None = None,
+        kernel: str = "layer",
+    ) -> Heads:
+        """Return query, key and value; the key is the query for a memory as long as x."""
+        heads = super().read(x, layout, memory=memory, cache=cache, kernel=kernel)
+        if memory is not None and memory.shape[1] == x.shape[1]:
+            return heads._replace(query=heads.key)
+        return heads
