@@ -173,7 +173,7 @@ class DiagonalNorm(ScoreTerm):
 
 
 class UnscaledDiagonalNorm(DiagonalNorm):
-    """Everything is scaled after the division, so only the factor of the diagonal differs."""
+    """A diagonal norm before the score scale, so only the factor of the diagonal differs."""
 
     own_scale = None
 

@@ -355,7 +355,7 @@ class TextTaskConfig(HashedData, Accuracy):
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
+        """Number of tokens in one sequence, for the costs."""
         return self.context
 
     def count_answers(self, network: Network) -> int | None:
@@ -417,7 +417,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs: an average sentence of Multi30k."""
+        """Number of tokens in one sequence, for the costs: an average sentence of Multi30k."""
         return min(MULTI30K_TOKENS, self.max_tokens)
 
     @property

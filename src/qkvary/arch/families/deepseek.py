@@ -62,7 +62,10 @@ def _read_deepseek_v4(fields: Fields, name: str) -> Model:
         )
 
     tables = fields.size("vocab_size") * experts.active * hashed
-    note = f"does not count {tables:,} numbers of experts, the tables of {hashed} layers that hash"
+    note = (
+        f"does not count the {tables:,} entries of the tables by which {hashed} layers hash "
+        "tokens to experts"
+    )
     return build_decoder(
         fields,
         name,

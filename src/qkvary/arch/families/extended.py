@@ -175,7 +175,7 @@ def _read_modernbert(fields: Fields, name: str) -> Model:
 
 
 def _read_deepseek(fields: Fields, name: str, *, recipe: Recipe, predicts: int) -> Model:
-    """Return a DeepSeek V2 or V3; ``predicts`` is the default of multi-token prediction layers."""
+    """Return a DeepSeek V2 or V3; ``predicts`` is the default number of MTP layers."""
     if fields.size("moe_layer_freq", default=1) != 1:
         raise fields.refuse("moe_layer_freq", "1, experts in every layer after the dense ones,")
     model = recipes.read(recipe, fields, name)

@@ -1,4 +1,4 @@
-"""The scaling of rotary positions in a configuration of transformers.
+"""The scaling of rotary positions in a Hugging Face configuration.
 
 Every setting is used or refused by name, because ignoring one would change the results.
 

@@ -41,7 +41,7 @@ Log = Callable[[Mapping[str, JsonValue]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellOptions:
-    """How runs are executed; results do not depend on it."""
+    """The options of execution; results do not depend on them."""
 
     checkpoint_seconds: float = 30.0
     keep: int = DEFAULT_KEEP
@@ -65,7 +65,7 @@ returns None if ``stop`` ended the run after a checkpoint."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEnd:
-    """How a run ended in this process; its status is in the store."""
+    """The end of a run in this process; its status is in the store."""
 
     outcome: Outcome
     seconds: float = 0.0
