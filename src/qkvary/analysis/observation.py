@@ -44,7 +44,7 @@ class LayerReading(NamedTuple):
 
 
 class WindowReading(NamedTuple):
-    """All layers on one window."""
+    """The readings of all layers, and the loss, on one window of text."""
 
     layers: list[LayerReading]
     """The layers in the order in which they ran."""

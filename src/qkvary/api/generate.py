@@ -94,7 +94,7 @@ class Choosing:
     """With --beams: exponent of the length that a beam's log-probability is divided by."""
 
     def sampling(self) -> Sampling:
-        """Return the settings of sampling; a filter without a temperature implies one of 1."""
+        """Return the settings of sampling; with only a filter given, the temperature is 1."""
         default = 0.0 if self.top_k is self.top_p is self.min_p is None else 1.0
         return Sampling(
             temperature=default if self.temperature is None else self.temperature,

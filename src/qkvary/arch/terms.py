@@ -418,7 +418,7 @@ cores use other feature maps."""
 NORMALISERS: Mapping[Normaliser, tuple[str, str]] = {
     "sum": ("weights are divided by their sum", "{scores} / Σⱼ"),
     "undecayed-sum": (
-        "weights are divided by their sum without the decay",
+        "weights are divided by the sum that they would have without decay",
         "{scores} / Σⱼ {products}",
     ),
     "unnormalised": ("weights are not divided by their sum", "s {scores}"),

@@ -26,7 +26,7 @@ other."""
 
 
 class Row(NamedTuple):
-    """The stems of a tensor; ``{}`` stands for the number of its layer."""
+    """The names of a tensor without suffix; ``{}`` stands for the number of its layer."""
 
     theirs: str
     """The name in transformers."""

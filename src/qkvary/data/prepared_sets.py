@@ -57,10 +57,7 @@ def _folder_of(found: FoundSource, tokenizer: str, *, by_content: bool = False) 
 
 
 def find_prepared(reference: str) -> Path:
-    """Return the folder of a prepared set.
-
-    It is given as its path, as ``name/tokenizer``, or as ``name`` (GPT-2's tokenizer).
-    """
+    """Return the folder of a set given as path, ``name/tokenizer`` or ``name`` (GPT-2's)."""
     path = Path(reference).expanduser()
     if is_prepared(path):
         return path
@@ -253,7 +250,7 @@ def plan_set(found: FoundSet) -> PlannedSet:
 def find_set(
     reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
 ) -> FoundSet:
-    """Return the existing set of a reference, or else its text.
+    """Return the prepared set that a reference means, or else a text to prepare.
 
     The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
     cache. Without a tokenizer, a text has the ``default`` one.

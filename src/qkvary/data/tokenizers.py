@@ -151,7 +151,7 @@ class ByteTokenizer(_Separable):
         return b"" if token == self.separator else bytes((token,))
 
     def describe(self) -> dict[str, Any]:
-        """Return the kind, and whether there is a separator."""
+        """Return the kind of tokenizer, and whether it has a separator."""
         return {"kind": "bytes", **self._description}
 
 

@@ -233,10 +233,7 @@ class QuantizedStore:
             raise ValueError("expected a store that has seen a token, got an empty one")
         coded = self._codes.num_tokens
         if self.options.rotate or (self._runs and len(self._runs) * self.block != coded):
-            raise ValueError(
-                "expected whole blocks and no rotation of channels, got rotated channels or a "
-                "partial block"
-            )
+            raise ValueError("expected unrotated, whole blocks, got rotated or partial ones")
         rows, heads, _, width = self._none.shape
         by_token = self.options.scales == "token"
         group = min(self.options.group, width) if by_token else 1

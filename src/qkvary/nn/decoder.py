@@ -56,7 +56,7 @@ class Decoder(Protocol):
         ...
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
-        """Return the logits from hidden states."""
+        """Compute logits from hidden states."""
         ...
 
     def token_losses(

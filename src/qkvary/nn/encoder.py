@@ -69,7 +69,7 @@ class Encoder(nn.Module):
         return self.stack(self._embed(tokens, layout), layout=layout)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch classes"]:
-        """Return the logits from hidden states."""
+        """Compute logits from hidden states."""
         hidden = F.relu(self.head_norm(self.head_in(features)))
         return self.head_out(F.dropout(hidden, self.config.block.dropout, self.training))
 

@@ -322,7 +322,7 @@ class EncoderDecoder(nn.Module):
         return self.decoder.decode(x, layout=layout, memory=memory, cache=cache, kernel=kernel)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
-        """Return the logits from hidden states."""
+        """Compute logits from hidden states."""
         return linear(features, self.head_weight, self.head_bias)
 
     def token_losses(

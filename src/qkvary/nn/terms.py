@@ -311,7 +311,7 @@ class Temperature(ScoreTerm):
     is_plain = True
 
     def forward(self, scores: Scores) -> Scores:
-        """Divide everything."""
+        """Divide the scores by the temperature."""
         return replace(scores, temperature=scores.temperature * self.config.variant.temperature)
 
 

@@ -169,10 +169,10 @@ def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
     }
     asymmetry = partial(_mean, "attention", partial(fixed, decimals=2))
     note = (
-        "Means over heads. Uniform: equal weights on all visible keys. Asymmetry: "
-        "|A - A^T| / |A + A^T|, 0 where a matrix is symmetric and near 1 where its entries "
-        "above and below the diagonal have nothing in common. By the mask: that of the "
-        "attention if the scores were (S + S^T) / 2."
+        "Means over heads. Uniform: equal weights on all visible keys. Asymmetry: |A - A^T| / "
+        "|A + A^T|, 0 where a matrix is symmetric and near 1 where its entries above and below "
+        "the diagonal have nothing in common. By the mask: the asymmetry that attention would "
+        "have if the scores were (S + S^T) / 2."
     )
     return tabulate(
         "attention",

@@ -390,7 +390,7 @@ def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
 
 
 def page_name(store: Store, study: Study) -> str:
-    """Return the name of a training's page: the study's name, or the note's if it is taken."""
+    """Return the name of a training's page: the study's, or the note's for an older training."""
     named = [one for one in list_trainings(store) if one.study.name == study.name]
     begun = [one for one in named if _has_begun(store, one)] or named
     own = next((one for one in named if _keys(study) <= _keys(one.study)), None)

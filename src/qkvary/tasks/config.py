@@ -161,7 +161,7 @@ class RecallTaskConfig(DrawnExamples):
         return digest("recall", RECALL_DATA_VERSION, *sizes, *self.drawn)
 
     def scale(self, network: Network, metric: str) -> Scale:
-        """Return the scale of accuracy; a guess takes the likeliest pair at a position."""
+        """Return the scale of accuracy; its lower end is the best guess from positions alone."""
         del network, metric
         guess = data_module("recall").score_positions(self.length, self.pairs, self.power)
         return Scale(guess, 1.0)

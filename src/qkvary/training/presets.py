@@ -33,7 +33,7 @@ VOCABULARY_MULTIPLE = 64
 
 THREE_PROJECTIONS = "Kayyam et al. 2026 (Do Transformers Need Three Projections?): text and code"
 QUERY_IDENTITY = "Karbevski and Mijoski ([Key,Value] is probably all you need): text and code"
-MODERN = "none; LLaMA's blocks, GPT-3's learning rates and batch sizes (below 124M Pythia's)"
+MODERN = "no paper: LLaMA's blocks, GPT-3's learning rates and batch sizes (below 124M: Pythia's)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
 
 
 def _cut(fields: Fields, name: str, layers: int, choices: Sequence[str]) -> tuple[str, ...]:
-    """Return the first entries of a list of words that may be longer than the layers."""
+    """Return one word per layer, from a list that may have more entries than layers."""
     found = fields.items(name) or ()
     if len(found) < layers:
         raise fields.refuse(name, f"at least {layers} entries")

@@ -275,7 +275,7 @@ def _dots3_aliases(fields: Fields) -> dict[str, int]:
 
 
 def _read_longcat(fields: Fields, name: str) -> Model:
-    """Return the model; each block has two attentions and dense networks, and experts once."""
+    """Return the model; a block is two layers with dense networks, the first also with experts."""
     d_model, count = fields.size("hidden_size"), fields.size(*recipes.COUNTS)
     zero = fields.count("zero_expert_num", default=256)
     wide = fields.size("ffn_hidden_size", "intermediate_size")

@@ -50,7 +50,7 @@ _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetun
 
 
 def read_sizes(file: GgufFile, where: str) -> Sizes:
-    """Return the values of a file of a known architecture."""
+    """Return the metadata of a file; refuse unknown architectures."""
     named = file.metadata.get("general.architecture")
     known = {*FAMILIES, *GGUF_NAMES.values()}
     if not isinstance(named, str) or named not in known:
@@ -79,7 +79,7 @@ class Sizes(Fields):
             raise UsageError(f"{self.where} has {what} {found}, expected {expected}")
 
     def require_plain(self) -> None:
-        """Refuse a network with a value that changes the computation."""
+        """Refuse a network with a setting that would change the computation."""
         for name, found in self.content.items():
             setting = name.removeprefix("rope.scaling.")
             is_read = setting in _SCALING and self.family in FAMILIES

@@ -92,10 +92,7 @@ def _make(
 
 
 def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], list[str]]:
-    """Return the end-of-document token, its type, and a note on how llama.cpp reads it differently.
-
-    All are empty for a tokenizer without such a token.
-    """
+    """Return any end-of-document token, its type, and a note on how llama.cpp reads it."""
     if tokenizer.separator is None:
         return [], {}, []
     note = f"llama.cpp reads {DOCUMENT_END} inside a text as that token; qkvary reads its letters"

@@ -171,7 +171,7 @@ class RotateWhenReadLayer(DynamicLayer):
             self.positions.stored = None
 
     def _change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Change the positions once for all layers, if there are any."""
+        """Change any stored positions; only in the first layer, as all layers share them."""
         if self.first and self.positions.stored is not None:
             self.positions.stored = change(self.positions.stored)
 
@@ -333,7 +333,7 @@ def _attentions(text: nn.Module) -> dict[int, nn.Module]:
 
 
 def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
-    """Return the makers of keys of the layers that share key and value, by layer."""
+    """Return, for each layer with K=V, what computes its keys from its values."""
     if layout not in get_args(Layout):
         raise ValueError(
             f"expected a layout, got {layout!r}; choices: {', '.join(get_args(Layout))}"

@@ -266,7 +266,7 @@ class LearningCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRateRow:
-    """A learning rate of a variant in a setting, if each variant uses its own best."""
+    """A variant in a setting at one of the learning rates from which its best is chosen."""
 
     setting: str
     variant: str
