@@ -55,7 +55,7 @@ class AttentionStatistics:
         return weights
 
     def result(self) -> tuple[AttentionReading, ...]:
-        """Return the figures of every head."""
+        """Return the statistics of every head."""
         uniform = (self.uniform_sums / self.queries).tolist()
         parts = self.parts.cpu().permute(2, 0, 1).tolist()
         found: list[AttentionReading] = []

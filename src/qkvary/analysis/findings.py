@@ -1,4 +1,4 @@
-"""The answers of an analysis as plain sentences, derived by rule from its figures.
+"""The answers of an analysis as plain sentences, derived by rule from its results.
 
 Never imports torch.
 """
@@ -24,13 +24,13 @@ MOST_NAMED = 6
 """Maximum number of layers that a sentence names one by one."""
 MOST_NOISE = 2.0
 """The text is called too short if the forecast exceeds, by more than this factor, the forecast for
-the text that chose the tensors."""
+the text used to choose the tensors."""
 TOKENS_PER_INPUT_CHANNEL = 10
 """The input's covariance is called uncertain with fewer tokens per channel than this."""
 
 
 def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
-    """Return how alike keys and values are, what tying would cost, and why."""
+    """Return sentences on the likeness of keys and values, and the cost of tying and its reason."""
     separate = [layer for layer in analysis.layers if not layer.is_shared]
     shared = len(analysis.layers) - len(separate)
     if not separate:
@@ -58,15 +58,16 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
     found: list[str] = []
     if separate:
         found.append(
-            "The forecast is an estimate of second order, for this text, of one tensor that half "
-            "of it chose, with query and output adapted. It takes changes of different tokens as "
-            "independent. It compares layers and is no bound: a tie that adapts less costs more."
+            "The forecast is a second-order estimate on this text, for one tensor that was "
+            "chosen on half of it, with query and output adapted. It treats changes of "
+            "different tokens as independent. It compares layers and is no bound: a tie that "
+            "adapts less costs more."
         )
         found += _say_noise(separate, analysis)
     if analysis.tokens < TOKENS_PER_INPUT_CHANNEL * analysis.d_model:
         found.append(
             f"Only {analysis.tokens:,} tokens estimate the covariance of {analysis.d_model:,} "
-            "channels. The figures of random weights have the same error; read more with --tokens."
+            "channels. The values of random weights have the same error; read more with --tokens."
         )
     found.append(
         "Cosines and ranks of weights depend on the basis of each head, which is arbitrary: they "
@@ -132,14 +133,14 @@ def _say_noise(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> It
     fitted = sum(layer.fitted_forecast for layer in layers)
     if analysis.windows < 2:
         yield (
-            "One window was read, so that the text that chose the tensors also reads them: the "
+            "One window was read, so the text used to choose the tensors also measures them: the "
             "forecast is too low. Read two windows or more, with more text or a smaller --context."
         )
     elif found > MOST_NOISE * fitted:
         yield (
-            f"The text is short for the forecast: it is {_nats(found)} nats per token over these "
-            f"layers, and {_nats(fitted)} by the text that chose the tensors. With more --tokens "
-            "the two meet, the first falls."
+            f"The text is short for the forecast: it is {_nats(found)} nats per token over "
+            f"these layers, and {_nats(fitted)} on the text used to choose them. With more "
+            "--tokens the two approach each other, and the first falls."
         )
 
 

@@ -1,4 +1,4 @@
-"""The figures of one layer, from its weights and its moments."""
+"""The results of one layer, from its weights and its moments."""
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class LayerStatistics:
         return self.statistics.add(reading)
 
     def result(self) -> LayerAnalysis:
-        """Return the figures of the layer."""
+        """Return the results of the layer."""
         config = self.attention.config
         maps = _scaled_maps(self.attention)
         sharing = config.variant.sharing
@@ -117,7 +117,7 @@ def _compare(
     chance: tuple[float, float],
     turned: tuple[Tensor, ...],
 ) -> KeyValueReading:
-    """Return the figures of one KV head, counted from 0.
+    """Return the results of one KV head, counted from 0.
 
     ``curvatures`` are those of the loss with respect to keys and values, over the text and over
     each half; ``queries`` the moments of its query heads; ``chance`` the overlap and explained

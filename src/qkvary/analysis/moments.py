@@ -38,7 +38,7 @@ class LayerMoments:
 
     @torch.no_grad()
     def add(self, reading: LayerReading, generator: torch.Generator) -> None:
-        """Add a window; for each query of a rotary layer, one visible key is drawn."""
+        """Add a window; in a rotary layer, draw one visible key for each query."""
         inputs = reading.input.double()
         self.tokens += len(inputs)
         self.input_sum += inputs.sum(dim=0)
@@ -73,7 +73,7 @@ class LayerMoments:
         return self.query_products / self.tokens
 
     def curvature(self) -> Float[Tensor, "kv_heads joint joint"]:
-        """Return the second moment of the loss's gradients by key and value, keys first."""
+        """Return the second moment of the gradients with respect to key and value, keys first."""
         return self.gradient_products.sum(dim=0) / self.tokens
 
     def half_curvatures(self) -> tuple[Float[Tensor, "kv_heads joint joint"], ...]:

@@ -44,7 +44,7 @@ class LayerReading(NamedTuple):
 
 
 class WindowReading(NamedTuple):
-    """All layers on one window."""
+    """The readings of all layers, and the loss, on one window of text."""
 
     layers: list[LayerReading]
     """The layers in the order in which they ran."""
@@ -104,7 +104,7 @@ Call = tuple[LayerReading, Tensor, Tensor]
 
 
 def _add_gradients(reading: LayerReading, key: Tensor, value: Tensor) -> LayerReading:
-    """Return the reading with derivatives in the basis before rotation."""
+    """Return the reading with the gradients of keys and values, rotated back."""
     rotation = reading.rotation
     if rotation is not None:
         key = rotation.rotate(key, inverse=True)
@@ -137,7 +137,7 @@ def _attend(
     cache: LayerCache | None = None,
     kernel: str | None = None,
 ) -> Float[Tensor, "batch queries d_model"]:
-    """Attend as ``Attention.forward`` does without a cache, and record it."""
+    """Attend as ``Attention.forward`` does without a cache, and record the call."""
     del cache, kernel
     heads = attention.read(x, layout)
     key_shift = torch.zeros_like(heads.key, requires_grad=True)

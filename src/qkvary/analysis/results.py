@@ -1,4 +1,4 @@
-"""The figures of an analysis as values. Never imports torch."""
+"""The results of an analysis as values. Never imports torch."""
 
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -67,7 +67,7 @@ class CosineReading:
 class KeyValueReading:
     """The similarity of a KV head's key and value, and the loss if one tensor replaces both.
 
-    Every figure but ``plain_similarity`` stays the same under an invertible change of basis of
+    Every value but ``plain_similarity`` stays the same under an invertible change of basis of
     query and key, and another of value and output.
     """
 
@@ -146,7 +146,7 @@ class AttentionReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerAnalysis:
-    """All figures of one layer."""
+    """All results of one layer."""
 
     number: int
     """The layer, counted from 1."""
@@ -175,7 +175,7 @@ class LayerAnalysis:
 
     @property
     def fitted_forecast(self) -> float:
-        """The sum over KV heads of the forecasts measured on the text that chose the tensors."""
+        """The sum over KV heads of the forecasts on the text used to choose the tensors."""
         return sum(head.fitted_forecast for head in self.key_values)
 
     @property
@@ -186,7 +186,7 @@ class LayerAnalysis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkAnalysis:
-    """All figures of a network on a text."""
+    """All results of a network on a text."""
 
     layers: tuple[LayerAnalysis, ...]
     tokens: int

@@ -1,7 +1,7 @@
 """Measures of what keys and values share, independent of the basis of a head.
 
 Query and key of a head may change their basis together without changing a score, and value and
-output together without changing an output. Every figure here but plain CKA stays the same then.
+output together without changing an output. Every measure here but plain CKA stays the same then.
 A constant offset of all keys or values needs no cache, so the mean over tokens is subtracted.
 """
 
@@ -67,7 +67,7 @@ def kernel_alignment(one: Matrix, other: Matrix) -> float:
 
 
 def explained_share(head: HeadMoments) -> float:
-    """Return how much of the value's output can be predicted from the key by a linear map M.
+    """Return the share of the value's output that a linear map M predicts from the key.
 
     The map is the least squares solution of V ~ K M, which W_O absorbs, and shares are of the mean
     square of V W_O around its mean: ``1 - |(V - K M) W_O|^2 / |V W_O|^2``.
@@ -123,7 +123,7 @@ def sample_chance(
     keys: Float[Tensor, "samples d_model head_dim"],
     values: Float[Tensor, "samples d_model head_dim"],
 ) -> tuple[float, float]:
-    """Return the squared cosines and the explained share of each F W_K and F W_V, on average.
+    """Return the mean squared cosines and explained share over pairs of F W_K and F W_V.
 
     M_o is the identity.
     """
@@ -138,7 +138,7 @@ def sample_read_chance(
     values: Float[Tensor, "samples d_model directions"],
     scales: tuple[Float[Tensor, " directions"], Float[Tensor, " directions"]],
 ) -> tuple[float, float]:
-    """Return similarity and lost share of a head that reads random directions, on average.
+    """Return the mean similarity and lost share of a head that reads random directions.
 
     A random W_K with the head's own M_q would depend on the basis of the head. So the random
     matrix is W_K M_q^1/2: it has the singular values that the head has, and random directions in

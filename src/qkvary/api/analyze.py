@@ -35,7 +35,7 @@ def analyze(
 ) -> "Result[NetworkAnalysis]":
     """Explain a trained network: how alike keys and values are, and what tying them would cost.
 
-    Every figure of weights is compared with that of random weights. Figures of keys and values do
+    Every value of weights is compared with that of random weights. Measures of keys and values do
     not depend on the basis of a head. A given network is not changed. Half precision is read as
     a copy in float32.
 

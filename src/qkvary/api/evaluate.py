@@ -54,7 +54,7 @@ class Reading:
     """Also score as the papers did: one document per row, padded with separators."""
 
     def resolve(self, data: Texts) -> TextReading:
-        """Return the text and its windows."""
+        """Return the text and the settings of its windows."""
         return TextReading(
             data=read_texts(data),
             split=self.split,
@@ -70,7 +70,7 @@ class Reading:
 
 
 def _split(given: str | Sequence[Count]) -> list[str]:
-    """Return a list; text is split at commas."""
+    """Return a list of names or counts; one text is split at its commas."""
     several = [given] if isinstance(given, str) else given
     return [part.strip() for one in several for part in str(one).split(",")]
 
@@ -91,7 +91,7 @@ class Asking:
     share 13 consecutive words with its training split, and scores the others separately."""
 
     def resolve(self, tasks: str | Sequence[str]) -> TaskReading:
-        """Return the tasks and how their prompts are made."""
+        """Return the tasks and the settings of their prompts."""
         return TaskReading(
             tasks=tuple(_split(tasks)),
             task_data=None

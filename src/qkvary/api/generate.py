@@ -110,7 +110,7 @@ class Choosing:
     """With --beams: exponent of the length that a beam's log-probability is divided by."""
 
     def sampling(self) -> Sampling:
-        """Return the settings of sampling; a filter alone implies a temperature of 1."""
+        """Return the settings of sampling; with only a filter given, the temperature is 1."""
         default = 0.0 if self.top_k is self.top_p is self.min_p is None else 1.0
         return Sampling(
             temperature=default if self.temperature is None else self.temperature,
@@ -186,12 +186,13 @@ def generate(
     """Continue prompts with a language model: greedy, sampled, or by beam search.
 
     The same call gives the same text on the same machine. Other prompts in a batch can change an
-    answer through rounding; deterministic batches cannot.
+    answer through rounding, unless batches are deterministic.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         prompt: A text to continue. Several are answered together.
-        tokens: Maximum new tokens. As many as the model has positions for, up to 256, if not given.
+        tokens: Maximum new tokens. If not given, as many as the model has positions for, at most
+            256.
         choosing: The choice of tokens.
         decoding: The device, batching and cache.
         tokenizer: The tokenizer of a checkpoint without one.

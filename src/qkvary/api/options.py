@@ -177,7 +177,7 @@ def say_nothing(_sentence: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """The progress, messages and warnings of a long verb; none by default."""
+    """The functions that show progress, messages and warnings of a long verb; by default none."""
 
     show_progress: ShowProgress = no_progress
     say: Callable[[str], None] = say_nothing
@@ -282,7 +282,7 @@ def open_checkpoint(
 ) -> "tuple[LoadedModel, str]":
     """Return a loaded model and its name; by default a given network stays on its device.
 
-    ``tokenizer`` is for a checkpoint without one; ``speaks`` says that one is required.
+    ``tokenizer`` is for a checkpoint without one; ``speaks``: a tokenizer is required.
     """
     # Counting and planning open no checkpoint.
     from qkvary.checkpoints.catalog import require_tokenizer
@@ -330,7 +330,7 @@ def read_labels(given: Labels) -> tuple[AnyVariant, ...]:
 
 
 def read_threads(given: Count | None, name: str) -> int | None:
-    """Return a number of threads or processes, ``None`` for ``None``."""
+    """Read a number of threads or processes; ``None`` stays ``None``."""
     number = read_count(given, name)
     if number is not None and number > MOST_THREADS:
         raise ResourceError(f"{name}: expected at most {MOST_THREADS:,}, got {number:,}")
@@ -338,7 +338,7 @@ def read_threads(given: Count | None, name: str) -> int | None:
 
 
 def read_share(given: float | str, name: str) -> float:
-    """Return a share, also from text such as ``10%``."""
+    """Read a share, given as a number or as text such as ``10%``."""
     try:
         return parse_share(str(given))
     except ValueError as error:
@@ -444,7 +444,7 @@ def choose_runs(
 
 
 def read_seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
-    """Return seeds, also from text such as ``7``, ``0,1,2`` or ``0-4``."""
+    """Read seeds, given as numbers or as text such as ``7``, ``0,1,2`` or ``0-4``."""
     from qkvary.studies.study import check_number_of_seeds
 
     if not isinstance(given, str):

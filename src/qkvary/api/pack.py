@@ -25,8 +25,8 @@ def pack(
     ``unpack`` adds them to another folder of runs. Trained networks are left out.
 
     Args:
-        study: A study by its name, or a Python file with a STUDY by its path; in Python also a
-            study.
+        study: A study by its name, or a Python file with a STUDY by its path. In Python also a
+            ``qk.Study``.
         file: The file to write, such as runs.jsonl.xz.
         part: The part of the study.
         without: Leave out attention maps (most of the bytes) or samples.

@@ -33,7 +33,7 @@ def report(
 
     Args:
         study: A study by its name, a Python file with a STUDY by its path, or a training: 'train
-            lm-10m on mine'. In Python also a study.
+            lm-10m on mine'. In Python also a ``qk.Study``.
         part: The part of the study.
         out: Folder of runs and reports.
         to: Folder of the report; by default OUT/reports/NAME.

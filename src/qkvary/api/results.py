@@ -51,7 +51,7 @@ class Result(Generic[Value]):
         return json.loads(to_json(self.report.data))
 
     def to_pandas(self, table: str | None = None) -> "DataFrame":
-        """Return a table with unrounded figures.
+        """Return a table with unrounded values.
 
         Args:
             table: A name from ``tables``; the first by default.
@@ -123,7 +123,7 @@ def say_in_lines(subject: str, data: Mapping[str, Any], line: str, *more: str) -
 
 
 def _tables(report: Report) -> dict[str, Table]:
-    """Return the tables of a report by name, unrounded figures in long form first."""
+    """Return the tables of a report by name, unrounded values in long form first."""
     blocks = [block for section in report.sections for block in walk(section.blocks)]
     shown = [block.table if isinstance(block, Chart) else block for block in blocks]
     found: dict[str, Table] = {}

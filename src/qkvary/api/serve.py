@@ -64,7 +64,7 @@ class Starting:
     """An option for the engine itself, such as --threads=2 (can be repeated)."""
 
     def read_key(self) -> str | None:
-        """Return the key."""
+        """Return the API key from its file, or ``None`` if no file is named."""
         if self.key_file is None:
             check_key(self.host, None)
             return None
@@ -170,7 +170,7 @@ def serve(
 def _prepare(
     source: Path, model: StrPath, engine: EngineName, weights: Weights | None, tokenizer: Any
 ) -> tuple[Path, tuple[str, ...]]:
-    """Return what the engine reads, and the losses of a new export.
+    """Return the file or folder that the engine reads, and the losses of a new export.
 
     The network is loaded only to export it.
     """
@@ -207,7 +207,7 @@ def _prepare(
 
 
 def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
-    """Return the transformers class that can express a network with the smallest cache."""
+    """Return the stock class that expresses a network with the smallest cache."""
     from qkvary.checkpoints.huggingface.stock import find_obstacle
 
     reasons: list[str] = []

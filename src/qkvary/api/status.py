@@ -46,7 +46,7 @@ def status(
 
     Args:
         study: A study by name or path, or a training; all runs if not given. In Python also a
-            study.
+            ``qk.Study``.
         part: The part of the study.
         out: Folder of runs and reports.
         problems: List only failed, diverged and damaged runs.

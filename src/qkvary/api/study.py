@@ -186,7 +186,7 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
 
 
 def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counter[str]]:
-    """Return the estimated seconds of the runs whose data is present, and why others have none."""
+    """Return the estimated seconds of runs with data, and the counted reasons of the others."""
     # In its other uses, the verb imports torch only in the workers.
     from qkvary.studies.timing import estimate_seconds, find_missing_data
 

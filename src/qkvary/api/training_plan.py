@@ -26,7 +26,7 @@ FIRST_STEPS = 1_000
 
 
 def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
-    """Return the seconds that steps and evaluations take here, or None on another device."""
+    """Return the seconds of steps and evaluations on this CPU, or None for another device."""
     if run.device != "cpu":
         return None
     # This import needs torch, which training has not imported yet.
@@ -61,7 +61,7 @@ def choose_steps(
     store: Store,
     command: str,
 ) -> int:
-    """Return the number of steps that fit into these minutes here, rounded to two digits.
+    """Return the number of steps that fit into ``minutes`` on this machine, to two digits.
 
     Validations and the test are included. A repeated command gets the number of steps that was
     chosen the first time, so that it resumes.

@@ -65,7 +65,7 @@ class Initialization:
                 raise ValueError(f"expected a std above 0 and up to {LARGEST_STD:,}, got {std}")
 
     def weight_std(self, fan_in: int, fan_out: int) -> float:
-        """Return the deviation of a weight of a ``fan_in -> fan_out`` map."""
+        """Return the standard deviation of a weight of a ``fan_in -> fan_out`` map."""
         if self.scheme == "normal":
             return self.std
         fan = fan_in if self.scheme == "torch" else (fan_in + fan_out) / 2
@@ -79,7 +79,7 @@ TORCH_INIT = Initialization()
 @stored("ScaleConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleConfig:
-    """The scale of content scores, and of what is compared."""
+    """The scale of content scores, and the epsilon of the norms of query and key."""
 
     by: ScaleBy = "head"
     """``head``: 1/sqrt(head_dim), the channels of decoupled positions included. ``width``:
@@ -149,16 +149,16 @@ class PositionConfig:
 
     @property
     def plus_row_features(self) -> int:
-        """Channels that depend on the row (query) only: they cancel in the softmax."""
+        """Number of channels that depend on the row (query) only: they cancel in the softmax."""
         return min(self.plus_features, 2 * math.ceil(self.plus_features / 4))
 
     @property
     def plus_column_features(self) -> int:
-        """Channels that depend on the column (key) only: they form g(j)."""
+        """Number of channels that depend on the column (key) only: they form g(j)."""
         return self.plus_features - self.plus_row_features
 
     def rotary_dim(self, head_dim: int) -> int:
-        """Rotated channels of a head, an even number."""
+        """Number of rotated channels of a head; it is even."""
         return max(2, 2 * int(head_dim * self.rotary_fraction / 2))
 
 
@@ -250,16 +250,16 @@ class AttentionConfig:
 
     @property
     def size_per_head(self) -> int:
-        """Channels of a head."""
+        """Number of channels of a head."""
         return self.d_model // self.num_heads if self.head_dim is None else self.head_dim
 
     @property
     def num_kv_heads(self) -> int:
-        """Heads of key and value."""
+        """Number of heads of key and value."""
         return self.variant.kv_heads(self.num_heads)
 
     def heads(self, source: Source) -> int:
-        """Heads of a source: the KV heads, or the query heads if only the query reads it.
+        """Number of heads of a source: KV heads, or query heads if only the query reads it.
 
         A latent is one head, and so is the key of decoupled positions.
         """
@@ -271,14 +271,14 @@ class AttentionConfig:
         return self.num_heads if only_query or source == IDENTITY else self.num_kv_heads
 
     def channels(self, source: Source) -> int:
-        """Channels of a head of a source."""
+        """Number of channels per head of a source."""
         if source in (QUERY_ROPE, KEY_ROPE):
             return self.variant.decoupled or 0
         joint = self.variant.latent if self._is_joint_latent(source) else None
         return self.size_per_head if joint is None else joint
 
     def width(self, source: Source) -> int:
-        """Channels of a source over all its heads."""
+        """Number of channels of a source over all its heads."""
         return self.heads(source) * self.channels(source)
 
     def _is_joint_latent(self, source: Source) -> bool:
@@ -293,12 +293,12 @@ class AttentionConfig:
 
     @property
     def kv_width(self) -> int:
-        """Channels of key or value over all their heads."""
+        """Number of channels of key or value over all heads."""
         return self.num_kv_heads * self.size_per_head
 
     @property
     def rotated_channels(self) -> int:
-        """Rotated channels of a head, including those of decoupled positions; 0 if none."""
+        """Number of rotated channels of a head, including those of decoupled positions; or 0."""
         if self.variant.positions == "rotary":
             return self.position.rotary_dim(self.size_per_head)
         return self.variant.decoupled or 0
@@ -311,7 +311,7 @@ class AttentionConfig:
 
     @property
     def compared_channels(self) -> int:
-        """Channels in the dot product of a query and a key."""
+        """Number of channels in the dot product of a query and a key."""
         return self.size_per_head + (self.variant.decoupled or 0)
 
     @property
@@ -345,14 +345,14 @@ class AttentionConfig:
 
     @property
     def projection_std(self) -> float:
-        """Deviation of a weight of the input projections at initialisation."""
+        """Standard deviation of the initial weights of the input projections."""
         packed = max(1, sum(map(self.width, self.variant.sharing.projections)))
         is_matched = self.init.matched or self.init.scheme == "xavier-matrices"
         return self.init.weight_std(self.d_model, self._baseline_width if is_matched else packed)
 
     @property
     def _baseline_width(self) -> int:
-        """Columns of the matrix from which the baseline's projections are drawn."""
+        """Number of columns of the matrix from which the baseline's projections are drawn."""
         matrices = 1 if self.init.scheme == "xavier-matrices" else 3
         return matrices * self.num_heads * self.size_per_head
 
@@ -365,7 +365,7 @@ class AttentionConfig:
 
     @property
     def content_scale(self) -> float:
-        """The factor of q . k, temperature included; without the learned factors."""
+        """The factor of q . k, with the temperature and without the learned factors."""
         return self.score_scale / self.variant.temperature
 
     @property

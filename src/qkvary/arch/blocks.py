@@ -45,7 +45,7 @@ class ProjectedAttention:
 
     @property
     def reach(self) -> int | None:
-        """Tokens after which an entry is never read again; ``None`` for no limit."""
+        """Number of tokens after which an entry is never read again; ``None``: no limit."""
         return self.config.variant.reach
 
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
@@ -123,17 +123,17 @@ class LatentAttention:
 
     @property
     def reach(self) -> int | None:
-        """Tokens after which an entry is never read again; ``None`` for no limit."""
+        """Number of tokens after which an entry is never read again; ``None``: no limit."""
         return self.window
 
     @property
     def most_keys(self) -> int | None:
-        """Maximum tokens that a query reads: those of a window, or those an indexer selects."""
+        """Maximum number of tokens that a query reads: of a window, or selected by an indexer."""
         return self.window if self.indexer is None else self.indexer.top
 
     @property
     def key_dim(self) -> int:
-        """Channels in the dot product of a query and a key, per head."""
+        """Number of channels per head in the dot product of a query and a key."""
         return self.nope_dim + self.rope_dim
 
     @property
@@ -143,12 +143,12 @@ class LatentAttention:
 
     @property
     def stored_width(self) -> int:
-        """Channels that attention reads of a token: the latent and the shared rotated key."""
+        """Number of channels that attention reads per token: latent and shared rotated key."""
         return self.kv_rank + self.rope_dim
 
     @property
     def stored_widths(self) -> tuple[int, ...]:
-        """Channels kept of a token: latent, shared rotated key, and the key of an indexer."""
+        """Numbers of channels stored per token: latent, shared rotated key, key of an indexer."""
         index = self.own_indexer
         return (self.kv_rank, self.rope_dim, *(() if index is None else (index.width,)))
 
@@ -208,7 +208,7 @@ class Compressor:
 
     @property
     def projected_width(self) -> int:
-        """Channels of a token's content projection; the gate has equally many."""
+        """Width of a token's content projection, which the gate has too."""
         return 2 * self.width if self.overlapping else self.width
 
     def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:
@@ -226,7 +226,7 @@ class Compressor:
         )
 
     def last_closing(self, tokens: int) -> int:
-        """Return the tokens seen when the last summary was completed; 0 before the first."""
+        """Return the number of tokens seen at the end of the last summary; 0 before the first."""
         return tokens - tokens % self.rate
 
 
@@ -283,7 +283,7 @@ class CompressedAttention:
 
     @property
     def reach(self) -> int:
-        """Tokens after which an uncompressed entry is never read again."""
+        """Number of tokens after which an uncompressed entry is never read again."""
         return self.window
 
     @property
@@ -309,18 +309,18 @@ class CompressedAttention:
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        """Normalisations of the query's latent, the key, and the summaries."""
+        """The normalisations of the query's latent, the key, and the summaries."""
         own = (Norm(width=self.q_rank), Norm(width=self.head_dim))
         return (*own, *(Norm(width=part.width) for part in self.compressors))
 
     @property
     def entries(self) -> int:
-        """Attention sinks and the positions inside a summary."""
+        """Number of learned entries: attention sinks, and positions inside a summary."""
         return self.num_heads + sum(part.rate * part.projected_width for part in self.compressors)
 
     @property
     def compressors(self) -> tuple[Compressor, ...]:
-        """Compressor and indexer, if the layer has them."""
+        """The compressor and the indexer, if the layer has them."""
         return tuple(part for part in (self.compressor, self.indexer) if part)
 
 

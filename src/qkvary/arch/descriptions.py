@@ -19,7 +19,7 @@ _FORMS = {
 
 
 def describe(variant: AnyVariant) -> str:
-    """Return what the variant means, in one sentence without a final period.
+    """Return the meaning of a variant, in one sentence without a final period.
 
     For example "query learned; key and value read one projection".
     """
@@ -90,7 +90,7 @@ def name_changes(variant: Variant, baseline: Variant) -> str:
 
 
 def name_cached(variant: Variant) -> str:
-    """Return what decoding stores per token, such as ``K and V``, ``K`` or ``x``, or a state."""
+    """Name the tensors that decoding stores per token, such as ``K and V``, or the state."""
     if variant.keeps_state:
         return "a state"
     shared = "K" if variant.latent is None else "the latent"

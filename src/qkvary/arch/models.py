@@ -65,7 +65,7 @@ class Model:
             raise ValueError("expected at least one layer, got none")
 
     def count_encoder_tokens(self, given: int | None, context: int) -> int:
-        """Return the encoder tokens: fixed by the model, given, or as many as the decoder's.
+        """Return the number of encoder tokens: fixed by the model, given, or the decoder's.
 
         Raises:
             ValueError: for fewer than 1.

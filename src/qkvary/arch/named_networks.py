@@ -43,7 +43,7 @@ def gpt_300m(variant: Variant | str = "QKV") -> LanguageModelConfig:
 
 
 def gpt_1200m(variant: Variant | str = "QKV") -> LanguageModelConfig:
-    """Return the 1.2B-parameter language model of the same paper.
+    """Return the 1.2B-parameter language model of "Do Transformers Need Three Projections?".
 
     Source: its section 3.3, its Table 10 and its poster.
     """

@@ -102,7 +102,7 @@ class BlockConfig:
 
     @property
     def norms(self) -> int:
-        """Normalisations of a block."""
+        """Number of normalisations of a block."""
         return 0 if self.norm == "none" else 4 if self.norm_placement == "sandwich" else 2
 
 
@@ -192,11 +192,11 @@ class TokenNetwork(Network):
 @stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(TokenNetwork):
-    """The encoder of the synthetic experiments and of set anomaly: one class per token out.
+    """The encoder of the synthetic experiments and of set anomaly: it predicts a class per token.
 
     With pooling it classifies sequences.
 
-    Source: the public code of paper 2 (Key-Value Transformer), reverse/sort/swap experiments.
+    Source: the public code of paper 2 (Borji 2023), reverse/sort/swap experiments.
     """
 
     classes: int
@@ -252,7 +252,7 @@ class LanguageModelConfig(TokenNetwork):
 @stored("VisionTransformerConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTransformerConfig(Network):
-    """A classifier of images: square patches and a learned class token in, one class out.
+    """A classifier of images that reads square patches and a learned class token.
 
     Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"; the public code of paper 2
     (Key-Value Transformer), image classification.
@@ -290,17 +290,17 @@ class VisionTransformerConfig(Network):
 
     @property
     def patches(self) -> int:
-        """Patches of an image."""
+        """Number of patches of an image."""
         return (self.image_size // self.patch_size) ** 2
 
     @property
     def patch_width(self) -> int:
-        """Numbers in a patch."""
+        """Number of values in a patch."""
         return self.channels * self.patch_size**2
 
     @property
     def tokens(self) -> int:
-        """Patches and the class token."""
+        """Number of tokens: the patches and the class token."""
         return self.patches + 1
 
 

@@ -61,12 +61,12 @@ class Linear:
 
     @property
     def weights(self) -> int:
-        """Entries of the matrix, which are also the multiply-accumulates of a token."""
+        """Number of entries of the matrix, and of multiply-accumulates per token."""
         return self.inputs * self.outputs // self.groups
 
     @property
     def biases(self) -> int:
-        """Entries of the bias."""
+        """Number of entries of the bias."""
         return self.outputs if self.bias else 0
 
 
@@ -84,12 +84,12 @@ class Table:
 
     @property
     def weights(self) -> int:
-        """Entries of the table."""
+        """Number of entries of the table."""
         return self.rows * self.width
 
     @property
     def biases(self) -> int:
-        """Entries of the bias."""
+        """Number of entries of the bias."""
         return self.width if self.bias else 0
 
 

@@ -20,16 +20,16 @@ ScalingForm = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
 @stored("RotaryScaling")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotaryScaling:
-    """The scaling of rotary frequencies for texts longer than those of the first training.
+    """The scaling of rotary frequencies for texts longer than those of pre-training.
 
-    ``linear``: one factor for all. ``dynamic``: a larger base for a text that is longer than the
-    original one (NTK). ``yarn``: the factor for long wavelengths, none for short ones, and a ramp
-    in between. ``llama3``: the same, interpolated smoothly by wavelength. ``longrope``: lists of
+    ``linear``: one factor for all. ``dynamic`` (NTK): a larger base once a text exceeds the
+    original length. ``yarn``: the factor for long wavelengths, none for short ones, and a ramp
+    in between. ``llama3``: like ``yarn``, with a ramp linear in frequency. ``longrope``: lists of
     factors, one for texts up to the original length and one for longer texts.
 
     Source: Chen et al. 2023 (linear), bloc97 2023 (dynamic NTK), Peng et al. 2023, "YaRN", Llama
     Team 2024, "The Llama 3 Herd of Models", Ding et al. 2024, "LongRoPE"; Nakanishi 2025,
-    "Scalable-Softmax" (the growth of queries).
+    "Scalable-Softmax" (``query_growth``).
     """
 
     form: ScalingForm

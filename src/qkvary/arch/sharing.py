@@ -88,7 +88,7 @@ class Sharing:
         return "QKV" if text == "Q-K-V" else text
 
     def format_tuple(self, marks: dict[Source, str]) -> str:
-        """Return the tuple form, such as ``q,k=v``: a group per source, ``x`` for the input."""
+        """Return the tuple form, such as ``q,k=v``: one group per source; ``x`` is the input."""
         groups: list[str] = []
         seen: set[Source] = set()
         for role, source in self.roles.items():

@@ -94,7 +94,7 @@ class ScoreTerms(RoleTerms):
 
     @property
     def reach(self) -> int | None:
-        """Tokens after which a key is never seen again; ``None`` if keys stay visible."""
+        """Number of tokens after which a key is hidden for good; ``None`` if it stays visible."""
         if self.keeps_state:
             return 1
         return self.window if self.stride is None else None
@@ -146,7 +146,7 @@ class TermEntry:
         return value == self.name or (self.name == self.field and value != DEFAULTS[self.field])
 
     def write(self, text: str, variant: ScoreTerms, scores: str = "") -> str:
-        """Return one of the term's texts for a variant that has it."""
+        """Return one of the term's texts, filled in for a variant that has the term."""
         value = getattr(variant, self.field)
         return text.format(value=value.partition("-")[0] if self.values else value, scores=scores)
 
@@ -421,7 +421,7 @@ cores use other feature maps."""
 NORMALISERS: Mapping[Normaliser, tuple[str, str]] = {
     "sum": ("weights are divided by their sum", "{scores} / Σⱼ"),
     "undecayed-sum": (
-        "weights are divided by their sum without the decay",
+        "weights are divided by the sum that they would have without decay",
         "{scores} / Σⱼ {products}",
     ),
     "unnormalised": ("weights are not divided by their sum", "s {scores}"),

@@ -58,7 +58,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant(ScoreTerms):
-    """The differences between attention layers of one size.
+    """The properties in which attention layers of one size differ.
 
     Raises:
         ValueError: for a meaningless combination; the message names a valid one.
@@ -126,8 +126,8 @@ class Variant(ScoreTerms):
             )
         if self.v_rank and self.sharing.value != "v":
             raise ValueError(
-                "expected a value with its own projection for a value rank, got a value that "
-                f"reads {self.sharing.value}; give the rank to that projection instead"
+                "expected a value with its own projection, which a value rank needs, got a value "
+                f"that reads {self.sharing.value}; give the rank to that projection instead"
             )
 
     def _check_key_value(self) -> None:
@@ -277,7 +277,7 @@ class Variant(ScoreTerms):
         return {"k": self.k_rank, "v": self.v_rank}.get(source)
 
     def kv_heads(self, num_heads: int) -> int:
-        """KV heads of a layer with ``num_heads`` query heads.
+        """Number of KV heads of a layer with ``num_heads`` query heads.
 
         Raises:
             ValueError: if the query heads cannot be divided among the KV heads.
@@ -332,7 +332,7 @@ class LayerVariants:
         """Check that a network has as many layers as there are variants.
 
         Raises:
-            ValueError: with both numbers.
+            ValueError: if not; the message has both numbers.
         """
         # Sizes come from text: there may be too many layers to list.
         given = sum(count for _, count in self.runs)

@@ -88,7 +88,7 @@ def is_export(path: Path) -> bool:
 def require_tokenizer(
     loaded: LoadedModel, name: StrPath, reference: str | None
 ) -> tuple[LoadedModel, Tokenizer]:
-    """Return a checkpoint that has a tokenizer, and that tokenizer; the user may have named it.
+    """Return a checkpoint with a tokenizer, its own or a named one, and that tokenizer.
 
     Args:
         loaded: The checkpoint.

@@ -67,7 +67,7 @@ def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterato
 
 
 def latent_width(layer: AttentionConfig) -> int:
-    """Return the channels of the tensor from which key and value are made."""
+    """Return the number of channels of the tensor from which key and value are made."""
     return layer.width(layer.variant.sharing.key)
 
 

@@ -35,7 +35,7 @@ class Header(NamedTuple):
 
     @property
     def vocabulary(self) -> int:
-        """Tokens."""
+        """Number of tokens."""
         return abs(self.vocab_size)
 
     @property
@@ -45,7 +45,7 @@ class Header(NamedTuple):
 
     @property
     def head_dim(self) -> int:
-        """Channels per head."""
+        """Number of channels per head."""
         return self.dim // self.n_heads
 
     def parts(self) -> dict[str, tuple[int, ...]]:
@@ -79,7 +79,7 @@ class Header(NamedTuple):
 
     @property
     def file_bytes(self) -> int:
-        """The bytes of the file."""
+        """The size of the file in bytes."""
         return HEADER.size + 4 * sum(math.prod(shape) for shape in self.parts().values())
 
 

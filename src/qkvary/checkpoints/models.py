@@ -46,7 +46,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 _WEIGHTS, _CONFIG, _TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 TEMPLATE = "chat_template.jinja"
-"""The file of a chat template, in our checkpoints and in folders of transformers."""
+"""The file of a chat template, in our checkpoints and in Hugging Face folders."""
 
 
 class LoadedModel(NamedTuple):

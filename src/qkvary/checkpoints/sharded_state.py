@@ -129,7 +129,7 @@ def _read_shard(
 
 
 def _part(counts: Sequence[int], number: int, wanted: range) -> range:
-    """Return the requested rows of the whole tensor that are in file ``number``."""
+    """Return the requested rows of file ``number``, as places in that file."""
     first, rows = sum(counts[:number]), counts[number]
     start = min(max(wanted.start - first, 0), rows)
     return range(start, max(start, min(wanted.stop - first, rows)))

@@ -26,7 +26,7 @@ other."""
 
 
 class Row(NamedTuple):
-    """The stems of a tensor; ``{}`` stands for the number of its layer."""
+    """The names of a tensor without suffix; ``{}`` stands for the number of its layer."""
 
     theirs: str
     """The name in transformers."""
@@ -167,7 +167,7 @@ _PARAMETERS = ("embedding", "position_embedding", "head_weight")
 def list_tensors(family: str, layers: int) -> Iterator[Row]:
     """Yield the full names of all tensors that a network may have, in the order of a file.
 
-    ``family`` is a ``model_type`` of transformers, or a stock architecture.
+    ``family`` is a Hugging Face ``model_type``, or a stock architecture.
     """
     for row in ROWS.get(_TABLES.get(family, family), ROWS["llama"]):
         kinds = ("weight",) if row.ours in _PARAMETERS else ("weight", "bias")

@@ -52,7 +52,7 @@ def find_obstacle(
 ) -> str | None:
     """Return the first reason why an architecture cannot express a network, or ``None``.
 
-    ``more`` are reasons why the program that runs it cannot.
+    ``more`` lists obstacles of the program that will run it.
     """
     found = (_obstacles(config, to), more, _RULES[to](config))
     return next(chain.from_iterable(found), None)
@@ -87,7 +87,7 @@ def plain_weights(
 
 
 def choose_architecture(config: LanguageModelConfig) -> StockArchitecture:
-    """Return the architecture whose positions are those of the network."""
+    """Return the architecture that has the network's kind of positions."""
     if any(layer.variant.decoupled is not None for layer in config.layers):
         return "deepseek"
     return "llama" if rotates(config) else "gpt2"

@@ -1,8 +1,8 @@
 """Tensors of other programs as the parameters of our networks, and back, by the tables of names.
 
 A stored tensor may join several of ours, and its channels within a head may be in another order:
-our heads rotate the last channels, those of transformers the first, neighbours in llama.cpp's
-Llama.
+our heads rotate the last channels, those of transformers rotate the first, and llama.cpp's Llama
+rotates neighbouring pairs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,7 +93,7 @@ def name_weights(
 
 
 def rotated_first(layer: AttentionConfig) -> list[int]:
-    """Return the order of transformers, whose rotated channels come first in a head."""
+    """Return the channel order of transformers: the rotated channels of a head come first."""
     still = layer.size_per_head - layer.rotated_channels
     return [*range(still, layer.size_per_head), *range(still)]
 

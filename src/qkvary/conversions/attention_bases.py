@@ -181,7 +181,7 @@ def _replace(config: AttentionConfig, **fields: Any) -> AttentionConfig:
 
 
 def _own_correction(layer: LayerDraft, source: Source) -> float | None:
-    """Return the score correction that is merged into a source read by query or key alone."""
+    """Return the identity correction if query or key alone reads the source, else None."""
     readers = layer.config.variant.sharing.readers(source)
     return layer.config.identity_correction if readers in (("query",), ("key",)) else None
 

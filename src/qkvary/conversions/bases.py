@@ -35,7 +35,7 @@ def is_uniform(config: LanguageModelConfig) -> bool:
 
 
 def attention_draft(draft: Draft, layer: int) -> LayerDraft:
-    """Return the attention layer of a network."""
+    """Return one attention layer of a network."""
     block = 0 if draft.config.shared_blocks else layer
     weights = draft.part(f"{block_prefix(block)}attention.")
     return LayerDraft(draft.config.layers[layer], weights, f"layer {layer + 1}")
@@ -93,7 +93,7 @@ def move_network(
 
 
 def _last_basis(config: LanguageModelConfig, bases: Sequence[Basis]) -> tuple[Basis, bool]:
-    """Return the basis after the last layer, and whether the head remains the embedding."""
+    """Return the basis after the last layer, and whether the head stays tied."""
     first = bases[0]
     if not config.tied_head:
         return (first if is_uniform(config) else None), False

@@ -44,7 +44,7 @@ class Method(Protocol):
     """The new form, as a clause of a sentence."""
 
     def choose(self, layer: "AttentionConfig", numbers: int, /) -> "AttentionConfig":
-        """Return the form of the layer with at most this many values per token in its cache."""
+        """Return the layer's form with at most ``numbers`` cached values per token."""
         ...
 
     def convert(self, maps: "LayerMaps", config: "AttentionConfig", /) -> "Converted":

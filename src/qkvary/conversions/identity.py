@@ -23,7 +23,7 @@ SKIPS = {
     "none": "no skips",
     "both": "both skips",
 }
-_BIAS = "a {} bias, if any, that is not rotated, not the query's and under the core softmax"
+_BIAS = "if there is a {} bias: no rotation, a separate query, and the core softmax"
 BIASES: dict[Role, str] = {
     "query": "no query bias",
     "key": _BIAS.format("key"),

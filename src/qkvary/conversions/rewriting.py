@@ -116,7 +116,7 @@ def measure_difference(
     found: Float[Tensor, "*batch vocabulary"],
     dtype: torch.dtype,
 ) -> Difference:
-    """Return how much logits differ."""
+    """Return the difference between two tensors of logits."""
     largest = float((found - expected).abs().max())
     size = float(expected.square().mean().sqrt())
     changed = found.argmax(dim=-1) != expected.argmax(dim=-1)

@@ -24,7 +24,7 @@ from qkvary.costs.macs import visible_keys
 
 
 def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
-    """Return the bytes that a causal layer keeps per token; none if it keeps a state."""
+    """Return the bytes that a causal layer keeps per token; 0 if it keeps a state."""
     if config.variant.keeps_state:
         return 0
     return token_bytes(ProjectedAttention(config=config), dtype)
@@ -233,7 +233,7 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
 
 
 def crossing_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
-    """Return the bytes of encoder tokens that a layer's cross attention keeps, and reads."""
+    """Return the bytes of encoder tokens that a layer's cross attention keeps and reads."""
     if layer.cross is None:
         return 0
     return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)

@@ -22,7 +22,7 @@ LONGEST_DEFAULT = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRow:
-    """One variant of a model. Figures of caches are ``None`` where nothing is decoded."""
+    """The costs of one variant of a model. Those of caches are ``None`` if it cannot decode."""
 
     candidate: Candidate
     parameters: ParameterCount
@@ -74,7 +74,7 @@ class CostComparison:
     """Whether reports write memory in powers of ten."""
 
     def mean_cache_bytes_per_token(self, row: CostRow) -> float | None:
-        """Return the bytes of a row's cache at the full context over all tokens."""
+        """Return the mean bytes per token of a row's cache at the full context."""
         if row.cache_bytes is None:
             return None
         return row.cache_bytes / (self.batch * self.context)
@@ -174,7 +174,7 @@ def choose_context(model: Model, requested: int | None) -> int:
 def collect_notes(
     model: Model, candidates: Candidates, context: int, *, encoder_tokens: int | None = None
 ) -> list[str]:
-    """Return the limitations of a model's cost figures."""
+    """Return the limitations of a model's counted costs."""
     kinds = (kind for row in candidates.rows for kind in count_kinds(row.model.layers))
     attentions = (layer.attention for layer, _ in kinds)
     variants = (one.config.variant for one in attentions if isinstance(one, ProjectedAttention))

@@ -46,7 +46,7 @@ class DecodeStep:
 
     @property
     def moved_bytes(self) -> float:
-        """Everything read and written."""
+        """The number of bytes read and written."""
         return self.weight_bytes + self.cache_bytes + self.written_bytes
 
     @property
@@ -55,7 +55,7 @@ class DecodeStep:
         return 2 * self.macs / self.moved_bytes
 
     def seconds(self, device: Device, *, devices: int = 1) -> float | None:
-        """Return the roofline time on a device, or on several that share one copy of the model.
+        """Return the roofline time on a device, or on several that form one replica.
 
         Without a matrix rate it is the time of moving the bytes, which is most of a step.
         """
@@ -63,7 +63,7 @@ class DecodeStep:
         return None if memory is None else max(memory, arithmetic or 0.0) / devices
 
     def bound(self, device: Device) -> Bound | None:
-        """Return which resource takes most of the time."""
+        """Return the resource that takes most of the time, or None without a bandwidth."""
         memory, arithmetic = self._times(device)
         if memory is None:
             return None
@@ -90,8 +90,8 @@ def decode_step(
 ) -> DecodeStep:
     """Return the bytes and MACs of one decoding step.
 
-    Each stored tensor is read once. ``devices`` share one copy of the model; what several hold is
-    read by each.
+    Each stored tensor is read once. ``devices`` form one replica; each of them reads what it holds,
+    also what others hold too.
     """
     if batch < 1:
         raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")
@@ -126,11 +126,11 @@ def weight_bytes(model: Model, weights: Format) -> int:
 
 
 def read_weights(model: Model, *, batch: int) -> float:
-    """Return the parameters that a decoding step of ``batch`` tokens reads.
+    """Return the number of parameters that a decoding step of ``batch`` tokens reads.
 
     Embedding rows are looked up and not counted; a tied head is read as a matrix. The encoder, and
-    the keys and values of its output, are already computed. Experts count as many times as a batch
-    is expected to use distinct ones if tokens choose evenly and independently.
+    the keys and values of its output, are already computed. Of the experts, the expected number of
+    distinct ones that the batch uses is counted, if routing is uniform and independent.
     """
     kinds = count_kinds(model.layers)
     layers = sum(count * _read_layer(layer, batch) for layer, count in kinds)
@@ -140,7 +140,7 @@ def read_weights(model: Model, *, batch: int) -> float:
 
 
 def expected_experts(part: Experts, batch: int) -> float:
-    """Distinct experts that ``batch`` tokens are expected to use, choosing evenly."""
+    """Expected number of distinct experts that ``batch`` tokens use if routing is uniform."""
     return part.count * (1 - (1 - part.active / part.count) ** batch)
 
 
@@ -160,7 +160,7 @@ def _read_layer(layer: Layer, batch: int) -> float:
 
 
 def _read_crossing(cross: ProjectedAttention) -> int:
-    """Return the parameters of cross attention that decoder tokens pass through."""
+    """Return the number of parameters of cross attention that decoder tokens pass through."""
     config, variant = cross.config, cross.config.variant
     read = layer_attention_parameters(cross).total
     for source in variant.projections:

@@ -81,7 +81,7 @@ class VllmCache:
 
     @property
     def blocks_per_sequence(self) -> int:
-        """Blocks that a sequence takes in all groups."""
+        """Number of blocks that a sequence takes in all groups."""
         return sum(blocks for _, blocks in self.groups)
 
     @property
@@ -90,11 +90,11 @@ class VllmCache:
         return self.blocks_per_sequence * self.block_bytes
 
     def blocks(self, pool: int) -> int:
-        """Return the blocks of a pool of this many bytes."""
+        """Return the number of blocks in a pool of ``pool`` bytes."""
         return pool // self.block_bytes
 
     def users(self, pool: int) -> int:
-        """Return how many sequences of full length a pool serves at once.
+        """Return the number of sequences of full length that a pool serves at once.
 
         Source: ``BlockPool`` in vllm/v1/core/block_pool.py, which gives out all blocks but one.
         """
@@ -122,7 +122,7 @@ def allocate_vllm(
     stored_as: Format | str = "bf16",
     settings: VllmSettings | None = None,
 ) -> VllmCache:
-    """Return how vLLM 0.32 allocates the cache of a model.
+    """Return the cache of a model as vLLM 0.32 allocates it.
 
     Pages of all layers are made equal by blocks of more tokens; states are padded to a page. Layers
     of one kind are divided into groups. A group has as many layers as the smallest kind, or as the
@@ -176,7 +176,7 @@ def allocate_vllm(
 
 
 def _vllm_block(specs: list[_Spec]) -> int:
-    """Return the tokens per block: enough that a page of attention holds a state."""
+    """Return the number of tokens per block: a page of attention must hold a state."""
     state = max(spec.state_bytes for spec in specs)
     entries = [spec for spec in specs if spec.token_bytes]
     if not state or not entries:
@@ -239,7 +239,7 @@ class LlamaCppCache:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all buffers."""
+        """Number of bytes of all buffers."""
         return self.kv_bytes + self.window_bytes + self.state_bytes
 
 
@@ -251,7 +251,7 @@ def allocate_llama_cpp(
     stored_as: Format | str = "fp16",
     unified: bool = False,
 ) -> LlamaCppCache:
-    """Return how llama.cpp allocates the cache of a model, for all sequences together.
+    """Return the cache of a model as llama.cpp allocates it for all sequences together.
 
     Keys and values are always stored separately, except for latents, which have no values (since
     #19067). Windows shorten the cache only in networks with some full-attention layers: if every
@@ -314,7 +314,7 @@ def _pad(cells: int) -> int:
 
 
 def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf16") -> int:
-    """Return the bytes of a ``StaticCache`` of transformers for one sequence.
+    """Return the bytes of a Hugging Face ``StaticCache`` for one sequence.
 
     It allocates all ``context`` tokens from the start. For a window it keeps every token; a
     ``DynamicCache`` keeps one fewer (``costs.cache``).
@@ -363,12 +363,15 @@ def _with_entries(attention: AttentionLayer) -> ProjectedAttention | LatentAtten
     if isinstance(attention, LatentAttention):
         return attention
     if not isinstance(attention, ProjectedAttention) or attention.config.variant.keeps_state:
-        raise ValueError("expected attention over keys and values for an engine, got another kind")
+        raise ValueError(
+            "expected attention over keys and values for an engine, got linear or compressed "
+            "attention"
+        )
     return attention if attention.reads_layer is None else None
 
 
 def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:
-    """Return the KV heads and the channels of key and value, which engines store separately."""
+    """Return the number of KV heads, and the channels per head of key and value."""
     config = attention.config
     return config.num_kv_heads, (config.compared_channels, config.size_per_head)
 

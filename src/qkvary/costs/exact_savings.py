@@ -79,7 +79,7 @@ class Saving:
 
     @property
     def model_bytes_then(self) -> int:
-        """Cache of one sequence in all layers, with this method applied where possible."""
+        """Bytes of one sequence's cache in all layers, with this method where possible."""
         return self.model_bytes_now - self.bytes_now + self.bytes_then
 
 
@@ -138,7 +138,7 @@ def find_savings(
     stored_as: Format,
     encoder_tokens: int | None = None,
 ) -> SavingsReport:
-    """Return what can be saved with the given weights.
+    """Return the exact savings that the given weights allow.
 
     Counts the most that is kept on the way to ``context``, which memory has to hold.
 
@@ -202,7 +202,7 @@ def apply_savings(model: Model) -> dict[Method, Model]:
 
 
 def apply_saving(model: Model, method: Method) -> Model | None:
-    """Return the model with one method applied wherever possible; ``None`` if nowhere."""
+    """Return the model with one method applied wherever possible; ``None`` if nowhere possible."""
     changed = map_layers(model.layers, lambda layer: _store_less(layer, method))
     if all(map(operator.is_, model.layers, changed)):
         return None
@@ -233,7 +233,7 @@ def _store_less(layer: Layer, method: Method) -> Layer:
 
 
 def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
-    """Return what a layer stores under a method, or ``None`` if the method does not apply."""
+    """Return the storage of a layer under a method, ``None`` if the method does not apply."""
     config, variant = attention.config, attention.config.variant
     cached = variant.sharing.cached
     if method == "layer input":

@@ -69,14 +69,14 @@ class Format:
         return max(0, seen - self.residual) // block * block
 
     def last_closing(self, seen: int) -> int:
-        """Return the rows seen when the last block was quantised; 0 before the first."""
+        """Return the number of rows seen when the last block was quantised; 0 before the first."""
         closed = self._closed(seen)
         return closed + self.residual if closed else 0
 
     def divide(self, seen: int, kept: int) -> tuple[int, int, int]:
-        """Return how many of the last ``kept`` of ``seen`` rows are quantised, and how many not.
+        """Return the numbers of quantised rows, of rows of shared scales, and of other rows.
 
-        Between the two stand the rows of scales that several rows share.
+        Of ``seen`` rows, only the last ``kept`` are counted.
         """
         coded = max(0, self._closed(seen) - (seen - kept))
         shared = 0 if self.block is None else math.ceil(coded / self.block)

@@ -38,7 +38,7 @@ products."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MacCount:
-    """Multiply-accumulates by part."""
+    """The number of multiply-accumulates, by part."""
 
     projections: int
     """Input and output projections and query maps of all layers."""
@@ -53,7 +53,7 @@ class MacCount:
 
     @property
     def attention(self) -> int:
-        """Projections and scores."""
+        """MACs of projections and scores."""
         return self.projections + self.scores
 
     @property
@@ -67,7 +67,7 @@ class MacCount:
 
 
 def visible_pairs(config: AttentionConfig, length: int) -> int:
-    """Return the (query, key) pairs that no mask hides in a sequence of ``length`` real tokens."""
+    """Return the number of (query, key) pairs that no mask hides among ``length`` real tokens."""
     stride, window = config.variant.stride, config.variant.window
     reach = length if stride is None else 0
     if window is not None:
@@ -82,9 +82,9 @@ def visible_pairs(config: AttentionConfig, length: int) -> int:
 
 
 def visible_keys(attention: AttentionLayer, context: int) -> int:
-    """Return the stored entries that the last of ``context`` tokens reads, including its own.
+    """Return the number of stored entries that the last of ``context`` tokens reads.
 
-    With a stride, the masked entries in the gaps are read too.
+    Its own entry counts. With a stride, the masked entries in the gaps are read too.
     """
     if isinstance(attention, ProjectedAttention):
         reach = attention.config.variant.reach
@@ -97,7 +97,7 @@ def visible_keys(attention: AttentionLayer, context: int) -> int:
 
 
 def visible_summaries(attention: CompressedAttention, context: int) -> int:
-    """Return how many summaries the last of ``context`` tokens attends to."""
+    """Return the number of summaries that the last of ``context`` tokens attends to."""
     if attention.compressor is None:
         return 0
     closed = context // attention.compressor.rate

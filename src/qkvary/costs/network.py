@@ -43,7 +43,7 @@ class Costs:
         return self.macs_per_sequence // self.length
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready figures, units last in every name."""
+        """Return the costs as JSON-ready data, with the unit last in every name."""
         return {
             "length": self.length,
             "dtype": self.dtype,

@@ -24,7 +24,7 @@ from qkvary.costs.terms import term_costs
 
 
 class Size(NamedTuple):
-    """The numbers of a part, matrices and biases counted separately."""
+    """The number of parameters of a part, with matrices and biases counted separately."""
 
     weights: int
     """Number of entries of matrices, tables and gains."""
@@ -33,13 +33,13 @@ class Size(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Weights and biases."""
+        """Number of weights and biases."""
         return self.weights + self.biases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCount:
-    """Learned numbers of a network by part."""
+    """The number of parameters of a network, by part."""
 
     embedding: int
     """The token embeddings; of an encoder, with their bias."""
@@ -60,13 +60,13 @@ class ParameterCount:
 
     @property
     def total(self) -> int:
-        """All parameters, each counted once."""
+        """Number of all parameters, each counted once."""
         parts = (self.embedding, self.positions, self.attention, self.feed_forward)
         return sum(parts) + self.norms + self.head + self.other
 
     @property
     def weights(self) -> int:
-        """Everything that is not a bias."""
+        """Number of parameters that are not biases."""
         return self.total - self.biases
 
     def to_dict(self) -> dict[str, int]:
@@ -104,7 +104,7 @@ def _feed_forward_parameters(part: FeedForward | Experts) -> Size:
 
 
 def network_parameters(config: Network) -> ParameterCount:
-    """Return all parameters of a network by part.
+    """Return the number of parameters of a network, by part.
 
     Args:
         config: An encoder or a language model.
@@ -113,7 +113,7 @@ def network_parameters(config: Network) -> ParameterCount:
 
 
 def model_parameters(model: Model) -> ParameterCount:
-    """Return all parameters of a model by part, including an encoder's."""
+    """Return the number of parameters of a model, by part, including an encoder's."""
     parts: dict[str, list[Size]] = {
         "embedding": [_count(model.tables)],
         "positions": [_count(model.positions)],
@@ -149,7 +149,7 @@ def model_parameters(model: Model) -> ParameterCount:
 
 
 def active_parameters(model: Model) -> int:
-    """Return the parameters that one token uses: its chosen experts, and everything else."""
+    """Return the number of parameters that one token uses: chosen experts, and the rest."""
     idle = 0
     every = (*model.layers, *(model.encoder.layers if model.encoder else ()))
     for layer, count in count_kinds(every):

@@ -1,4 +1,4 @@
-"""One copy of a model on several devices: the part of the cache on each.
+"""One replica of a model on several devices: the part of the cache on each.
 
 Weights are divided evenly. KV heads are divided but never split, so a single KV head is on every
 device. A tensor from which all heads make keys and values (a latent or the layer input) is on every
@@ -43,7 +43,7 @@ def device_cache_bytes(
 
 
 def _device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
-    """Return how many of ``size`` bytes are on the device with the most heads."""
+    """Return the number of ``size`` bytes that are on the device with the most heads."""
     if not isinstance(attention, ProjectedAttention):
         return size
     if attention.storage in ("input", "latent"):

@@ -86,7 +86,7 @@ class ServingPlan:
     longest_context: int | None
     """Maximum tokens of a single user on one replica; ``None`` if memory sets no limit."""
     devices_per_replica: int | None = None
-    """Number of devices that share one copy of the model; ``None`` if no number is enough."""
+    """Number of devices that form one replica; ``None`` if no number is enough."""
     users_per_replica: int = 0
     """Maximum number of users per replica at the full context."""
     devices: int | None = None
@@ -178,7 +178,7 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
 def _choose_replica(
     model: Model, demand: Demand, cache: Format, weights: int
 ) -> tuple[int, int] | None:
-    """Return the devices of a replica and its users."""
+    """Return the number of devices of a replica, and of its users."""
     best: tuple[int, int, int] | None = None
     for size in demand.replica_sizes:
         if best is not None and size >= best[0]:

@@ -64,7 +64,7 @@ def _relative_parameters(config: AttentionConfig) -> tuple[int, int]:
 
 
 def _head_norm_parameters(config: AttentionConfig) -> tuple[int, int]:
-    """Return one gain for the query and one for the key: per head, or for all heads."""
+    """Return the numbers of weights and of biases of the norms of query and key."""
     size = config.size_per_head
     if config.variant.head_norm == "qk-norm":
         return 2 * size, 0
@@ -178,7 +178,7 @@ def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
 def _prompt_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of linear attention over a prompt, including the state after the last chunk.
 
-    A cache excludes the map of all pairs, and one token takes one step of the recurrence.
+    A prompt that fills a cache uses no map of all pairs; a single token takes one recurrent step.
     """
     if keys == 1:
         return _recurrent_macs(config, keys)

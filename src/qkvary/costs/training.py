@@ -175,7 +175,7 @@ def activation_bytes(
 
 
 def activation_numbers(layer: Layer, d_model: int) -> int:
-    """Numbers that one block keeps per token: what each operation needs for its backward pass."""
+    """Return how many numbers one block keeps per token for its backward pass."""
     sublayers = 2 if layer.cross is None else 3
     # Every norm stores its input; a sublayer after a norm stores the norm's output.
     norms = len(layer.norms) or sublayers
@@ -258,7 +258,7 @@ def _summed_numbers(config: AttentionConfig) -> int:
 
 
 def _feed_forward_numbers(part: FeedForward | Experts) -> int:
-    """Count inputs and outputs of the nonlinearity, with a gate also its branch and the product."""
+    """Count inputs and outputs of the nonlinearity, and with a gate its branch and the product."""
     if isinstance(part, FeedForward):
         return (4 if part.gated else 2) * part.d_ff
     routed = part.active * _feed_forward_numbers(part.expert)

@@ -55,7 +55,7 @@ class BytePairTokenizer:
         self.vocabulary = len(self.pieces) + 1
 
     def shortened(self, vocabulary: int) -> "BytePairTokenizer":
-        """Return the tokenizer of the first merges, which equals one trained to this vocabulary."""
+        """Return the tokenizer of the first merges, as if trained to ``vocabulary`` tokens."""
         if not 257 <= vocabulary <= self.vocabulary:
             raise ValueError(
                 f"expected a vocabulary of 257 to {self.vocabulary:,}, got {vocabulary:,}"
@@ -91,7 +91,7 @@ class BytePairTokenizer:
         return b"" if token == self.separator else self.pieces[token]
 
     def describe(self) -> dict[str, Any]:
-        """Return the merges."""
+        """Return the kind and the merges."""
         return {"kind": "byte-pairs", "merges": "\n".join(self._lines)}
 
 

@@ -147,9 +147,11 @@ class FileDocuments:
 
 
 def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
-    """Return the rule for held-out documents, and the fewest cuts at which it reaches the share.
+    """Return the rule for held-out documents, and the fewest cuts that reach the share.
 
-    A long text may have few sections, and one of two may hold nearly all of it.
+    The cuts are those per ``SECTION_BYTES`` of text at which the held-out share is close enough,
+    or closest if it never is. A long text may have few sections, and a single one may hold nearly
+    all of it.
     """
     tried: list[tuple[float, int, HeldOut]] = []
     for cuts in SECTION_CUTS:

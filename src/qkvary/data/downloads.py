@@ -58,7 +58,7 @@ def is_offline() -> bool:
 
 
 def find_hub_problem() -> str | None:
-    """Return why the hub cannot be reached, or ``None``.
+    """Return the reason that the hub cannot be reached, or ``None``.
 
     Asked before every use of the hub's libraries, which would retry for more than a minute.
     """

@@ -41,7 +41,7 @@ class EncodedDocument(NamedTuple):
 
 
 def token_width(vocabulary: int) -> int:
-    """Return the bytes per stored token."""
+    """Return the number of bytes per stored token."""
     return 2 if vocabulary <= 2**16 else 4
 
 
@@ -87,7 +87,7 @@ def encode_documents(tokenizer: Tokenizer, documents: Sequence[Document]) -> lis
 
 
 def cut_text(text: str, length: int) -> Iterator[str]:
-    """Split a text before whitespace into parts of about this length."""
+    """Split a text before whitespace into parts of about ``length`` characters."""
     start = 0
     while start < len(text):
         found = _BREAK.search(text, start + length) if len(text) - start > length else None

@@ -16,7 +16,7 @@ _GZIP = 31
 
 
 def local_paths(name: str) -> list[Path]:
-    """Return where a file or folder may be: below ``QKVARY_DATA``, and in the cache."""
+    """Return the paths of a file or folder below ``QKVARY_DATA`` and in the cache."""
     return [base / name for base in (data_root(), cache_directory()) if base is not None]
 
 

@@ -62,9 +62,9 @@ class LibraryTokenizer:
             if token is not None:
                 return token
         raise ValueError(
-            f"expected a token that ends documents, got {name!r}, which this tokenizer lacks"
+            f"expected an end-of-document token, got {name!r}, which this tokenizer lacks"
             if name
-            else "expected a token that ends documents, got a tokenizer with none of "
+            else "expected an end-of-document token, got a tokenizer with none of "
             f"{', '.join(SEPARATORS)}; name one with `qkvary data prepare ... --separator TOKEN`"
         )
 

@@ -149,7 +149,7 @@ def _load_from_hub(reference: str) -> dict[str, object]:
 
 
 def _hint(reference: str) -> str:
-    """Return a hint: the nearest named size, or some sizes if the name is not a hub id either.
+    """Return a hint: the nearest named size, or a few sizes for a name that is no hub id.
 
     A hub id names one model, so only a size of the same name is suggested for it.
     """

@@ -49,7 +49,7 @@ def describe_images(folder: StrPath) -> OwnImages:
 
 
 def load_own_images(expected: OwnImages) -> LoadedImages:
-    """Return the images of a task."""
+    """Return the images that a task expects; refuse changed ones."""
     found = read_own_images(expected.data)
     sha256 = _fingerprint(*found)
     if sha256 != expected.data_sha256:
@@ -174,5 +174,5 @@ def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
 
 
 def _is_for_test(data: bytes) -> bool:
-    """Choose the split by the contents, so that equal pictures end up in the same one."""
+    """Return whether a picture is for the test, by its contents: equal ones share a split."""
     return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0

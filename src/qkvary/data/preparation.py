@@ -239,7 +239,7 @@ class _Preparation:
         return [one for one in self._groups if split in one.shards]
 
     def _count(self, split: str, what: int) -> int:
-        """Return the tokens (0), documents (1) or bytes (2) of a split over all groups so far."""
+        """Return the number of tokens (0), documents (1) or bytes (2) of a split so far."""
         return sum(one.shards[split][what] for one in self._groups_of(split))
 
     def _run_stream(self, number: int, stream: Stream) -> None:

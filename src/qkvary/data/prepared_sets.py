@@ -57,7 +57,7 @@ def _folder_of(found: FoundSource, tokenizer: str, *, by_content: bool = False) 
 
 
 def find_prepared(reference: str) -> Path:
-    """Return the folder of a set by its path, ``name/tokenizer``, or ``name`` alone for GPT-2's."""
+    """Return the folder of a set given as path, ``name/tokenizer`` or ``name`` (GPT-2's)."""
     path = Path(reference).expanduser()
     if is_prepared(path):
         return path
@@ -102,8 +102,8 @@ def prepare_corpus(
 ) -> PreparedData:
     """Prepare a corpus, a file, a folder or ``hf:owner/name``, or open the existing set.
 
-    The default folder is named after the documents too if ``by_content``, and for a file or folder
-    if another one has the name.
+    The name of the default folder includes a digest of the documents if ``by_content``, or if
+    another file or folder already has the plain name.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"expected at least one worker, got {workers}")
@@ -209,7 +209,7 @@ class PlannedSet:
         )
 
     def require_row(self, context: int) -> None:
-        """Refuse a set whose training text is shorter than a row of so many tokens."""
+        """Refuse a set whose training text is shorter than a row of ``context`` tokens."""
         # A text that is not prepared has at most one token per byte.
         tokens = self.text_bytes if self.data is None else self.data.splits["train"].tokens
         if tokens is not None and tokens <= context:
@@ -250,7 +250,7 @@ def plan_set(found: FoundSet) -> PlannedSet:
 def find_set(
     reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
 ) -> FoundSet:
-    """Return the existing set of a reference, or else its text.
+    """Return the prepared set that a reference means, or else a text to prepare.
 
     The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
     cache. Without a tokenizer, a text has the ``default`` one.

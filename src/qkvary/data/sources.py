@@ -203,7 +203,7 @@ def describe_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> di
 
 
 def _find_only_text(files: Sequence[Path], name: str, field: str) -> tuple[Path, str]:
-    """Return the only file with a text, which is split by position, and the text."""
+    """Return the only file that has a text, and the text, which is split by position."""
     read = {file: FileDocuments(files=[file], field=field).read() for file in files}
     joined = ((file, "".join(one.text for one in some)) for file, some in read.items())
     texts = [(file, text) for file, text in joined if text]
@@ -232,7 +232,7 @@ def _cut_text(
 
 
 def find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path]]:
-    """Return the files of each split; ``None`` for those that a rule splits."""
+    """Return the files of each split; the key ``None`` has files that a rule will split."""
     split = _split_parts(path) if path.is_dir() else {}
     comes_split = "train" in split and (len(split) > 1 or choices.validation is not None)
     parts = split if comes_split else {"train": list_files(path)}
@@ -417,7 +417,7 @@ def find_source(reference: str, choices: SourceOptions | None = None) -> FoundSo
 
 
 def find_local(corpus: Corpus) -> Path | None:
-    """Return where the files of a corpus are on this machine, if they exist."""
+    """Return the path of a corpus on this machine, or ``None``."""
     paths = local_paths(corpus.local) if corpus.local else []
     return next((path for path in paths if path.exists()), None)
 

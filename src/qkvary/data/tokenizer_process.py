@@ -29,7 +29,8 @@ def load(content: str) -> Callable[[Any], Any]:
 def _describe(library: tokenizers.Tokenizer) -> dict[str, object]:
     numbers = library.get_vocab(with_added_tokens=True)
     if not 0 <= max(numbers.values(), default=-1) <= LARGEST_TOKEN:
-        raise ValueError(f"expected tokens from 0 to {LARGEST_TOKEN:,}, got none or others")
+        largest = max(numbers.values(), default="none")
+        raise ValueError(f"expected tokens from 0 to {LARGEST_TOKEN:,}, got {largest}")
     added = library.get_added_tokens_decoder()
     return {
         "numbers": numbers,

@@ -50,7 +50,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, including the beginning; ``ValueError`` if it has none."""
+        """Return the tokens of a text, with any beginning token; ``ValueError`` if it has none."""
         ...
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
@@ -75,7 +75,7 @@ def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 class _Separable:
-    """A tokenizer whose last token may be an optional one that ends documents."""
+    """A tokenizer that may have an end-of-document token, its last one."""
 
     beginning: int | None = None
 
@@ -95,7 +95,7 @@ class CharacterTokenizer(_Separable):
 
         Args:
             alphabet: Distinct characters.
-            has_separator: Whether an additional token ends documents.
+            has_separator: Whether there is an additional end-of-document token.
 
         Raises:
             ValueError: if the alphabet is empty or has a duplicate.
@@ -128,7 +128,7 @@ class CharacterTokenizer(_Separable):
         return b"" if token == self.separator else self.alphabet[token].encode()
 
     def describe(self) -> dict[str, Any]:
-        """Return the alphabet."""
+        """Return the kind, the alphabet, and whether there is a separator."""
         return {"kind": "characters", "alphabet": self.alphabet, **self._description}
 
 
@@ -151,7 +151,7 @@ class ByteTokenizer(_Separable):
         return b"" if token == self.separator else bytes((token,))
 
     def describe(self) -> dict[str, Any]:
-        """Return the kind, and whether there is a separator."""
+        """Return the kind of tokenizer, and whether it has a separator."""
         return {"kind": "bytes", **self._description}
 
 
@@ -208,7 +208,7 @@ class PieceTokenizer:
             )
 
     def encode(self, text: str) -> list[int]:
-        """Return the beginning, if it is added, and the pieces of the text."""
+        """Return the beginning token, if one is added, and the tokens of the text."""
         text_bytes(text)
         start = [] if self.beginning is None else [self.beginning]
         if self.joins_spaces:
@@ -252,7 +252,7 @@ class PieceTokenizer:
         return tokens
 
     def _merge(self, tokens: list[int]) -> list[int]:
-        """Merge neighbours while a piece for two of them exists; of equal scores, the first."""
+        """Merge neighbours while a piece for two of them exists; among equal scores, the first."""
         merged: list[int | None] = list(tokens)
         before = [index - 1 for index in range(len(tokens))]
         behind = [index + 1 for index in range(len(tokens))]

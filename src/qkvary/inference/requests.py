@@ -113,7 +113,7 @@ class Request:
 
 
 def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
-    """Return the tokens of a prompt; an empty one becomes the token that begins texts."""
+    """Return the tokens of a prompt; if there are none, the separator, which precedes texts."""
     if not isinstance(text, str):
         raise UsageError(f"expected a text for a prompt, got {text!r}"[:200])
     tokens = tuple(tokenizer.encode(text))

@@ -19,7 +19,7 @@ OWN = "QKVForCausalLM"
 
 
 def is_stock_folder(path: Path) -> bool:
-    """Return whether a folder of transformers needs no export."""
+    """Return whether a Hugging Face folder needs no export."""
     try:
         config = parse_json(read_file(path / CONFIG, limit=MAX_SIDE_FILE_BYTES))
     except (QkvaryError, ValueError):

@@ -38,7 +38,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def choose_port(host: str, port: int) -> int:
-    """Return a free port: this one, or any for 0."""
+    """Return a free port: ``port`` itself, or any if it is 0."""
     try:
         family = socket.getaddrinfo(host, port)[0][0]
         with socket.socket(family, socket.SOCK_STREAM) as place:
@@ -63,7 +63,7 @@ def check_key(host: str, key: str | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """An engine that answers."""
+    """A running engine that answers requests."""
 
     url: str
     """The base URL of the OpenAI-compatible API."""
@@ -120,7 +120,7 @@ def _check_running(engine: Engine, process: "subprocess.Popen[bytes]", log: Path
 
 
 def describe_end(engine: Engine, code: int, log: Path) -> str:
-    """Return why an engine ended."""
+    """Return a sentence on the end of an engine, with its reason."""
     text = log.read_text("utf-8", errors="replace")
     lines = [line for line in text[-LAST_LINES:].splitlines() if line.strip()]
     reason = engine.explain(text) or (lines[-1].strip() if lines else "it printed nothing")

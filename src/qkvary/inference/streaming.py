@@ -45,7 +45,7 @@ class TextStream:
 
 
 def find_stop(text: str, stop: Sequence[str]) -> int | None:
-    """Return where the first stop string begins, or ``None``.
+    """Return the place at which the first stop string begins, or ``None``.
 
     The stop string that is completed first counts; if several are, the longest. So the result does
     not depend on token boundaries.
@@ -63,13 +63,13 @@ def detokenize(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None
 
 
 def count_replaced(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> int:
-    """Return how many replacement characters in a text stand for invalid UTF-8."""
+    """Return the number of replacement characters in a text that stand for invalid UTF-8."""
     written = b"".join(map(tokenizer.piece, tokens)).count(REPLACEMENT.encode())
     return max(0, text.count(REPLACEMENT) - written)
 
 
 def _longest_start(text: str, stop: Sequence[str]) -> int:
-    """Return how many characters at the end may begin a stop string."""
+    """Return the number of characters at the end that may begin a stop string."""
     longest = max((len(one) - 1 for one in stop), default=0)
     for length in range(min(longest, len(text)), 0, -1):
         if any(one.startswith(text[len(text) - length :]) for one in stop if len(one) > length):

@@ -39,7 +39,7 @@ class LayerCache:
         max_tokens: int | None = None,
         options: CacheOptions | None = None,
     ) -> None:
-        """Create an empty cache; with ``max_tokens``, for at most so many tokens, stored or not.
+        """Create an empty cache; ``max_tokens`` limits the tokens seen, stored or not.
 
         Raises:
             ValueError: for preallocated storage without ``max_tokens``, blocks that a window would
@@ -72,17 +72,17 @@ class LayerCache:
 
     @property
     def length(self) -> int:
-        """Tokens seen; masks and positions must cover all of them."""
+        """Number of tokens seen; masks and positions must cover all of them."""
         return self._length
 
     @property
     def num_stored(self) -> int:
-        """Tokens stored: the newest of the tokens seen."""
+        """Number of tokens stored: the newest of the tokens seen."""
         return next(iter(self._stores.values())).num_tokens if self._stores else 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes used."""
+        """Number of bytes used."""
         state = 0 if self.state is None else self.state.nbytes
         return state + sum(store.nbytes for store in self._stores.values())
 
@@ -266,7 +266,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used by all layers."""
+        """Number of bytes used by all layers."""
         return sum(layer.nbytes for layer in self.layers)
 
     def crop(self, tokens: int) -> None:

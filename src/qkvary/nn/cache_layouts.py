@@ -80,7 +80,7 @@ def _write(
 
 
 def needs_slice(config: AttentionConfig) -> bool:
-    """Return whether one tensor is the key when rotated and the value when not."""
+    """Return whether the value is the key before rotation, so that one tensor can store both."""
     sharing = config.variant.sharing
     turned = config.variant.positions == "rotary"
     return turned and sharing.key == sharing.value and config.position.value_rope == "none"

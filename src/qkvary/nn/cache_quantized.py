@@ -65,7 +65,7 @@ class TokenRing:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated, used or not."""
+        """Number of bytes allocated, used or not."""
         return 0 if self._buffer is None else self._buffer.untyped_storage().nbytes()
 
     def append(self, new: Rows) -> None:
@@ -153,7 +153,7 @@ class QuantizedStore:
         max_tokens: int | None = None,
         max_kept: int | None = None,
     ) -> None:
-        """Start empty, for at most so many tokens seen and kept, if they are known."""
+        """Start empty; the maximum numbers of tokens seen and kept may be unknown."""
         if options.bits is None:
             raise ValueError(f"expected quantised storage, got {options.storage!r}")
         self.options, self.bits, self.residual = options, options.bits, options.residual
@@ -179,12 +179,12 @@ class QuantizedStore:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens stored."""
+        """Number of tokens stored."""
         return self._codes.num_tokens + self._plain
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated for codes, scales and unquantised tokens."""
+        """Number of bytes allocated for codes, scales and unquantised tokens."""
         plain = 0 if self._newest is None else self._newest.untyped_storage().nbytes()
         return self._codes.nbytes + self._scales.nbytes + plain
 
@@ -233,7 +233,7 @@ class QuantizedStore:
             raise ValueError("expected a store that has seen a token, got an empty one")
         coded = self._codes.num_tokens
         if self.options.rotate or (self._runs and len(self._runs) * self.block != coded):
-            raise ValueError("expected channels that are not rotated and whole blocks, got others")
+            raise ValueError("expected unrotated, whole blocks, got rotated or partial ones")
         rows, heads, _, width = self._none.shape
         by_token = self.options.scales == "token"
         group = min(self.options.group, width) if by_token else 1
@@ -294,7 +294,7 @@ class QuantizedStore:
         return 0 if self._newest is None else self._newest.shape[2]
 
     def _count_closing(self, seen: int, waiting: int) -> int:
-        """Return how many unquantised tokens to quantise after this many were seen."""
+        """Return the number of ``waiting`` tokens to quantise after ``seen`` were seen."""
         end = max(0, seen - self.residual) // self.block * self.block
         return max(0, end - (seen - waiting))
 

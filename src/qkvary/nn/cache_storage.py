@@ -20,12 +20,12 @@ class GrowingStore:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens stored."""
+        """Number of tokens stored."""
         return 0 if self._stored is None else self._stored.shape[2]
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated, used or not."""
+        """Number of bytes allocated, used or not."""
         return 0 if self._stored is None else self._stored.untyped_storage().nbytes()
 
     def read(self) -> Joined | None:
@@ -42,15 +42,15 @@ class GrowingStore:
         return joined
 
     def claim(self, tokens: int) -> Joined:
-        """Return memory that a caller fills with new tokens before ``commit``; here there is none.
+        """Return memory to fill with new tokens before ``commit``; a growing store has none.
 
         Raises:
-            ValueError: if there is no room for so many tokens.
+            ValueError: if there is no room for ``tokens`` tokens.
         """
         raise ValueError(f"expected storage with room for {tokens} tokens, got storage that grows")
 
     def commit(self, tokens: int) -> None:
-        """Count tokens that the caller has written; here there are none."""
+        """Count tokens that the caller has written; a growing store has none."""
 
     def drop_last(self, tokens: int) -> None:
         """Remove the newest tokens."""
@@ -77,7 +77,7 @@ class PreallocatedStore(GrowingStore):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens stored."""
+        """Number of tokens stored."""
         return self._num_tokens
 
     def read(self) -> Joined | None:
@@ -169,7 +169,7 @@ class StateStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Number of bytes held."""
         parts = (part for part in self._state or () if part is not None)
         return sum(part.untyped_storage().nbytes() for part in parts)
 
@@ -196,7 +196,7 @@ class StateStore:
 def make_store(
     options: CacheOptions, *, max_tokens: int | None, max_kept: int | None
 ) -> TokenStore:
-    """Return the store that the options name, for at most so many tokens seen and kept."""
+    """Return the store that the options name, with limits on the tokens seen and kept."""
     if options.storage == "growing":
         return GrowingStore()
     if options.is_quantized:

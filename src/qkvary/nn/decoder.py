@@ -23,7 +23,7 @@ class Decoder(Protocol):
 
     @property
     def config(self) -> TokenNetwork:
-        """Its sizes; ``config.layers`` are the layers that a cache stores."""
+        """The network's sizes; ``config.layers`` are the layers that a cache stores."""
         ...
 
     def __call__(
@@ -56,7 +56,7 @@ class Decoder(Protocol):
         ...
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
-        """Logits from hidden states."""
+        """Compute logits from hidden states."""
         ...
 
     def token_losses(

@@ -1,4 +1,4 @@
-"""The encoder of the synthetic experiments, of set anomaly and of texts: classes out."""
+"""The encoder of the synthetic experiments, of set anomaly and of texts; predicts classes."""
 
 import torch
 import torch.nn.functional as F
@@ -69,7 +69,7 @@ class Encoder(nn.Module):
         return self.stack(self._embed(tokens, layout), layout=layout)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch classes"]:
-        """Logits from hidden states."""
+        """Compute logits from hidden states."""
         hidden = F.relu(self.head_norm(self.head_in(features)))
         return self.head_out(F.dropout(hidden, self.config.block.dropout, self.training))
 

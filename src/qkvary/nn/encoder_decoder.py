@@ -87,7 +87,7 @@ class EncoderDecoderCache(KVCache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by all layers, those of cross attention included."""
+        """Number of bytes held by all layers, including those of cross attention."""
         return super().nbytes + self.cross.nbytes
 
     def reorder(self, rows: Tensor) -> None:
@@ -197,7 +197,8 @@ class EncoderDecoder(nn.Module):
     it gives their loss. Decoding uses the memory of an :class:`EncoderDecoderCache`, so the network
     is a ``nn.decoder.Decoder``.
 
-    Source: Vaswani et al. 2017, with norms before sublayers as in the public code of paper 2.
+    Source: Vaswani et al. 2017, with norms before sublayers as in the public code of paper 2
+    (Borji 2023).
     """
 
     def __init__(self, config: EncoderDecoderConfig, *, seed: int = 0) -> None:
@@ -277,8 +278,8 @@ class EncoderDecoder(nn.Module):
                 new ones.
 
         Raises:
-            ValueError: for another cache, both or neither of source and cache, or a sequence longer
-                than ``max_tokens``.
+            ValueError: for a cache of another class, both or neither of source and cache, or a
+                sequence longer than ``max_tokens``.
         """
         if source is not None and cache is None:
             x, own, _ = self._read_source(source)
@@ -296,7 +297,7 @@ class EncoderDecoder(nn.Module):
         return self.decoder.decode(x, layout=layout, memory=memory, cache=cache, kernel=kernel)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
-        """Logits from hidden states."""
+        """Compute logits from hidden states."""
         return linear(features, self.head_weight, self.head_bias)
 
     def token_losses(

@@ -100,7 +100,7 @@ def smoothed_loss_sum(
 
 
 def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
-    """Return the tokens of a chunk: chunks suit the device and have nearly equal lengths."""
+    """Return the number of tokens per chunk: one that suits the device, in even chunks."""
     logits = CHUNK_LOGITS.get(device_type, CHUNK_LOGITS_ELSEWHERE)
     most = max(logits // vocabulary, CHUNK_MULTIPLE)
     if tokens <= most:

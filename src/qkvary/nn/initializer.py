@@ -40,7 +40,7 @@ class Initializer:
     def linear(
         self, name: str, layer: nn.Linear, init: Initialization, std: float | None = None
     ) -> None:
-        """Initialise a linear layer by its scheme, or with a given deviation."""
+        """Initialise a linear layer by its scheme, or with a given standard deviation."""
         chosen = init.weight_std(layer.in_features, layer.out_features) if std is None else std
         self.weight(f"{name}.weight", layer.weight, init, chosen)
         self.bias(f"{name}.bias", layer.bias, init, layer.in_features)

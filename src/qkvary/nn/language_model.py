@@ -164,7 +164,7 @@ class LanguageModel(nn.Module):
         return self.stack(x, layout=layout, cache=cache, kernel=kernel)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
-        """Logits from hidden states."""
+        """Compute logits from hidden states."""
         logits, cap = linear(features, self.output_weight, self.head_bias), self.config.logit_cap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

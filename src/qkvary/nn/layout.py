@@ -113,7 +113,7 @@ class Layout:
         return self.key_positions[:, first:]
 
     def distances(self) -> Int[Tensor, "rows queries keys"]:
-        """Return how many tokens each key precedes the query: i - j."""
+        """Return the distance i - j from every key j to every query i, in tokens."""
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
     def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
@@ -314,7 +314,7 @@ def find_far(
     whose distance is not a multiple of it.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
-    Transformers", as one pattern of every head.
+    Transformers"; here both form one pattern, the same for every head.
     """
     if stride is None and (window is None or window >= num_keys):
         return None

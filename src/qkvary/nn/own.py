@@ -23,7 +23,7 @@ def own(name: str, words: str) -> Callable[[T], T]:
         words: The meaning, as a clause of a sentence.
 
     Raises:
-        ValueError: for another kind of class, or a name that another file has registered.
+        ValueError: for a class that is none of these, or a name that another file has registered.
     """
 
     def register(made: T) -> T:

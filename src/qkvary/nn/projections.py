@@ -215,7 +215,7 @@ def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
 
 
 class Roles(NamedTuple):
-    """Key and value of the stored tokens, as the softmax reads them; rope if it is decoupled."""
+    """Key and value of the stored tokens, as the softmax reads them, and any decoupled rope."""
 
     key: Float[Tensor, "batch kv_heads tokens head_dim"]
     """The key; rotated if the layer rotates keys."""

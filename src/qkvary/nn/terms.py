@@ -173,7 +173,7 @@ class DiagonalNorm(ScoreTerm):
 
 
 class UnscaledDiagonalNorm(DiagonalNorm):
-    """Everything is scaled after the division, so only the factor of the diagonal differs."""
+    """A diagonal norm before the score scale, so only the factor of the diagonal differs."""
 
     own_scale = None
 
@@ -311,7 +311,7 @@ class Temperature(ScoreTerm):
     is_plain = True
 
     def forward(self, scores: Scores) -> Scores:
-        """Divide everything."""
+        """Divide the scores by the temperature."""
         return replace(scores, temperature=scores.temperature * self.config.variant.temperature)
 
 

@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def use_threads(number: int) -> Generator[None]:
-    """Let torch use this many threads inside the block, and restore the number afterwards."""
+    """Let torch use ``number`` threads inside the block, and its own number again after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -1,1 +1,1 @@
-"""The documents' figures and claims, with verdicts: a folder per document, and one of our own."""
+"""Published figures and claims with verdicts: a folder per paper, and ``ours`` for our studies."""

@@ -68,7 +68,7 @@ class ByTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByStudy:
-    """A figure of a kept study, or a difference of two variants."""
+    """A figure of a study in this repository, or a difference of two variants in it."""
 
     study: str
     table: str
@@ -129,7 +129,7 @@ class Claim:
 
     @property
     def document(self) -> str:
-        """The name of the table's document."""
+        """The name of the claim's document."""
         return self.name.rpartition("-")[0]
 
 

@@ -54,7 +54,7 @@ def _difference(stored: Mapping[str, str], derived: Mapping[str, str]) -> str:
 
 
 def _values(value: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every value of a claim, as Python writes it, by its place in the document."""
+    """Yield every value of a claim with its place in the document, both as text."""
     if isinstance(value, Mapping):
         for key, part in cast("Mapping[str, object]", value).items():
             yield from _values(part, f"{name} {key}".lstrip())

@@ -155,7 +155,7 @@ def _near_word(words: list[str], every: list[JudgedClaim]) -> str:
 
 
 def _searched(one: JudgedClaim) -> str:
-    """Return the text of a claim that is searched."""
+    """Return the text of a claim in which a search looks for words."""
     claim = one.claim
     parts = (
         *(claim.name, claim.place, claim.kind, claim.text, claim.words),

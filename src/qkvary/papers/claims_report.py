@@ -14,7 +14,7 @@ from qkvary.text.names import count
 
 MEANINGS = (
     "Every verdict follows by rule from a figure and its interval: a recomputed figure of the "
-    "document, a test of this project, or a difference in a kept study, whose networks are small. "
+    "document, a test of this project, or a difference in a study here, with small networks. "
     "Not distinguished: a part of the interval lies in the claimed range, and a part outside. "
     "Paths below studies and tests, and commands with pytest or python, are those of a clone of "
     "the repository: an installed package has neither."
@@ -195,7 +195,7 @@ def _telling(group: Sequence[Finding]) -> Finding:
 
 
 def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
-    """Yield the figures of the findings in a group; count the others."""
+    """Yield the figure of the first finding, and the number of others in a group by verdict."""
     shown = [one for one in group if one is first]
     yield from map(_figure, shown)
     rest = Counter(one.verdict for one in group if one is not first)

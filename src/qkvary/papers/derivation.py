@@ -50,7 +50,7 @@ Registry = Mapping[str, Derive]
 
 
 def by_column(columns: Mapping[str, Derive]) -> Derive:
-    """Return a derivation of the figures of the given columns only."""
+    """Return a function that derives the figures of the given columns only."""
 
     def derive(figure: PublishedFigure) -> Derivation | None:
         column = columns.get(figure.column)
@@ -60,7 +60,7 @@ def by_column(columns: Mapping[str, Derive]) -> Derive:
 
 
 def by_row(rows: Mapping[str, Callable[[], Derivation]]) -> Derive:
-    """Return a derivation of a table with one figure per row."""
+    """Return a function that derives the figures of a table with one figure per row."""
 
     def derive(figure: PublishedFigure) -> Derivation | None:
         row = rows.get(figure.row)
@@ -70,7 +70,7 @@ def by_row(rows: Mapping[str, Callable[[], Derivation]]) -> Derive:
 
 
 def printed_value(table: str, row: str, column: str) -> float:
-    """Return a printed number that enters another figure."""
+    """Return a printed number from which another figure is derived."""
     figure = load_published(table).figure(row, column)
     if figure.value is None:
         raise ValueError(

@@ -98,7 +98,7 @@ class TransferError:
 
 
 def transfer_errors(reading: str) -> Iterator[TransferError]:
-    """Yield the kept errors for one reading of paper 3's section 8.3, by learner and width."""
+    """Yield the stored errors for one reading of paper 3's section 8.3, by learner and width."""
     for learner in _LEARNERS:
         for width in _WIDTHS:
             judge = ByStudy(

@@ -288,7 +288,7 @@ def _panel_charts(
     curves: Sequence[LearningCurve],
     total: int,
 ) -> Iterator[tuple[str, Chart]]:
-    """Yield quantities with a chart, one per setting if the panel asks for it."""
+    """Yield each quantity of a panel with its chart, or with one chart per setting."""
     settings = list(dict.fromkeys(curve.setting for curve in curves))
     for members in [[name] for name in settings] if panel.each_setting else [settings]:
         for quantity in panel.quantities:
@@ -394,8 +394,8 @@ def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         for title, values, detail in maps
     )
     text = (
-        f"{_KEYS_DRAWN} random keys of {_CHANNELS} numbers, as in the paper, whose keys are others "
-        "since it prints no seed. The upper part of its figure is this code:"
+        f"{_KEYS_DRAWN} random keys of {_CHANNELS} numbers, drawn as in the paper. They differ "
+        "from the paper's, which prints no seed. The upper part of its figure is this code:"
     )
     group = Group(blocks=charts, layout="maps", column=170, file=figure.name)
     return _Drawn(blocks=(Prose(text), Code(_DIAGONAL_CODE, language="python"), group))
@@ -453,10 +453,11 @@ def _draw_transfer(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         if own
     )
     text = (
-        "Relative errors of a trained network and of the best linear map, with 95 % intervals. The "
-        "paper prints 4-5 % and 9-10 % at every width; its text has lost the formula, and these "
-        "readings have about its linear error. Trained on 4,000 steps of 512 inputs, in the paper "
-        "on 20,000 of 65,536: more would lower the errors of the network."
+        "Relative errors of a trained network and of the best linear map, with 95 % intervals. "
+        "The paper prints 4-5 % and 9-10 % at every width; its text has lost the formula, and "
+        "the readings shown here have about its linear error. Our network was trained for "
+        "4,000 steps of 512 inputs, the paper's for 20,000 steps of 65,536: longer training "
+        "would lower its errors."
     )
     group = Group(blocks=charts, layout="wide", file=figure.name)
     return _Drawn(blocks=(Prose(text), group), is_part=True)

@@ -124,7 +124,7 @@ class Finding:
 
     @property
     def exact(self) -> bool:
-        """Whether it is a recomputed figure or an unconditional test; such a finding can refute."""
+        """Whether it is a recomputed figure or an unconditional test, which can refute a claim."""
         recomputed = self.printed and self.low is None
         return recomputed or (self.tested and not self.condition)
 

@@ -1,4 +1,4 @@
-"""Reads the figures of kept studies that judge claims. Never imports torch.
+"""Reads the figures, from studies in this repository, that judge claims. Never imports torch.
 
 ``kept_figures.json`` is a copy of figures from the tables in the folder ``studies`` of the
 repository. ``kept_tables`` reads those tables, and ``studies/claims/make.py`` writes it.
@@ -19,7 +19,7 @@ NAME = "kept_figures.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFigure:
-    """A figure of a kept study with its interval."""
+    """A number from a study in this repository, with its interval if it has one."""
 
     value: float
     low: float | None

@@ -1,4 +1,4 @@
-"""Reads the tables of kept reports in a folder such as ``studies``.
+"""Reads the tables of stored reports in a folder such as ``studies``.
 
 They are in ``STUDY/tables`` or ``GROUP/STUDY/tables``, as ``NAME.csv`` or ``NAME.csv.xz``.
 """
@@ -128,7 +128,7 @@ def _count_diverged(tables: Path, judge: ByStudy, folder: str) -> KeptFigure | N
 
 
 def _own_parameters(row: Row) -> tuple[int, int] | None:
-    """Return the parameter count that a row of a script states."""
+    """Return the smallest and largest parameter count that a row of a script states."""
     least, most = row.get("parameters_least"), row.get("parameters_most")
     return (int(least), int(most)) if least and most else None
 

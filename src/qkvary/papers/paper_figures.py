@@ -69,7 +69,7 @@ class PaperFigure:
 
 
 def _panel(title: str, task: str, *quick: Records, studies: str = "vision", **where: str) -> Panel:
-    """Return a panel of a task, from runs of the published size or else of the paper's text."""
+    """Return a panel of a task, drawn from the ``published`` study, or else from ``paper``."""
     sizes = (Records(f"{studies}-{size}", task, where=where) for size in ("published", "paper"))
     return Panel(title=title, records=(*sizes, *quick))
 
@@ -95,7 +95,7 @@ def _translation(title: str, source: str) -> Panel:
     return replace(panel, records=records, quantities=quantities, each_setting=True)
 
 
-_SPLIT = "BLEU by epoch is of the validation split, in the paper of the test set"
+_SPLIT = "BLEU by epoch is measured on the validation split here, on the test set in the paper"
 _ONE_SETTING = "one small setting, trained for fewer epochs"
 _OTHER_SIZES = "other sizes and steps than published"
 _VISION_PART, _OF_GRID = "vision-published-part", "1 of the 48 published configurations"

@@ -75,7 +75,7 @@ def parameters(figure: PublishedFigure) -> Derivation:
 
 
 def _earlier(derive: Callable[[PublishedFigure], Derivation]) -> Derive:
-    """Return a derivation for the earlier paper's table, which omits the value's projection."""
+    """Return a function that derives the earlier paper's table, without the value's projection."""
 
     def derived(figure: PublishedFigure) -> Derivation:
         full = derive(figure)
@@ -103,7 +103,7 @@ def _layer(figure: PublishedFigure) -> AttentionConfig:
 
 
 def _squares(config: AttentionConfig, source: Source, *, macs: bool) -> int:
-    """Return how many d x d matrices a projection counts as, in parameters or MACs per token."""
+    """Return the number of d x d matrices that equal a projection's parameters or MACs."""
     size = (
         projection_macs_per_token(config, source)
         if macs
@@ -113,7 +113,7 @@ def _squares(config: AttentionConfig, source: Source, *, macs: bool) -> int:
 
 
 def _map_weights(config: AttentionConfig) -> int:
-    """Return the weights that ``+`` adds to a layer."""
+    """Return the number of weights that ``+`` adds to a layer."""
     sources = (projection_parameters(config, source) for source in config.variant.projections)
     projections = sum(size.weights for size in sources) + config.d_model**2
     return attention_parameters(config).weights - projections

@@ -1,6 +1,6 @@
-"""Writes ``figures.csv``: the figures that a script of ``studies`` keeps for claims.
+"""Writes ``figures.csv``: the figures that a script of ``studies`` stores for claims.
 
-``reports.kept_tables`` reads it.
+``papers.kept_tables`` reads it.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -23,7 +23,7 @@ class Run:
 
     @property
     def tokens_per_step(self) -> int:
-        """Positions per optimizer step, including padding."""
+        """Number of positions per optimizer step, including padding."""
         return self.sequences * self.accumulated * self.devices * self.context
 
     @property

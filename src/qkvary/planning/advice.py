@@ -131,7 +131,7 @@ def published_change(candidate: Candidate, size: Size) -> Quality | None:
 
 
 def nearest_size(parameters: int) -> Size:
-    """Return the papers' model with which a model of this many parameters is compared."""
+    """Return the papers' model with which one of ``parameters`` parameters is compared."""
     return "300M" if parameters < SMALL else "1.2B"
 
 
@@ -179,7 +179,7 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
 
 
 def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]:
-    """Yield the measured price of half the cache, for layers that can be converted."""
+    """Yield the measured cost of halving the cache, if all layers can be converted."""
     if original.cache.bits != HALVED.bits * 2 or not all(
         isinstance(layer.attention, ProjectedAttention)
         and layer.attention.config.variant.core_name == "softmax"
@@ -214,7 +214,7 @@ def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
 
 
 def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield further serving advice in sentences, by the first format's figures."""
+    """Yield further serving advice in sentences, from the plans in the first format."""
     first = [row for row in served if row.cache == served[0].cache]
     frontier = [row for row in _rank(first) if row.status == "frontier" and not row.is_original]
     if frontier:
@@ -279,7 +279,7 @@ def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...
 
 
 def _held(plan: ServingPlan) -> str:
-    """Return the users per copy of the model, and the devices for all users, in words."""
+    """Return the users per replica, and the devices for all users, in words."""
     if plan.devices is None:
         return "no user fits with the weights"
     users = count(plan.users_per_replica, "user")
@@ -295,7 +295,7 @@ def _rank(rows: Sequence[ServedVariant]) -> list[ServedVariant]:
 
 
 def _needs_fewer(row: ServedVariant, original: ServedVariant) -> bool:
-    """Return whether a variant needs fewer devices than the model; ``None`` means too many."""
+    """Return whether a variant fits on fewer devices than the model."""
     own, other = original.plan.devices, row.plan.devices
     return other is not None and (own is None or other < own)
 

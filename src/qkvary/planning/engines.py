@@ -1,6 +1,6 @@
 """What an engine allocates for a demand, compared with the exact minimum.
 
-vLLM divides the heads among the devices of a copy, llama.cpp and transformers the layers.
+vLLM divides the heads among the devices of a replica; llama.cpp and transformers divide the layers.
 Never imports torch.
 """
 
@@ -25,7 +25,7 @@ TRANSFORMERS = "as transformers allocates"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRow:
-    """One user's cache in one engine."""
+    """The cache of one user in one engine."""
 
     engine: str
     user_bytes: int | None = None

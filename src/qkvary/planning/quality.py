@@ -128,13 +128,13 @@ def compare(
 
 
 def network(label: str, size: Size = "300M") -> LanguageModelConfig:
-    """Return one of the two language models."""
+    """Return the papers' language model of a size, with a variant."""
     return gpt_300m(label) if size == "300M" else gpt_1200m(label)
 
 
 @functools.cache
 def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
-    """Return the bytes of their 16-bit cache."""
+    """Return the bytes of such a model's 16-bit cache."""
     return model_cache_bytes(as_model(network(label, size)), context=tokens, stored_as="bf16")
 
 

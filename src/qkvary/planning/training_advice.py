@@ -105,7 +105,7 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
 
 
 def _explain_misfit(base: TrainedVariant) -> str:
-    """Return why a model does not fit one device, and what helps."""
+    """Return a sentence on why a model does not fit one device, with a remedy."""
     if base.plan.free_bytes < 0:
         return (
             "The weights, gradients and optimizer of the given model do not fit on one device, "

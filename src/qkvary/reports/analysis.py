@@ -53,7 +53,7 @@ DEFINITIONS = {
         "C^1/2 [W_K, W_V] M^1/2 with M = E[g g^T], g the gradient of the loss with respect to key "
         "and value (Gauss-Newton, damped), added up over KV heads. The tensor chosen on each half "
         "of the windows is evaluated with the M of the other half, and the mean is given: on the "
-        "text that chose it (fitted_forecast in the JSON) a tensor looks much too cheap."
+        "text used to choose it (fitted_forecast in the JSON) a tensor looks much too cheap."
     ),
     "random": (
         "For tokens and explained: two weights with independent normal entries on the same "
@@ -70,7 +70,7 @@ def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
     """Return the report of an analysis.
 
     Args:
-        analysis: The figures.
+        analysis: The results.
         checkpoint: The name or path of the checkpoint.
     """
     answers, caveats = find_answers(analysis), find_caveats(analysis)
@@ -126,13 +126,13 @@ def _compare_keys(layers: tuple[LayerAnalysis, ...], table: Table) -> Section:
     return Section(
         key="keys-and-values",
         title="Keys and values",
-        lead="Figures that do not depend on the basis of a head, above those of random weights.",
+        lead="Values that do not depend on the basis of a head, above those of random weights.",
         blocks=(
             table,
             Group(
                 title="Joint spectra",
-                lead="The energy of key and value that is lost with this many directions, a line "
-                "for each KV head. Dashed: the channels of one tensor.",
+                lead="The energy of key and value that is lost with as many directions as the "
+                "axis says, one line for each KV head. Dashed: the channels of one tensor.",
                 blocks=panels,
                 layout="panels",
                 file="spectra",
@@ -146,7 +146,7 @@ def _weights(*tables: Table) -> Section:
     return Section(
         key="weights",
         title="Weights",
-        lead="These figures change with the basis of a head, which is free: training from another "
+        lead="These values change with the basis of a head, which is free: training from another "
         "start can give others for the same function. Only W_Q W_K^T keeps its own.",
         blocks=tables,
     )

@@ -1,4 +1,4 @@
-"""The tables of an analysis: each figure, and that of random weights."""
+"""The tables of an analysis: each value, and that of random weights."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ _KINDS = tuple(EffectiveRank.__dataclass_fields__)
 def _mean(
     part: str, write: Callable[[float], str], name: str, chance: str = "", source: str = "random"
 ) -> Callable[[LayerAnalysis], Cell]:
-    """Return a function that writes a mean over the heads of a layer, above that of chance."""
+    """Return a function that writes the mean over a layer's heads, and that of chance below."""
 
     def cell(layer: LayerAnalysis) -> Cell:
         heads: Sequence[object] = getattr(layer, part)
@@ -31,7 +31,7 @@ def _mean(
 
 
 def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
-    """Return what key and value have in common in each layer: means over KV heads."""
+    """Return the similarity of key and value in each layer: means over KV heads."""
     pair = partial(_mean, "key_values", percent)
 
     def forecast(layer: LayerAnalysis) -> Cell:
@@ -41,9 +41,9 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
 
     weights, tokens = (pair(f"{part}_overlap", f"{part}_chance") for part in ("weight", "token"))
     note = (
-        "Means over KV heads; forecasts are sums, score changes the largest. * not "
-        "trusted: changes are beyond second order. No figure here changes with the "
-        "basis of a head."
+        "Means over KV heads; forecasts are their sums, and score changes their largest "
+        "values. * not trusted: changes are beyond second order. No value here changes with "
+        "the basis of a head."
     )
     return tabulate(
         "keys-and-values",
@@ -68,7 +68,7 @@ def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
     note = (
         "Flattened: the matrices as vectors. Columns: the mean of the cosines of equal "
         "channels. Heads: the mean size of the cosines of equal heads. Random: a mean of 0 "
-        "with the standard deviation below each figure, derived as 1/sqrt(entries). A "
+        "with the standard deviation below each value, derived as 1/sqrt(entries). A "
         "weight with fewer heads is compared with every head of its group."
     )
 
@@ -169,10 +169,10 @@ def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
     }
     asymmetry = partial(_mean, "attention", partial(fixed, decimals=2))
     note = (
-        "Means over heads. Uniform: equal weights on all visible keys. Asymmetry: "
-        "|A - A^T| / |A + A^T|, 0 where a matrix is symmetric and near 1 where its entries "
-        "above and below the diagonal have nothing in common. By the mask: that of the "
-        "attention if the scores were (S + S^T) / 2."
+        "Means over heads. Uniform: equal weights on all visible keys. Asymmetry: |A - A^T| / "
+        "|A + A^T|, 0 where a matrix is symmetric and near 1 where its entries above and below "
+        "the diagonal have nothing in common. By the mask: the asymmetry that attention would "
+        "have if the scores were (S + S^T) / 2."
     )
     return tabulate(
         "attention",

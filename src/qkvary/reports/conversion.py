@@ -1,4 +1,4 @@
-"""The report of a rewrite: what was checked, what became of each layer, how logits differ."""
+"""The report of a rewrite: checked conditions, new layers, and differences of logits."""
 
 from collections.abc import Sequence
 from itertools import groupby

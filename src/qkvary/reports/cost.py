@@ -24,17 +24,17 @@ from qkvary.text import names, numbers
 
 CONVENTIONS = {
     "macs_per_token": "one decoded token that attends to the whole context",
-    "prefill_macs": "a prompt as long as the context, without masked pairs, one token's logits",
+    "prefill_macs": "a prompt as long as the context, without masked pairs, logits of one token",
     "square_macs": "a forward pass over the context, every pair of tokens, all logits (the papers)",
     "training_macs_per_token": "forward and backward (3 x forward), without masked pairs",
     "cache_bytes_per_token": "bytes that one token adds while no window is full",
-    "mean_cache_bytes_per_token": "bytes of the cache at the full context over its tokens",
+    "mean_cache_bytes_per_token": "bytes of the cache at the full context, divided by its tokens",
     "cache_growth_bytes_per_token": "bytes that a further token adds at the end of the context",
     "cache_bytes": "the whole batch at the full context",
     "state_bytes": "of these the states of linear attention, which do not grow with the context",
     "stored": "exact saving with the weights of the given model",
     "engines": "bytes of one sequence of the given model, as each engine allocates it",
-    "moved_bytes_per_token": "weights, cache and writes of one decoding step over its tokens",
+    "moved_bytes_per_token": "weights, cache and writes of a decoding step, divided by its tokens",
 }
 
 

@@ -17,7 +17,7 @@ from qkvary.text.numbers import MISSING, fixed, whole
 
 
 def evaluation_report(document: Mapping[str, Any]) -> Report:
-    """Return the report of the figures from :func:`text_data` and :func:`task_data`."""
+    """Return the report of the values from :func:`text_data` and :func:`task_data`."""
     shown = (
         ("text", "text", "Text", _show_text),
         ("lengths", "lengths", "Lengths", _show_lengths),
@@ -36,7 +36,7 @@ def evaluation_report(document: Mapping[str, Any]) -> Report:
 
 
 def text_data(measured: TextMeasurement) -> dict[str, Any]:
-    """Return all figures of a text by name."""
+    """Return all scores of a text by name."""
     found: dict[str, Any] = {
         "data": [str(path) for path in measured.reading.data],
         "protocol": measured.protocol,
@@ -59,7 +59,7 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
 
 
 def task_data(measured: TaskMeasurement) -> dict[str, Any]:
-    """Return all figures of tasks by name."""
+    """Return all scores of tasks by name."""
     scores = {name: _describe_score(score) for name, score in measured.scores.items()}
     return {
         **pick(measured, "lm_eval limit=reading.limit against"),
@@ -278,7 +278,7 @@ def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
     ]
     if same:
         yield (
-            f"solved examples of {', '.join(same)} are other questions of the evaluated file, "
+            f"few-shot examples of {', '.join(same)} are other questions of the evaluated file, "
             "because there is no training file"
         )
     against = document["against"]
@@ -290,7 +290,7 @@ def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
             "table is of the other questions"
         )
     if any(task["cut_prompts"] for task in tasks.values()):
-        yield "cut: prompts longer than the network reads, which lost solved examples on the left"
+        yield "cut: prompts longer than the network reads, which lost few-shot examples on the left"
 
 
 def _number(figure: float, digits: int = 3) -> str:

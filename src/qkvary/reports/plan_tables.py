@@ -1,4 +1,4 @@
-"""The tables of a plan: every variant, and the figures that its charts show."""
+"""The tables of a plan: every variant, and the values that its charts show."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -104,7 +104,7 @@ def serving_table(plan: Plan) -> Table:
         _variant("name"),
         word("cache=plan.cache.name", "format"),
         number("cache_bytes_per_user=plan.user_bytes", "cache", size, below="per user"),
-        number("users_per_replica=plan", "users", _users, below="of a copy"),
+        number("users_per_replica=plan", "users", _users, below="per replica"),
         number("devices=plan", "devices", _devices, below="in all"),
         *([] if plan.demand.price is None else [price]),
         number(
@@ -126,7 +126,7 @@ def serving_table(plan: Plan) -> Table:
 
 
 def _variant(path: str) -> Field:
-    """Return the column of variants, the given weights with a mark."""
+    """Return the column of variants, with a mark at the given weights."""
     return word(
         "variant=",
         write=lambda row: named(look_up(row, path), mark=" *" if row.is_original else ""),
@@ -152,22 +152,23 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
     limit = "" if made_for is None else f" (the model was made for {made_for:,})"
     yield "* the given weights; every other row would have to be trained."
     yield (
-        "Cache: of one user; users: of one copy of the model, which may be divided among devices, "
-        f"such as 13 on 2 ({plan.demand.replica_sizes[-1]} at most); devices: for all users; "
-        f"longest: maximum tokens of a single user in the memory of one copy{limit}."
+        "Cache is that of one user; users are those of one replica, which may be divided among "
+        f"devices, such as 13 on 2 ({plan.demand.replica_sizes[-1]} at most); devices are those "
+        "for all users; longest is the maximum of tokens of a single user in the memory of one "
+        f"replica{limit}."
     )
     if device.bandwidth_bytes_per_second is None:
         yield "Tokens/s: give --bandwidth of the device."
     else:
         known = device.flops_per_second_16_bit is not None
         yield (
-            "Tokens/s: the roofline (upper bound) of one replica with the users that it serves"
-            f"{'' if known else '; from bandwidth alone, --flops adds the arithmetic'}."
+            "Tokens/s are the roofline (upper bound) of one replica with the users that it "
+            f"serves{'' if known else '; from bandwidth alone, --flops adds the arithmetic'}."
         )
     yield (
-        "Change %: the printed change of perplexity against all heads and projections, trained "
-        "from scratch; below, what the printed perplexities give where that differs, with their "
-        "rounding interval; a dash where nothing was published."
+        "Change % is the printed change of perplexity against all heads and projections, "
+        "trained from scratch; below it, what the printed perplexities give where that "
+        "differs, with their rounding interval; a dash where nothing was published."
     )
     states = {row.name: row.state_bytes for row in plan.answer.rows if row.state_bytes}
     for name, held in states.items():
@@ -198,7 +199,7 @@ def engines_table(plan: Plan) -> Table:
             below="per user",
         ),
         number("against_minimum=user_bytes", "more", against, below="than the minimum"),
-        number("users", write=numbers.whole, below="of a copy"),
+        number("users", write=numbers.whole, below="per replica"),
         number("tokens", "log", numbers.whole, below="tokens of cache"),
         notes=(f"{row.engine}: {row.remark}." for row in plan.answer.engines[1:]),
         main=True,
@@ -245,13 +246,14 @@ def training_table(plan: Plan) -> Table:
                 f"at {numbers.share(regime.utilization)} of the matrix rate."
             ),
             (
-                "Weights: with their optimizer; activations: of one sequence, of a fused softmax "
-                "core and logits in 32 bits; sequences: with weights and optimizer on one "
-                "device; MACs: per token."
+                "Weights include the state of their optimizer. Activations are those of one "
+                "sequence, with a fused softmax core and 32-bit logits. Sequences are as many "
+                "as fit on one device with the weights and optimizer. MACs are per token."
             ),
             (
-                "Published tokens/s: on the authors' machines, for 300M networks; change %: "
-                "the printed change of perplexity; below, what the perplexities give."
+                "Published tokens/s are those of the authors' machines and 300M networks. "
+                "Change % is the printed change of perplexity, and below it what the "
+                "perplexities give."
             ),
         ),
         main=True,

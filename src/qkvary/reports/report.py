@@ -51,7 +51,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A drawing with its caption and the table of its figures."""
+    """A drawing with its caption and the table of its values."""
 
     draw: Callable[[], Drawing]
     """Draws the chart; only renderers that show drawings call it."""
@@ -151,7 +151,7 @@ class Report:
     facts: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
     datasets: tuple[Table, ...] = ()
-    """Unrounded figures for the CSV files, one value per row."""
+    """Unrounded values for the CSV files, one per row."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The content of the JSON document."""
     stem: str = "report"

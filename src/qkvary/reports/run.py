@@ -65,7 +65,7 @@ def _format_value(name: str, value: object) -> str:
 
 
 def _draw_curves(events: Sequence[Mapping[str, Any]]) -> Iterator[Section]:
-    """Yield a line of every logged figure over steps: losses, accuracies."""
+    """Yield a section per logged quantity (losses, accuracies), with a sparkline over steps."""
     found: dict[str, dict[int, float]] = {}
     for event in events:
         if event.get("event") not in ("train", "validation"):

@@ -76,7 +76,7 @@ def sample_rows(runs: Sequence[RunSamples]) -> Iterator[dict[str, Raw]]:
 
 
 def set_drawing(sample: Sample) -> svg.Drawing:
-    """Draw the pictures of a set with their numbers; the right one has a frame."""
+    """Draw the pictures of a set with their numbers; the correct answer is framed."""
     pictures = _pictures(sample)
     rows = -(-len(pictures) // _PER_ROW)
     parts: list[Markup] = []

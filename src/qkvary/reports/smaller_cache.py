@@ -101,7 +101,7 @@ def _costs(made: SmallerCache) -> Table:
 
 
 def _layers(made: SmallerCache) -> Table:
-    """Return a row per converted layer; adjacent equal layers without figures share one."""
+    """Return a row per converted layer; adjacent equal layers share one until converted."""
     rows = _describe_layers(made)
     if not made.layers and made.forecast is None:
         rows = [next(iter(alike)) for _, alike in groupby(rows, key=lambda row: row["after"])]
@@ -119,9 +119,9 @@ def _layers(made: SmallerCache) -> Table:
         number("forecast", write=lambda nats: numbers.MISSING if nats is None else f"{nats:.4f}"),
         brief=Brief(rows=MOST_LAYERS) if len(rows) > MOST_LAYERS else None,
         notes=[
-            "Left out: the share of the spectrum of keys and values.",
+            "Left out: the share of the spectrum of keys and values that the new tensors lack.",
             "Errors are relative to the output of attention.",
-            "Forecast: nats a token, of a layer alone, not refitted.",
+            "Forecast: the rise in nats a token if only this layer is converted, before the refit.",
         ],
     )
 

@@ -86,7 +86,7 @@ def study_report(
 
 
 def _picture(summary: Summary) -> Chart | None:
-    """Return the chart of quality against cache, for the answer's table if it has one."""
+    """Return the chart of quality against cache, preferably of the table that answers."""
     charts = [one for one in summary.frontiers if one.axis in _PICTURE_AXES]
     if not summary.headline_table or not charts:
         return None
@@ -98,8 +98,9 @@ def _picture(summary: Summary) -> Chart | None:
     return Chart(
         draw=partial(frontier_chart, chosen, summary.baseline),
         caption=f"{chosen.table}: quality against {AXIS_TITLES[chosen.axis]}",
-        detail="The line joins the variants that no other beats in both. Hollow: surely beaten. "
-        f"Bars: {level} intervals of the difference to {names.clip(summary.baseline)}.",
+        detail="The line joins the variants that no other beats in both. Hollow: another variant "
+        f"costs no more and is shown to be better. Bars: {level} intervals of the "
+        f"difference to {names.clip(summary.baseline)}.",
         file="answer",
     )
 
@@ -332,7 +333,7 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
 
 
 def _published(summary: Summary) -> Section:
-    """Return the blocks of published figures, with language models' if the study trains any."""
+    """Return the section of published figures, those of language models only if trained here."""
     trained = {quality.variant for size in SIZES for quality in qualities(size)}
     known = trained & set(summary.variants) - {summary.baseline}
     tables: list[Block] = [

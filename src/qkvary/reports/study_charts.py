@@ -78,7 +78,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
         height=330,
         title=clip(f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}"),
         description=f"{len(shown)} variants; by the means, nothing is both cheaper and better than "
-        f"{listed(on_front) or 'any'}. The table below has every figure.",
+        f"{listed(on_front) or 'any'}. The table below has every value.",
         parts=tuple(parts),
     )
 

@@ -1,4 +1,4 @@
-"""The unrounded figures of a study in long form, one table for each CSV file."""
+"""The unrounded values of a study in long form, one table for each CSV file."""
 
 from collections.abc import Iterator, Sequence
 

@@ -76,7 +76,7 @@ _RUNS_DONE = number("runs_done=counts", "runs", count_cell, below="done/planned"
 
 
 def decimals_for(table: ResultTable) -> int:
-    """Return the decimals that distinguish the rows of a table."""
+    """Return the number of decimals that distinguish the rows of a table."""
     means = [row.mean for row in table.rows if row.mean is not None]
     spread = max(means) - min(means) if means else 0.0
     return 3 if spread >= 0.003 or not means else 4
@@ -369,7 +369,7 @@ def cost_table(tables: Sequence[ResultTable]) -> Table:
 
 
 def _group_mean(group: Sequence[ResultTable], variant: str, name: str) -> float | None:
-    """Return the mean of a variant's figure over tables, or None if no table has it."""
+    """Return the mean of a variant's value over tables, or None if no table has it."""
     rows = [row for table in group for row in table.rows if row.variant == variant]
     found = [value for row in rows if (value := getattr(row, name)) is not None]
     return sum(found) / len(found) if found else None

@@ -21,7 +21,7 @@ _DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One cell: the figure and its printed form."""
+    """One cell: a value and its printed form."""
 
     raw: Raw
     """The unrounded value, for the CSV file."""
@@ -122,7 +122,7 @@ def number(
     """Return a column of numbers, written as text or as a cell.
 
     ``path`` is the attribute with the number, as in :func:`look_up`, and the header in the CSV;
-    ``key=path`` has another header there. ``title`` is the header elsewhere.
+    ``key=path`` gives the CSV another header. ``title`` is the header elsewhere.
     """
     key, _, path = path.rpartition("=")
     key = key or path
@@ -239,7 +239,7 @@ def pick(value: object, wanted: str) -> dict[str, Any]:
 
 
 def dataset(key: str, rows: Iterable[Mapping[str, Raw]]) -> Table:
-    """Return a table of unrounded figures from rows that all have the same keys."""
+    """Return a table of unrounded values from rows that all have the same keys."""
     filled = list(rows)
     return Table(
         key=key,

@@ -25,7 +25,7 @@ _LINE = 24
 
 
 def diagram(label: str) -> Chart | None:
-    """Return the block of a label; None for a name that is not a label."""
+    """Return the drawing of the block that a label names; None for any other name."""
     variant = read_variant(label)
     if variant is None:
         return None

@@ -167,7 +167,7 @@ STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
 
 
 def announce_stop() -> None:
-    """Write the message to standard error, also from inside a signal handler."""
+    """Write to standard error that the work is stopping; safe inside a signal handler."""
     with suppress(OSError):
         os.write(2, f"\n{STOPPING}\n".encode())
 

@@ -90,7 +90,7 @@ class DocumentFormat:
         return (encode({**fields, **self.version_field}, indent=1) + "\n").encode()
 
     def read(self, data: bytes, where: object, build: Callable[[dict[str, Any]], Read]) -> Read:
-        """Return what ``build`` makes from a document's fields without the version."""
+        """Return the value that ``build`` makes from a document's fields without the version."""
         try:
             found = decode(data)
             if isinstance(found, dict):

@@ -41,7 +41,7 @@ class FileEntry:
 
     @classmethod
     def of(cls, data: bytes) -> "FileEntry":
-        """Describe ``data``."""
+        """Return the entry of a file whose contents are ``data``."""
         return cls(size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 

@@ -41,7 +41,7 @@ def _definitions() -> Mapping[str, str]:
 
 
 def load_study(name: StrPath, protocol: str | None = None) -> Study:
-    """Return a study; tasks that name no data get the fingerprints of the data on this machine."""
+    """Return a study; tasks without a fingerprint get that of the data on this machine."""
     name = read_name(name, "the name of a study or the path of its file")
     if name.endswith(".py") or "/" in name:
         return _take_study(_import_file(Path(name)), name, protocol)

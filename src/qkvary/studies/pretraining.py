@@ -272,7 +272,7 @@ def _describe(presets: Sequence[Preset], training: TrainingConfig, data: "Planne
 
 
 def count_passes(run: RunConfig, training_tokens: int | None) -> float | None:
-    """Return how often a run reads its text, or None if its tokens are not counted yet."""
+    """Return the number of times that a run reads its text, or None if it is not counted yet."""
     if not training_tokens:
         return None
     training = run.training
@@ -285,7 +285,7 @@ def describe_effort(
     seconds: Sequence[float | None] = (),
     text_bytes: int | None = None,
 ) -> str:
-    """Return passes and time, and how to shorten it; uncounted text has at most ``text_bytes``."""
+    """Describe the passes and time of a run, and how to shorten it if it repeats a text a lot."""
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens or text_bytes)
@@ -357,7 +357,7 @@ def list_trainings(store: Store) -> tuple[Training, ...]:
 
 
 def find_training(store: Store, name: str) -> Training:
-    """Return the training of a note, or the newest of a study, by name."""
+    """Return the training that a name means: of that note, or the newest of that study."""
     trainings = list_trainings(store)
     for training in trainings:
         if name in training.notes:
@@ -375,7 +375,7 @@ def find_training(store: Store, name: str) -> Training:
 
 
 def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
-    """Return the older trainings of the same name: the note that finds each, and its runs."""
+    """Describe the older trainings of the same name: note, steps, variants and commands of each."""
     found: list[str] = []
     for one in list_trainings(store):
         study = one.study
@@ -387,7 +387,7 @@ def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
 
 
 def page_name(store: Store, study: Study) -> str:
-    """Return the name of a training's page: its study's name, or its note's if that is taken."""
+    """Return the name of a training's page: the study's, or the note's for an older training."""
     named = [one for one in list_trainings(store) if one.study.name == study.name]
     begun = [one for one in named if _has_begun(store, one)] or named
     own = next((one for one in named if _keys(study) <= _keys(one.study)), None)

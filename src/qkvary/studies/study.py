@@ -267,7 +267,7 @@ class Study:
             )
 
     def pinned(self) -> Self:
-        """Return the study; tasks that name no data get the fingerprints of the data here."""
+        """Return the study; tasks without a fingerprint get that of the data on this machine."""
         settings = tuple(replace(one, task=one.task.pinned()) for one in self.settings)
         return self if settings == self.settings else replace(self, settings=settings)
 
@@ -380,7 +380,7 @@ class Study:
             if self.variants_of(first) != self.variants_of(setting):
                 raise ValueError(
                     f"study {self.name!r}{where}: expected the variants of {first.name!r}, which "
-                    f"shares the table {setting.table!r}, got others"
+                    f"shares the table {setting.table!r}, got {self.variants_of(setting)}"
                 )
 
     def _check_cross_setting_contrasts(self) -> None:

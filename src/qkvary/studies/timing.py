@@ -63,7 +63,7 @@ def find_missing_data(cells: Sequence[Cell]) -> dict[Cell, str]:
 def estimate_seconds(cells: Sequence[Cell]) -> float:
     """Return the seconds that one process needs for the steps and evaluations of runs.
 
-    Timing takes a few seconds, shared by networks of different sizes.
+    Timing takes a few seconds in total, divided among networks of different sizes.
     """
     macs = [_step_macs(cell.run) for cell in cells]
     runs = dict(zip(macs, (cell.run for cell in cells), strict=True))

@@ -77,7 +77,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return model(inputs)[..., 0]
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first validation set; every row asks for the anomaly."""
+        """Return the maps of the first validation set; the target of every row is the anomaly."""
         batch = next(self.evaluation_batches("validation"))
         maps = example_maps(model, batch.inputs)
         anomaly, size = int(batch.targets[0]), self.config.set_size

@@ -161,7 +161,7 @@ class RecallTaskConfig(DrawnExamples):
         return digest("recall", RECALL_DATA_VERSION, *sizes, *self.drawn)
 
     def scale(self, network: Network, metric: str) -> Scale:
-        """Return the scale of accuracy; a guess takes the likeliest pair at a position."""
+        """Return the scale of accuracy; its lower end is the best guess from positions alone."""
         del network, metric
         guess = data_module("recall").score_positions(self.length, self.pairs, self.power)
         return Scale(guess, 1.0)
@@ -355,7 +355,7 @@ class TextTaskConfig(HashedData, Accuracy):
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
+        """Number of tokens in one sequence, for the costs."""
         return self.context
 
     def count_answers(self, network: Network) -> int | None:
@@ -417,7 +417,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs: an average sentence of Multi30k."""
+        """Number of tokens in one sequence, for the costs: an average sentence of Multi30k."""
         return min(MULTI30K_TOKENS, self.max_tokens)
 
     @property

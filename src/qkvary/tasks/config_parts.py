@@ -75,11 +75,11 @@ class TaskConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
+        """Number of tokens in one sequence, for the costs."""
         raise NotImplementedError
 
     def count_tokens(self, network: Network) -> int:
-        """Return the tokens of one sequence in a network, for the costs."""
+        """Return the number of tokens of one sequence in a network, for the costs."""
         del network
         return self.sequence_length
 
@@ -88,7 +88,7 @@ class TaskConfig:
         return getattr(network, "vocabulary", None)
 
     def scale(self, network: Network, metric: str) -> Scale | None:
-        """Return the scale of a metric such as ``test_accuracy``, None without a known guess."""
+        """Return the scale of a metric such as ``test_accuracy``, None if guessing is undefined."""
         answers = self.count_answers(network)
         if answers is not None and metric.endswith("accuracy"):
             return Scale(1.0 / answers, 1.0)
@@ -128,7 +128,7 @@ class DrawnExamples(Accuracy):
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
+        """Number of tokens in one sequence, for the costs."""
         return self.length
 
     @property
@@ -152,7 +152,7 @@ class TokenPrediction(TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
+        """Number of tokens in one sequence, for the costs."""
         return self.context
 
 

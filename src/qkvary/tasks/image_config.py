@@ -74,7 +74,7 @@ class ImageTaskConfig(Accuracy):
 
     @property
     def image_size(self) -> int:
-        """Rows and columns of an image when the network reads it."""
+        """Number of rows, and of columns, of an image when the network reads it."""
         return self.images.pixels.size if self.resize_to is None else self.resize_to
 
     @property
@@ -83,7 +83,7 @@ class ImageTaskConfig(Accuracy):
         return self.images.fingerprint
 
     def count_tokens(self, network: Network) -> int:
-        """Return the patches that a network cuts an image into, and its class token."""
+        """Return the number of tokens: the patches of an image, and the class token."""
         if isinstance(network, VisionTransformerConfig):
             return network.tokens
         raise ValueError(f"expected a VisionTransformerConfig for task {self.name}, got {network}")
@@ -138,12 +138,12 @@ class AnomalyTaskConfig(Accuracy):
 
     @property
     def width(self) -> int:
-        """Numbers that describe an image."""
+        """Number of features that describe an image."""
         return FEATURE_SETS[self.features].width
 
     @property
     def sequence_length(self) -> int:
-        """Images in a set, for the costs."""
+        """Number of images in a set, for the costs."""
         return self.set_size
 
     @property

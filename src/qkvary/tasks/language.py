@@ -195,7 +195,7 @@ class LanguageTask:
         return count_token_bytes(self.tokenizer, marks)
 
     def _bytes_of(self, batch: Batch) -> int:
-        """Return the UTF-8 bytes of the counted targets."""
+        """Return the number of UTF-8 bytes of the counted targets."""
         counted = batch.targets != IGNORE_INDEX
         tokens, before = (part[counted].numpy() for part in (batch.targets, batch.inputs))
         return int(self._token_bytes.of(tokens, before).sum())

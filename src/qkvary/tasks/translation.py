@@ -93,7 +93,7 @@ class TranslationTask:
         return self._make_batch(pairs, order.tolist(), rows)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the loss of the protocol."""
+        """Return the training loss that the protocol defines."""
         return batch.mean(self._loss_sum(model, batch))
 
     def evaluate(

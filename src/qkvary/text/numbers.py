@@ -53,7 +53,7 @@ def interval(low: float | None, high: float | None, decimals: int = 3, sign: boo
 
 
 def decimals_of(spread: float | None) -> int:
-    """Return the decimals that show two digits of a spread: 3 for 0.034, 0 for 120."""
+    """Return the number of decimals that show two digits of a spread: 3 for 0.034, 0 for 120."""
     if spread is None or not math.isfinite(spread) or spread <= 0:
         return 3
     return min(6, max(0, 1 - math.floor(math.log10(spread))))

@@ -338,7 +338,7 @@ class RunConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs; for an image, the tokens that it is cut into."""
+        """Number of tokens in one sequence, for the costs; an image is cut into tokens."""
         return self.task.count_tokens(self.network)
 
     @property

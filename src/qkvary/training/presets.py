@@ -33,7 +33,7 @@ VOCABULARY_MULTIPLE = 64
 
 THREE_PROJECTIONS = "Kayyam et al. 2026 (Do Transformers Need Three Projections?): text and code"
 QUERY_IDENTITY = "Karbevski and Mijoski ([Key,Value] is probably all you need): text and code"
-MODERN = "none; LLaMA's blocks, GPT-3's learning rates and batch sizes (below 124M Pythia's)"
+MODERN = "no paper: LLaMA's blocks, GPT-3's learning rates and batch sizes (below 124M: Pythia's)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +81,17 @@ class Preset:
 
     @property
     def context(self) -> int:
-        """Tokens per row."""
+        """Number of tokens per row."""
         return self.network.max_tokens
 
     @property
     def tokens_per_step(self) -> int:
-        """Positions per step, padding included."""
+        """Number of positions per step, padding included."""
         return self.training.batch_size * self.context
 
     @property
     def tokens(self) -> int:
-        """Positions up to the reported step."""
+        """Number of positions up to the reported step."""
         return self.tokens_per_step * (self.reported_step or self.training.steps)
 
     @property
@@ -118,7 +118,7 @@ class Preset:
         return replace(self, network=network, remarks=tuple(kept))
 
     def with_vocabulary(self, tokens: int) -> "Preset":
-        """Return the preset for this many tokens, padded to the next multiple of 64."""
+        """Return the preset with a vocabulary of ``tokens``, padded to a multiple of 64."""
         padded = -(-tokens // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
         return replace(self, network=replace(self.network, vocabulary=padded))
 
@@ -139,7 +139,7 @@ def find_preset(name: str) -> Preset:
 
 
 def adamw(learning_rate: float, *, decay: Decay) -> OptimizerConfig:
-    """Return the AdamW of both papers and of GPT-3: betas, weight decay and clipping."""
+    """Return the AdamW of papers 1 and 3 and of GPT-3: betas, weight decay and clipping."""
     return OptimizerConfig(
         name="adamw",
         learning_rate=learning_rate,
@@ -207,8 +207,8 @@ def _three_projections(
 _PAPER_1 = (
     _three_projections(
         "lm-300m",
-        "rows of a step: 6 at once, 24 times, on 8 devices; the poster gives the rate, "
-        "warm-up and accumulation of the larger network for both: lm-300m-poster",
+        "a step has 6 rows at once, 24 times, on 8 devices; the poster gives both networks the "
+        "rate, warm-up and accumulation of the larger one: lm-300m-poster",
         "the published script of Q-GQA has 8 KV heads where the table says 4",
         steps=4_238,
         micro=6,
@@ -220,10 +220,10 @@ _PAPER_1 = (
     ),
     _three_projections(
         "lm-300m-poster",
-        "the poster's rate, warm-up, accumulation and validations, where lm-300m has "
-        "those of the public code; the poster's 10 billion positions in 4,238 steps "
-        "leave 4 rows at once, 36 times, on 8 devices, and its 10 million validation "
-        "tokens 1,220 batches of 4 rows",
+        "the poster's rate, warm-up, accumulation and validations, where lm-300m has those of "
+        "the public code; the poster's 10 billion positions in 4,238 steps imply 4 rows at "
+        "once, 36 times, on 8 devices, and its 10 million validation tokens imply 1,220 "
+        "batches of 4 rows",
         steps=4_238,
         micro=4,
         accumulated=36,
@@ -274,7 +274,7 @@ _DERIVED = (
 )
 _UNTIED = "a separate head, which the theorem about one layer needs; nothing is published"
 _NO_FIGURE = "in the public code; no figure is printed for it"
-_SAME_TUNING = "the baseline with what the identity query was given; nothing is published about it"
+_SAME_TUNING = "the baseline with the settings of the identity query; nothing is published about it"
 
 
 def _gpt2(name: str, *remarks: str, weight_decay: float = 0.1) -> Preset:

@@ -237,7 +237,7 @@ def test_missing_and_empty_files_are_named(tmp_path: Path) -> None:
 def test_more_examples_than_there_are_are_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"0 to 2 .* piqa \(piqa_validation.jsonl\), got 3"):
         load(folder, "piqa", 3)
-    with pytest.raises(UsageError, match="expected 0 to 6 solved examples for arc_easy"):
+    with pytest.raises(UsageError, match="expected 0 to 6 few-shot examples for arc_easy"):
         load(folder, "arc_easy", 7)
 
 
@@ -432,7 +432,7 @@ def test_a_split_of_examples_is_read_from_its_file(stock: Path) -> None:
     task = prepare(stock, "choosing", fewshot=1).load()["tasks"]["choosing"]
     prompt = task.fewshot_context(task.eval_docs[0], 1)
     assert prompt == "Q: one and one A: two\n\nQ: sky A:"
-    with pytest.raises(UsageError, match=r"0 to 1 solved .* \(choosing_dev.jsonl\), got 2"):
+    with pytest.raises(UsageError, match=r"0 to 1 few-shot .* \(choosing_dev.jsonl\), got 2"):
         prepare(stock, "choosing", fewshot=2).load()
 
 

@@ -147,6 +147,6 @@ def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttent
 
 
 def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    """Note if multi-token prediction is left out; ``predicts`` is the default of such layers."""
+    """Note if multi-token prediction is left out; ``predicts`` is their default number."""
     further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
-    return ("does not count what predicts further tokens",) if further else ()
+    return ("does not count the layers that predict further tokens",) if further else ()

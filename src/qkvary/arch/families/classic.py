@@ -237,7 +237,7 @@ def _gpt_heads(fields: Fields) -> Heads:
 
 
 def _learn_positions(fields: Fields, d_model: int, *names: str, unused: int = 0) -> dict[str, Any]:
-    """Return the fields of a model with learned positions; the named field has their number."""
+    """Return the table of learned positions and the context, as arguments of ``Model``."""
     tokens = fields.size(*names)
     return {"positions": (Table(rows=tokens + unused, width=d_model),), "max_tokens": tokens}
 

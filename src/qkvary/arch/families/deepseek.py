@@ -62,7 +62,10 @@ def _read_deepseek_v4(fields: Fields, name: str) -> Model:
         )
 
     tables = fields.size("vocab_size") * experts.active * hashed
-    note = f"does not count {tables:,} numbers of experts, the tables of {hashed} layers that hash"
+    note = (
+        f"does not count the {tables:,} entries of the tables by which {hashed} layers hash "
+        "tokens to experts"
+    )
     return build_decoder(
         fields,
         name,
@@ -116,7 +119,7 @@ def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
 
 
 def _cut(fields: Fields, name: str, layers: int, choices: Sequence[str]) -> tuple[str, ...]:
-    """Return the first entries of a list of words that may be longer than the layers."""
+    """Return one word per layer, from a list that may have more entries than layers."""
     found = fields.items(name) or ()
     if len(found) < layers:
         raise fields.refuse(name, f"at least {layers} entries")

@@ -175,7 +175,7 @@ def _read_modernbert(fields: Fields, name: str) -> Model:
 
 
 def _read_deepseek(fields: Fields, name: str, *, recipe: Recipe, predicts: int) -> Model:
-    """Return a DeepSeek V2 or V3; ``predicts`` is the default of multi-token prediction layers."""
+    """Return a DeepSeek V2 or V3; ``predicts`` is the default number of MTP layers."""
     if fields.size("moe_layer_freq", default=1) != 1:
         raise fields.refuse("moe_layer_freq", "1, experts in every layer after the dense ones,")
     model = recipes.read(recipe, fields, name)
@@ -275,7 +275,7 @@ def _dots3_aliases(fields: Fields) -> dict[str, int]:
 
 
 def _read_longcat(fields: Fields, name: str) -> Model:
-    """Return the model; each block has two attentions and dense networks, and experts once."""
+    """Return the model; a block is two layers with dense networks, the first also with experts."""
     d_model, count = fields.size("hidden_size"), fields.size(*recipes.COUNTS)
     zero = fields.count("zero_expert_num", default=256)
     wide = fields.size("ffn_hidden_size", "intermediate_size")

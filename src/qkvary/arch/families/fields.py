@@ -36,7 +36,7 @@ class Fields:
         return any(self.content.get(name) is not None for name in names)
 
     def mentions(self, name: str) -> bool:
-        """Return whether the name is present, even as null, which can differ from its absence."""
+        """Return whether the name is present, even as null: a null may not mean absence."""
         return name in self.content
 
     def replace(self, **changes: object) -> "Fields":

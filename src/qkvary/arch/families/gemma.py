@@ -43,7 +43,7 @@ _EQUAL_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """The differences between the attention layers of a stack."""
+    """The properties in which the attention layers of a stack differ."""
 
     heads: Heads
     window: int | None
@@ -169,7 +169,7 @@ def _override_heads(
 
 
 def _find_sources(fields: Fields, types: Sequence[str]) -> tuple[int | None, ...]:
-    """Return which layer each of the last ``num_kv_shared_layers`` reads: the last of its type."""
+    """Return, for each layer, the earlier layer whose cache it reads, or ``None``."""
     own = len(types) - fields.count("num_kv_shared_layers")
     latest = {kind: index for index, kind in enumerate(types[: max(0, own)])}
     if set(latest) != set(types):

@@ -1,4 +1,4 @@
-"""Configurations of transformers as language models that are built here.
+"""Hugging Face configurations as language models that can be built here.
 
 A family that can be loaded has an entry in ``BLOCKS`` in addition to its recipe, from which costs
 are counted. A field that this program cannot compute is refused by name.

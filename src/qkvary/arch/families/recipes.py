@@ -320,7 +320,7 @@ def _window(recipe: Recipe, fields: Fields, mixing: str) -> int | None:
 
 
 def _sparse(recipe: Recipe, fields: Fields, layers: int) -> list[bool]:
-    """Return which layers have experts, from whichever field specifies it."""
+    """Return, for each layer, whether it has experts, from the field that specifies it."""
     if recipe.routed is None or (fields.has(*COUNTS) and fields.count(*COUNTS) == 0):
         return [False] * layers
     types = fields.words("mlp_layer_types", choices=("dense", "sparse"), length=layers)

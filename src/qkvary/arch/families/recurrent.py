@@ -129,7 +129,7 @@ def read_mamba2(fields: Fields) -> RecurrentLayer:
 
 
 def _mamba2_head_dim(fields: Fields, d_model: int, heads: int) -> int:
-    """Return the channels per head, from their own field or derived from the inner width."""
+    """Return the number of channels per head, as stated or derived from the inner width."""
     total = fields.optional_size("mamba_d_ssm")
     if total is None:
         total = fields.size("mamba_expand", "expand", default=2) * d_model
@@ -273,11 +273,11 @@ def read_matrix_memory(fields: Fields) -> RecurrentLayer:
 
 
 def round_up(size: float, multiple: int) -> int:
-    """Return the next multiple, as xLSTM rounds its widths."""
+    """Return the size rounded up to a multiple, as xLSTM rounds its widths."""
     return int(-(-size // multiple) * multiple)
 
 
 def _sum_bits(fields: Fields, name: str) -> int | None:
-    """Return the bits that a configuration requests; Nemotron H defaults to single precision."""
+    """Return the bits in which a state is summed, or None; Nemotron H's default is 32."""
     default = "float32" if fields.family == "nemotron_h" else ""
     return {"float32": 32, "float16": 16, "bfloat16": 16}.get(fields.text(name, default=default))

@@ -1,4 +1,4 @@
-"""The scaling of rotary positions in a configuration of transformers.
+"""The scaling of rotary positions in a Hugging Face configuration.
 
 Every setting is used or refused by name, because ignoring one would change the results.
 
@@ -152,7 +152,7 @@ def _read_longrope(section: Fields, fields: Fields) -> RotaryScaling:
 
 
 def _original(section: Fields, fields: Fields) -> int:
-    """Return the original length; the top level counts first, as in transformers."""
+    """Return the context before scaling; as in transformers, the top level of the file wins."""
     inside, outside = (one.optional_size(ORIGINAL) for one in (section, fields))
     return outside or inside or fields.size(LONGEST)
 

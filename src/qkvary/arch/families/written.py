@@ -1,4 +1,4 @@
-"""Language models as configurations of transformers, the other direction of ``language_models``.
+"""Language models as Hugging Face configurations, the inverse of ``language_models``.
 
 A family can express a network if the written configuration reads back as the same network.
 """
@@ -26,7 +26,7 @@ _PARTIAL = ("phi3", "stablelm", "gpt_neox")
 
 
 class Written(NamedTuple):
-    """A network as a configuration of transformers."""
+    """A network as a Hugging Face configuration."""
 
     family: str
     """The ``model_type``."""

@@ -199,7 +199,7 @@ name."""
 
 
 def _complete(name: str, family: str) -> str | None:
-    """Return the name in newer files of a pure language model; ``None`` for other modalities."""
+    """Return a tensor's name as in newer files; ``None`` for a tensor of another modality."""
     if family == "gpt2":
         # Older files lack the prefix.
         return name if name.startswith((_PREFIX, "lm_head.")) else _PREFIX + name

@@ -39,7 +39,7 @@ TOKENIZER_FILES = (OWN_TOKENIZER,)
 
 
 def recognises(path: Path) -> bool:
-    """Return whether a path is such a folder, or its weights."""
+    """Return whether a path is a folder of this format, or the file of its weights."""
     return holds(path, f'"{OWN}"'.encode())
 
 

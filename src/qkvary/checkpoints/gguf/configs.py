@@ -50,7 +50,7 @@ _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetun
 
 
 def read_sizes(file: GgufFile, where: str) -> Sizes:
-    """Return the values of a file of a known architecture."""
+    """Return the metadata of a file; refuse unknown architectures."""
     named = file.metadata.get("general.architecture")
     known = {*FAMILIES, *GGUF_NAMES.values()}
     if not isinstance(named, str) or named not in known:
@@ -79,7 +79,7 @@ class Sizes(Fields):
             raise UsageError(f"{self.where} has {what} {found}, expected {expected}")
 
     def require_plain(self) -> None:
-        """Refuse a network with a value that changes the computation."""
+        """Refuse a network with a setting that would change the computation."""
         for name, found in self.content.items():
             setting = name.removeprefix("rope.scaling.")
             is_read = setting in _SCALING and self.family in FAMILIES
@@ -102,14 +102,14 @@ class Sizes(Fields):
 
     @property
     def num_layers(self) -> int:
-        """Blocks; each has a tensor."""
+        """Number of blocks, each of which must have a tensor."""
         layers = self.size("block_count")
         if layers > len(self.shapes):
             raise DamagedError(f"{self.where} has {layers:,} layers and fewer tensors")
         return layers
 
     def rows(self, name: str) -> int:
-        """Return the rows of a tensor."""
+        """Return the number of rows of a tensor."""
         if name not in self.shapes:
             raise DamagedError(f"{self.where} has no {name}")
         return self.shapes[name][0]
@@ -138,7 +138,7 @@ def _make_network(sizes: Sizes) -> LanguageModelConfig:
 
 
 def _describe(sizes: Sizes, family: str) -> Iterator[tuple[str, object]]:
-    """Yield the fields of the configuration under the names of transformers."""
+    """Yield the fields of the configuration under their names in transformers."""
     d_model, heads = sizes.size("embedding_length"), sizes.size("attention.head_count")
     head_dim = sizes.size("attention.key_length", default=d_model // heads)
     sizes.require("value_length", sizes.size("attention.value_length", default=head_dim), head_dim)
@@ -257,7 +257,7 @@ def _make_gpt2(sizes: Sizes) -> LanguageModelConfig:
 
 
 def make_config(sizes: Sizes) -> LanguageModelConfig | None:
-    """Return the configuration of the network; ``None`` for DeepSeek, whose heads need weights."""
+    """Return the network's configuration; ``None`` for DeepSeek, where it depends on weights."""
     if sizes.family == GGUF_NAMES["deepseek"]:
         return None
     with explain(sizes.where):
@@ -265,9 +265,9 @@ def make_config(sizes: Sizes) -> LanguageModelConfig | None:
 
 
 def describe_latent(sizes: Sizes) -> dict[str, object]:
-    """Return the configuration of a DeepSeek with the field names of transformers.
+    """Return the configuration of a DeepSeek with its field names in transformers.
 
-    Which keys heads share is not in the header.
+    The header does not say which heads share keys.
     """
     with explain(sizes.where):
         layers, heads = sizes.num_layers, sizes.size("attention.head_count")

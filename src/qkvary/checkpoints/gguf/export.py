@@ -1,4 +1,4 @@
-"""A language model as one file for llama.cpp: an architecture that it has, sizes and tensors.
+"""A language model as one file for llama.cpp: its architecture there, sizes and tensors.
 
 What llama.cpp cannot compute is refused with the reason. A partial rotation becomes a full one
 whose other frequencies are divided to zero (``rope_freqs``), as files of other models have it.
@@ -142,7 +142,7 @@ def _convert_stock(network: LanguageModel, to: StockArchitecture) -> Expressed:
 
 
 def _find_obstacles(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[str]:
-    """Yield what llama.cpp cannot compute in an architecture that expresses the network."""
+    """Yield the features that llama.cpp cannot compute although the architecture has them."""
     block, position = config.block, config.layers[0].position
     if to == "gpt2":
         if block.activation == "relu":
@@ -170,7 +170,7 @@ def _find_obstacles(config: LanguageModelConfig, to: StockArchitecture) -> Itera
 
 
 def _list_divisors(config: LanguageModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """Yield the divisors of frequencies, unless all are 1."""
+    """Yield the tensor of factors that divide the rotary frequencies, unless all are 1."""
     size, position = config.layers[0].size_per_head, config.layers[0].position
     rotated = position.rotary_dim(size)
     divisors = rotary_divisors(size, rotated, position.rotary_base)

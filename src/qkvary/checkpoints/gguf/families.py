@@ -40,7 +40,7 @@ Expressed = tuple[str, dict[str, Any], dict[str, torch.Tensor]]
 
 
 def convert_family(network: LanguageModel) -> Expressed | None:
-    """Return a network as the family that expresses it, ``None`` if llama.cpp has none.
+    """Return a network as the family that expresses it, ``None`` if no family does.
 
     Reading the header back must give the same network.
     """
@@ -67,7 +67,7 @@ def convert_family(network: LanguageModel) -> Expressed | None:
 def describe_sizes(
     config: LanguageModelConfig, name: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the values by key: those of every architecture, and more of this one."""
+    """Return the values by key: those of every architecture, and ``more`` of this one."""
     usual = {
         "vocab_size": config.vocabulary,
         "context_length": config.max_tokens,

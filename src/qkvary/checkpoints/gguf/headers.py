@@ -56,7 +56,7 @@ SCALARS: Mapping[int, str] = {
 
 
 class Blocks(NamedTuple):
-    """How one type of tensor is stored."""
+    """The storage of one type of tensor."""
 
     number: int
     """The number of the type in files."""
@@ -178,9 +178,9 @@ class _Reader:
         return list(struct.unpack(f"<{length}{SCALARS[inner]}", self.take(width * length)))
 
     def _texts(self, count: int) -> list[str | bytes] | None:
-        """Return consecutive texts; none if they are skipped.
+        """Return the next ``count`` texts, or ``None`` if texts are skipped.
 
-        One loop without calls, because a vocabulary has hundreds of thousands.
+        It is one loop without calls, because a vocabulary has hundreds of thousands of texts.
         """
         data, end, place, found = self.data, len(self.data), self.place, list[str | bytes]()
         for _ in range(count):
@@ -203,7 +203,7 @@ def _text_or_bytes(data: bytes) -> str | bytes:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return a file of this format, or the files of a folder; for a split file, its first part."""
+    """Return the GGUF file at a path, or those in a folder; of a split file, the first part."""
     if path.is_file():
         is_one = path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
         return [list_parts(path)[0]] if is_one else []
@@ -270,7 +270,7 @@ def parse_file(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = Fal
         metadata[key] = reader.value()
     entries = [_read_entry(reader) for _ in range(tensors)]
     if sum(entry.size for entry in entries) > len(data):
-        raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors")
+        raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors take")
     alignment = metadata.get("general.alignment", ALIGNMENT)
     powers = [1 << power for power in range(3, LARGEST_ALIGNMENT.bit_length())]
     if not isinstance(alignment, int) or alignment not in powers:

@@ -52,7 +52,7 @@ class _Vocabulary:
         self.types: list[int] = types[:size] or [int(TokenType.NORMAL)] * size
 
     def list(self, name: str, kind: Any) -> list[Any]:
-        """Return a list of one kind."""
+        """Return a list of the vocabulary whose entries have one type."""
         found = self.metadata.get(_KEY + name)
         if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
             raise DamagedError(f"{self.where} has no list {_KEY}{name}")
@@ -100,7 +100,7 @@ def _make_alphabet(texts: list[bytes], vocabulary: _Vocabulary) -> Tokenizer:
     letters = [text.decode("utf-8", "replace") for text in texts]
     if any(len(letter) != 1 for letter in letters):
         raise UsageError(
-            f"{vocabulary.where} has tokens of several characters that are matched, not merged; "
+            f"{vocabulary.where} matches whole tokens of several characters instead of merging; "
             "choices: bytes, characters, merged pairs, merged pieces"
         )
     return CharacterTokenizer("".join(letters), has_separator=vocabulary.has_separator)
@@ -132,7 +132,7 @@ def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> To
         )
     names = [token.decode("utf-8", "replace") for token in vocabulary.tokens]
     if not isinstance(end, int) or not 0 <= end < len(names):
-        raise UsageError(f"{vocabulary.where} has no token that ends documents")
+        raise UsageError(f"{vocabulary.where} has no end-of-document token")
     special = {
         token
         for token, kind in enumerate(vocabulary.types)

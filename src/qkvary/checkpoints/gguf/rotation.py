@@ -30,7 +30,7 @@ def rotary_divisors(head_dim: int, rotated: int, base: float) -> list[float]:
 
 
 def count_rotated(divisors: Sequence[float], base: float) -> int | None:
-    """Return the rotated channels per head, or None if no partial rotation has these divisors."""
+    """Return the number of rotated channels per head, or None if no rotation fits."""
     rotated = 2 * sum(divisor < STILL / 2 for divisor in divisors)
     if rotated == 0:
         return None

@@ -92,7 +92,7 @@ def _make(
 
 
 def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], list[str]]:
-    """Return the last token, its type and what differs, for tokenizers that end documents."""
+    """Return any end-of-document token, its type, and a note on how llama.cpp reads it."""
     if tokenizer.separator is None:
         return [], {}, []
     note = f"llama.cpp reads {DOCUMENT_END} inside a text as that token; qkvary reads its letters"
@@ -132,9 +132,8 @@ def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
         )
     if not tokenizer.alphabet.isascii():
         raise UsageError(
-            "expected an alphabet of ASCII, or one with a token that ends documents, got one with "
-            "neither: llama.cpp does not end on other characters; train with --tokenizer "
-            "characters or bytes"
+            "expected an alphabet of ASCII, or an end-of-document token, got neither: llama.cpp "
+            "does not end on other characters; train with --tokenizer characters or bytes"
         )
     tokens = [_escape(letter.encode()) for letter in tokenizer.alphabet]
     note = "characters outside the alphabet are token -1, which it refuses to read"

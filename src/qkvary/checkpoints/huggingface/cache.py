@@ -45,7 +45,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the number of keys that a mask covers, and the first of them."""
+        """Return the number of keys that a mask covers, and the index of the first."""
         return self.stored.length + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -53,7 +53,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         return self.stored.length
 
     def get_max_length(self) -> int:
-        """Return the maximum number of tokens, or -1."""
+        """Return the maximum number of tokens, or -1 if there is none."""
         return -1 if self.stored.max_tokens is None else self.stored.max_tokens
 
     def offload(self) -> None:

@@ -1,4 +1,4 @@
-"""Our language models as models of transformers: ``Auto`` classes, ``generate``, safetensors.
+"""Our language models as ``transformers`` models: ``Auto`` classes, ``generate``, safetensors.
 
 Importing this registers nothing; call ``register()`` once. The only private method of transformers
 that is overridden is ``_prepare_cache_for_generation``.
@@ -92,7 +92,7 @@ class QKVConfig(PreTrainedConfig):
 
     @property
     def num_attention_heads(self) -> int:
-        """The query heads of the first layer."""
+        """The number of query heads of the first layer."""
         return self.language_model.layers[0].num_heads
 
     @property
@@ -102,7 +102,7 @@ class QKVConfig(PreTrainedConfig):
 
 
 class QKVForCausalLM(PreTrainedModel, GenerationMixin):
-    """A ``LanguageModel`` with the interface of transformers.
+    """A ``LanguageModel`` with the interface of a ``transformers`` model.
 
     Positions follow from the attention mask: they count from the first real token of a row.
     """
@@ -156,7 +156,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             kwargs: ``num_items_in_batch`` for the loss.
 
         Raises:
-            ValueError: for an unsupported argument, or a cache of another kind.
+            ValueError: for an unsupported argument, or a cache that is no ``NetworkCache``.
         """
         items = kwargs.pop("num_items_in_batch", None)
         _refuse_unknown(kwargs)

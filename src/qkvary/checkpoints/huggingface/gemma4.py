@@ -1,4 +1,4 @@
-"""An exact smaller cache for the global layers of an unmodified Gemma 4 of transformers.
+"""An exact smaller cache for the global layers of an unmodified Hugging Face Gemma 4.
 
 With ``attention_k_eq_v``, a global layer projects once and caches two tensors: the value ``V =
 norm(x W)`` and the key ``K = RoPE_p(gamma * V)``, which rotates only some channels (128 of 512 as
@@ -150,7 +150,7 @@ class RotateWhenReadLayer(DynamicLayer):
         self._change(lambda stored: stored[beam_idx.to(stored.device)])
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows."""
+        """Keep the rows given by indices."""
         super().batch_select_indices(indices)
         self._change(lambda stored: stored[indices.to(stored.device)])
 
@@ -171,7 +171,7 @@ class RotateWhenReadLayer(DynamicLayer):
             self.positions.stored = None
 
     def _change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Change the positions once for all layers, if there are any."""
+        """Change any stored positions; only in the first layer, as all layers share them."""
         if self.first and self.positions.stored is not None:
             self.positions.stored = change(self.positions.stored)
 
@@ -186,7 +186,7 @@ def exact_cache(
     """Make an empty exact cache with fewer bytes for ``past_key_values`` of a Gemma 4.
 
     Args:
-        model: A Gemma 4 of transformers, with or without its towers.
+        model: A Hugging Face Gemma 4, with or without its towers.
         layout: ``value and slice`` costs nothing per read token; ``rotate when read`` stores less
             and rotates every stored key at every step. For its positions, the model gets a hook,
             which ``uninstall`` removes.
@@ -211,7 +211,7 @@ def install(model: nn.Module, *, layout: Layout = "value and slice") -> None:
     unchanged. A static or quantised cache is refused when it is used.
 
     Args:
-        model: A Gemma 4 of transformers, with or without its towers.
+        model: A Hugging Face Gemma 4, with or without its towers.
         layout: As in ``exact_cache``.
 
     Raises:
@@ -333,7 +333,7 @@ def _attentions(text: nn.Module) -> dict[int, nn.Module]:
 
 
 def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
-    """Return how each such layer computes its keys."""
+    """Return, for each layer with K=V, what computes its keys from its values."""
     if layout not in get_args(Layout):
         raise ValueError(
             f"expected a layout, got {layout!r}; choices: {', '.join(get_args(Layout))}"

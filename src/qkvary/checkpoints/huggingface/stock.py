@@ -1,4 +1,4 @@
-"""Our language models as GPT-2, Llama or DeepSeek V3 of transformers, for any engine.
+"""Our language models as Hugging Face GPT-2, Llama or DeepSeek V3, for any engine.
 
 Shared weights are copied, because a stock architecture has three projections. The function is the
 same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` states the loss.
@@ -55,7 +55,7 @@ class StockExport(NamedTuple):
     """What the export loses, one sentence each."""
 
     def build(self) -> Any:
-        """Build the model of transformers."""
+        """Build the ``transformers`` model."""
         dtype = next(iter(self.weights.values())).dtype
         model = _import_transformers().AutoModelForCausalLM.from_config(self.config, dtype=dtype)
         # GPT-NeoX has another name for the head in files.
@@ -104,7 +104,7 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
 def _name(
     find: Callable[[str], Tensor | None], family: str, config: LanguageModelConfig
 ) -> Weights:
-    """Return the weights under the names of transformers, including a tied head."""
+    """Return the weights under their names in transformers, including a tied head."""
     named = name_weights(find, family, config, "theirs", rotated_first)
     return {row.theirs: weight.detach().cpu().contiguous() for row, weight in named}
 
@@ -133,7 +133,7 @@ def find_obstacle(config: LanguageModelConfig, to: StockArchitecture) -> str | N
 
 
 def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
-    """Yield what other engines can express as Llama but transformers cannot."""
+    """Yield the features that other engines can express as Llama but transformers cannot."""
     for layer in config.layers:
         width = layer.size_per_head
         rotated = layer.position.rotary_dim(width)
@@ -145,7 +145,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def _describe(config: LanguageModelConfig, to: StockArchitecture) -> dict[str, Any]:
-    """Return the fields that transformers gives a network in a stock architecture."""
+    """Return the fields of a network's Hugging Face configuration in a stock architecture."""
     block, layer = config.block, config.layers[0]
     if to == "gpt2":
         return {

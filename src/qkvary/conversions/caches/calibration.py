@@ -14,7 +14,7 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 
 HELD_OUT = 10
-"""One window in this many is held out if no other text is given for it."""
+"""One window in ``HELD_OUT`` is held out if no other text is given for it."""
 
 
 class Texts(NamedTuple):
@@ -38,7 +38,7 @@ def read_texts(
     held_out_tokens: int,
     trained_tokens: int = 0,
 ) -> Texts:
-    """Return windows of texts.
+    """Return windows of tokens, for fitting and for measuring.
 
     Args:
         tokenizer: The tokenizer of the network.

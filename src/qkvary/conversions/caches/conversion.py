@@ -124,7 +124,7 @@ def _copy_parts(network: LanguageModel, config: LanguageModelConfig) -> Language
 def embed_windows(
     network: LanguageModel, tokens: Int[Tensor, "windows tokens"]
 ) -> list[Float[Tensor, "rows tokens d_model"]]:
-    """Return the input of the first block, a few windows at a time."""
+    """Return the inputs of the first block, a few windows per tensor."""
     device = network.embedding.device
     layout = Layout(new_tokens=tokens.shape[1], device=device)
     return [network.embed(rows, layout) for rows in tokens.to(device).split(ROWS)]
@@ -133,7 +133,7 @@ def embed_windows(
 def observe(
     block: Block, states: list[Tensor], layout: Layout
 ) -> tuple[Float[Tensor, "inputs inputs"], list[Tensor]]:
-    """Return the moment of the layer's input and its outputs; advance the states by a layer."""
+    """Return the moment of a layer's input, and its outputs; advance the states by a layer."""
     outputs: list[Tensor] = []
     moment = torch.zeros((), dtype=torch.float64)
 
@@ -177,7 +177,7 @@ class Regression:
         self._energy += float(wanted.square().sum())
 
     def solve(self) -> Float[Tensor, "inputs outputs"]:
-        """Return W."""
+        """Return the solution W."""
         damped = self._square.clone()
         damped.diagonal().add_(RIDGE * damped.diagonal().mean())
         # Inputs that are always zero determine no weight.
@@ -193,7 +193,7 @@ class Regression:
 def _refit(
     block: Block, states: list[Tensor], targets: list[Tensor], layout: Layout
 ) -> tuple[float, float]:
-    """Fit the output projection; return the errors before and after."""
+    """Fit the output projection; return the relative errors before and after."""
     attention = block.attention
     out = attention.o_proj
     regression = Regression(out.weight.cpu().T)

@@ -110,7 +110,7 @@ def forecast(
 
 
 def _choose_layers(candidates: Sequence[int], most: int) -> list[int]:
-    """Return this many layers, evenly spread, including the first and the last."""
+    """Return at most ``most`` layers, evenly spread, including the first and the last."""
     if len(candidates) <= most:
         return list(candidates)
     steps = (len(candidates) - 1) / max(1, most - 1)

@@ -53,7 +53,7 @@ def _find_reason(layer: AttentionConfig) -> str | None:
 
 
 def count_numbers(layer: AttentionConfig) -> int:
-    """Return how many values a layer caches per token."""
+    """Return the number of values that a layer caches per token."""
     return sum(layer.width(source) for source in layer.variant.cached)
 
 
@@ -81,7 +81,11 @@ def share_tensor(
 
 
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
-    """Return the channels of the rotated key: all, or at most three quarters of the values."""
+    """Return the number of rotated channels of the new key.
+
+    It is all of the layer's if the scaling needs them, else their largest even divisor within three
+    quarters of ``numbers``, and at least 2 if any are rotated.
+    """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:
         return rotated

@@ -75,7 +75,7 @@ class DistillationConfig(TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
+        """Number of tokens in one sequence, for the costs."""
         return self.context
 
 

@@ -48,7 +48,7 @@ class LayerMaps:
 
     @property
     def heads_of_group(self) -> int:
-        """Query heads that read one KV head."""
+        """Number of query heads that read one KV head."""
         return self.query.shape[1] // self.key.shape[1]
 
     def query_moments(self) -> Float[Tensor, "kv_heads head_dim head_dim"]:
@@ -91,7 +91,7 @@ def write_layer(
 ) -> Weights:
     """Return the parameters of a layer's projections, and the bias of the original's output.
 
-    Queries are multiplied by what the new score scale lacks. Heads of a projection may be one
+    Queries are multiplied by the old score scale over the new. Heads of a projection may be one
     dimension or part of the last.
     """
     weights: Weights = {"o_proj.weight": output.flatten(0, 1).T}

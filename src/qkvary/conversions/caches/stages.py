@@ -83,7 +83,7 @@ class SmallerCache:
 
     @property
     def share(self) -> float:
-        """The bytes of the new cache relative to the old one."""
+        """The size of the new cache relative to the old one."""
         stored_as = self.plan.budget.stored_as
         return network_bytes(self.config, stored_as) / network_bytes(
             self.original.config, stored_as
@@ -91,7 +91,7 @@ class SmallerCache:
 
 
 def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return the network that a plan makes, with equal sizes in all layers; reads no weights."""
+    """Return the configuration that a plan makes, with equal sizes in all layers."""
     check_layers(config)
     method = load_method(plan.method)
     return choose_network(config, method, spend_evenly(config, plan.budget, method.choose))
@@ -200,7 +200,7 @@ def forecast_sizes(
     texts: Texts,
     show_progress: ShowProgress,
 ) -> tuple[Forecast, LanguageModelConfig]:
-    """Return a forecast, and the network with the sizes that the plan derives from it."""
+    """Return a forecast, and the configuration that the plan derives from it."""
     method = load_method(plan.method)
     rows = max(1, FORECAST_TOKENS // texts.fitted.shape[1])
     probed = {"probed": network.config.num_layers} if plan.by_layer else {}

@@ -34,7 +34,7 @@ CONDITION = 10.0
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return the network with its heads in a random gauge of the seed; its label is the same."""
+    """Return the network with its heads in a random gauge, which keeps its label."""
     generator = torch.Generator().manual_seed(options.seed)
     measured: list[Conditioning] = []
 

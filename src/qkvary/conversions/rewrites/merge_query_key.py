@@ -36,7 +36,7 @@ STATEMENT = "Proposition 4.1"
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return a network whose single heads compare the layer input with one projection."""
+    """Return a network whose single heads compare the input with one projection of it."""
     measured: list[Conditioning] = []
     change_layers(draft, options.layer, partial(_merge, measured=measured))
     return Rewritten(

@@ -89,7 +89,7 @@ class TrainingText:
         return shared
 
     def describe(self) -> dict[str, JsonValue]:
-        """Return what identifies the text, and how many words in a row are compared."""
+        """Return the identity of the text, and the number of consecutive words compared."""
         return {
             "data": str(self.data.path),
             "name": self.data.name,

@@ -26,7 +26,7 @@ MOST_BUCKETS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """The targets in a range of positions of their windows."""
+    """The targets whose positions in their windows lie in one range."""
 
     first: int
     """Position in the window, counted from 0, of the token before the first target."""

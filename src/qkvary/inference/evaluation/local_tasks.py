@@ -26,7 +26,7 @@ class LocalTask:
     """The configuration file in lm-eval's folder of tasks."""
     evaluated: str
     shots: tuple[str, ...] = ()
-    """Possible files of solved examples: the first that exists is used, otherwise the file of the
+    """Possible files of few-shot examples: the first that exists is used, otherwise the file of the
     questions."""
     convert: Callable[[Row], Row]
     """Converts a row of the local file to the fields that the prompts read."""
@@ -35,7 +35,7 @@ class LocalTask:
     """Whether ``convert`` already does what the configuration's ``process_docs`` does."""
 
     def find_shots(self, folder: Path) -> str:
-        """Return the file of the solved examples."""
+        """Return the file of the few-shot examples."""
         return next((file for file in self.shots if (folder / file).is_file()), self.evaluated)
 
 

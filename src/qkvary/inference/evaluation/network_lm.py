@@ -33,7 +33,7 @@ _UNKNOWN = "<unk>"
 
 
 class NetworkLM(HFLM):
-    """lm-eval's class for models of transformers, with the tokenizer of the checkpoint."""
+    """lm-eval's class for Hugging Face models, running our network with its own tokenizer."""
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, *, batch_size: int) -> None:
         self._network, self._words = model, tokenizer

@@ -45,7 +45,7 @@ class TextReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReading:
-    """Tasks, and how their prompts are made."""
+    """Tasks, and the settings of their prompts."""
 
     tasks: tuple[str, ...]
     """Names of tasks; ``five`` means all local tasks except lambada."""

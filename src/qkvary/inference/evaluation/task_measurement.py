@@ -43,7 +43,7 @@ from qkvary.text.names import near_names
 from qkvary.text.progress_line import ShowProgress, no_progress
 
 SHOT_SEED = 1234
-"""lm-eval's own seed, which selects the solved examples of each question."""
+"""lm-eval's own seed, which selects the few-shot examples of each question."""
 _ACCURACIES = ("acc", "acc_norm")
 _LABELS = re.compile(r"^Question: |\nAnswer:(?= )")
 """The labels that prompts put around a question; a training text may lack them."""
@@ -224,19 +224,19 @@ def _local_rows(folder: Path) -> Generator[None]:
 
 
 def _check_shots(task: Any) -> None:
-    """Check that a task with local rows has as many solved examples as requested."""
+    """Check that a task with local rows has as many few-shot examples as requested."""
     split, wanted = _name_files(task)[1], task.get_config("num_fewshot") or 0
     if split:
         available = len(task.dataset[split]) - (split == task.config.test_split)
         if wanted > available:
             raise UsageError(
-                f"expected 0 to {available} solved examples for {task.config.task} ({split}), "
+                f"expected 0 to {available} few-shot examples for {task.config.task} ({split}), "
                 f"got {wanted}"
             )
 
 
 def _name_files(task: Any) -> tuple[str | None, str | None]:
-    """Return the local files of the questions and of the solved examples."""
+    """Return the local files of the questions and of the few-shot examples."""
     if not isinstance(getattr(task, "dataset", None), LocalRows):
         return None, None
     return task.config.test_split or task.config.validation_split, task.fewshot_cfg.split
@@ -299,7 +299,7 @@ def _read_score(
 
 
 def _measure(task: Any, metric: str, samples: Sequence[Mapping[str, Any]]) -> Metric | None:
-    """Return the mean of a metric over questions; None unless it is a number for each."""
+    """Return the mean of a metric over questions; None unless every question has a number."""
     samples = [one for one in samples if metric in one]
     answers = [one[metric] for one in samples]
     if not answers or not all(isinstance(one, int | float) for one in answers):

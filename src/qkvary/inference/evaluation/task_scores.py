@@ -14,7 +14,7 @@ from qkvary.inference.evaluation.reading import TaskReading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A figure of a task, such as the share of correct answers."""
+    """A score on a task, such as the share of correct answers."""
 
     value: float
     error: float = math.nan
@@ -36,7 +36,7 @@ class Metrics:
     """The metrics of some questions."""
 
     metrics: Mapping[str, Metric]
-    """The figures by lm-eval's name of the metric, with the filter if there is one."""
+    """The scores by lm-eval's name of the metric, with the filter if there is one."""
 
     @property
     def accuracy(self) -> Metric | None:
@@ -71,7 +71,7 @@ class TaskScore(Metrics):
     fewshot: int | None
     """Solved examples before each question; ``None`` for a group."""
     shots_from: str | None
-    """The local file of the solved examples, if any."""
+    """The local file of the few-shot examples, if any."""
     cut_prompts: float | None
     """The share of prompts that were cut on the left to fit the network; ``None`` for a group, and
     for tasks that score whole texts."""

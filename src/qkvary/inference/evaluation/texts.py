@@ -29,7 +29,7 @@ class Text:
     marks: NDArray[np.bool_]
     """Whether each token of the vocabulary marks the beginning or end of a document."""
     separator: int | None
-    """The token that ends documents and pads rows, if there is one."""
+    """The end-of-document token, which also pads rows; ``None`` without one."""
 
     @property
     def documents(self) -> int:
@@ -43,7 +43,7 @@ class Text:
         return np.stack((self.starts[:-1], self.starts[1:]), axis=1)
 
     def count_bytes(self, chosen: NDArray[np.bool_]) -> int:
-        """Return the UTF-8 bytes of selected tokens."""
+        """Return the number of UTF-8 bytes of selected tokens."""
         before = np.append(self.token_bytes.opening, self.tokens[:-1])
         return int(self.token_bytes.of(self.tokens, before)[chosen].sum())
 

@@ -66,7 +66,7 @@ class Decoding:
 
     @property
     def start(self) -> int:
-        """Query i sees the first ``start + i + 1`` keys."""
+        """Number of keys before the first query: query i sees the first ``start + i + 1``."""
         return self.key.shape[2] - self.query.shape[2]
 
     @property
@@ -81,7 +81,7 @@ class Decoding:
 
     @property
     def rows(self) -> int:
-        """Queries that read one KV head."""
+        """Number of queries that read one KV head."""
         return self.query.shape[1] // self.key.shape[1] * self.query.shape[2]
 
     def folded_query(self) -> Float[Tensor, "batch kv_heads rows key_dim"]:
@@ -97,7 +97,7 @@ class Decoding:
         return mixed.reshape(batch, heads, queries, mixed.shape[-1])
 
     def folded_visible(self) -> Bool[Tensor, "batch_or_1 1 rows keys"] | None:
-        """Return which keys each folded query sees; ``None`` if all queries see all keys."""
+        """Return a mask of the keys that each folded query sees; ``None`` if all see all keys."""
         queries, keys = self.query.shape[2], self.key.shape[2]
         seen: Tensor | None = None
         if queries > 1:

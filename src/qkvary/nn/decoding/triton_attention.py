@@ -120,7 +120,7 @@ def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows va
 
 
 def cut(problem: Decoding, tile_bytes: int) -> Cut:
-    """Return how to cut a call into tiles of at most this size, for its device."""
+    """Return sizes of runs and tiles of at most ``tile_bytes`` for a call, by its device."""
     batch, groups, keys, _ = problem.key.shape
     bytes_of_row = _bytes_of_row(problem)
     most = tile_bytes // bytes_of_row
@@ -143,7 +143,7 @@ def cut(problem: Decoding, tile_bytes: int) -> Cut:
 
 
 def _bytes_of_row(problem: Decoding) -> int:
-    """Return the bytes of a key, value or query, padded to the width of a tile."""
+    """Return the number of bytes of a key, value or query, padded to the width of a tile."""
     dim = max(problem.key.shape[3], problem.value.shape[3])
     return _fill(dim) * problem.query.element_size()
 

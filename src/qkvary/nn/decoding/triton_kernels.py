@@ -104,7 +104,7 @@ def add_bias(scores, bias, row, is_row, token, tokens):
 @triton.jit
 @no_type_check
 def score(asked, keys, FEW: tl.constexpr):
-    """Return the products of rows and keys, [rows, TILE]."""
+    """Return the products of query rows and keys, [rows, TILE]; ``FEW`` rows avoid matrix units."""
     if FEW:
         asked, keys = asked.to(tl.float32), keys.to(tl.float32)
         return tl.sum(asked[:, None, :] * keys[None, :, :], 2)

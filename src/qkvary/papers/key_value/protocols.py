@@ -248,14 +248,14 @@ def number_training(context: int, *, learning_rate: float) -> TrainingConfig:
 NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
     "as-published": (
         (
-            "The scored numbers are all above about 8,000 and those of training below: the words "
-            "that begin them hardly occur in training."
+            "The scored numbers are all above about 8,000, the training numbers below: the "
+            "words that begin the scored ones hardly occur in training."
         ),
     ),
     "clean": (
         (
-            "A window of the test lies between windows of training: it asks to count on in known "
-            "ranges, not in new ones."
+            "Each test window lies between training windows: it asks to continue counting in "
+            "known ranges, not in new ones."
         ),
     ),
 }

@@ -9,7 +9,7 @@ from qkvary.papers.derivation import Alternative, Derivation, Registry, by_row
 
 
 def _derive_share(*, macs: bool, value: bool = True) -> float:
-    """Return KV's projections relative to QKV's, in percent."""
+    """Return the size of KV's projections in percent of QKV's: weights, or MACs if ``macs``."""
     sizes: list[int] = []
     for label in ("Q=K-V", "QKV"):
         layer = AttentionConfig(d_model=64, num_heads=4, variant=parse_variant(label))

@@ -25,9 +25,9 @@ EPOCHS: Mapping[ImageSetName, int] = {
 PUBLISHED_TABLES = ("three-projections-table-3", "key-value-table-3")
 
 _QUICK_LIMIT = (
-    "One network of one size, trained for half a minute to two minutes of one core at one learning "
-    "rate for all: it shows what sharing costs there, not at a usual size. Three seeds detect "
-    "large differences only."
+    "Each variant is one small network, trained for half a minute to two minutes on one core, "
+    "all at one learning rate: this shows what sharing costs there, not at a usual size. Three "
+    "seeds detect only large differences."
 )
 
 
@@ -185,21 +185,20 @@ def _quick_study(
     is_complete = images.part_of is None
     epochs = steps * batch_size / trained_images(task)
     larger = (
-        " Published figures next to ours are averages over 48 configurations, most of them larger, "
-        "that were trained longer and tested at their best epoch on the test images. One of "
-        "them on MNIST, trained as published: vision-published-part."
+        " Published figures next to ours are averages over 48 configurations, most of them "
+        "larger, that were trained longer and tested at their best epoch on the test images. "
+        "The study vision-published-part trains one of them on MNIST as published."
     )
     another = (
-        f" {images.title} are another data set than the complete one: nothing published is "
-        "compared with them."
+        f" {images.title} are a subset of a data set: no published figure is compared with them."
     )
     held_out = {
         "clean": f"{validation_images:,} training images are held out for validation.",
-        "as-published": "Validation is on the test images, since paper 1 prints an accuracy of "
-        "validation; it chooses nothing here."
+        "as-published": "Validation is on the test images, since paper 1 prints a validation "
+        "accuracy; nothing is chosen by it here."
         if images.format == "folders"
-        else "Validation is as in the published code, on test images or on images that are mostly "
-        "trained on; it chooses nothing here.",
+        else "Validation is as in the published code, on test images or on images that are "
+        "mostly trained on; nothing is chosen by it here.",
     }
     return Study(
         name=study,

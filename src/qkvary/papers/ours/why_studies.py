@@ -103,18 +103,19 @@ def why_study(
 ) -> Study:
     """Return a study of one size with five seeds, whose baseline is the first variant."""
     own = (
-        f"Networks of {size.num_layers} layers of {size.d_model} channels after "
-        f"{size.steps * POSITIONS_PER_STEP:,} bytes, with rows of {size.context}: the beginning of "
-        "a training, at one learning rate for all where none is named."
+        f"These are networks of {size.num_layers} layers of {size.d_model} channels after "
+        f"{size.steps * POSITIONS_PER_STEP:,} bytes, with rows of {size.context}: the beginning "
+        "of a training, at one learning rate for all unless a rate is named."
     )
     return Study(
         name=name,
         question=question,
         description=(
-            f"{description} English novels by the byte, rows of {size.context}; {size.num_layers} "
-            f"layers of {size.d_model} channels and {size.num_heads} heads, {positions}, "
-            f"{size.steps:,} steps of {POSITIONS_PER_STEP:,} bytes at the learning rate "
-            f"{size.learning_rate:g}, AdamW that decays all parameters of all variants alike."
+            f"{description} The networks have {size.num_layers} layers of {size.d_model} "
+            f"channels and {size.num_heads} heads with {positions}. They read the bytes of "
+            f"English novels in rows of {size.context}, for {size.steps:,} steps of "
+            f"{POSITIONS_PER_STEP:,} bytes at the learning rate {size.learning_rate:g}, with "
+            "AdamW, which decays all parameters of all variants alike."
         ),
         settings=tuple(replace(one, limits=(own, *limits)) for one in settings),
         variants=variants,

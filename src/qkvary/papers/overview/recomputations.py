@@ -27,7 +27,7 @@ def _layer(label: str, heads: int = _HEADS) -> AttentionConfig:
 
 
 def _saved(label: str, count: Callable[[str], int]) -> float:
-    """Return the share of QKV's numbers that a variant saves, in percent."""
+    """Return the saving of a variant relative to QKV, in percent of what ``count`` counts."""
     return 100 * (1 - count(label) / count("QKV"))
 
 

@@ -76,7 +76,7 @@ _ROWS: dict[str, Callable[[], Derivation]] = {
     "change of Q-K=V shrinks with size": _shrinks,
     "steps at 300M": lambda: derive_steps(RUN_300M),
     "steps at 1.2B": lambda: derive_steps(
-        RUN_1200M, "Two steps apart, without consequence; the paper reports step 7,500."
+        RUN_1200M, "The two differ by two steps, without consequence; the paper reports step 7,500."
     ),
     "tokens at 300M (billions)": lambda: derive_tokens(
         RUN_300M,

@@ -28,7 +28,7 @@ def _count(row: str) -> ParameterCount:
 
 
 def _blocks(row: str) -> int:
-    """Return the parameters without the two embedding tables."""
+    """Return the number of parameters without the two embedding tables."""
     count = _count(row)
     return count.total - count.embedding - count.positions
 

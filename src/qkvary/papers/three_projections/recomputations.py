@@ -35,7 +35,7 @@ _MILLION = 10**6
 
 
 def perplexity(split: str) -> Derive:
-    """Return a derivation of the perplexity from the printed loss."""
+    """Return a function that derives the perplexity from the printed loss."""
 
     def derive(figure: PublishedFigure) -> Derivation:
         loss = load_published(SMALL).figure(figure.row, f"{split}_loss")

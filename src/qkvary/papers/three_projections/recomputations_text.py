@@ -315,7 +315,7 @@ def _frontier() -> Derivation:
         formula="a smaller cache and a lower printed perplexity",
         holds=all(one.status == "frontier" for one in statuses.values()),
         note=(
-            "At 1.2B as well, beyond rounding, from one seed. Stacked on MQA (Q-MQA) key-value "
+            "So it is at 1.2B, beyond rounding, from one seed. Stacked on MQA (Q-MQA), key-value "
             "sharing is on the frontier."
         ),
     )

@@ -91,7 +91,7 @@ def count_gpus(label: str, convention: Convention) -> GpuCount:
 
 
 def saved_per_month(convention: Convention) -> int:
-    """Return the dollars that sharing saves per month."""
+    """Return the number of dollars that sharing saves per month."""
     return (
         count_gpus("QKV", convention).dollars_per_month
         - count_gpus(SHARED, convention).dollars_per_month

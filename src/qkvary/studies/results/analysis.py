@@ -213,8 +213,8 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
     planned = (
         "Planned contrasts are paired in the same way, a variant and its reference. They are a "
         f"separate family, {percent} with Bonferroni's correction for "
-        f"{contrast_family} comparisons (averages and tasks; single "
-        "settings are corrected among themselves)."
+        f"{contrast_family} comparisons (averages and tasks); single "
+        "settings are corrected in a family of their own."
     )
     return Method(
         confidence=CONFIDENCE,
@@ -226,10 +226,11 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
             _PAIRING,
             (
                 f"Intervals are Student's, {percent}, with Bonferroni's correction for {family} "
-                "comparisons (averages and tasks; single settings and steps to solve are corrected "
-                f"among themselves). All of them hold at once with {percent} confidence. p-values "
-                "are Holm's, which are less cautious: one can be below the level although the "
-                "interval includes zero and the difference is not distinguished."
+                "comparisons (averages and tasks). Single settings, and separately steps to solve, "
+                "are corrected in families of their own. All intervals of one family hold at once "
+                f"with {percent} confidence. p-values are Holm's, which are less cautious: one can "
+                "be below the level although the interval includes zero and the difference is not "
+                "distinguished."
             ),
             (
                 "A difference is supported if its interval excludes zero. Otherwise the text says "

@@ -56,7 +56,7 @@ def average_over_tasks(
 ) -> float | None:
     """Average over the settings of each task and then over the tasks, both unweighted.
 
-    Returns None if one of the settings has no figure.
+    Returns None if one of the settings has no value.
     """
     if not all(setting in by_setting for setting in settings):
         return None

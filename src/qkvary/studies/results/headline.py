@@ -131,7 +131,7 @@ def _compared(table: ResultTable) -> dict[str, Difference]:
 
 
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
-    """State which variants have no noticeable cost, what others cost, and what is not decided."""
+    """State the variants without a noticeable cost, the costs of others, and those undecided."""
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
     whole = _learnt(table, baseline)
@@ -170,7 +170,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
 
 
 def _learnt(table: ResultTable, baseline: str) -> float:
-    """Return how far the baseline improved on a guess, but at most its mean; 0 if not known.
+    """Return the improvement of the baseline on a guess, but at most its mean; 0 if not known.
 
     A small share of a long improvement may be a large share of a small final loss, so the smaller
     of the two is used.
@@ -205,7 +205,7 @@ that no other resembles is described by its label."""
 
 
 def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
-    """Group the variants with the same kind of change if they have one verdict, by verdict."""
+    """Group variants by verdict; those with one kind of change and one verdict stay together."""
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
@@ -274,7 +274,7 @@ def _magnitude(gap: Difference) -> float:
 
 
 def _decimals(gaps: Sequence[Difference]) -> int:
-    """Return the decimals of a sentence: as many as its most certain difference supports."""
+    """Return the number of decimals that a sentence's most certain difference supports."""
     return max((_supported(gap) for gap in gaps), default=0)
 
 
@@ -306,7 +306,7 @@ def _planned(
 
 
 def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
-    """State which share of a cost is recovered by contrasts at equal cost, the largest first."""
+    """State the share of a cost that contrasts at equal cost recover, the largest first."""
     rows = {row.variant: row for row in table.rows}
     found: list[tuple[float, str]] = []
     for contrast, gap in planned:

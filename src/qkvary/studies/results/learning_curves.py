@@ -14,7 +14,7 @@ from qkvary.studies.results.statistics import mean
 from qkvary.studies.results.summary import LearningCurve
 
 Event = Mapping[str, Any]
-"""A log entry: ``event``, ``step``, ``seconds`` and the figures."""
+"""A log entry: ``event``, ``step``, ``seconds`` and the logged values."""
 
 _NOT_FIGURES = {"event", "step", "seconds"}
 
@@ -54,7 +54,7 @@ def build_curves(
 
 
 def _quantities(events: Iterable[Event]) -> dict[str, dict[int, tuple[float, float]]]:
-    """Group the finite figures of a log by quantity and step, with the seconds so far.
+    """Group the finite values of a log by quantity and step, with the seconds so far.
 
     A resumed run repeats the entries after its checkpoint; the last entry of a step counts.
     """

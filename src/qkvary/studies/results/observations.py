@@ -164,7 +164,7 @@ def _speeds(cell: Cell, timing: Mapping[str, float | None]) -> Iterator[tuple[st
 
 
 def _finite(figures: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return the figures as floats; non-finite ones become None."""
+    """Return the values as floats; non-finite ones become None."""
     return {
         name: float(value) if value is not None and math.isfinite(value) else None
         for name, value in figures.items()

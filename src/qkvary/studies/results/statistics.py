@@ -9,7 +9,7 @@ networks share gives symmetric differences, for which the interval is exact or c
 in only one of the two networks (one run in ten fails to learn) is not covered; with five pairs, no
 method covers it.
 
-Undefined figures are None: there is no interval for a single pair, or for pairs that are all equal
+Undefined values are None: there is no interval for a single pair, or for pairs that are all equal
 (their estimated spread is zero, which says nothing about the next seed).
 """
 

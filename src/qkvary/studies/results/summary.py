@@ -1,7 +1,7 @@
 """The summary of a study: typed tables that ``analysis`` computes and every report shows.
 
-Reports print these values and compute no figures of their own. ``None`` always means that there is
-no such figure (no run, too few runs for an interval, a network without a cache), never zero. A run
+Reports print these values and compute none of their own. ``None`` always means that there is
+no such value (no run, too few runs for an interval, a network without a cache), never zero. A run
 with a non-finite result counts as diverged. Never imports torch.
 """
 
@@ -266,7 +266,7 @@ class LearningCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRateRow:
-    """A learning rate of a variant in a setting, if each variant uses its own best."""
+    """A variant in a setting at one of the learning rates from which its best is chosen."""
 
     setting: str
     variant: str

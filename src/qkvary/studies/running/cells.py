@@ -40,7 +40,7 @@ it; ``stopped``: it can be resumed."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellOptions:
-    """How runs are executed; results do not depend on it."""
+    """The options of execution; results do not depend on them."""
 
     checkpoint_seconds: float = 30.0
     keep: int = DEFAULT_KEEP
@@ -64,7 +64,7 @@ returns None if ``stop`` ended the run after a checkpoint."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEnd:
-    """How a run ended in this process; its status is in the store."""
+    """The end of a run in this process; its status is in the store."""
 
     outcome: CellOutcome
     seconds: float = 0.0

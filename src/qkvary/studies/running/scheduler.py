@@ -136,7 +136,7 @@ class Scheduler:
             self.progress.records[key] = record
 
     def lacks_network(self, cell: Cell, record: Record) -> bool:
-        """Return whether an earlier study did not store a network that the run reached."""
+        """Return whether a finished run lacks a network that this study keeps."""
         taken = record.metrics.get("steps")
         reached = cell.run.training.steps if taken is None else taken
         return record.status == "done" and any(

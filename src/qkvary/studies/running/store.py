@@ -122,9 +122,9 @@ class Store:
         return manifest.read(directory, name) if name in manifest.files else None
 
     def network(self, key: str, step: int | None = None) -> Path | None:
-        """Return the checkpoint of a finished run's network after ``step``, or when trained.
+        """Return the checkpoint of a finished run's network, after ``step`` steps or trained.
 
-        None if it was not kept.
+        It is None if that network was not kept.
         """
         directory = self.directory(key)
         path = directory / network_name(step)
@@ -206,7 +206,7 @@ class Store:
 
 
 def network_name(step: int | None = None) -> str:
-    """Return the name of the folder of a network: after some steps, or trained."""
+    """Return the folder name of the network after ``step`` steps, or of the trained one."""
     return NETWORK_NAME if step is None else f"{NETWORK_NAME}-at-{step}"
 
 
@@ -295,7 +295,7 @@ class Claim:
 
     @property
     def deaths(self) -> int:
-        """Earlier owners that died since the run was last released or had a checkpoint."""
+        """Number of owners that died since the run was last released or had a checkpoint."""
         return self.lock.deaths
 
     def restart(self) -> Path:
@@ -321,5 +321,8 @@ class Claim:
         self.release()
 
     def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the run once; log and checkpoints remain; ``keep_deaths`` for the next owner."""
+        """Release the run once; its log and checkpoints remain.
+
+        ``keep_deaths`` keeps the count of deaths for the next owner.
+        """
         self.lock.release(keep_deaths=keep_deaths)

@@ -13,7 +13,7 @@ STATEMENT = "fewer KV heads, each the best for the heads that it replaces"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most this many values per token."""
+    """Return the layer's form with at most ``numbers`` cached values per token."""
     kept, heads = count_numbers(layer), layer.num_kv_heads
     if heads == 1:
         raise UsageError("expected several KV heads for grouped, got one; choices: latent, shared")
@@ -26,7 +26,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the form."""
+    """Return the weights of the form that ``choose`` returned."""
     queries, outputs = maps.query_moments(), maps.output_moments()
     size, merged = config.size_per_head, maps.key.shape[1] // config.num_kv_heads
     still = size - config.rotated_channels

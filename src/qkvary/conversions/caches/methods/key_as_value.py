@@ -11,7 +11,7 @@ STATEMENT = "the unrotated key replaces the value"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form; its only size is that of the keys."""
+    """Return the layer's form, whose cache always has the size of the keys."""
     size = layer.kv_width
     if not size <= numbers < count_numbers(layer):
         raise refuse_budget("keys alone", numbers, (size,), layer)
@@ -21,5 +21,5 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the form."""
+    """Return the weights of the form that ``choose`` returned."""
     return Converted(write_layer(maps, config, maps.output, q_proj=maps.query, k_proj=maps.key))

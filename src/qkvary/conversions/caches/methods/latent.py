@@ -15,7 +15,7 @@ STATEMENT = "keys and values of all heads are made from one latent, stored with 
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most this many values per token."""
+    """Return the layer's form with at most ``numbers`` cached values per token."""
     rotary = choose_rotary(layer, numbers)
     latent = numbers - rotary
     if latent < 1 or numbers >= count_numbers(layer):
@@ -24,7 +24,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the form."""
+    """Return the weights of the form that ``choose`` returned."""
     rotary = cut_slice(maps, channels=config.rotated_channels)
     joint = join(
         rotary.rest,

@@ -17,7 +17,7 @@ STATEMENT = "key and value of each KV head are one tensor (K=V), stored with one
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most this many values per token."""
+    """Return the layer's form with at most ``numbers`` cached values per token."""
     rotary, heads = choose_rotary(layer, numbers), layer.num_kv_heads
     head_dim = (numbers - rotary) // heads
     if head_dim < 1 or numbers >= count_numbers(layer):
@@ -26,7 +26,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the form."""
+    """Return the weights of the form that ``choose`` returned."""
     rotary = cut_slice(maps, channels=config.rotated_channels)
     queries, outputs = maps.query_moments(), maps.output_moments()
     size, times = config.size_per_head, maps.heads_of_group

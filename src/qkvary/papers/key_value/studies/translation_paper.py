@@ -10,10 +10,10 @@ STUDY = replace(
     name="translation-paper",
     question="Does a shared query and key in self-attention cost BLEU, and does the encoding?",
     description=(
-        "Multi30k in both directions by the text of paper 2, which keeps QKV in cross attention; "
-        "what it does not say is as in its code: 20 epochs of 580 batches of 50, two runs, a loss "
-        "that is divided by padding too, and a BLEU that counts the marks of beginning and end. "
-        "Words are split by a rule of our own instead of spaCy's."
+        "Multi30k in both directions by the text of paper 2, which keeps QKV in cross "
+        "attention. Where the text is silent, its code decides: 20 epochs of 580 batches of "
+        "50, two runs, a loss whose divisor includes padding, and a BLEU that counts the begin "
+        "and end tokens. Words are split by our own rule instead of spaCy's."
     ),
     settings=translation_grid("as-published"),
 )

@@ -10,12 +10,12 @@ STUDY = Study(
     name="translation-published",
     question="Are the published BLEU scores reproduced, and does the encoding lower them?",
     description=(
-        "Multi30k in both directions by the code of paper 2: 20 epochs of 580 batches of 50, two "
-        "runs. Its loss is divided by padding too, and its BLEU counts the marks of beginning and "
-        "end. Its layer for a shared query and key also stands in cross attention, with all three "
-        "projections and the 2D encoding, and takes the key for the query wherever padded source "
-        "and target are equally long, so that the output does not see the target. Words are split "
-        "by a rule of our own instead of spaCy's."
+        "Multi30k in both directions by the code of paper 2: 20 epochs of 580 batches of 50, "
+        "two runs. The divisor of its loss includes padding, and its BLEU counts the begin and "
+        "end tokens. Its layer for a shared query and key is also used in cross attention, "
+        "with all three projections and the 2D encoding; it takes the key as the query "
+        "wherever padded source and target are equally long, so that the output does not see "
+        "the target. Words are split by our own rule instead of spaCy's."
     ),
     settings=translation_grid("as-published", "published-code"),
     variants=VARIANTS,
@@ -29,7 +29,9 @@ PROTOCOLS = {
     "clean": replace(
         STUDY,
         name="translation-published-clean",
-        question="Does a shared query and key cost BLEU, and the encoding, without the mistakes?",
+        question=(
+            "Without the mistakes, does a shared query and key cost BLEU, and does the encoding?"
+        ),
         description=(
             "The grid and training of the code of paper 2, with QKV in cross attention as its text "
             f"says, the loss per word, and {SACREBLEU}."

@@ -31,8 +31,9 @@ def _limits(text: str) -> tuple[str, ...]:
     return (
         text,
         (
-            "Networks of two layers after a few hundred steps, at one learning rate for all: what "
-            "helps or hurts at the start, not what is best at its own learning rate or in the end."
+            "These are networks of two layers after a few hundred steps, all at one learning "
+            "rate: they show what helps or hurts at the start, not what is best in the end or "
+            "at its own learning rate."
         ),
     )
 
@@ -49,8 +50,8 @@ _PLAIN = (
     replace(
         quick_sequences("swap", steps=400, learning_rate=2e-3),
         limits=_limits(
-            "Swap needs tokens at distance 8: with a window of 4 two layers reach 6, with a stride "
-            "of 4 one layer reaches it."
+            "Swap needs tokens at distance 8: with a window of 4, two layers reach only 6 "
+            "tokens back; with a stride of 4, one layer reaches 8."
         ),
     ),
     replace(
@@ -69,12 +70,13 @@ STUDY = Study(
     question="What do other diagonals, temperatures, cores and masks do to shared projections?",
     description=(
         "Options that paper 1's text names in addition to its variants, each with the variants "
-        "that admit it: the diagonal of K K^T divided by its mean or norm, before the score scale "
-        "(as its listing does) or after it; temperatures of 1/2 and 2, and annealing from 4 to 1 "
-        "as tau(t) = 4^(1 - t/S); a window of 4, a stride of 4 and both; scores without a softmax, "
-        "as SOFT's Gaussian kernel (which ties query and key by itself: published, it is "
-        "Q=K-V@soft) and SimA's l1 norms. The sizes of quickstart: swap of 16 digits in 400 steps, "
-        "300 steps of characters of tiny Shakespeare, equal hyper-parameters for all."
+        "that admit it: the diagonal of K K^T divided by its mean or norm, before the score "
+        "scale (as in its listing) or after it; temperatures of 1/2 and 2, and annealing from "
+        "4 to 1 as tau(t) = 4^(1 - t/S); a window of 4, a stride of 4, and both; scores "
+        "without a softmax, namely SOFT's Gaussian kernel (SOFT itself ties query and key: as "
+        "published it is Q=K-V@soft) and SimA's l1 norms. The sizes are those of quickstart: "
+        "swap of 16 digits in 400 steps, and 300 steps of characters of tiny Shakespeare. All "
+        "variants have equal hyper-parameters."
     ),
     settings=(*_PLAIN, *(_anneal(setting) for setting in _PLAIN)),
     variants=(*SYNTHETIC_VARIANTS, *(one for one, _ in _ABLATED)),

@@ -10,12 +10,12 @@ from qkvary.tasks.config import AnomalyOrder, AnomalyTaskConfig
 
 LAST = (
     "Where the anomaly is always the last image, a network that knows positions can answer "
-    "without looking at the images; noise shows how much of its accuracy that is."
+    "without looking at the images; the setting with noise shows how much accuracy that gives."
 )
 SMALL = (
-    "One network of one size at one learning rate for all, and features of a small network where "
-    "the papers have those of ResNet-34: it shows what sharing costs there. Three seeds detect "
-    "large differences only."
+    "There is one network size and one learning rate for all, and the features come from a "
+    "small network, where the papers have those of ResNet-34: this shows what sharing costs "
+    "there. Three seeds detect only large differences."
 )
 
 _SETTINGS: Mapping[str, tuple[FeatureSetName, AnomalyOrder, int, str | None]] = {
@@ -44,10 +44,10 @@ STUDY = Study(
     name="anomaly-quick",
     question="Which of ten images is the odd one out, and what does its place give away?",
     description=(
-        "Nine images of one class and one of another, out of 50 classes of CIFAR-100 that a small "
-        "network describes; it learned the other 50 classes. Two layers of width 64 without "
-        "positions, so that chance is 0.10. An order with the anomaly always last, and pure noise "
-        "instead of images, are compared with a shuffled one."
+        "Nine images of one class and one of another, out of 50 classes of CIFAR-100, "
+        "described by a small network that learned the other 50 classes. The encoder has two "
+        "layers of width 64 without positions, so that chance is 0.10. A shuffled order is "
+        "compared with one in which the anomaly is always last, and the images with pure noise."
     ),
     settings=tuple(map(_setting, _SETTINGS)),
     variants=SYNTHETIC_VARIANTS,

@@ -1,4 +1,4 @@
-"""Networks kept while they are trained, to see when keys and values become alike."""
+"""Networks stored during training, to see when keys and values become alike."""
 
 from dataclasses import replace
 

@@ -17,11 +17,11 @@ STUDY = Study(
     name="linear-quick",
     question="What does linear attention cost, and does sharing cost more or less with it?",
     description=(
-        "Linear attention with the features 1 + elu against the softmax, with every sharing of "
-        "projections, in networks of quickstart: the five tasks on 16 digits, where every token "
-        "sees all others, and characters, where a token sees the earlier ones. In addition the "
-        "scores of SOFT and SimA, which have no softmax either. Equal "
-        "hyper-parameters for all, which were chosen for the softmax. The bytes of a state are "
+        "Linear attention with the features 1 + elu is compared with the softmax, with every "
+        "sharing of projections, in networks of quickstart: the five tasks on 16 digits, where "
+        "every token sees all others, and characters, where a token sees the earlier ones. The "
+        "scores of SOFT and SimA, which have no softmax either, are compared too. All have "
+        "equal hyper-parameters, which were chosen for the softmax. The bytes of a state are "
         "divided by the 16 or 32 tokens of a sequence, to be compared with a cache."
     ),
     settings=(

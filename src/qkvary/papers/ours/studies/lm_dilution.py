@@ -24,26 +24,27 @@ than the spread."""
 _LIMITS = (
     (
         "A padded row has fewer real tokens, so that networks of different tables have seen "
-        "different amounts of text: about 320,000, 190,000 and 100,000 tokens, without padding "
-        "370,000. Within a table all have seen the same, and nothing twice. All of it is little: "
-        "networks of a million parameters at the beginning of their training."
+        "different amounts of text: about 320,000, 190,000 and 100,000 tokens with padding, "
+        "and 370,000 without. Within a table all have seen the same text, and nothing twice. "
+        "All these amounts are small: the networks have a million parameters and are at the "
+        "beginning of their training."
     ),
     (
         "The share of real tokens in paper 1's rows is not known. By the mean length of its "
         "documents it is at most about 53 %."
     ),
     (
-        "The learning rate of a table is the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0: 2e-3 "
-        "with 53 % real tokens (4.19; 4.38 with 4e-3), 4e-3 elsewhere (with 28 % all three are "
-        "within its spread). The others were trained with the same rate; for a variant with "
-        "another best rate the figures are too bad."
+        "The learning rate of a table is the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0: "
+        "2e-3 with 53 % real tokens (4.19; 4.38 with 4e-3), 4e-3 elsewhere (with 28 % all "
+        "three rates are within the spread). The other variants were trained with the same "
+        "rate; a variant whose best rate differs looks worse than it is."
     ),
     (
-        "Networks whose values are keys learn faster at first. QKV passes Q=K=V between steps 180 "
-        "and 270 of the 360 without padding, between 270 and 360 with 88 % real tokens, and not "
-        "within them with 53 and 28 %. So the sign of a difference depends on when the training "
-        "ended, and does not say what sharing costs in the end; how much of a difference is left "
-        "in the printed loss does not depend on it."
+        "Networks whose values are keys learn faster at first. QKV passes Q=K=V between steps "
+        "180 and 270 of the 360 without padding, between 270 and 360 with 88 % real tokens, "
+        "and not within the 360 steps with 53 and 28 %. So the sign of a difference depends on "
+        "when the training ended, and does not say what sharing costs in the end; how much of "
+        "a difference is left in the printed loss does not depend on it."
     ),
     describe_scale(networks=12, seeds=5, presets=("lm-30m", "lm-300m")),
 )
@@ -65,15 +66,15 @@ def _setting(
 
 STUDY = Study(
     name="lm-dilution",
-    question="How much of what sharing costs is left in a loss that counts padding?",
+    question="How much of the cost of sharing is left in a loss that counts padding?",
     description=(
-        "Short stories, one in each row as in paper 1, padded with the separator up to 256, 512 or "
-        f"1,024 tokens: {SHARES[256]}, {SHARES[512]} and {SHARES[1024]} % of what the loss counts "
-        "is real; 2 layers of 128 channels and 4 heads, rotary positions. Each network is scored "
-        "twice on the same rows, by real tokens and as printed there, with the padding. Next to "
-        "them networks that were trained on stories without padding, one after the other in rows "
-        "of 512, scored by real tokens of stories in separate rows. Every step has as many "
-        "positions."
+        "Short stories, one in each row as in paper 1, padded with the separator up to 256, "
+        f"512 or 1,024 tokens: {SHARES[256]}, {SHARES[512]} and {SHARES[1024]} % of the tokens "
+        "that the loss counts are real. Networks have 2 layers of 128 channels, 4 heads and "
+        "rotary positions. Each is scored twice on the same rows: by real tokens, and with the "
+        "padding as in paper 1. They are compared with networks that were trained on stories "
+        "without padding, one after the other in rows of 512, and scored by real tokens of "
+        "stories in separate rows. Every step has the same number of positions."
     ),
     settings=(
         *(

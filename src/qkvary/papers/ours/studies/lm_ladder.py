@@ -72,12 +72,13 @@ def _rung(
 
 STUDY = Study(
     name="lm-ladder",
-    question="Does what sharing costs a language model grow or shrink with its size?",
+    question="Does the cost of sharing grow or shrink with the size of a language model?",
     description=(
         "Modern networks (rotary positions, RMSNorm, SwiGLU) of 1, 3, 10 and 30 million "
-        f"parameters with {HEADS} heads, on English novels by the byte in rows of {CONTEXT}; "
-        f"{BYTES_PER_PARAMETER} bytes a parameter. GQA-2 has the cache of Q-K=V. Weights are "
-        "float32, products bfloat16. Meant for a GPU (`--device cuda`)."
+        f"parameters with {HEADS} heads, trained on the bytes of English novels in rows of "
+        f"{CONTEXT}; each reads {BYTES_PER_PARAMETER} bytes per parameter. GQA-2 has the cache "
+        "of Q-K=V. Weights are float32, products bfloat16. The study is meant for a GPU "
+        "(`--device cuda`)."
     ),
     settings=(
         _rung("1M", 128, 5, rows=32, learning_rate=3e-3),

@@ -28,9 +28,9 @@ def _name(part: str, meaning: str) -> str:
 
 _LIMITS = (
     (
-        f"Small networks after {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes, with rows of "
-        f"{CONTEXT}: which meaning learns faster, not which is better in the end, and nothing "
-        "about long texts."
+        f"These are small networks after {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes, with rows "
+        f"of {CONTEXT}: they show which meaning learns faster, not which is better in the end, "
+        "and nothing about long texts."
     ),
     (
         "All rows begin at position 0, so that a network may learn where it is from rotated "
@@ -53,11 +53,12 @@ STUDY = Study(
     name="lm-rotary",
     question="With rotary positions, what should the value be where it reads the key?",
     description=(
-        "English novels, rows of 128 bytes; 2 layers of 256 channels and 8 heads of 32, of which a "
-        "quarter, half or all rotate (base 100). Where the value reads the key's projection it is "
-        "the key before its rotation (none), the rotated key with the output rotated back "
-        "(counter), or the rotated key itself (rotated, which depends on the absolute position). "
-        "In addition biases that fall with the distance (ALiBi), where the question does not arise."
+        "Networks of 2 layers with 256 channels and 8 heads of 32 read English novels in rows "
+        "of 128 bytes; a quarter, half or all of a head rotates (base 100). Where the value "
+        "reads the key's projection, it is the key before its rotation (none), the rotated key "
+        "with the output rotated back (counter), or the rotated key itself (rotated, which "
+        "depends on the absolute position). Biases that fall with the distance (ALiBi), where "
+        "the question does not arise, are compared too."
     ),
     settings=(
         *(_rotary(part, meaning) for part in FRACTIONS for meaning in (COUNTER, NONE, ROTATED)),

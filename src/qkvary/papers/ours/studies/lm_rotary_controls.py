@@ -24,8 +24,8 @@ LEARNED = "learned positions"
 
 _LIMITS = (
     (
-        f"Small networks after {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes, with rows of "
-        f"{CONTEXT} that all begin at position 0, as in lm-rotary."
+        f"These are small networks after {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes, with rows "
+        f"of {CONTEXT} that all begin at position 0, as in lm-rotary."
     ),
     describe_scale(networks=7, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
 )
@@ -40,10 +40,11 @@ STUDY = Study(
     name="lm-rotary-controls",
     question="Is it the rotation of the value that lm-rotary measures, or its sharing?",
     description=(
-        "The networks, rows and training of lm-rotary where all channels rotate. There the value "
-        "is rotated only where it reads the key's projection; here a separate value is rotated "
-        "too, with the output rotated back (counter) or not (rotated). In addition learned "
-        "positions, where nothing is rotated and a value that reads the key is the key."
+        "The networks, rows and training are those of lm-rotary in which all channels rotate. "
+        "There the value is rotated only where it reads the key's projection; here a separate "
+        "value is rotated too, with the output rotated back (counter) or not (rotated). "
+        "Learned positions are compared too: nothing is rotated, and a value that reads the "
+        "key is the key."
     ),
     settings=(
         rotary_setting(COUNTER, _network("counter"), (APART, SHARED), _LIMITS),

@@ -37,28 +37,31 @@ _LIMITS = (
         "at a usual size; sharing projections does not depend on that."
     ),
     (
-        "Where the value reads the key, the output is rotated back. lm-rotary says what that is "
-        "worth: more than sharing key and value costs, in networks with 8 heads. With the key "
-        "before its rotation these variants would be worse than they are shown."
+        "Where the value reads the key, the output is rotated back. In networks with 8 heads "
+        "this gains more than sharing key and value costs, as lm-rotary shows. With the key "
+        "before its rotation as the value, these variants would be worse than shown."
     ),
     (
-        "The learning rate is the best of three for QKV; the others were trained with the same. "
-        "For a variant with another best rate the figures are too bad."
+        "The learning rate is the best of three for QKV; the others were trained with the "
+        "same. A variant whose best rate differs looks worse than it is."
     ),
     describe_scale(networks=15, seeds=5, presets=("lm-30m", "lm-124m", "lm-300m")),
 )
 
 STUDY = Study(
     name="lm-small",
-    question="What does sharing cost a language model, against others of the same cache or size?",
+    question=(
+        "What does sharing cost a language model, compared with others of the same cache or size?"
+    ),
     description=(
-        "English novels by the byte (50, by other authors than those that are scored), rows of "
-        "128; paper 1's network and training with 2 layers of 256 channels and 16 heads, all "
-        f"channels of which rotate with their position, {STEPS:,} steps of {POSITIONS_PER_STEP:,} "
-        "bytes. All variants of its Table 4; I-K-V and I-K=V; GQA-8, which has the cache of Q-K=V, "
-        "and GQA-2, which has that of Q-GQA-4; MQA with 32 heads of 8 channels, which has the "
-        "cache and the parameters of Q-MQA; Q-K=V and I-K=V with their saved parameters in the "
-        "feed-forward networks. Where the value reads the key, the output is rotated back."
+        "Networks learn the bytes of 50 English novels, by other authors than those scored, in "
+        "rows of 128. They are paper 1's network, trained as in paper 1, with 2 layers of 256 "
+        "channels and 16 heads, all channels of which rotate with their position, for "
+        f"{STEPS:,} steps of {POSITIONS_PER_STEP:,} bytes. Compared are all variants of its "
+        "Table 4; I-K-V and I-K=V; GQA-8, which has the cache of Q-K=V, and GQA-2, which has "
+        "that of Q-GQA-4; MQA with 32 heads of 8 channels, which has the cache and the "
+        "parameters of Q-MQA; Q-K=V and I-K=V with their saved parameters in the feed-forward "
+        "networks. Where the value reads the key, the output is rotated back."
     ),
     settings=(
         novels_setting(MAIN, _NETWORK, steps=STEPS, limits=_LIMITS),

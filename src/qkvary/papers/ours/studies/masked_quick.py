@@ -9,7 +9,7 @@ from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConf
 CONTEXT, CHARACTERS, STEPS = 32, 65, 600
 _LIMITS = (
     "The learning rate was tried with QKV alone, in one run with another seed.",
-    "A network of two layers on characters: it shows a direction, and not what BERT loses.",
+    "A network of two layers on characters shows a direction, not what BERT would lose.",
 )
 
 STUDY = Study(

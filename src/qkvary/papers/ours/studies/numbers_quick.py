@@ -10,10 +10,10 @@ STUDY = Study(
     name="numbers-quick",
     question="What does sharing cost where a network learns to count in words?",
     description=(
-        "The two settings of the number experiment of paper 2 in which networks learn: windows of "
-        "16 and 32 words and the higher learning rate, 735 and 360 steps. All numbers, with every "
-        "tenth window for the test. In addition to the published variants, Q-K=V, which halves the "
-        "cache."
+        "The two settings of the number experiment of paper 2 in which networks learn: windows "
+        "of 16 and 32 words and the higher learning rate, for 735 and 360 steps. All numbers "
+        "are used, and every tenth window is for the test. In addition to the published "
+        "variants there is Q-K=V, which halves the cache."
     ),
     settings=number_grid("clean", learning_rates=(1e-3,), contexts=(16, 32)),
     variants=(*NUMBER_VARIANTS, "Q-K=V"),
@@ -26,7 +26,7 @@ PROTOCOLS: Mapping[str, Study] = {
         STUDY,
         name="numbers-quick-as-published",
         description=STUDY.description.replace(
-            "All numbers, with every tenth window for the test.",
+            "All numbers are used, and every tenth window is for the test.",
             "As published, 8000 is left out, and the last fifth of the windows is validation and "
             "test.",
         ),

@@ -19,12 +19,13 @@ _PLAIN = tuple(f"Q-K=V@decoupled-{size}" for size in ROPE_CHANNELS)
 _NORMED = tuple(f"{label}@kv-norm" for label in _PLAIN)
 _LIMITS = (
     (
-        "These are small networks at the beginning of their training, as in lm-small: which form "
-        "learns faster there, not which is better in the end."
+        "These are small networks at the beginning of their training, as in lm-small: they "
+        "show which form learns faster there, not which is better in the end."
     ),
     (
-        "A head has 16 channels, where those of usual networks have 64 or 128, so that 8 to 32 "
-        "channels of decoupled positions are half to twice a head, as 64 with 128 are usual."
+        "A head has 16 channels, where those of usual networks have 64 or 128. So 8 to 32 "
+        "channels of decoupled positions are half to twice a head; usual are 64 for a head of "
+        "128."
     ),
     (
         "The portable form keeps 8, 16 or 32 more numbers of a token and layer than the 256 of "
@@ -39,11 +40,12 @@ STUDY = Study(
     name="portable-quality",
     question="Are shared keys and values as good in the portable form as with rotated keys?",
     description=(
-        "The networks, text and training of lm-small. Q-K=V with rotary positions and the output "
-        "rotated back, which other engines do not compute, against the form that they do: keys "
-        "that are not rotated, and decoupled positions of 8, 16 or 32 channels, with and without "
-        "a norm of what key and value share. At the cache of 256 numbers a token and layer: "
-        "latent attention (MLA: 240 channels and 16 of positions) and GQA-8."
+        "The networks, text and training are those of lm-small. Q-K=V with rotary positions "
+        "and the output rotated back, which other engines do not compute, is compared with the "
+        "form that they compute: unrotated keys and decoupled positions of 8, 16 or 32 "
+        "channels, with and without a norm of the tensor that key and value share. With the "
+        "same cache of 256 numbers a token and layer, there are latent attention (MLA: 240 "
+        "channels and 16 of positions) and GQA-8."
     ),
     settings=(
         novels_setting(

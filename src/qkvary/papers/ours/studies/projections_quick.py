@@ -7,10 +7,10 @@ STUDY = Study(
     name="projections-quick",
     question="Which of the three projections does a small language model need least?",
     description=(
-        "Every pair of roles that reads one projection (Q=K-V, Q-K=V, Q=V), every role that reads "
-        "the layer input instead of a projection (I-K-V, Q-I-V, Q-K-I), one projection for all, "
-        "and the positions in the scores of a shared query and key, in the characters of "
-        "quickstart: two layers, 300 steps. Equal hyper-parameters for all."
+        "Compared are every pair of roles that reads one projection (Q=K-V, Q-K=V, Q=V), every "
+        "role that reads the layer input instead of a projection (I-K-V, Q-I-V, Q-K-I), one "
+        "projection for all, and positions in the scores of a shared query and key. All train "
+        "on the characters of quickstart: two layers, 300 steps, equal hyper-parameters."
     ),
     settings=(quick_characters(),),
     variants=("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=V", "Q=K=V", "I-K-V", "Q-I-V", "Q-K-I"),

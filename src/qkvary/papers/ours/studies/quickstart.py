@@ -11,13 +11,14 @@ STUDY = Study(
         "of shared queries and keys that costs it?"
     ),
     description=(
-        "Every variant with a published figure, and I-K=V: the parameters and the cache of Q=K=V "
-        "without its symmetry. Swap and sort of 16 digits in 400 and 600 steps, and "
-        "300 steps of character generation on tiny Shakespeare: networks of two layers and four "
-        "heads, stopped where some variants have solved a task and others have not. Equal "
-        "hyper-parameters, equal data and equal initial deviation of projections for all. These "
-        "are smaller networks than the papers': published figures next to ours show whether the "
-        "order is the same, not whether the values are."
+        "Every variant with a published figure, and I-K=V, which has the parameters and the "
+        "cache of Q=K=V without its symmetry. They learn swap and sort of 16 digits in 400 and "
+        "600 steps, and to generate characters of tiny Shakespeare in 300. The networks have "
+        "two layers and four heads, and training stops where some variants have solved a task "
+        "and others have not. All variants have equal hyper-parameters, equal data and equal "
+        "initial deviations of projections. These are smaller networks than the papers': "
+        "published figures next to ours show whether the order is the same, not whether the "
+        "values are."
     ),
     settings=(
         quick_sequences("swap", steps=400, learning_rate=2e-3),

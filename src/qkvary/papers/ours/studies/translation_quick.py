@@ -17,10 +17,10 @@ from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConf
 EPOCHS = 3
 MIN_COUNT = 3
 LIMIT = (
-    "One small network, trained for three epochs at one learning rate for all: it shows what "
-    "sharing costs there; three seeds detect large differences only. Words that occur fewer than "
-    "three times have no token: a translation without any other mistake has a sacreBLEU of 78.5 "
-    "(German) and 88.6 (English)."
+    "Each variant is one small network, trained for three epochs, all at one learning rate: "
+    "this shows what sharing costs there; three seeds detect only large differences. Words "
+    "that occur fewer than three times have no token: a translation without any other mistake "
+    "has a sacreBLEU of 78.5 (German) and 88.6 (English)."
 )
 
 NEAREST = (

@@ -20,18 +20,19 @@ def _study(size: Size) -> Study:
         size,
         question="Do shared projections need a special initialization or learning rate?",
         description=(
-            "Paper 1 says that its variants need no special initialization. Here all weights are "
-            f"drawn with deviations of {SMALLER:g}, {STD:g} and {LARGER:g}, and with {STD:g} the "
-            "learning rate is also a quarter and four times as large. If sharing asked for "
-            "something special, its cost would depend on them."
+            "Paper 1 says that its variants need no special initialization. Here all weights "
+            f"are drawn with standard deviations of {SMALLER}, {STD} and {LARGER}, and with "
+            f"{STD} the learning rate is also a quarter and four times as large. If sharing "
+            "asked for something special, its cost would depend on these choices."
         ),
         settings=(why_setting(middle, size), *others),
         variants=LABELS,
         contrasts=[pair for one in others for pair in across(LABELS, one.name, middle)],
         limits=(
             (
-                "The deviation is that of all weights, embeddings included, so it also sets the "
-                "initial size of the residual stream; the two effects are not separated."
+                "The standard deviation is that of all weights, embeddings included, so it "
+                "also sets the initial size of the residual stream; the two effects are not "
+                "separated."
             ),
         ),
     )

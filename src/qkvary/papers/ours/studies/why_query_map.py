@@ -9,7 +9,7 @@ INPUT_QUERY, INPUT_KEY = "I-K-V@rotary", "Q-I-V@rotary"
 
 
 def _by_depth(layers: int) -> tuple[str, str]:
-    """Return networks whose first or last layer has the layer input as its key."""
+    """Return labels of networks whose first, or last, layer has the layer input as key."""
     others = f"{LEARNED}*{layers - 1}"
     return f"{INPUT_KEY}*1,{others}", f"{others},{INPUT_KEY}*1"
 
@@ -21,10 +21,11 @@ def _study(size: Size) -> Study:
         size,
         question="How much of its own projection does a query need?",
         description=(
-            "From a query that is the key (Q=K-V, symmetric scores) over one that a map of each "
-            "head makes of the key (Q[map]=K-V) to one with its own projection (QKV); in addition "
-            "a query that is the value (Q=V), that is the layer input (I-K-V), and a key that is "
-            "the layer input (Q-I-V) in the first layer, in the last and in all."
+            "The queries range from the key itself (Q=K-V, symmetric scores) over the key "
+            "through a map of each head (Q[map]=K-V) to a projection of their own (QKV). In "
+            "addition there are a query that is the value (Q=V), a query that is the layer "
+            "input (I-K-V), and a key that is the layer input (Q-I-V) in the first layer, in "
+            "the last and in all."
         ),
         settings=(why_setting("novels", size),),
         variants=(LEARNED, SYMMETRIC, MAPPED, VALUED, INPUT_QUERY, INPUT_KEY, early, late),

@@ -26,10 +26,10 @@ def _study(size: Size) -> Study:
         question="What do networks lose without the skips that the theorems of paper 3 leave out?",
         description=(
             "Theorem 4.2 of paper 3 removes every query matrix from a network without norms "
-            "whose feed-forward networks have no skip. Here such networks are trained, each with "
-            "learned queries (QKV) and with the layer input as query (I-K-V), which the theorem "
-            "says computes the same functions there: with both skips, with each alone, with none, "
-            "and with the attention skip alone and no norms."
+            "whose feed-forward networks have no skip. Here such networks are trained, each "
+            "with learned queries (QKV) and with the layer input as query (I-K-V); by the "
+            "theorem, both compute the same functions there. They have both skips, each alone, "
+            "or none; without norms, they have the attention skip alone."
         ),
         settings=[
             why_setting(name, size, skips=skips, norm=norm)
@@ -44,7 +44,7 @@ def _study(size: Size) -> Study:
             ),
             (
                 "Without norms the scores of I-K-V are scaled as after a norm, where inputs have "
-                "deviation 1: here they begin smaller."
+                "standard deviation 1: here they begin smaller."
             ),
         ),
     )

@@ -39,9 +39,9 @@ def _study(size: Size) -> Study:
         ),
         limits=(
             (
-                f"What decay does grows with the sum of the learning rates over the steps: "
-                f"{learned:.2g} here and about 58 in paper 3, where 0.1 shrinks a weight that no "
-                "gradient holds 300 times. Here 0.1 shrinks it by "
+                "The effect of weight decay grows with the sum of the learning rates over the "
+                f"steps: {learned:.2g} here and about 58 in paper 3, where a decay of 0.1 "
+                "shrinks a weight without gradients 300-fold. Here 0.1 shrinks it by "
                 f"{1 - math.exp(-0.1 * learned):.0%}, and 1 by {1 - math.exp(-learned):.0%}."
             ),
             (

@@ -70,7 +70,7 @@ CLUSTER = ClusterOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What a run needs of a node."""
+    """The resources that a run needs of a node."""
 
     cores: int = 1
     gpus: float = 0.0
@@ -136,11 +136,11 @@ class Executor(concurrent.futures.Executor):
     """Maximum number of seconds to wait until stopped tasks have written their checkpoints."""
 
     def needs(self, _cell: Cell, /) -> Resources:
-        """Return what a run needs of a node."""
+        """Return the resources that a run needs of a node."""
         return Resources()
 
     def find_obstacle(self, _needs: Resources, /) -> str | None:
-        """Return why runs with these needs would never start, or None."""
+        """Return the reason that runs with these needs would never start, or None."""
         return None
 
     def submit_all(

@@ -115,7 +115,7 @@ class _Worker:
         self._reader.start()
 
     def call(self, call: Any) -> Any:
-        """Return what a call returns, or raise what it raises."""
+        """Return the result of a call, or raise its error."""
         try:
             self._calls.send(call)
             is_result, value = self._results.recv()

@@ -1,4 +1,4 @@
-"""The common part of cluster executors: what a run needs from a node, and which tasks ended."""
+"""The common part of cluster executors: the needs of a run, and the end of tasks."""
 
 import threading
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ MEMORY_UNIT = 2**28
 
 
 def needed_resources(cell: Cell, gpu_share: float) -> Resources:
-    """Return what a run needs of a node."""
+    """Return the resources that a run needs of a node."""
     run = cell.run
     on_cpu = run.device == "cpu"
     memory = max(PROCESS_BYTES + training_bytes(run), 0 if on_cpu else DEVICE_BYTES)
@@ -52,7 +52,7 @@ class PollingExecutor(Executor):
         self._closed = threading.Event()
 
     def needs(self, cell: Cell) -> Resources:
-        """Return what a run needs of a node."""
+        """Return the resources that a run needs of a node."""
         return needed_resources(cell, self.options.gpu_share)
 
     def watch(self, handle: Any) -> Future[TaskEnd]:

@@ -78,7 +78,7 @@ class RayExecutor(PollingExecutor):
             raise UsageError(f"cannot connect to the Ray cluster {address!r}: {error}") from error
 
     def find_obstacle(self, needs: Resources) -> str | None:
-        """Return why a run cannot be placed on any present node, or None."""
+        """Return the reason that no present node can take a run, or None."""
         wanted = {"CPU": needs.cores, "GPU": needs.gpus, "memory": needs.memory_bytes}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         for name, least in wanted.items():
