@@ -210,8 +210,10 @@ class PlannedSet:
 
     def require_row(self, context: int) -> None:
         """Refuse a set whose training text is shorter than a row of ``context`` tokens."""
-        # A text that is not prepared has at most one token per byte.
-        tokens = self.text_bytes if self.data is None else self.data.splits["train"].tokens
+        # A text that is not prepared has at most one token per byte, and one per document, each of
+        # which has a byte.
+        most = None if self.text_bytes is None else 2 * self.text_bytes
+        tokens = most if self.data is None else self.data.splits["train"].tokens
         if tokens is not None and tokens <= context:
             raise UsageError(
                 f"expected a text of more tokens than the {context:,} of a row, got at most "

@@ -15,7 +15,8 @@ from qkvary.text.names import count
 MEANINGS = (
     "Every verdict follows by rule from a figure and its interval: a recomputed figure of the "
     "document, a test of this project, or a difference in a study here, with small networks. "
-    "Not distinguished: a part of the interval lies in the claimed range, and a part outside. "
+    "Not distinguished: a part of the interval lies in the claimed range, and a part outside; also "
+    "where networks are too small for the claim, or a judge decides nothing. "
     "Paths below studies and tests, and commands with pytest or python, are those of a clone of "
     "the repository: an installed package has neither."
 )
