@@ -82,8 +82,7 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         return import_module("importlib.metadata").version("qkvary")
     if name == "__all__":
-        # The benchmarks are scripts, whose names ``import *`` would take from the caller's modules.
-        return sorted(name for name in _find_modules() if not name.startswith("bench_"))
+        return sorted(_find_modules())
     if name.startswith("_") or name not in (found := _find_modules()):
         # With these, an interactive session suggests the nearest name.
         raise AttributeError(

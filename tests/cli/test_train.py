@@ -63,9 +63,10 @@ def test_a_text_shorter_than_a_row_is_refused_before_a_note_is_written(
     places: Path, typed: Typed
 ) -> None:
     (places / "short.txt").write_text("shorter")
-    for words in (["--dry-run"], [], ["--tokenizer", "characters"]):
+    # Before the text is prepared, each byte may be a document, which adds a token.
+    for words, most in ((["--dry-run"], 14), ([], 7), (["--tokenizer", "characters"], 7)):
         said = typed.error(*command(places, *words, data="short.txt"))
-        assert "more tokens than the 16 of a row, got at most 7 in short" in said
+        assert f"more tokens than the 16 of a row, got at most {most} in short" in said
     assert not (places / "runs").exists()
 
 

@@ -139,7 +139,7 @@ def test_each_surface_has_what_the_other_has() -> None:
     verbs = {one.partition(":")[2] for typed, one in TARGETS.items() if typed != "completion"}
     # A loaded network cannot be printed.
     assert functions - verbs <= {"load"}
-    assert all(inspect.isfunction(getattr(qk, verb)) for verb in verbs)
+    assert verbs <= functions
 
 
 @pytest.mark.parametrize("name", COMMANDS)

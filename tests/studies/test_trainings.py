@@ -8,6 +8,7 @@ import pytest
 
 from qkvary.data.prepared_sets import PlannedSet
 from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
 from qkvary.studies.pretraining import (
@@ -128,6 +129,10 @@ def test_no_training(tmp_path: Path) -> None:
         find_training(store, "train x on y")
     assert list_trainings(store) == ()
     assert not store.path.exists()
+    # What a process leaves that is killed while it writes a note.
+    make_directory(store.path / NOTES)
+    (store.path / NOTES / ".tmp-1-0-train-a.json").write_bytes(b"")
+    assert list_trainings(store) == ()
 
 
 @pytest.mark.parametrize(

@@ -342,7 +342,9 @@ def note_training(store: Store, study: Study, command: str) -> None:
 def list_trainings(store: Store) -> tuple[Training, ...]:
     """Return all trainings of a store, the oldest first."""
     # Notes store whole seconds; within one second, modification times decide.
-    paths = sorted((store.path / NOTES).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    paths = sorted(
+        (store.path / NOTES).glob("[!.]*.json"), key=lambda path: path.stat().st_mtime_ns
+    )
     found = [_read_note(path) for path in paths]
     trainings: list[Training] = []
     for _, training in sorted(found, key=lambda one: one[0]):
