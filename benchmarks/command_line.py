@@ -1,4 +1,4 @@
-"""How long a person waits for the command line: whole processes, compared with a bare interpreter.
+"""The wait for the command line: CPU time of whole processes, next to a bare interpreter.
 
 CPU seconds of a process and whatever it starts, over the seconds that it may take; of the planner
 also the seconds on the clock and the most memory that the process held, over their limits. A line

@@ -29,7 +29,7 @@ def test_ranks_equal_the_reference(rows: int, columns: int, rank: int, seed: int
 
 @pytest.mark.slow
 def test_random_matrices_of_the_published_shape() -> None:
-    """Of Gaussian 1024 x 1024, against the printed effective ranks 687 and 702."""
+    """Gaussian matrices, 1024 x 1024; the printed effective ranks are 687 and 702."""
     found = sample_rank(1024, 1024, None, 0)
     assert found.entropy == pytest.approx(824, abs=1)
     assert found.entropy_of_squares == pytest.approx(621, abs=1)

@@ -70,6 +70,11 @@ def test_a_text_shorter_than_a_row_is_refused_before_a_note_is_written(
     assert not (places / "runs").exists()
 
 
+def test_the_home_of_nobody_is_refused(typed: Typed) -> None:
+    said = typed.error("train", "lm-tiny", "--data", "~nobody-of-this-name/x.txt")
+    assert "expected a path, got ~nobody-of-this-name/x.txt" in said
+
+
 def test_a_prepared_set_is_taken_as_it_is(places: Path, typed: Typed) -> None:
     data = prepare_corpus(str(places / "mine.txt"), "characters", out=places / "set")
     planned = typed.json(*command(places, "--dry-run", data="set"))

@@ -32,7 +32,7 @@ from tests.contracts.variant_cases import (
 
 DEVICE = "cuda"
 BFLOAT16 = 2e-2
-"""Of the deviation of outputs, for 8-bit operands."""
+"""Largest relative deviation of outputs, for bfloat16 operands."""
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,

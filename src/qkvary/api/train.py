@@ -319,6 +319,7 @@ def _train_cells(
         sample=options.sample,
         records_failures=False,
     )
+    train_in = partial(train_cell, distribution=distribution, execution=execution, task=task)
     stopping = threading.Event()
 
     def stop(_number: int) -> None:
@@ -337,15 +338,12 @@ def _train_cells(
                     end = execute_cell(
                         store,
                         cell,
-                        train_cell,
+                        train_in,
                         stop=stopping.is_set,
                         callbacks=progress.callbacks,
                         options=chosen,
                         on_first=distribution.run_on_first,
                         on_claim=progress.begin,
-                        distribution=distribution,
-                        execution=execution,
-                        task=task,
                     )
                 if end.outcome == "stopped":
                     raise StoppedError(received[0] if received else signal.SIGTERM)

@@ -29,7 +29,7 @@ def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
     """Return the seconds of steps and evaluations on this CPU, or None for another device."""
     if run.device != "cpu":
         return None
-    # This import needs torch, which training has not imported yet.
+    # This import needs torch, which the help does not.
     from qkvary.studies import timing
 
     return timing.estimate_language_seconds(replace(run, seed=0), count_scored(run, planned))

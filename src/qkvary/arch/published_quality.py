@@ -153,4 +153,4 @@ TASK_REMARKS: Mapping[str, tuple[str, ...]] = {
     ),
     "image": (f"Images: {_NOT_DECODED}", f"Images: {_SUFFICE}"),
 }
-"""How the kind of task matters."""
+"""Advice by kind of task, which ``plan`` quotes."""

@@ -36,7 +36,7 @@ from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path, short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
-"""The version of the metadata's format; the manifest has its own version."""
+"""The format of the metadata; the manifest has its own."""
 KIND = "language model"
 MOST_LAYERS = 1_000
 """Maximum number of layers of a configuration that is read without its weights."""

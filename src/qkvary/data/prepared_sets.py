@@ -32,6 +32,7 @@ from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import read_manifest
+from qkvary.storage.untrusted_files import read_path
 
 DEFAULT_TOKENIZER = "gpt2"
 DIGITS = 8
@@ -50,7 +51,7 @@ def default_folder(name: str, tokenizer: str) -> Path:
 
 
 def _folder_of(found: FoundSource, tokenizer: str, *, by_content: bool = False) -> Path:
-    """Return the default folder of a set, known without reading its documents."""
+    """Return the default folder of a set, known without parsing its documents."""
     digits = hashlib.sha256(encode(found.content).encode()).hexdigest()[:DIGITS]
     name = f"{found.name}-{digits}" if by_content else found.name
     return default_folder(name, name_tokenizer(tokenizer))
@@ -58,7 +59,7 @@ def _folder_of(found: FoundSource, tokenizer: str, *, by_content: bool = False) 
 
 def find_prepared(reference: str) -> Path:
     """Return the folder of a set given as path, ``name/tokenizer`` or ``name`` (GPT-2's)."""
-    path = Path(reference).expanduser()
+    path = read_path(reference)
     if is_prepared(path):
         return path
     corpus, (name, _, tokenizer) = find_corpus(reference), reference.partition("/")
@@ -257,7 +258,7 @@ def find_set(
     The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
     cache. Without a tokenizer, a text has the ``default`` one.
     """
-    path, corpus = Path(reference).expanduser(), find_corpus(reference)
+    path, corpus = read_path(reference), find_corpus(reference)
     folder, own = None, reference.partition("/")[2]
     if is_prepared(path) or (own and not reference.startswith("hf:") and not path.exists()):
         # A reference that names neither a set nor a corpus means a text.
@@ -286,7 +287,7 @@ def find_set(
 
 
 def _find_reusable(found: FoundSource, tokenizer: str) -> PreparedData | None:
-    """Return the set of a text that has not changed since it was prepared, without reading it.
+    """Return the set of a text that has not changed since it was prepared, without parsing it.
 
     It has the text's own name, or the name of its content if it was prepared without options.
     """

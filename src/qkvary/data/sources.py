@@ -70,7 +70,8 @@ class Source:
     total_bytes: int | None = None
     """Bytes to read, if known."""
     files: JsonValue = None
-    """What is read and how it is cut, for the plan and the manifest, without local paths."""
+    """The files read and the rule that splits them, as plan and manifest list them; without local
+    paths."""
 
     def describe(self) -> dict[str, JsonValue]:
         """Return a description for the plan and the manifest."""
@@ -100,7 +101,7 @@ class FoundSource:
     files: Mapping[str, JsonValue] | None = None
     """The files by split, or the data set of the hub; None if the name alone identifies the set."""
     content: JsonValue = None
-    """What is read and how, which distinguishes sets of one name."""
+    """The files and options read, which distinguish sets of one name."""
     pin: Callable[[str | None], Source] | None = None
     """Reads the source at a given commit, or at today's; for sources that can change."""
     is_corpus: bool = False
@@ -228,7 +229,7 @@ def _cut_text(
         Stream(documents=validation, split="validation"),
     ]
     listed: JsonValue = {"cut": 1.0 - share, "files": files}
-    return Source(name=name, streams=streams, total_bytes=len(text), files=listed)
+    return Source(name=name, streams=streams, total_bytes=len(text.encode()), files=listed)
 
 
 def find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path]]:
@@ -371,7 +372,7 @@ def find_corpus(reference: str) -> Corpus | None:
     The plain name of a corpus means the corpus, even if there is such a file or folder; an existing
     path comes before any other spelling.
     """
-    if reference not in CORPORA and Path(reference).expanduser().exists():
+    if reference not in CORPORA and read_path(reference).exists():
         return None
     return CORPORA.get(find_name(reference.partition("/")[0], CORPORA) or "")
 
@@ -379,8 +380,8 @@ def find_corpus(reference: str) -> Corpus | None:
 def find_source(reference: str, choices: SourceOptions | None = None) -> FoundSource:
     """Find the documents of a file or folder, a corpus by name, or ``hf:owner/name``.
 
-    For another name, which may be that of a prepared set, and for a corpus that is not on this
-    machine, reading raises the error.
+    Reading raises the error for a name that is neither, since it may be that of a prepared set, and
+    for a corpus that is not on this machine.
     """
     chosen = choices or SourceOptions()
     if reference.startswith("hf:"):
@@ -390,7 +391,7 @@ def find_source(reference: str, choices: SourceOptions | None = None) -> FoundSo
         chosen = replace(chosen, name=chosen.name or corpus.name)
         if corpus.name == SHIPPED:
             return _find_shipped(corpus, chosen)
-    path = Path(reference).expanduser() if corpus is None else find_local(corpus)
+    path = read_path(reference) if corpus is None else find_local(corpus)
     if reference and path is not None and path.exists():
         return replace(_find_files(path, chosen), is_corpus=corpus is not None)
     if corpus is not None and corpus.hub is not None:

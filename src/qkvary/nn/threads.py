@@ -1,4 +1,4 @@
-"""How many threads torch uses inside a block of code."""
+"""The number of torch threads inside a block of code."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

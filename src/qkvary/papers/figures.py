@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.options import Formats
+from qkvary.api.options import Formats, takes_options
 from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.papers.paper_figures import PAPER_FIGURES, PaperFigure, find_figure
@@ -15,6 +15,7 @@ from qkvary.storage.untrusted_files import StrPath, read_path
 Figure = Annotated[str, Parameter(name="FIGURE", completer=lambda _: tuple(PAPER_FIGURES))]
 
 
+@takes_options
 def figures(
     *figures: Figure,
     out: StrPath = RUNS,

@@ -252,7 +252,7 @@ def _by_comparison(judge: ByComparison) -> Finding:
 
 
 def _rounded(value: float, low: float, high: float, why: str) -> str:
-    """Write a difference of printed figures with its interval, which comes from rounding."""
+    """Write a difference of printed figures with its interval and the reason for it."""
     decimals = max(decimals_of((high - low) / 2) - 1, 0)
     ends = f"{fixed(low, decimals)} to {fixed(high, decimals)}"
     return f"{fixed(value, decimals, sign=True)} ({why}: {ends})"

@@ -1,4 +1,4 @@
-"""What sharing costs in quality by the papers' figures, with their limitations.
+"""The cost of sharing in quality, by the papers' figures, with their limitations.
 
 Changes are recomputed from the printed perplexities, with intervals for their rounding. Never
 imports torch.

@@ -1,7 +1,7 @@
 """Files that are checked by digest: manifests of folders, and the numbered checkpoints of a run.
 
 A manifest holds size and sha256 of each file of a folder; it has a canonical encoding and contains
-its own digest. A folder without a valid manifest is ignored. Bytes are returned only after they
+its own digest. A folder without a valid manifest is damaged. Bytes are returned only after they
 were checked. Torch-free.
 """
 

@@ -70,7 +70,7 @@ class ExecutionOptions:
     recompute_blocks: bool | None = None
     """Recompute each block in the backward pass: less memory, a third more work."""
     threads: int | str | None = None
-    """Threads on a CPU; the number of usable cores if not given, 1 under torchrun."""
+    """Threads on a CPU; if not given, all usable cores, or 1 on a GPU and under torchrun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,8 +115,8 @@ class AnomalyTaskConfig(Accuracy):
     name: Literal["anomaly"] = "anomaly"
     features: FeatureSetName
     order: AnomalyOrder = "shuffled"
-    """Where the anomaly is: ``shuffled``, or always ``last``, as in a tutorial in the public code.
-    Networks that know positions can learn ``last`` instead of the task."""
+    """The place of the anomaly: ``shuffled``, or always ``last``, as in a tutorial in the public
+    code. Networks that know positions can learn ``last`` instead of the task."""
     set_size: int = 10
     data_seed: int = 42
     """Seed from which the validation and test sets are drawn."""

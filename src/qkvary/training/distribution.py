@@ -83,8 +83,11 @@ class Distribution(ProcessGroup):
         """Load the newest checkpoint that is valid in every process; collective.
 
         ``accept`` checks the part without tensors: it raises ``DamagedError`` to try an older
-        checkpoint, and any other error ends the load. ``report`` gets a sentence for each damaged
-        checkpoint; these are quarantined. Returns the ``about`` of the loaded one, or None.
+        checkpoint. ``report`` gets a sentence for each damaged checkpoint that is newer than the
+        loaded one; these are quarantined. Returns the ``about`` of the loaded one, or None.
+
+        Raises:
+            NoValidCheckpointError: if there are checkpoints, and all are damaged.
         """
 
         def list_steps() -> JsonValue:

@@ -62,7 +62,7 @@ class Outcome:
     """The result of a call of ``train``."""
 
     status: Literal["done", "diverged", "stopped"]
-    """``stopped`` means that a checkpoint was written from which the same call resumes."""
+    """After ``stopped``, the same call resumes, from a checkpoint if a step was taken."""
     message: str
     """Why the run diverged; empty if it did not."""
     metrics: Mapping[str, float | int | None]

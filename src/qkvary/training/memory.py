@@ -24,9 +24,9 @@ glibc itself allows."""
 def keep_freed_memory() -> bool:
     """Make this process reuse freed memory; return whether its allocator can (glibc on Linux).
 
-    Meant for processes that only train: each step allocates the same memory as the one before. By
-    default glibc returns freed memory to the system, which zeroes it page by page on the next
-    allocation: 2 to 4 % of a step on a CPU. No number of a run depends on it.
+    Each training step allocates the same memory as the one before. By default glibc returns freed
+    memory to the system, which zeroes it page by page on the next allocation: 2 to 4 % of a step on
+    a CPU. The setting lasts as long as the process. No number of a run depends on it.
     """
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return False

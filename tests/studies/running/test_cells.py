@@ -95,6 +95,12 @@ def test_damaged_checkpoints_are_quarantined_by_studies_only(
     assert str(folder / "damaged-1") in warning
     assert (folder / "damaged-1" / "checkpoints" / kept.name).is_dir()
 
+    def never_load(*_arguments: object, **_options: object) -> RunResult | None:
+        raise NoValidCheckpointError("not after a restart either")
+
+    with pytest.raises(NoValidCheckpointError, match="not after a restart either"):
+        execute_cell(Store(tmp_path), cell, never_load)
+
 
 def resume(root: Path, cell: Cell, steps: int) -> Path:
     """Resume a run for some steps, or to its end; return its folder."""

@@ -282,7 +282,12 @@ def test_a_diverged_run_keeps_its_checkpoints(store: Store, status: Any) -> None
     taken.finish(dataclasses.replace(made, record=record))
     assert checkpoint.is_dir() == (status == "diverged")
     assert store.is_clean(KEY)
+    # What a process leaves that is killed while it removes checkpoints.
+    left = taken.directory / ".tmp-1-0-checkpoints"
+    left.mkdir()
+    assert store.is_clean(KEY) == (status == "diverged")
     assert store.claim(KEY, IDENTITY) is None
+    assert left.is_dir() == (status == "diverged")
     assert checkpoint.is_dir() == (status == "diverged")
     again = store.claim(KEY, IDENTITY, again=store.version(KEY))
     assert again is not None

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,8 +35,8 @@ COPIES_NAME = "logs"
 MAX_CRASHES = 3
 """A run that crashes more processes than this without progress counts as failed."""
 CellOutcome = Literal["made", "done_before", "busy", "stopped"]
-"""What became of a run: ``made`` by this process; ``done_before``; ``busy``: another process holds
-it; ``stopped``: it can be resumed."""
+"""The outcome of a run: ``made``: by this process; ``done_before``: by an earlier call or another
+process; ``busy``: another process holds it; ``stopped``: it can be resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +83,11 @@ def execute_cell(
     again: int | None = None,
     on_first: OnFirst = lambda work: work(),
     on_claim: Callable[[Cell], None] = ignore,
-    **given: Any,
 ) -> CellEnd:
     """Train a run if it is open, or if its record has the version ``again``, and record it.
 
     If several processes train together, all call this, and the first claims and records the run.
-    ``on_claim`` is called before the run starts or resumes; ``train`` also gets the arguments
-    ``given``.
+    ``on_claim`` is called before the run starts or resumes.
     """
     outcome, claim = _claim(store, cell, again, on_first)
     if outcome != "made":
@@ -106,25 +105,23 @@ def execute_cell(
                 _warn(callbacks, "it crashed too often and counts as failed")
                 reason = f"the last was {claim.lock.last_owner}" if claim.lock.last_owner else ""
                 made = _failure(cell, started, describe_crashes(claim, reason))
-        while made is None:
+        attempt = partial(train, cell, directory, stop=stop, callbacks=callbacks, options=options)
+        try:
             try:
-                made = train(
-                    cell, directory, stop=stop, callbacks=callbacks, options=options, **given
-                )
+                made = made or attempt()
             except NoValidCheckpointError as error:
                 if claim is None or not options.records_failures:
                     advice = f"move {directory} away to start again"
                     raise NoValidCheckpointError(f"{error}; {advice}") from error
                 moved = f"the run starts again, and the damaged files are in {claim.restart()}"
                 _warn(callbacks, f"{error}; {moved}")
-                continue
-            # An error of one run must not affect the others.
-            except Exception as error:
-                if isinstance(error, QkvaryError) or not options.records_failures:
-                    raise
-                traceback.print_exc()
-                made = _failure(cell, started, _reason(error))
-            break
+                made = attempt()
+        # An error of one run, of any kind, must not affect the others: it is recorded and printed.
+        except Exception as error:
+            if isinstance(error, QkvaryError) or not options.records_failures:
+                raise
+            traceback.print_exc()
+            made = _failure(cell, started, _reason(error))
         if claim is not None and made is not None:
             claim.finish(made)
     seconds = time.perf_counter() - began

@@ -10,7 +10,7 @@ store at once. Torch-free.
                                       samples.safetensors  questions with its answers
                                       network/             the trained network, if it is kept
                                       network-at-100/      the network after 100 steps, likewise
-                                      MANIFEST.json        sizes and digests of all files
+                                      MANIFEST.json        sizes and digests, networks excepted
                                       record.json          the result; written last
                                       run.lock             the owner, and owners that died
                                       checkpoints/         until the run is done
@@ -26,6 +26,7 @@ from typing import Any, Literal, Self
 
 from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.storage.durable import (
+    TEMPORARY_PREFIX,
     Owner,
     OwnerLock,
     atomic_write_file,
@@ -196,13 +197,16 @@ class Store:
         return (None if problem else self.record(key)), ()
 
     def is_clean(self, key: str) -> bool:
-        """Return whether the checkpoints of a finished run have been removed.
+        """Return whether the checkpoints and temporary files of a finished run have been removed.
 
         A diverged run keeps its checkpoints, for inspection.
         """
-        record = self.record(key)
+        record, directory = self.record(key), self.directory(key)
         is_kept = record is not None and record.status == "diverged"
-        return is_kept or not (self.directory(key) / CHECKPOINTS_NAME).exists()
+        left = (directory / CHECKPOINTS_NAME).exists() or any(
+            directory.glob(f"{TEMPORARY_PREFIX}*")
+        )
+        return is_kept or not left
 
 
 def network_name(step: int | None = None) -> str:
