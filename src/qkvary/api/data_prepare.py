@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from qkvary.api.options import takes_options
 from qkvary.api.results import Result
-from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_corpus
+from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_source
 from qkvary.data.sources import SourceOptions
 from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.progress_line import ShowProgress, no_progress
@@ -49,7 +49,7 @@ def prepare_data(
     from qkvary.reports.prepared_set import prepared_report
 
     with show_progress("preparing", "bytes") as show:
-        data = prepare_corpus(
+        data = prepare_source(
             read_name(source, "a corpus, file or folder"),
             read_name(tokenizer, "a tokenizer"),
             choices=documents,

@@ -44,7 +44,7 @@ from qkvary.storage.environment import (
     usable_cores,
     without_downloads,
 )
-from qkvary.storage.errors import DamagedError, StoppedError, UsageError
+from qkvary.storage.errors import BusyError, DamagedError, StoppedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.pretraining import (
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from qkvary.training.distribution import Distribution
 
 BUSY_SECONDS = 0.5
-"""Seconds between two checks of a run that another process holds."""
+"""Seconds between two checks of a run or a text that another process holds."""
 
 
 @takes_options
@@ -198,24 +198,35 @@ def _find_data(
 
     A plan prepares and downloads nothing.
     """
-    from qkvary.data.prepared import open_prepared
-    from qkvary.data.prepared_sets import PlannedSet, find_set, plan_set, prepare_set
+    from qkvary.data.prepared import PreparedData, open_prepared
+    from qkvary.data.prepared_sets import PlannedSet, find_set
 
     reference = preset.corpus if data is None else os.fspath(data)
     find = partial(find_set, reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
-    made: list[PlannedSet] = []
+    made: list[PreparedData] = []
 
     def prepare() -> str:
+        said = ""
         with shown.show_progress("preparing", "bytes") as show:
-            made.append(prepare_set(find(), show))
-        return made[0].folder
+            while not made:
+                found = find()
+                try:
+                    made.append(found if isinstance(found, PreparedData) else found.prepare(show))
+                except BusyError as busy:
+                    # Another process prepares this text: its set serves both.
+                    if said != str(busy):
+                        said = str(busy)
+                        shown.say(said)
+                    time.sleep(BUSY_SECONDS)
+        return str(made[0].path)
 
     if dry_run:
         with without_downloads():
-            planned = plan_set(find())
+            found = find()
+            planned = PlannedSet.of(found) if isinstance(found, PreparedData) else found.plan()
     else:
         folder = distribution.run_on_first(prepare)
-        planned = made[0] if made else PlannedSet.of(open_prepared(Path(folder)))
+        planned = PlannedSet.of(made[0] if made else open_prepared(Path(folder)))
     if planned.problem is not None:
         shown.warn(planned.problem)
     return planned
