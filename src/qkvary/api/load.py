@@ -37,8 +37,8 @@ def load(
     Raises:
         ValueError: if the checkpoint does not exist or has no known format, or the device or the
             number format does not exist.
-        DamagedError: if it is damaged.
-        UnsafeError: if it is a pickle, which could run code.
+        DamagedError: if the checkpoint is damaged.
+        UnsafeError: if the checkpoint is a pickle, which could run code.
     """
     if code is not None:
         import_file(Path(code))

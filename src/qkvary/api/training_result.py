@@ -80,7 +80,7 @@ def report_training(
 
 
 def write_texts(study: Study, store: Store) -> dict[str, str]:
-    """Return a text written by the first finished network of each variant, by variant label."""
+    """Return one text per variant, by label, written by the variant's first finished network."""
     from qkvary.inference.samples import TextSampler
 
     texts: dict[str, str] = {}
