@@ -51,7 +51,8 @@ def analyze(
 
     Raises:
         ValueError: if there is no such checkpoint or text, the text is too short, the tokenizer
-            belongs to another network, or a layer does not apply softmax to products of query and key.
+            belongs to another network, or a layer does not apply softmax to query-key
+            products.
         DamagedError: if the checkpoint is damaged.
         ResourceError: if a window does not fit into this machine's memory.
     """

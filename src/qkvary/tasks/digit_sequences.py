@@ -137,8 +137,8 @@ def draw_digits(
     """Draw ``count`` sequences of independent digits, always the same ones for the same arguments.
 
     The splits are separate streams, so that the size of one does not affect another. A larger
-    ``count`` begins with the sequences of a smaller one. They are shared by all tasks and runs of
-    this process, with one byte per digit if possible.
+    ``count`` begins with the sequences of a smaller one. All tasks and runs of this process share
+    the sequences, which take one byte per digit if possible.
     """
     words = random_words(count * length, "digits", seed, length, vocabulary, split)
     digits = (words % np.uint64(vocabulary)).astype(np.int64).reshape(count, length)

@@ -152,14 +152,14 @@ def _take(images: Tensor, rows: Tensor) -> Tensor:
 
 
 def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
-    """Resize a crop of each square image, ``[batch, channels, rows, columns]``, and flip some."""
+    """Return resized crops of square images, ``[batch, channels, rows, columns]``, some flipped."""
     batch, channels, pixels, _ = images.shape
     cut_across, cut_down = pixels - crops.width, pixels - crops.height
     cuts = int(max(cut_across.max(initial=0), cut_down.max(initial=0))) + 1
     table = _resizing(pixels, size, cuts)
     across = torch.from_numpy((crops.flipped * cuts + cut_across) * cuts + crops.left)
     down = torch.from_numpy(cut_down * cuts + crops.top)
-    # Columns are products with bilinear weights, rows weighted sums of two.
+    # Columns are resized by a matmul with bilinear weights, rows by weighted sums of two rows.
     columns = torch.bmm(images.float().flatten(1, 2), table.weights.index_select(0, across))
     first = torch.arange(0, batch * channels * pixels, pixels).view(batch, channels, 1, 1)
     pairs = first + table.pairs.index_select(0, down)[:, None]
