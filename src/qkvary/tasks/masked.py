@@ -35,8 +35,8 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
     """Predict randomly chosen characters of a window from the whole window.
 
     80 % of the chosen characters are replaced by a mask, 10 % by random characters, and 10 % are
-    kept. Loss: mean cross entropy in nats per predicted character. The last tenth of the text is both validation and
-    test split; the same characters are hidden in every evaluation.
+    kept. Loss: mean cross entropy in nats per predicted character. The last tenth of the text is
+    both validation and test split; the same characters are hidden in every evaluation.
 
     Source: Devlin et al. 2019 (BERT), section 3.1.
     """

@@ -281,7 +281,7 @@ class LearningRateRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCell:
-    """A published figure, and our own."""
+    """A published number and ours."""
 
     variant: str
     column: str
@@ -293,7 +293,7 @@ class PublishedCell:
     """Ours minus published."""
     recomputes: Recomputes
     recomputed: float | None
-    """The figure recomputed from the paper's own inputs, if possible."""
+    """The number recomputed from the paper's own inputs, if possible."""
     note: str
     repeat_low: float | None = None
     """Lower end of a 95 % interval for the mean of as many runs as published, if they are like
@@ -302,7 +302,7 @@ class PublishedCell:
 
     @property
     def repeats(self) -> bool | None:
-        """Whether the published figure is in our prediction interval; None if unknown."""
+        """Whether the published number is in our prediction interval; None if unknown."""
         if self.published is None or self.repeat_low is None or self.repeat_high is None:
             return None
         return self.repeat_low <= self.published <= self.repeat_high
@@ -342,7 +342,7 @@ class RunRow:
     metrics: tuple[tuple[str, float | None], ...]
     timing: tuple[tuple[str, float], ...]
     """``tokens_per_second`` of training. Language models also have ``gigaflops_per_second``, and
-    ``utilization``: this rate as a share of the rate of one large matrix product."""
+    ``utilization``: that speed as a share of the speed of one large matmul."""
     steps_to_solve: int | None
     training_seconds: float | None
     total_seconds: float | None
