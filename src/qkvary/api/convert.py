@@ -70,8 +70,8 @@ class CacheForm:
     """Number format in which the bytes are counted: fp16, bf16, fp32, int8, int4-g32."""
     layers: Literal["even", "auto"] = "even"
     """even: every layer keeps the same share. auto, for latent and shared: layers that the
-    conversion harms more keep more. Such a network cannot be exported, because engines need one
-    size for all layers."""
+    conversion harms more keep a larger share. Such a network cannot be exported, because engines
+    need one size for all layers."""
     dry_run: bool = False
     """Forecast how much the loss rises and how long it takes; convert nothing."""
 

@@ -141,9 +141,9 @@ def evaluate(
 ) -> Result[Any]:
     """Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval.
 
-    Perplexity is per token of the text, without padding, and per byte; ``paper`` adds the count of
-    the papers, which includes padding. Accuracies come with their standard errors and their
-    distance from guessing.
+    Perplexity is per token of the text, without padding, and per byte; ``paper`` adds the
+    perplexity of the papers, which counts padding. Accuracies come with their standard errors and
+    their distance from guessing.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.

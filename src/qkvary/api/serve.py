@@ -146,7 +146,9 @@ def serve(
         say(line)
     with run_engine(found, asked, program, log) as server:
         predicted = _predict(described, engine, asked)
-        head = f"{server.url} serves {asked.users} at a time, up to {asked.context:,} tokens each"
+        head = (
+            f"{server.url} is ready (users: {asked.users}, context: {asked.context:,} tokens each)"
+        )
         for line in (head, *_describe_cache(found.title, server.cache, predicted)):
             say(line)
         say(_make_request(server.url, asked))

@@ -46,7 +46,7 @@ class TrainingResult(Result[Summary | None]):
 
 
 def describe_runs(study: Study, store: Store, command: str, warning: str | None) -> TrainingResult:
-    """Read the runs of a training from the store, and write their report."""
+    """Read the runs of a training from the store, write their report, and return the result."""
     results, report = report_training(study, store, gather_results(study, store), (command,))
     cells = {cell.run_key: cell for cell in study.cells()}
     ends = {record.status for record in map(store.record, cells) if record is not None}

@@ -46,8 +46,9 @@ class Record:
     ``cache_bytes_per_token`` (None: the network keeps no cache)."""
     timing: Mapping[str, float]
     """``training_seconds``, ``evaluation_seconds``, ``total_seconds``, ``cpu_seconds``,
-    ``steps_per_second``; for language models also ``product_flops_per_second``, the speed of
-    large matmuls on the same device, and ``utilization``, the share of it that training reaches."""
+    ``steps_per_second``; for language models, if it can be measured, also
+    ``product_flops_per_second``, the speed of large matmuls, and ``utilization``, the share of that
+    speed that training reaches."""
     environment: Mapping[str, Any]
     """Versions, commit, processor, threads and kernels."""
     started: str

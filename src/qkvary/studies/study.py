@@ -50,7 +50,7 @@ class Setting:
     """Further steps after which the network is kept, 0 for its initial weights; not part of a run's
     identity."""
     table: str | None = None
-    """Name of the table that shows the setting; settings with the same name share a table. None for
+    """Name of the table that shows the setting; settings that give the same name share it. None for
     the table of the task."""
     variants: tuple[str, ...] | None = None
     """Labels of the study's variants that the setting is limited to; None for all."""
@@ -58,8 +58,8 @@ class Setting:
     """Whether to choose each variant's ``d_ff`` so that it has about as many parameters as the
     baseline."""
     metric: str | None = None
-    """The metric of the table; None for the task's own, which has to have the same direction.
-    Learning rates are always chosen by the task's own metric."""
+    """The metric of the table; None for the task's own. Both must have the same direction. Learning
+    rates are always chosen by the task's own."""
     limits: tuple[str, ...] = ()
     """What the setting cannot show; reports list these sentences before other caveats."""
     note: str = field(default="", metadata=ADDED_LATER)

@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 LARGEST_RECALL = 2**31
-"""Maximum tokens of a recall split: in memory it takes 16 GiB, with the numbers of the pairs."""
+"""Maximum tokens of a split of recall; in memory, they and the pair numbers take 16 GiB."""
 _RIGHT_CELLS = {
     "reverse": "the flipped index",
     "copy": "the position itself",

@@ -250,7 +250,7 @@ def require_network(
     exact: Mapping[str, object],
     least: Mapping[str, int] | None = None,
 ) -> Kind:
-    """Return ``network``, a ``kind`` whose fields equal ``exact`` and are not below ``least``."""
+    """Return ``network``; refuse other kinds, and fields unlike ``exact`` or below ``least``."""
     if not isinstance(network, kind):
         # All bad input is a ValueError.
         raise ValueError(  # noqa: TRY004

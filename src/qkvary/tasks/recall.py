@@ -31,8 +31,8 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
     """Multi-query associative recall by a language model.
 
     A sequence begins with pairs of a key and a value. After the pairs every key occurs again, among
-    zeros; there the network must predict its value, and only there it is scored. Loss: mean cross
-    entropy. Metric: accuracy.
+    zeros; there the network must predict the key's value, and only these positions are scored.
+    Loss: mean cross entropy. Metric: accuracy.
 
     Source: Arora et al. 2023 (Zoology), section 4, and its code, which also validates on the test
     sequences; here validation has its own.

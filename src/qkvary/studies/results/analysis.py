@@ -128,7 +128,7 @@ def summarise(
 
 
 def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
-    """Return what to say about settings where no variant beats a guess, and whether all are such."""
+    """Return a sentence on settings where no variant beats a guess, and whether these are all."""
     values: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}
     for run in runs:
@@ -259,7 +259,7 @@ def describe_equal_parameters(study: Study) -> Iterator[str]:
             if network != target
         )
         yield (
-            f"In {setting.name} each feed-forward width gives about the parameters of "
-            f"{study.baseline}, {network_parameters(target).total:,} with a width of "
+            f"In {setting.name} the feed-forward widths give about as many parameters as "
+            f"{study.baseline} has, {network_parameters(target).total:,} with a width of "
             f"{target.block.d_ff:,}: {given}."
         )

@@ -20,7 +20,7 @@ FrontierStatus = Literal["frontier", "dominated", "dominated by the means only"]
 
 
 def metric_title(metric: str, *, is_tested: bool | None = True) -> str:
-    """Return the printed name of a metric: a validation split is not called test."""
+    """Return the printed name of a metric, which names the split that was scored."""
     tested = metric.replace("_", " ")
     validated = tested.replace("test ", "final validation ", 1)
     if is_tested or not metric.startswith("test_"):
@@ -200,8 +200,8 @@ class ContrastRow:
     metric: str
     higher_is_better: bool
     difference: Difference
-    """Variant minus reference. In averages and tasks it is corrected over all their contrasts, in
-    single settings over all contrasts there."""
+    """Variant minus reference. The interval is corrected over all contrasts in averages and tasks,
+    or, in a single setting, over all contrasts in single settings."""
     sentence: str
     metric_title: str
 
