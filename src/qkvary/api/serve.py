@@ -146,9 +146,7 @@ def serve(
         say(line)
     with run_engine(found, asked, program, log) as server:
         predicted = _predict(described, engine, asked)
-        head = (
-            f"{server.url} is ready (users: {asked.users}, context: {asked.context:,} tokens each)"
-        )
+        head = f"{server.url} is ready (users: {asked.users}, tokens each: {asked.context:,})"
         for line in (head, *_describe_cache(found.title, server.cache, predicted)):
             say(line)
         say(_make_request(server.url, asked))
