@@ -21,7 +21,7 @@ def prepare_features(
 ) -> Result[Path]:
     """Compute, once, the ResNet-34 features of CIFAR-100 that the study anomaly-paper needs.
 
-    The same command resumes where it stopped.
+    If it was stopped, the same command resumes.
 
     Args:
         weights: The folder of a ResNet-34 (config.json and model.safetensors), such as a copy of

@@ -87,8 +87,8 @@ class Asking:
     limit: int | None = None
     """Number of questions per task, counted from the first; all if not given."""
     against: StrPath | None = None
-    """Prepared set to check for overlap (its folder, or name/tokenizer): counts the questions that
-    share 13 consecutive words with its training split, and scores the others separately."""
+    """Prepared set (its folder, or name/tokenizer) to check for overlap: questions that share 13
+    consecutive words with its training split are counted, and the others scored separately."""
 
     def resolve(self, tasks: str | Sequence[str]) -> TaskReading:
         """Return the tasks and the settings of their prompts."""

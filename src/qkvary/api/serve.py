@@ -75,7 +75,7 @@ class Starting:
         return key
 
     def read_options(self) -> tuple[str, ...]:
-        """Return extra options for the engine, with values separated from names."""
+        """Return the extra options for the engine, each split into name and value."""
         given = self.engine_option
         options = (given,) if isinstance(given, str) else tuple(given)
         return tuple(word for option in options for word in option.split("=", 1))

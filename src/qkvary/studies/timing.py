@@ -135,8 +135,8 @@ def _build(run: RunConfig) -> tuple[Task, nn.Module]:
 def time_step(run: RunConfig, seconds: float = math.inf) -> float:
     """Return the median seconds of a training step, after a first step that is not counted.
 
-    Steps have the micro-batches and the precision of the run. On a processor, a step of many MACs
-    is timed with fewer examples, and scaled.
+    Steps have the micro-batches and the precision of the run. On a CPU, a step of many MACs is
+    timed with fewer examples, and the time is scaled up.
     """
     end = perf_counter() + seconds
     whole = run.training.batch_size
@@ -164,8 +164,8 @@ def time_step(run: RunConfig, seconds: float = math.inf) -> float:
 def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
     """Return the seconds that a language model's training and scoring take on this processor.
 
-    One layer is timed with arbitrary tokens, so that neither data nor the whole network is needed,
-    and scaled by MACs.
+    One layer is timed with arbitrary tokens, and the time is scaled by MACs, so that neither data
+    nor the whole network is needed.
     """
     network, training = cast("LanguageModelConfig", run.network), run.training
     each = _time_layer(network, run.threads, run.dtype, training.execution.precision == "bf16")

@@ -237,7 +237,7 @@ def build_language_model(
 
 
 def build_network(network: Network, kind: type[Built], seed: int) -> Built:
-    """Build a network; a user's configuration that has a ``make`` builds its own."""
+    """Build a network as a ``kind``, or by the ``make`` of a user's configuration that has one."""
     make: Callable[[int], Built] | None = getattr(network, "make", None)
     return kind(network, seed=seed) if make is None else make(seed)
 

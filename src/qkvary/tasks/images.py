@@ -93,7 +93,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         return AttentionExample(maps=maps, tokens=tokens, targets=(None,) * len(tokens))
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
-        """Return the first images of the validation split, with their classes."""
+        """Return the first images of the validation split, with their classes and predictions."""
         (pixels, labels), rows = self._split("validation")
         shown, own = rows[:SAMPLES], self.config.own
         names = self.config.images.labels if own is None else own.classes
@@ -126,7 +126,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
 def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
     """Return the training and validation rows of the training files, both in their order.
 
-    None means validation on the test images.
+    The validation rows are None if the test images serve for validation.
     """
     total, held_out = config.images.train_images, config.validation_images
     if config.splits == "as-published" and config.images.validates_on_test:

@@ -26,8 +26,8 @@ from qkvary.tasks.examples import AttentionExample
 
 TRAIN_FRACTION = 0.9
 HIDDEN, REPLACED = 0.8, 0.1
-"""Shares of the characters to predict that are hidden and that are replaced by random ones; the
-rest stays visible."""
+"""Of the characters to predict, the share that is hidden, and the share that is replaced by random
+characters; the rest stays visible."""
 PRINTED_MASK = "▒"
 
 

@@ -38,7 +38,7 @@ _PAIRING = (
     "units."
 )
 _STEPS = (
-    "Steps to solve count an unsolved run at the number of its training steps (restricted mean); "
+    "Steps to solve count an unsolved run with the number of its training steps (restricted mean); "
     "the share of solved runs has a Wilson interval."
 )
 _SPREAD = (

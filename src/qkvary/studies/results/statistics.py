@@ -71,7 +71,9 @@ def population_std(values: Sequence[float]) -> float | None:
 
 
 def pooled_std(groups: Sequence[Sequence[float]]) -> float | None:
-    """Return the standard deviation within groups, pooled by degrees of freedom, or None."""
+    """Return the standard deviation within groups, pooled by degrees of freedom.
+
+    Returns None if no group has two values."""
     degrees = sum(len(group) - 1 for group in groups if len(group) > 1)
     if degrees == 0:
         return None
@@ -263,9 +265,9 @@ def median_steps(steps: Sequence[int | None]) -> float | None:
 def restricted_steps(steps: Sequence[int | None], horizon: int) -> list[float]:
     """Return min(steps, horizon): the steps spent unsolved within the horizon.
 
-    Their mean is the restricted mean time to solution. Unlike a mean over the solved runs it does
-    not reward a variant for failing the hard seeds, unlike a median it is defined when few are
-    solved, and :func:`paired_t` applies to its paired differences.
+    Their mean is the restricted mean time to solution. Unlike a mean over the solved runs, it does
+    not reward a variant for failing the hard seeds; unlike a median, it is defined when few runs
+    are solved. :func:`paired_t` applies to paired differences of the steps.
 
     Source: Royston and Parmar 2013.
     """

@@ -275,8 +275,8 @@ class LearningRateRow:
     validation_mean: float | None
     chosen: bool
     at_the_edge: bool
-    """Whether the chosen rate is the smallest or largest of those tried, so that a better one may
-    lie outside."""
+    """Whether the chosen learning rate is the smallest or largest tried, so that a better one may
+    lie outside the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
