@@ -50,7 +50,7 @@ _COLUMNS: Mapping[SequenceTaskName, Callable[[Tensor], Tensor]] = {
 
 
 class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
-    """Predict for every position of a random sequence the digit of a column, as the task assigns it.
+    """Predict at each position of a random sequence the digit of the column that the task assigns.
 
     ``y_i = f(x_c(i))`` with the column c(i) of the task; f is the identity, except in ``sub``.
 

@@ -73,7 +73,8 @@ def population_std(values: Sequence[float]) -> float | None:
 def pooled_std(groups: Sequence[Sequence[float]]) -> float | None:
     """Return the standard deviation within groups, pooled by degrees of freedom.
 
-    Returns None if no group has two values."""
+    Returns None if no group has two values.
+    """
     degrees = sum(len(group) - 1 for group in groups if len(group) > 1)
     if degrees == 0:
         return None
