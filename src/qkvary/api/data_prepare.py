@@ -1,4 +1,4 @@
-"""Turn documents into tokens on disk, once; the same command resumes where it stopped."""
+"""Tokenize documents and store the tokens on disk; if stopped, the same command resumes."""
 
 from typing import TYPE_CHECKING
 
@@ -27,9 +27,9 @@ def prepare_data(
     workers: int | None = None,
     show_progress: ShowProgress = no_progress,
 ) -> "Result[PreparedData]":
-    """Turn documents into tokens on disk, once; the same command resumes where it stopped.
+    """Tokenize documents and store the tokens on disk; if stopped, the same command resumes.
 
-    A complete set is only checked and shown.
+    If the set is complete already, it is only checked and shown.
 
     Args:
         source: A file or folder of .txt, .jsonl (.gz) or .parquet, hf:owner/name, or a corpus:
@@ -37,8 +37,8 @@ def prepare_data(
             fineweb.
         tokenizer: gpt2, bytes, characters, or the path of a tokenizer.json or its folder.
         separator: For a tokenizer.json: the token that ends a document.
-        out: Folder of the set; data/NAME-TOKENIZER in the cache if not given.
-        documents: The selection of documents.
+        out: Folder of the set; data/NAME-TOKENIZER in the cache directory if not given.
+        documents: Which documents to take.
         workers: Number of threads; one per usable core if not given.
         show_progress: Opens a progress display.
 

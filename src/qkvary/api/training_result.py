@@ -46,7 +46,7 @@ class TrainingResult(Result[Summary | None]):
 
 
 def describe_runs(study: Study, store: Store, command: str, warning: str | None) -> TrainingResult:
-    """Read the runs of a training from the store, and write their report."""
+    """Read the runs of a training from the store, write their report, and return the result."""
     results, report = report_training(study, store, gather_results(study, store), (command,))
     cells = {cell.run_key: cell for cell in study.cells()}
     ends = {record.status for record in map(store.record, cells) if record is not None}
@@ -80,7 +80,7 @@ def report_training(
 
 
 def write_texts(study: Study, store: Store) -> dict[str, str]:
-    """Return a text written by the first finished network of each variant, by variant label."""
+    """Return one text per variant, by label, written by the variant's first finished network."""
     from qkvary.inference.samples import TextSampler
 
     texts: dict[str, str] = {}
