@@ -22,7 +22,7 @@ _PRINTED_COLUMNS = {"variant", "column", "published", "ours"}
 
 
 class Printed(NamedTuple):
-    """A printed figure, and our own."""
+    """A printed number, and ours."""
 
     table: str
     """The name of the published table."""
@@ -45,7 +45,7 @@ class StudyRecords:
     """One sentence per unreadable run."""
 
     def settings(self, task: str, where: Mapping[str, str]) -> list[Setting]:
-        """Return the settings of a task whose fields have some values."""
+        """Return the settings of a task whose fields have the values in ``where``."""
         return [
             setting
             for setting in self.study.settings

@@ -213,7 +213,7 @@ def _rounding(value: Value, figure: PublishedFigure, spread: tuple[float, float]
     if spread:
         ends = " to ".join(format_value(end, figure) for end in spread)
         fits = spread[0] <= high and low <= spread[1]
-        return f"{number} of rounded figures, which allow {ends}." if fits else ""
+        return f"{number} from rounded figures, which allow {ends}." if fits else ""
     if rounds_twice_to(value, printed, step):
         return f"{number}, rounded twice."
     if truncates_to(value, printed, step):
