@@ -13,7 +13,7 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import fixed, percent, real
 
 ALIKE_MARGIN = 0.1
-"""Key and value count as no more alike than random ones if their measure exceeds theirs by at most
+"""Key and value count as about as alike as random ones if the two shares differ by less than
 this."""
 LARGE_SCORE_CHANGE = 1.0
 """A second-order forecast is not trusted if scores change by more than this."""
@@ -58,16 +58,17 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
     found: list[str] = []
     if separate:
         found.append(
-            "The forecast is a second-order estimate on this text, for one tensor that was "
-            "chosen on half of it, with query and output adapted. It treats changes of "
-            "different tokens as independent. It compares layers and is no bound: a tie that "
-            "adapts less costs more."
+            "The forecast is a second-order estimate on this text, for one tensor that was chosen "
+            "on half of it, with query and output adapted. It treats changes of different tokens "
+            "as independent. It serves to compare layers and is no bound: a tie that adapts less "
+            "costs more."
         )
         found += _say_noise(separate, analysis)
     if analysis.tokens < TOKENS_PER_INPUT_CHANNEL * analysis.d_model:
         found.append(
-            f"Only {analysis.tokens:,} tokens estimate the covariance of {analysis.d_model:,} "
-            "channels. The values of random weights have the same error; read more with --tokens."
+            f"The covariance of {analysis.d_model:,} channels is estimated from only "
+            f"{analysis.tokens:,} tokens. The values for random weights have the same error. Use "
+            "more text with --tokens."
         )
     found.append(
         "Cosines and ranks of weights depend on the basis of each head, which is arbitrary: they "

@@ -54,7 +54,7 @@ def claims_report(
     asked: bool,
     near: str = "",
 ) -> Report:
-    """Return the report of some claims; the terminal prints each that was asked for.
+    """Return the report of some claims; if they were ``asked`` for, the terminal prints each.
 
     Where no claim was found, ``near`` is a word to search for instead.
     """

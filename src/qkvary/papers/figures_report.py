@@ -151,7 +151,7 @@ def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Tab
     rows = list(_printed_rows(figure, drawn, read))
     return tabulate(
         f"{figure.name}-printed",
-        "Numbers that are printed of the same tasks, and ours",
+        "Published numbers for the same tasks, and ours",
         rows,
         label("variant"),
         word("quantity"),

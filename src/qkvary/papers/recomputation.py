@@ -2,13 +2,11 @@
 
 The verdict compares the recomputed number with the printed one, given its printed digits:
 
-- ``equal``: it rounds to the printed figure;
-- ``other convention``: only under another convention, which is named, does it round to it;
-- ``rounding``: the printed figure was truncated, rounded twice or to fewer digits than printed, or
-  is consistent with the rounding of its inputs;
-- ``wrong``: none of these;
-- ``measured``: an experiment or a choice of the authors, from which others may derive;
-- ``stated``: words, or no figure at all.
+- ``equal``: it rounds to the printed figure; - ``other convention``: only under another convention,
+which is named, does it round to it; - ``rounding``: the printed figure was truncated, rounded twice
+or to fewer digits than printed, or is consistent with the rounding of its inputs; - ``wrong``: none
+of these; - ``measured``: an experiment or a choice of the authors, from which other figures may
+follow; - ``stated``: words, or no figure at all.
 
 Never imports torch.
 """

@@ -48,9 +48,9 @@ def plan_report(plan: Plan) -> Report:
     users = names.count(demand.users, "user")
     return Report(
         subject=f"plan: {plan.model.name}",
-        question=f"What serves {users} of {tokens} with {name} on {device}?"
+        question=f"What does it take to serve {users} of {tokens} with {name} on {device}?"
         if answer.rows
-        else f"What trains {name} on sequences of {tokens} on {device}?",
+        else f"What does it take to train {name} with sequences of {tokens} on {device}?",
         lead=f"{names.count(len(plan.model.layers), 'layer')}: {plan.layers}",
         answer=answer.summary,
         caveats=(*answer.caveats[:1], *plan.notes),
@@ -93,7 +93,7 @@ def _savings(plan: Plan, report: SavingsReport) -> Section:
     methods = [_describe_saving(one, len(plan.model.layers), size) for one in report.savings]
     lossy = names.listed([f"{name} {size(held)}" for name, held in report.lossy])
     known = (*report.already, *report.obstacles)
-    words = "scales counted; changes the function, to be measured"
+    words = "scales are counted; the function changes, so measure the quality"
     return Section(
         key="savings",
         title="With the given weights",

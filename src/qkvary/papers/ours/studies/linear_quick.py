@@ -21,7 +21,7 @@ STUDY = Study(
     ),
     description=(
         "Linear attention with the feature map 1 + elu is compared with softmax attention for "
-        "every sharing of projections, in the networks of quickstart. The tasks are five on 16 "
+        "every sharing of projections, in the networks of quickstart. The tasks are the five on 16 "
         "digits, where every token attends to all others, and characters, where a token attends to "
         "earlier ones. The scores of SOFT and SimA, which have no softmax either, are compared "
         "too. All variants have equal hyper-parameters, which were chosen for the softmax. The "
