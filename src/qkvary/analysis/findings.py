@@ -125,7 +125,7 @@ def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Ite
         yield (
             f"What tying costs in {where} cannot be forecast: one tensor would move scores by up "
             f"to {real(most, 2)} (root mean square), and the loss can rise by much more than the "
-            f"{total} nats per token of the second order."
+            f"{total} nats per token of the second-order forecast."
         )
 
 
@@ -134,8 +134,8 @@ def _say_noise(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> It
     fitted = sum(layer.fitted_forecast for layer in layers)
     if analysis.windows < 2:
         yield (
-            "One window was read, so the text used to choose the tensors also measures them: the "
-            "forecast is too low. Read two windows or more, with more text or a smaller --context."
+            "There is only one window, so the text used to choose the tensors also measures them: "
+            "the forecast is too low. Use two windows or more, by more text or a smaller --context."
         )
     elif found > MOST_NOISE * fitted:
         yield (
@@ -162,8 +162,8 @@ def _say_room(layers: Sequence[LayerAnalysis]) -> str:
     fitting = sum(used <= size for used, size in zip(directions, sizes, strict=True))
     return (
         f"The key and the value of a head fit into one tensor in {fitting} of "
-        f"{count(len(heads), 'head')}: {percent(ENERGY, 0)} of what scores and outputs read of "
-        f"both lies in {_span(directions)} directions, and one tensor has {_span(sizes)}."
+        f"{count(len(heads), 'head')}: {percent(ENERGY, 0)} of their joint energy lies in "
+        f"{_span(directions)} directions, and one tensor has {_span(sizes)}."
     )
 
 
