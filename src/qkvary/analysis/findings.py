@@ -23,8 +23,8 @@ ENERGY = 0.99
 MOST_NAMED = 6
 """Maximum number of layers that a sentence names one by one."""
 MOST_NOISE = 2.0
-"""The text is called too short if the forecast exceeds, by more than this factor, the forecast for
-the text used to choose the tensors."""
+"""The text is called too short if the forecast is more than this many times the forecast on the
+text used to choose the tensors."""
 TOKENS_PER_INPUT_CHANNEL = 10
 """The input's covariance is called uncertain with fewer tokens per channel than this."""
 

@@ -69,7 +69,7 @@ def kernel_alignment(one: Matrix, other: Matrix) -> float:
 def explained_share(head: HeadMoments) -> float:
     """Return the share of the value's output that a linear map M predicts from the key.
 
-    The map is the least squares solution of V ~ K M, which W_O absorbs, and shares are of the mean
+    M is the least-squares solution of V ~ K M, which W_O absorbs. The share is that of the mean
     square of V W_O around its mean: ``1 - |(V - K M) W_O|^2 / |V W_O|^2``.
     """
     values = head.values @ square_root(head.outputs)
@@ -123,7 +123,7 @@ def sample_chance(
     keys: Float[Tensor, "samples d_model head_dim"],
     values: Float[Tensor, "samples d_model head_dim"],
 ) -> tuple[float, float]:
-    """Return the mean squared cosines and explained share over pairs of F W_K and F W_V.
+    """Return the mean squared cosine and mean explained share of pairs of F W_K and F W_V.
 
     M_o is the identity.
     """

@@ -57,8 +57,8 @@ class StudyRecords:
 def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
     """Return the records of a study, from a store or from the tables of its report.
 
-    The tables, read where the store has no run of the study, hold neither attention maps nor
-    pictures.
+    The tables are read only if the store has no run of the study; they hold neither attention maps
+    nor pictures.
     """
     study = load_study(name)
     # A study may have thousands of keys; without runs, none of them is needed.

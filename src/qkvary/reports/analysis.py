@@ -126,7 +126,9 @@ def _compare_keys(layers: tuple[LayerAnalysis, ...], table: Table) -> Section:
     return Section(
         key="keys-and-values",
         title="Keys and values",
-        lead="Values that do not depend on the basis of a head, above those of random weights.",
+        lead=(
+            "Values that do not depend on the basis of a head; below each, that of random weights."
+        ),
         blocks=(
             table,
             Group(

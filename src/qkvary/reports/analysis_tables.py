@@ -65,10 +65,10 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
 def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
     """Return the cosines of the weights of each layer, by three definitions."""
     note = (
-        "Flattened: the matrices as vectors. Columns: the mean of the cosines of equal "
-        "channels. Heads: the mean size of the cosines of equal heads. Random: a mean of 0 "
-        "with the standard deviation below each value, derived as 1/sqrt(entries). A "
-        "weight with fewer heads is compared with every head of its group."
+        "Flattened: the matrices as vectors. Columns: the mean cosine of corresponding channels. "
+        "Heads: the mean absolute cosine of corresponding heads. Random: a mean of 0 with the "
+        "standard deviation below each value, derived as 1/sqrt(entries). A weight with fewer "
+        "heads is compared with every head of its group."
     )
 
     def cell(place: int, kind: str, layer: LayerAnalysis) -> Cell:

@@ -1,6 +1,6 @@
-"""The page of a report, one HTML file that needs nothing else, and its part for notebooks.
+"""The page of a report as one self-contained HTML file, and the part of it for notebooks.
 
-Equal reports give equal text. The templates escape every text, and ``svg`` its drawings. Subjects
+Equal reports give equal text. The templates escape every text, and ``svg`` its drawings. Reports
 are built elsewhere.
 """
 

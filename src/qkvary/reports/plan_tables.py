@@ -31,12 +31,12 @@ MOST_COLUMNS = 7
 
 
 def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
-    """Return a table: cache of one user by context, including the requested one."""
+    """Return the table of one user's cache by context, including the requested context."""
     size = partial(numbers.data_size, decimal=decimal)
     notes = [
         (
-            f"Stored in {data.cache.name}; the peak up to that many tokens. "
-            "Both axes of the chart are logarithmic; a window bends a line where it is full."
+            f"Stored in {data.cache.name}; each value is the peak up to that many tokens. Both "
+            "axes of the chart are logarithmic; a window bends a line where it is full."
         )
     ]
     if data.left_out:
@@ -150,7 +150,7 @@ def _devices(plan: ServingPlan) -> Cell:
 def _serving_notes(plan: Plan) -> Iterator[str]:
     device, made_for = plan.demand.device, plan.model.max_tokens
     limit = "" if made_for is None else f" (the model was made for {made_for:,})"
-    yield "* the given weights; every other row would have to be trained."
+    yield "* has the given weights; every other row would have to be trained."
     yield (
         "Cache is per user. Users are those of one replica, which may be divided among devices, "
         f"such as 13 on 2 ({plan.demand.replica_sizes[-1]} at most). Devices are those for all "

@@ -150,8 +150,8 @@ def contrast_table(summary: Summary) -> Table:
     level = numbers.percent(summary.method.confidence, 0)
     corrected = f"corrected for {names.count(comparisons, 'comparison')}"
     note = (
-        "The first variant minus the second, in pairs of the same setting and seed. These "
-        f"comparisons are a separate family from those with {summary.baseline}. "
+        "Differences are the first variant minus the second, in pairs of the same setting and "
+        f"seed. These comparisons are a separate family from those with {summary.baseline}. "
         f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data."
     )
     return tabulate(

@@ -29,7 +29,7 @@ def number(value: float) -> str:
 
 
 def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Markup:
-    """Write one element; Markup stays, text is escaped.
+    """Write one element; Markup is kept, text is escaped.
 
     ``class_`` and ``stroke_width`` are spelt for SVG, and an attribute that is None is dropped.
     """

@@ -197,8 +197,8 @@ def _quick_study(
         "as-published": "Validation is on the test images, since paper 1 prints a validation "
         "accuracy; nothing is chosen by it here."
         if images.format == "folders"
-        else "Validation is as in the published code, on the test images or on images most of "
-        "which are trained on; nothing is chosen by it here.",
+        else "Validation is as in the published code, on the test images or on images of which "
+        "most are also training images; nothing is chosen by it here.",
     }
     return Study(
         name=study,

@@ -68,7 +68,7 @@ def small_network(
 
 
 def small_training(*, steps: int, context: int, learning_rate: float) -> TrainingConfig:
-    """Return paper 1's training: AdamW that decays all weights, warm-up, and a cosine to a tenth.
+    """Return paper 1's training: AdamW with decay of all parameters, warm-up, a cosine to a tenth.
 
     A step has 1,024 positions. All variants have the same weight decay, although the papers give
     identity queries 2^-5.

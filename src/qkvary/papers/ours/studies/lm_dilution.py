@@ -24,9 +24,9 @@ all three differ by less than the spread."""
 _LIMITS = (
     (
         "A padded row has fewer real tokens, so that networks of different tables have seen "
-        "different amounts of text: about 320,000, 190,000 and 100,000 tokens with padding, "
-        "and 370,000 without. Within a table all have seen the same text, and nothing twice. "
-        "All these amounts are small: the networks have a million parameters and are at the "
+        "different amounts of text: about 320,000, 190,000 and 100,000 tokens with padding, and "
+        "370,000 without. Within a table all variants have seen the same text, and none of it "
+        "twice. All these amounts are small: the networks have a million parameters and are at the "
         "beginning of their training."
     ),
     (

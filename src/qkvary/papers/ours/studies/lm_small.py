@@ -55,7 +55,7 @@ STUDY = Study(
     ),
     description=(
         "Networks learn the bytes of 50 English novels in rows of 128 and are scored on novels by "
-        "other authors. They are paper 1's network, trained as in paper 1, with 2 layers of 256 "
+        "other authors. The network is paper 1's, trained as in paper 1, with 2 layers of 256 "
         f"channels, 16 heads and rotary positions on all channels, for {STEPS:,} steps of "
         f"{POSITIONS_PER_STEP:,} bytes. The study compares all variants of paper 1's Table 4; "
         "I-K-V and I-K=V; GQA-8, which has the cache of Q-K=V, and GQA-2, which has that of "
