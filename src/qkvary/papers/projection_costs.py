@@ -23,7 +23,7 @@ from qkvary.papers.derivation import (
 from qkvary.studies.published_tables import PublishedFigure
 
 WITHOUT_BIASES = "input projections only, weights without biases, one layer"
-_VALUE_LEFT_OUT = "the value's projection left out"
+_QUERY_AND_KEY = "only the projections of query and key counted"
 _ONE_HEAD = "one head"
 _WITH_OUTPUT = (
     "The output projection, which every variant keeps, adds one more matrix: a layer has 4, 3 and "
@@ -84,10 +84,10 @@ def _earlier(derive: Callable[[PublishedFigure], Derivation]) -> Derive:
         unit = "nd^2" if figure.column == "computation" else "d^2"
         plain = _spell(len(counted), unit)
         extra = {"computation": " + n^2 m", "parameters": " + m"}[figure.column]
-        single = f" and {_ONE_HEAD}" if config.variant.plus and unit == "nd^2" else ""
+        single = f"{_ONE_HEAD} and " if config.variant.plus and unit == "nd^2" else ""
         alternative = Alternative(
             value=plain + (extra if config.variant.plus else ""),
-            convention=_VALUE_LEFT_OUT + single,
+            convention=single + _QUERY_AND_KEY,
         )
         return dataclasses.replace(
             full,

@@ -1,5 +1,7 @@
 """Skips of ReLU networks: Theorem 8.3 in both directions, and Corollary 8.3.1 as a property."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import assume, given
@@ -68,6 +70,34 @@ def test_almost_no_network_absorbs_its_skip(d_model: int, times: int, seed: int)
     assert found.channels is None
     # Where the products span all matrices some coefficients solve the equation, but not 0 and 1.
     assert ("linearly dependent" in found.reason) == (d_ff > d_model**2)
+
+
+@given(
+    d_model=st.integers(2, 3), d_ff=st.integers(2, 6), built=st.booleans(), seed=st.integers(0, 99)
+)
+def test_only_the_condition_absorbs_a_skip(d_model: int, d_ff: int, built: bool, seed: int) -> None:
+    """An equal network bends where this one does, so its rows have the same directions.
+
+    What remains to be chosen are their signs. All of them are tried, without ``decide_skip``.
+    """
+    assume(d_model <= d_ff <= d_model**2)
+    up, down, channels = absorbable(d_model, d_ff, d_model, seed)
+    if built:
+        assume(float(torch.linalg.cond(up[channels])) < 50)
+    else:
+        down = draw(d_model, d_ff, seed=seed + 1)
+    x = draw(30, d_model, seed=seed + 2)
+    expected = x + (x @ up.mT).relu() @ down.mT
+    equal: list[Tensor] = []
+    for signs in itertools.product((1.0, -1.0), repeat=d_ff):
+        turned = torch.tensor(signs).double()
+        found = (turned * (x @ up.mT)).relu() @ down.mT
+        if float((found - expected).abs().max()) < 1e-9:
+            equal.append(turned < 0)
+    decided = decide_skip(up, down).channels
+    assert len(equal) == int(built)
+    assert (decided is not None) == built
+    assert all(torch.equal(one, channels) and torch.equal(one, decided) for one in equal)
 
 
 def test_fewer_channels_than_the_width_are_never_enough() -> None:

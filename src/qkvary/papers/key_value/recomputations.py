@@ -28,7 +28,7 @@ def _derive_half(*, macs: bool) -> Derivation:
         others=(
             Alternative(
                 value=_derive_share(macs=macs, value=False),
-                convention="the value's projection left out",
+                convention="only the projections of query and key counted",
             ),
         ),
         note="Including the output projection it is three quarters.",
