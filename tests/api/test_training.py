@@ -10,8 +10,8 @@ import pytest
 import qkvary as qk
 from qkvary.arch.labels import format_label
 from qkvary.storage.errors import StoppedError
-from qkvary.studies.pretraining import list_trainings
 from qkvary.studies.running.store import Store
+from qkvary.studies.trainings import list_trainings
 from tests.cli.tiny_training import document, tiny_places, train
 
 places = pytest.fixture(tiny_places)

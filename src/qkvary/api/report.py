@@ -11,9 +11,9 @@ from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.durable import check_folder
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import StrPath, read_path
-from qkvary.studies.pretraining import describe_older, page_name
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
+from qkvary.studies.trainings import describe_older, page_name
 from qkvary.text import names
 
 if TYPE_CHECKING:

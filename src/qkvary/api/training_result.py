@@ -16,10 +16,10 @@ from qkvary.reports.files import write_report
 from qkvary.reports.study_results import Results, gather_results, report_folder
 from qkvary.reports.training import training_report
 from qkvary.storage.errors import DamagedError
-from qkvary.studies.pretraining import page_name
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
+from qkvary.studies.trainings import page_name
 
 if TYPE_CHECKING:
     from qkvary.reports.report import Report

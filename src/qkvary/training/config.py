@@ -38,6 +38,8 @@ ScheduleName = Literal[
 Decay = Literal["all", "matrices"]
 Precision = Literal["full", "bf16"]
 OnNonfinite = Literal["stop", "skip"]
+Strategy = Literal["ddp", "fsdp"]
+"""Whether each of several processes has the whole network, or a shard of it."""
 TestAt = Literal["last", "best"]
 """The step whose network is tested: the last one, or the one with the best validation metric."""
 
