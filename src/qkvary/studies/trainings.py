@@ -15,21 +15,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from qkvary.arch.canonical import from_dict, identity_json, to_dict
+from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
-from qkvary.storage.jsonvalues import DocumentFormat, decode, encode
+from qkvary.storage.jsonvalues import DocumentFormat, encode
 from qkvary.storage.manifest import CHECKPOINTS_NAME, stored_steps
-from qkvary.studies.running.store import CONFIG_NAME, State, Store
+from qkvary.studies.running.store import State, Store, read_identity, split_identity
 from qkvary.studies.study import Cell, Study
 from qkvary.text.names import FOLDER_DIGITS, count, slug
-from qkvary.training.config import ExecutionConfig, ExecutionSettings, RunConfig
+from qkvary.training.config import ExecutionSettings
 
 NOTES = "trainings"
 # Version 1 may have the field ``minutes``, which earlier readers ignore.
 NOTE = DocumentFormat(name="a note of a training", version=1, key="format")
-PLAIN = ExecutionSettings(config=ExecutionConfig(), device="cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class Training:
 def note_training(store: Store, study: Study, command: str, minutes: float | None = None) -> None:
     """Write a note of a training, unless it exists; its steps may be chosen for ``minutes``."""
     written = to_dict(study)
-    chosen = {} if minutes is None else {"minutes": minutes}
+    chosen = {} if minutes is None else {"minutes": float(minutes)}
     digest = hashlib.sha256(encode(written | chosen).encode()).hexdigest()[:FOLDER_DIGITS]
     path = store.path / NOTES / f"{slug(study.name)}-{digest}.json"
     if path.exists():
@@ -241,33 +240,16 @@ def _begun_runs(store: Store, cells: Mapping[str, Cell], *, with_done: bool) -> 
         if step or state != "open":
             yield BegunRun(cell=cell, stored=cell.run.execution, step=step, is_done=state == "done")
         else:
-            wanted[_split(cell.run.identity())[0]] = cell
+            wanted[split_identity(cell.run.identity())[0]] = cell
     for key in store.keys() if wanted else ():
         state, step = _progress(store, key)
         if step if state == "open" else with_done and state == "done":
-            identity, stored = _read(store, key)
-            if stored is not None and identity in wanted:
-                cell = wanted[identity]
+            identity, stored = read_identity(store.directory(key)) or ("", None)
+            cell = wanted.get(identity)
+            if cell is not None and stored is not None:
                 yield BegunRun(cell=cell, stored=stored, step=step, is_done=state == "done")
 
 
 def _progress(store: Store, key: str) -> tuple[State, int]:
     """Return the state of a run and the step of its newest checkpoint, 0 if it has none."""
     return store.state(key), max(stored_steps(store.directory(key) / CHECKPOINTS_NAME), default=0)
-
-
-def _read(store: Store, key: str) -> tuple[str, ExecutionSettings | None]:
-    """Return the two parts of a stored run's identity; None if they cannot be read."""
-    try:
-        return _split(decode((store.directory(key) / CONFIG_NAME).read_bytes()))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return "", None
-
-
-def _split(identity: Any) -> tuple[str, ExecutionSettings]:
-    """Return the identity of a run apart from its execution settings, and these."""
-    run = from_dict(RunConfig, identity["run"])
-    plain = identity_json(run.with_execution(PLAIN))
-    return encode(
-        [plain, identity["data_fingerprint"], identity["numerics_version"]]
-    ), run.execution
