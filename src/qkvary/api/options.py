@@ -7,6 +7,7 @@ shell completion. Only Python can pass a value of a quoted type; the command lin
 import dataclasses
 import functools
 import inspect
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -39,7 +40,7 @@ from qkvary.reports.report import ReportFormat
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.untrusted_files import StrPath, read_name, read_path
-from qkvary.text.numbers import parse_share, read_count, read_whole
+from qkvary.text.numbers import parse_share, read_count
 from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
@@ -452,7 +453,7 @@ def read_seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
         try:
             several = given if isinstance(given, Iterable) else [given]
             check_number_of_seeds(len(several))
-            return tuple(map(read_whole, several))
+            return tuple(map(operator.index, several))
         except TypeError:
             raise UsageError(f"{expected}, got {given!r}") from None
     seeds: list[int] = []

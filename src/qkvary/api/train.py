@@ -39,7 +39,7 @@ from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import format_label
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
-from qkvary.storage.durable import Owner
+from qkvary.storage.durable import Owner, is_writable
 from qkvary.storage.environment import (
     announce_stop,
     stop_in_order,
@@ -316,8 +316,8 @@ def _train_cells(
     if left:
         require_device(options.device)
         shown.say(describe_effort(left[unfinished[0]].run, task.data.splits["train"].tokens))
-        if distribution.is_first:
-            note_training(store, study, call, options.minutes)
+    if distribution.is_first and (left or is_writable(store.path)):
+        note_training(store, study, call, options.minutes)
     chosen = CellOptions(
         checkpoint_seconds=options.checkpoint_seconds,
         keep=cast("int", options.keep),

@@ -61,7 +61,7 @@ def choose_steps(
     """Return the number of steps that fit into ``minutes`` on this machine, to two digits.
 
     Validations and the test are included. A training of this store keeps the steps that were
-    chosen first, so that it resumes, also with other execution settings, variants or seeds.
+    chosen first, so that it resumes, also with other execution settings, or more variants or seeds.
     """
     if not 0 < minutes < math.inf:
         raise UsageError(f"expected a number of minutes above 0, got {minutes}")

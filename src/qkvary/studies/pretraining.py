@@ -108,7 +108,8 @@ class TrainingOptions(PresetOptions):
     keep: int | str = DEFAULT_KEEP
     """Number of newest checkpoints to keep; at least 1."""
     allow_change: bool = False
-    """Resume runs that began with another device, number of threads or micro-batch size."""
+    """Resume runs that began with another device, number of threads or micro-batch size; those that
+    have ended are shown, and not trained again."""
     anew: bool = False
     """Leave such runs alone, and begin new ones."""
     strategy: Strategy = "ddp"

@@ -21,7 +21,7 @@ from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import DocumentFormat, encode
 from qkvary.storage.manifest import CHECKPOINTS_NAME, stored_steps
-from qkvary.studies.running.store import State, Store, read_identity, split_identity
+from qkvary.studies.running.store import CONFIG_NAME, State, Store, config_bytes, read_identity
 from qkvary.studies.study import Cell, Study
 from qkvary.text.names import FOLDER_DIGITS, count, slug
 from qkvary.training.config import ExecutionSettings
@@ -58,12 +58,12 @@ def note_training(store: Store, study: Study, command: str, minutes: float | Non
 
 
 def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -> int | None:
-    """Return the steps that an earlier command for the same training and minutes chose."""
+    """Return the steps that were chosen for these minutes and one of these variants before."""
     for training in list_trainings(store):
-        run = training.study.cells()[0].run
         if minutes in training.minutes:
+            noted, run = training.study, training.study.cells()[0].run
             study = study_of(run.training.steps).with_execution(run.execution)
-            if _join_studies(training.study, study) is not None:
+            if {*noted.labels} & {*study.labels} and _join_studies(noted, study) is not None:
                 return run.training.steps
     return None
 
@@ -212,11 +212,7 @@ def find_similar_runs(
         found.setdefault(run.stored, []).append(run)
     shared = max(
         found.values(),
-        key=lambda runs: (
-            len(runs),
-            sum(run.is_done for run in runs),
-            sum(run.step for run in runs),
-        ),
+        key=lambda runs: (len(runs), *max((run.is_done, run.step) for run in runs)),
         default=[],
     )
     titles = {run.cell.title for run in shared}
@@ -240,11 +236,12 @@ def _begun_runs(store: Store, cells: Mapping[str, Cell], *, with_done: bool) -> 
         if step or state != "open":
             yield BegunRun(cell=cell, stored=cell.run.execution, step=step, is_done=state == "done")
         else:
-            wanted[split_identity(cell.run.identity())[0]] = cell
+            wanted[read_identity(config_bytes(cell.run.identity()))[0]] = cell
     for key in store.keys() if wanted else ():
         state, step = _progress(store, key)
         if step if state == "open" else with_done and state == "done":
-            identity, stored = read_identity(store.directory(key)) or ("", None)
+            config = store.directory(key) / CONFIG_NAME
+            identity, stored = read_identity(config.read_bytes() if config.exists() else b"")
             cell = wanted.get(identity)
             if cell is not None and stored is not None:
                 yield BegunRun(cell=cell, stored=stored, step=step, is_done=state == "done")

@@ -4,7 +4,7 @@ import math
 import operator
 import re
 from collections.abc import Sequence
-from typing import SupportsIndex, cast, overload
+from typing import cast, overload
 
 from qkvary.text.names import short
 
@@ -143,13 +143,6 @@ def check_whole(name: str, value: object, *, low: int, high: int) -> None:
         raise ValueError(f"expected at most {high} for {name}, got {value}")
 
 
-def read_whole(given: object) -> int:
-    """Return a whole number of any type, such as numpy's; a ``TypeError`` refuses others."""
-    if isinstance(given, bool):
-        raise TypeError("expected a whole number, got a truth value")
-    return operator.index(cast("SupportsIndex", given))
-
-
 def check_seed(value: object) -> None:
     """Refuse anything but a seed."""
     check_whole("seed", value, low=0, high=LARGEST_SEED)
@@ -260,11 +253,13 @@ def read_count(given: object, name: str, *, low: int = 1) -> int | None:
     if given is None:
         return None
     try:
-        count = parse_count(given) if isinstance(given, str) else read_whole(given)
-    except TypeError:
-        raise ValueError(f"{name}: expected a whole number such as '32k', got {given!r}") from None
+        count = parse_count(given) if isinstance(given, str) else operator.index(cast("int", given))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+    except TypeError:
+        count = None
+    if count is None or isinstance(given, bool):
+        raise ValueError(f"{name}: expected a whole number such as '32k', got {given!r}")
     if count < low:
         raise ValueError(f"{name}: expected at least {low}, got {count}")
     if count > LARGEST_COUNT:

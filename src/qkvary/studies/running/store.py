@@ -234,20 +234,16 @@ def config_bytes(config: Mapping[str, Any]) -> bytes:
     return (encode(config, indent=1) + "\n").encode()
 
 
-def split_identity(config: Mapping[str, Any]) -> tuple[str, ExecutionSettings]:
-    """Return what identifies a run apart from its execution settings, and these."""
-    run = from_dict(RunConfig, config["run"])
-    plain = run.with_execution(ExecutionSettings(config=ExecutionConfig(), device="cpu"))
-    named = [identity_json(plain), config["data_fingerprint"], config["numerics_version"]]
-    return encode(named), run.execution
-
-
-def read_identity(directory: Path) -> tuple[str, ExecutionSettings] | None:
-    """Return ``split_identity`` of a run's configuration, or None if it cannot be read."""
+def read_identity(config: bytes) -> tuple[str, ExecutionSettings | None]:
+    """Return a run's identity apart from its execution settings, and these; None if damaged."""
     try:
-        return split_identity(cast("Any", decode((directory / CONFIG_NAME).read_bytes())))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+        found = cast("dict[str, Any]", decode(config))
+        run = from_dict(RunConfig, found["run"])
+        plain = run.with_execution(ExecutionSettings(config=ExecutionConfig(), device="cpu"))
+        named = [identity_json(plain), found["data_fingerprint"], found["numerics_version"]]
+        return encode(named), run.execution
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "", None
 
 
 def _restore(
@@ -278,9 +274,8 @@ def _restore(
     expected = config_bytes(config)
     found = path.read_bytes() if path.exists() else None
     if found != expected:
-        # Equal data may have another path now.
-        known = read_identity(directory)
-        if found is not None and (known is None or known != split_identity(config)):
+        # The same data may have another path now.
+        if found is not None and read_identity(found) != read_identity(expected):
             warnings.append(f"{path} was changed; it is rewritten")
         atomic_write_file(path, expected)
     return tuple(warnings)
