@@ -109,9 +109,6 @@ def train(
         StoppedError: after a signal; the runs have checkpoints.
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
-    # Imported here because the help needs no torch.
-    from qkvary.training.memory import require_device
-
     preset = read_name(preset, "a preset by its name")
     chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
     shown, store, options = terminal or Terminal(), Store(out), options.read()
@@ -128,8 +125,8 @@ def train(
     with _join_processes(options) as distribution:
         shown = shown if distribution.is_first else Terminal()
         if not (dry_run or store.keys()):
-            # A store with runs may hold the requested ones, which can be shown without the device.
-            require_device(options.device)
+            # A store with runs may hold the requested ones, which can be shown anywhere.
+            _require_machine(options)
         planned = _find_data(chosen, text, options, shown, distribution, dry_run=dry_run)
 
         def study_of(steps: Count | None) -> Study:
@@ -182,16 +179,24 @@ def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distrib
     from qkvary.training.distribution import Distribution
 
     if "WORLD_SIZE" not in os.environ:
-        if options.strategy == "fsdp":
-            raise UsageError(
-                "expected --strategy fsdp with processes that share the network, got one process: "
-                "start `torchrun --nproc-per-node N -m qkvary train ...`"
-            )
         return nullcontext(Distribution())
     # This import takes as long as torch itself.
     from qkvary.training.parallel import join_process_group
 
     return join_process_group(options.strategy, options.device)
+
+
+def _require_machine(options: TrainingOptions) -> None:
+    """Refuse a device that this machine lacks, and a strategy that needs torchrun."""
+    # Imported here because the help needs no torch.
+    from qkvary.training.memory import require_device
+
+    require_device(options.device)
+    if options.strategy == "fsdp" and "WORLD_SIZE" not in os.environ:
+        raise UsageError(
+            "expected --strategy fsdp in several processes, got one: start them with `torchrun "
+            "--nproc-per-node N -m qkvary train ...`"
+        )
 
 
 def _find_data(
@@ -307,14 +312,13 @@ def _train_cells(
     """Train the unfinished runs of a study; all processes train together."""
     from qkvary.studies.running.training import train_cell
     from qkvary.tasks.language import LanguageTask
-    from qkvary.training.memory import require_device
 
     cells = {cell.run_key: cell for cell in study.cells()}
     unfinished = distribution.run_on_first(lambda: _find_unfinished(cells, store))
     left = {key: cells[key] for key in unfinished}
     task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.data)
     if left:
-        require_device(options.device)
+        _require_machine(options)
         shown.say(describe_effort(left[unfinished[0]].run, task.data.splits["train"].tokens))
     if distribution.is_first and (left or is_writable(store.path)):
         note_training(store, study, call, options.minutes)

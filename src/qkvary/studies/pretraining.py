@@ -118,7 +118,7 @@ class TrainingOptions(PresetOptions):
     def read(self) -> Self:
         """Return the options with counts as numbers, or refuse those that make no sense."""
         check_device(self.device)
-        counts: dict[str, Any] = {name: read_count(getattr(self, name), name) for name in _COUNTS}
+        counts = {name: read_count(getattr(self, name), name) for name in _COUNTS}
         if self.steps is not None and self.minutes is not None:
             raise UsageError("expected --steps or --minutes, got both")
         if self.allow_change and self.anew:
@@ -131,9 +131,8 @@ class TrainingOptions(PresetOptions):
             )
         if self.log is not None:
             require_tracker(self.log)
-        if self.tokenizer is not None:
-            counts["tokenizer"] = read_name(self.tokenizer, "a tokenizer by its name or path")
-        return replace(self, **counts)
+        tokenizer = self.tokenizer and read_name(self.tokenizer, "a tokenizer by its name or path")
+        return replace(self, tokenizer=tokenizer, **cast("dict[str, Any]", counts))
 
 
 _COUNTS = (

@@ -223,7 +223,7 @@ def find_similar_runs(
                 "expected runs that began with the same settings, got "
                 f"{first.cell.title} with {first.differences(run.stored)}, and {run.cell.title} "
                 f"with {run.differences(first.stored)}: train them with separate commands, or "
-                "begin those with other settings again (--anew)"
+                "start other runs (--anew)"
             )
     return [run for run in shared if run.stored != run.cell.run.execution]
 
