@@ -1,9 +1,10 @@
 """Formats, reads and checks numbers: digits, percentages, counts, bytes, durations."""
 
 import math
+import operator
 import re
 from collections.abc import Sequence
-from typing import overload
+from typing import cast, overload
 
 from qkvary.text.names import short
 
@@ -252,14 +253,13 @@ def read_count(given: object, name: str, *, low: int = 1) -> int | None:
     if given is None:
         return None
     try:
-        count = parse_count(given) if isinstance(given, str) else given
+        count = parse_count(given) if isinstance(given, str) else operator.index(cast("int", given))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    if isinstance(count, bool) or not isinstance(count, int):
-        # All bad input is a ValueError.
-        raise ValueError(  # noqa: TRY004
-            f"{name}: expected a whole number such as '32k', got {given!r}"
-        )
+    except TypeError:
+        count = None
+    if count is None or isinstance(given, bool):
+        raise ValueError(f"{name}: expected a whole number such as '32k', got {given!r}")
     if count < low:
         raise ValueError(f"{name}: expected at least {low}, got {count}")
     if count > LARGEST_COUNT:

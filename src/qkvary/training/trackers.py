@@ -10,9 +10,11 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
+from qkvary.arch.parts import check_word
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.packages import require
 
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
 _NOT_CURVES = ("event", "step")
@@ -56,6 +58,12 @@ def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
         library, own = cast("Any", import_module("wandb")), {"id": run.name, "dir": str(run.folder)}
     library.init(project=run.project, name=run.name, config=dict(run.config), resume="allow", **own)
     return _Opened(library.log, library.finish)
+
+
+def require_tracker(name: str) -> None:
+    """Refuse a tracker that is unknown or not installed."""
+    check_word("log", name, get_args(TrackerName))
+    require(name)
 
 
 class LogCopy:
