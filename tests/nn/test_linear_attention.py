@@ -325,7 +325,7 @@ def test_a_state_is_cropped_to_nothing_or_not_at_all() -> None:
     with torch.no_grad():
         first = model(tokens, cache=cache)
         message = (
-            "expected 5 tokens to crop to, or 0, since a state is the sum of all of them, got 4"
+            "expected 5 tokens to crop to, or 0, since a state is the sum of all tokens, got 4"
         )
         with pytest.raises(ValueError, match=message):
             cache.crop(4)

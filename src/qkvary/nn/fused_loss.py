@@ -41,10 +41,10 @@ def linear_cross_entropy(
     """Return the sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
 
     Gradients are computed with the loss, so that the backward pass only scales them; gradients of
-    gradients are refused. Under autocast products are in its type and everything else in float32;
-    instead of float16, whose range is too small for this, products are in float32. The sum is in
-    nats, float64 for float64, else float32; a target of -100 does not count. ``chunk_tokens`` are
-    the tokens whose logits exist at once; by default as many as were measured to be fast.
+    gradients are refused. Under autocast, matmuls are in autocast's dtype (float32 in place of
+    float16, whose range is too small) and everything else is in float32. The sum is in nats, in
+    float64 for float64 inputs, else in float32; a target of -100 does not count. ``chunk_tokens``
+    is the number of tokens whose logits exist at once; the default was measured to be fast.
     """
     if not torch.is_grad_enabled():
         return _run(features, weight, bias, targets, chunk_tokens)[0].sum()
@@ -59,7 +59,7 @@ def linear_token_losses(
 ) -> Float[Tensor, " tokens"]:
     """Return the loss of every token, zero where it does not count; without gradients.
 
-    Arguments and errors as of :func:`linear_cross_entropy`.
+    Arguments and errors are those of :func:`linear_cross_entropy`.
     """
     with torch.no_grad():
         return _run(features, weight, bias, targets, None)[0]
@@ -76,8 +76,8 @@ def smoothed_loss_sum(
 ) -> Float[Tensor, ""]:
     """Return the sum over counted tokens of KL(smoothed target || softmax(features W^T + b)).
 
-    The target of a token t is 1 - s on t, 0 on the excluded token, which is padding, and c = s/(V -
-    2) on every other. With logits z and their sum S,
+    With s the ``smoothing``, the smoothed target of a token t is 1 - s on t, 0 on the excluded
+    token (padding), and c = s / (V - 2) on every other token. With logits z and their sum S,
 
         KL = (1-s) log(1-s) + s log c + logsumexp(z) - z_t + (s + c) z_t - c (S - z_excluded).
 
@@ -100,7 +100,7 @@ def smoothed_loss_sum(
 
 
 def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
-    """Return the number of tokens per chunk: one that suits the device, in even chunks."""
+    """Return a number of tokens per chunk that suits the device and makes chunks about equal."""
     logits = CHUNK_LOGITS.get(device_type, CHUNK_LOGITS_ELSEWHERE)
     most = max(logits // vocabulary, CHUNK_MULTIPLE)
     if tokens <= most:
