@@ -1,4 +1,4 @@
-"""The folder of exports for engines, and checkpoints that need no export."""
+"""The folder of exports for engines, and the check whether a checkpoint needs an export."""
 
 import hashlib
 import json

@@ -56,8 +56,8 @@ def check_key(host: str, key: str | None) -> None:
     """Refuse an address that other machines can reach, unless there is a key."""
     if key is None and host not in LOCAL:
         raise UsageError(
-            f"expected --key-file with the address {host}, which others can reach; for example "
-            f"{secrets.token_urlsafe(16)} in a file"
+            f"expected --key-file with the address {host}, which other machines can reach; for "
+            f"example, a file that contains {secrets.token_urlsafe(16)}"
         )
 
 

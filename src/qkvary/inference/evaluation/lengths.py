@@ -82,13 +82,14 @@ def score_lengths(
     *,
     on_progress: Progress = ignore,
 ) -> tuple[LengthScore, ...]:
-    """Score the same tokens from windows of several lengths, side by side.
+    """Return the scores of the same tokens in windows of several lengths.
 
-    Documents shorter than the longest window are left out. ``on_progress`` counts each length from
-    the start.
+    Documents shorter than the longest window are left out. ``on_progress`` starts anew for each
+    length.
 
     Raises:
-        UsageError: if no document is as long as the longest window, or the network cannot read one.
+        UsageError: if no document is as long as the longest window, or that is too long for the
+            network.
     """
     longest = max(lengths)
     spans = trim_to_windows(text.spans(joined=protocol.joined), length=longest)

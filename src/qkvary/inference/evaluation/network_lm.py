@@ -80,7 +80,7 @@ class NetworkLM(HFLM):
             stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
             if len(stops) > MAX_STOPS:
                 raise UsageError(
-                    f"expected at most {MAX_STOPS} texts that end an answer, got {len(stops)} in "
+                    f"expected at most {MAX_STOPS} stop strings for an answer, got {len(stops)} in "
                     f"{request.task_name}"
                 )
             longest = int(options.get("max_gen_toks", _LONGEST_ANSWER))

@@ -10,12 +10,12 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Windows of tokens, each read from an empty context; three arrays of equal length."""
+    """Windows of tokens, each starting from an empty context; three arrays of equal length."""
 
     starts: Positions
     """The position of the first token of each window."""
     lengths: Positions
-    """Tokens read per window; the token after the last is a target too."""
+    """Input tokens per window; the token after the last one is a target too."""
     known: Positions
     """Targets at the beginning of each window that an earlier window has scored; they are context
     only."""
