@@ -50,7 +50,7 @@ def stream(
     Args:
         model: The network, in evaluation mode.
         requests: The requests.
-        tokenizer: Turns tokens into text, for stop strings too; without it, events have no text.
+        tokenizer: Turns tokens into text, as stop strings need; without it, events have no text.
         chunk: Prompt tokens per forward pass.
         new_cache: Makes the cache; by default ``make_cache`` for the longest answer.
         deterministic_batch: Decode every row alone with its own cache, so that no bit of an answer
@@ -108,7 +108,7 @@ def generate(
     stop_tokens: Collection[int] = (),
     new_cache: CacheMaker | None = None,
 ) -> list[tuple[int, ...]]:
-    """Return the greedy continuations of prompts, which have at least one token, as one batch.
+    """Return greedy continuations of prompts of at least one token, decoded as one batch.
 
     An answer ends before a stop token. Other arguments and errors are those of ``stream``, but the
     network may be inside its training wrapper.

@@ -120,7 +120,7 @@ def _check_running(engine: Engine, process: "subprocess.Popen[bytes]", log: Path
 
 
 def describe_end(engine: Engine, code: int, log: Path) -> str:
-    """Return a sentence on the end of an engine, with its reason."""
+    """Return a sentence that says how and why an engine ended."""
     text = log.read_text("utf-8", errors="replace")
     lines = [line for line in text[-LAST_LINES:].splitlines() if line.strip()]
     reason = engine.explain(text) or (lines[-1].strip() if lines else "it printed nothing")

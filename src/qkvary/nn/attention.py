@@ -310,7 +310,7 @@ class Attention(nn.Module):
         cache: LayerCache | None = None,
         kernel: str = "layer",
     ) -> Heads:
-        """Return query, key and value, made from the sources of the input."""
+        """Return the query, key and value of a call, made from the sources of its input."""
         config, sharing = self.config, self.config.variant.sharing
         maker = RoleMaker(config, self.projections, self.kv_norm or self.key_norm, self.latent)
         # A text may become as long as its cache.
@@ -371,7 +371,7 @@ class Attention(nn.Module):
     def restore(
         self, mixed: Float[Tensor, "batch heads queries mixed_dim"], heads: Heads
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Return the mixed values, after expanding a latent and undoing a rotation."""
+        """Return the mixed values after expanding a latent or undoing a rotation, if necessary."""
         if self.latent is not None and heads.is_latent:
             return self.latent.restore(mixed)
         rotation = heads.rotation

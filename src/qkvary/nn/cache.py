@@ -53,7 +53,7 @@ class LayerCache:
             )
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
-        """The state of a core that sums over all tokens; None for cores that read each token."""
+        """The state of a core that sums over all tokens; None for cores that attend to each."""
         options = options or CacheOptions()
         # Layouts and storage apply to entries of tokens, not to states.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)

@@ -1,4 +1,4 @@
-"""The encoder that predicts classes in the synthetic experiments, set anomaly and texts."""
+"""The encoder that predicts classes, for the synthetic experiments, set anomaly and texts."""
 
 import torch
 import torch.nn.functional as F

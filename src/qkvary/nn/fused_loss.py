@@ -23,9 +23,9 @@ IGNORE_INDEX = -100
 CHUNK_LOGITS = {"cpu": 3 * 2**22}
 """Maximum number of logits per chunk, by kind of device, as measured (docs/decisions/0011)."""
 CHUNK_LOGITS_ELSEWHERE = 2**27
-"""The same for other devices: half a gigabyte in float32, so that a GPU has enough to do."""
+"""Maximum logits per chunk on other devices: 0.5 GiB in float32 gives a GPU enough to do."""
 CHUNK_MULTIPLE = 64
-"""The number of tokens in a chunk is a multiple of this, which suits matrix products."""
+"""The number of tokens in a chunk is a multiple of this, which suits matmuls."""
 ROWS_TOGETHER = 8192
 """Number of rows of the weight's gradient that are converted to another dtype at once."""
 

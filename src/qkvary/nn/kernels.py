@@ -42,7 +42,7 @@ them."""
 
 
 LEAST_SUM = 1e-6
-"""Minimum divisor of weights, so that gradients stay bounded when their sum is small."""
+"""Smallest sum of weights to divide by, so that gradients stay bounded."""
 
 FEATURES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda channels: 1.0 + F.elu(channels),
@@ -376,7 +376,7 @@ def _divide_by_norm(
 
 
 def name_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> str:
-    """Return the name of the softmax implementation for a call, or of a core without softmax."""
+    """Return the name of the softmax implementation for a call; for other cores, the core's."""
     variant = config.variant
     if variant.core != "softmax" or own_class(variant, Core):
         return variant.core_name

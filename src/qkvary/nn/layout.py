@@ -117,7 +117,7 @@ class Layout:
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
     def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
-        """Return the same queries over the tokens of a memory, as cross attention sees them."""
+        """Return the layout of the same queries over the tokens of a memory (cross attention)."""
         return Layout(
             new_tokens=memory.shape[1],
             device=memory.device,
@@ -308,7 +308,7 @@ def find_far(
     stride: int | None,
     device: torch.device | None,
 ) -> Bool[Tensor, "queries keys"] | None:
-    """Return the pairs that a window and a stride hide, ``None`` if there are none.
+    """Return a mask of the pairs that a window and a stride hide, ``None`` if they hide none.
 
     Without a stride, these are the pairs at least a window apart; with a stride, only those of them
     whose distance is not a multiple of the stride.
@@ -342,8 +342,8 @@ class Rotation:
     """Rotary positions on the trailing channels of a head: ``R(p)`` for given positions.
 
     The first half of the rotated slice pairs with the second half. ``value_rope`` states how the
-    value is rotated if it has the key's source, or is rotated as if it had. Decoupled positions
-    rotate all channels of separate heads.
+    value is rotated if it shares the key's source, or as if it did. Decoupled positions rotate all
+    channels of separate heads.
 
     Source: Su et al. 2021, RoFormer.
     """

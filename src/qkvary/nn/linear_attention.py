@@ -151,13 +151,13 @@ class _Documents(NamedTuple):
     """
 
     same: Float[Tensor, "batch chunks chunk chunk"]
-    """For each pair of tokens within a chunk."""
+    """1 for each pair of tokens within a chunk that are in one document."""
     follows: Float[Tensor, "batch chunks chunk"]
-    """For each token and the state before its chunk."""
+    """1 for each token in the document of the state before its chunk."""
     stays: Float[Tensor, "batch chunks chunk"]
-    """For each token and the state after its chunk."""
+    """1 for each token in the document of the state after its chunk."""
     carries: Float[Tensor, "batch chunks"]
-    """For the states before and after each chunk."""
+    """1 for each chunk if the states before and after it are of one document."""
 
 
 def _read_documents(

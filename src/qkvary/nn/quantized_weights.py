@@ -62,7 +62,7 @@ class Dequantized(nn.Module):
 
 @torch.no_grad()
 def quantize_weights(model: LanguageModel) -> LanguageModel:
-    """Replace a network's matrices by 8-bit codes; afterwards it can only decode.
+    """Replace a network's matrices by 8-bit codes; afterwards the network can only decode.
 
     Norms, biases, tables of positions, parameters of score terms other than a latent's matrices, a
     query map per head, and an embedding that is not the head are not changed: few of their numbers

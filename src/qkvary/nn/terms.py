@@ -49,7 +49,7 @@ class Scores:
     """For linear attention: the logarithm of the decay of weights per token of distance."""
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
-        """Return query, key and scale such that ``scale q k^T`` is the scores less pair bias."""
+        """Return query, key and scale; ``scale q k^T`` are the scores without the pair bias."""
         scale, query, key = self.scale / self.temperature, self.query, self.key
         if self.query_rope is not None and self.key_rope is not None:
             rope = self.key_rope.expand(-1, key.shape[1], -1, -1)
@@ -316,7 +316,7 @@ class Temperature(ScoreTerm):
 
 
 class Decay(ScoreTerm):
-    """Weights of linear attention are multiplied by a factor per token of distance, per KV head.
+    """Weights of linear attention decay by a factor per token of distance, one for each KV head.
 
     A fixed factor, or the initial value of a learned one, is 1 - 2^(-5 - h) for KV head h.
     Distances count tokens in order, as windows do, regardless of the positions.

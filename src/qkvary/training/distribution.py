@@ -31,7 +31,7 @@ from qkvary.training.progress import ignore
 
 
 class Distribution(ProcessGroup):
-    """The processes that train one network, seen from one of them; in this class, the only one.
+    """The processes that train one network, seen from one of them; this class is for one process.
 
     Rank 0 writes files.
     """

@@ -234,7 +234,7 @@ class Sharded(_MultiProcess):
             self.run_on_first(finish)
 
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-        """Return the digest of all weights and the whole optimizer state, as of one process."""
+        """Return the digest of all weights and optimizer state, equal to that of one process."""
         tensors = _tensors(model, optimizer)
         return state_sha256(tensors["weights"], tensors["optimizer"], whole=_whole)
 

@@ -72,7 +72,7 @@ class Preset:
     remarks: tuple[Remark, ...] = ()
     """Remarks for the description; each is shown if it holds for the variant."""
     base: str = ""
-    """The preset from which this one differs in variant or tuning, and which accepts others."""
+    """The preset that differs from this one in variant or tuning and accepts other variants."""
 
     @property
     def variant(self) -> str:

@@ -88,8 +88,7 @@ def score_lengths(
     length.
 
     Raises:
-        UsageError: if no document is as long as the longest window, or that is too long for the
-            network.
+        UsageError: if the longest window is longer than every document, or than the network allows.
     """
     longest = max(lengths)
     spans = trim_to_windows(text.spans(joined=protocol.joined), length=longest)

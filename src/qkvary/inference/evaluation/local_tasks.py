@@ -12,7 +12,7 @@ from qkvary.storage.untrusted_files import parse_json, read_file
 Row = dict[str, Any]
 
 FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
-"""The tasks whose mean papers report."""
+"""The five tasks whose mean papers report."""
 LARGEST_FILE = 2**28
 _UNFINISHED = re.compile(r"(?<=[.!?]) ([^.!?]+)$")
 

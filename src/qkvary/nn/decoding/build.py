@@ -38,7 +38,7 @@ class BuildError(RuntimeError):
 
 @functools.cache
 def find_compiler() -> str | None:
-    """Return the C++ compiler: ``$CXX`` if there is that program, else the first one found."""
+    """Return the C++ compiler: ``$CXX`` if it exists, else the first one found, or None."""
     for name in (os.environ.get("CXX", ""), *COMPILERS):
         found = shutil.which(name) if name else None
         if found is not None:

@@ -24,7 +24,7 @@ def decode_attention(
     Args:
         query: The new queries.
         key: All stored keys, including the new ones.
-        value: All stored values; if they are the keys, in the same memory, that is read once.
+        value: All stored values; if they are the keys in the same memory, both are read once.
         scale: Factor of ``q k^T``.
         valid: False for hidden keys, such as padding.
         kernel: ``auto``, or a name of ``choice.KERNELS`` to pin it.

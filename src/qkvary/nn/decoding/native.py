@@ -369,13 +369,13 @@ def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
 
 
 def point(stored: Stored, entries: Tensor) -> None:
-    """Make a call read entries in place; the channels of a token are contiguous."""
+    """Make a call read entries in place; the channels of a token must be contiguous."""
     stored.data, stored.dim = entries.data_ptr(), entries.shape[-1]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = entries.stride()
 
 
 def cover(call: Call, rows: int, tokens: int, valid: Tensor | None) -> None:
-    """Make a call with one query per row read the first ``tokens`` tokens, without a mask."""
+    """Make a call with one query per row read the first ``tokens`` tokens, except hidden ones."""
     call.batch, call.tokens, call.start = rows, tokens, tokens - 1
     call.valid = None if valid is None else valid.data_ptr()
     call.valid_stride = 0 if valid is None else valid.stride(0)

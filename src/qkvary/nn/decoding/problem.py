@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 Stored = Shaped[Tensor, "_ _ _ _"]
-"""[batch, kv_heads, keys, channels]; ``Decoding`` checks the sizes, since key and value may have
-different channels."""
+"""[batch, kv_heads, keys, channels]; ``Decoding`` checks the sizes, since keys and values may have
+different numbers of channels."""
 
 Bias = Float[Tensor, "_ _ _ _"]
 """[batch, heads, queries, keys]."""

@@ -101,7 +101,7 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
 def _supports_layer(cache: LayerCache) -> bool:
     """Return whether the library supports a layer and the layout of its cache.
 
-    Supported are plain scores over entries that are used as stored or only rotated, and states.
+    It supports plain scores over entries that are used as stored or only rotated, and states.
     """
     config, options = cache.config, cache.options
     variant = config.variant
@@ -428,7 +428,7 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 
 def _point_sums(sums: Sums, store: StateStore) -> State:
-    """Point to a state and to new memory for the next one, which is returned.
+    """Point to a state and to new memory for the next state; return the latter.
 
     The state itself is not changed: a step may fail, and others may refer to the state.
     """
