@@ -29,7 +29,7 @@ class ClaimedCodes(NamedTuple):
     codes: Codes
     """The codes of all tokens, with room for the tokens that are yet to be quantised."""
     scales: Scales
-    """The scales of all tokens, with room for those of the same new tokens."""
+    """The scales of all tokens, with room for the scales of the same tokens."""
     newest: Entries
     """The tokens that are not quantised yet, with room for new ones at the end."""
     closing: int

@@ -45,7 +45,7 @@ class Metrics:
 
     @property
     def normalised(self) -> Metric | None:
-        """The accuracy if choices are ranked by log-probability per character; None without."""
+        """The accuracy with choices ranked by log-probability per character, if the task has it."""
         return self.metrics.get("acc_norm")
 
 

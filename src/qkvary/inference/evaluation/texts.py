@@ -48,7 +48,7 @@ class Text:
         return int(self.token_bytes.of(self.tokens, before)[chosen].sum())
 
     def cut(self, tokens: int) -> "Text":
-        """Return the first tokens of the text."""
+        """Return a text of only the first ``tokens`` tokens."""
         if tokens >= len(self.tokens):
             return self
         starts = np.append(self.starts[self.starts < tokens], tokens)
