@@ -356,7 +356,7 @@ def test_bytes_do_not_grow_and_do_not_depend_on_storage(storage: CacheStorage) -
     assert held == [3 * 4 * 2 * (5 * 5 + 5)] * 4
     with pytest.raises(ValueError, match="expected at most 50 tokens, got 51"):
         layer(random_input(71, tokens=1).float(), cache=cache)
-    with pytest.raises(ValueError, match="expected a batch of 3 as stored, got 1"):
+    with pytest.raises(ValueError, match="expected a batch of 3, as in the cache, got 1"):
         layer(random_input(71, tokens=1, batch=1).float(), cache=cache)
 
 

@@ -48,7 +48,7 @@ def choose_port(host: str, port: int) -> int:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"expected a free port on {host}, got {port}: {reason}; --port 0 takes any"
+            f"expected a free port on {host}, got {port}: {reason}; --port 0 takes any free one"
         ) from error
 
 

@@ -427,8 +427,8 @@ class Attention(nn.Module):
             )
         if not self.core.has_memory:
             raise ValueError(
-                f"expected the core softmax or soft with a memory, to whose tokens the layer "
-                f"attends one by one, got {variant.core}"
+                f"expected the core softmax or soft with a memory, got {variant.core}, which does "
+                "not attend to single tokens"
             )
         if layout is None:
             own = Layout(new_tokens=queries, device=memory.device)

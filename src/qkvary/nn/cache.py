@@ -113,7 +113,7 @@ class LayerCache:
 
     def _check_room(self, tokens: int, rows: int) -> None:
         if self._rows is not None and rows != self._rows:
-            raise ValueError(f"expected a batch of {self._rows} as stored, got {rows}")
+            raise ValueError(f"expected a batch of {self._rows}, as in the cache, got {rows}")
         total = self._length + tokens
         if self.max_tokens is not None and total > self.max_tokens:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")

@@ -385,7 +385,7 @@ _MODERN_SIZES = (
         16,
         16,
         3e-3,
-        "minutes on two cores: 5 tokens a parameter, a quarter of Chinchilla's",
+        "minutes on two cores; 5 tokens per parameter, a quarter of Chinchilla's",
         corpus="tinystories",
         tokenizer="bytes",
     ),

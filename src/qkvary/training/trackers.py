@@ -102,5 +102,5 @@ class LogCopy:
                 yield
         # Trackers raise all kinds of exceptions, and no copy of a log is worth a run.
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            self._warn(f"{self._name} gets no more of the log: {type(error).__name__}: {error}")
+            self._warn(f"stopped copying the log to {self._name}: {type(error).__name__}: {error}")
             self._name, self._opened = None, None

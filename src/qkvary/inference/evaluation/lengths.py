@@ -66,7 +66,7 @@ def lengthen(model: LanguageModel, max_tokens: int) -> LanguageModel:
     if config.positions == "learned":
         raise UsageError(
             f"expected at most {config.max_tokens} tokens, got {max_tokens}: this network has "
-            "learned positions, which end there"
+            "learned positions for no more"
         )
     with torch.device("meta"):
         longer = LanguageModel(dataclasses.replace(config, max_tokens=max_tokens))

@@ -90,7 +90,7 @@ def prepare_tasks(reading: TaskReading) -> PreparedTasks:
     others, folder = reading.others, reading.task_data
     if others and reading.against is not None:
         raise UsageError(
-            f"expected tasks with local files to compare with a set, got {', '.join(others)}; "
+            f"expected only tasks with local files with --against, got {', '.join(others)}; "
             f"choices: {', '.join(LOCAL_TASKS)}"
         )
     against = None
