@@ -98,7 +98,7 @@ class Replicated(_MultiProcess):
     """Each process has the full network; gradients are averaged (DDP)."""
 
     def wrap(self, model: nn.Module, _: Precision, /) -> nn.Module:
-        """Wrap the network; its weights are those of rank 0."""
+        """Wrap the network; every rank gets the weights of rank 0."""
         wrapped = DistributedDataParallel(
             model,
             device_ids=[torch.cuda.current_device()] if self.kind == "cuda" else None,
@@ -229,7 +229,7 @@ class Sharded(_MultiProcess):
             self.run_on_first(finish)
 
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-        """Return the digest of all weights and the optimizer state that one process would have."""
+        """Return the digest of all weights and optimizer state, equal to that of one process."""
         tensors = _tensors(model, optimizer)
         return state_sha256(tensors["weights"], tensors["optimizer"], whole=_whole)
 
@@ -265,7 +265,7 @@ class Sharded(_MultiProcess):
     def restore(
         self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Give each shard of a network and its optimizer the rows that were read."""
+        """Copy the rows that were read into this rank's shards of network and optimizer."""
         weights: dict[str, Tensor] = model.state_dict()
         for name, tensor in weights.items():
             mine = _local(tensor)
