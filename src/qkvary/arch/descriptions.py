@@ -99,7 +99,7 @@ def name_cached(variant: Variant) -> str:
 
 
 def describe_layers(model: Model) -> str:
-    """Return the kinds of attention of a model with their numbers of layers, in words."""
+    """Return the kinds of attention in a model, each with its number of layers, in words."""
     counts = Counter[str]()
     for layer, count in count_kinds(model.layers):
         counts[_describe_layer(layer)] += count

@@ -74,7 +74,7 @@ def define_symbols(variant: Variant) -> tuple[str, ...]:
     if variant.query_form == "map":
         lines.append("M is a learned matrix of each query head")
     if variant.is_normalised:
-        lines.append("Σⱼ is the sum over the seen tokens j; one below 1e-6 counts as 1e-6")
+        lines.append("Σⱼ is the sum over the visible tokens j; a sum below 1e-6 counts as 1e-6")
     elif variant.core != "sima":
         lines.append(_define_scale(variant))
     return (*lines, *(term.write(term.where, variant) for term in variant.terms if term.where))

@@ -36,8 +36,8 @@ BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
 """Bases of the rotary frequencies, by default."""
 
 _EQUAL_NOTE = (
-    "keys and values of global layers follow from one tensor; counted separately, as engines "
-    "store them"
+    "keys and values of global layers follow from one tensor; both are counted, because engines "
+    "store both"
 )
 
 

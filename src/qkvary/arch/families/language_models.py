@@ -66,13 +66,13 @@ class Block:
     logit_cap: str | None = None
     """The configuration's field with the soft cap of logits."""
     scale: str | None = None
-    """The configuration's field with the number under the root of the score scale."""
+    """The configuration's field with the number under the square root of the score scale."""
     skips_rotation: bool = False
     """Whether the field ``no_rope_layers`` lists layers without rotary positions."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """Defaults of fields that a configuration may omit, where they differ from Llama's."""
     fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict[str, tuple[object, ...]])
-    """Fields whose values can be computed; other values are refused."""
+    """The values of fields that are supported; other values are refused."""
 
 
 _LLAMA = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
