@@ -86,8 +86,8 @@ class ScaleConfig:
     """``head``: 1/sqrt(head_dim), where head_dim includes the channels of decoupled positions.
     ``width``: 1/sqrt(d_model), as in the character and vision code of paper 2."""
     identity: IdentityScale = "derived"
-    """The factor of an identity query or key. ``derived``: keeps the standard deviation of the
-    baseline's scores; ``published``: 1/2; ``none``: 1."""
+    """The factor of the scores of an identity query or key. ``derived``: keeps the standard
+    deviation of the baseline's scores; ``published``: 1/2; ``none``: 1."""
     channels: float | None = field(default=None, metadata=ADDED_LATER)
     """The number under the square root of the scale; ``None``: the number that ``by`` selects."""
     norm_eps: float = field(default=1e-6, metadata=ADDED_LATER)
@@ -242,7 +242,7 @@ class AttentionConfig:
             )
         if self.variant.positions == "rotary" and self.size_per_head < 2:
             raise ValueError(
-                f"expected at least 2 channels a head for rotary, got {self.size_per_head}"
+                f"expected at least 2 channels per head for rotary, got {self.size_per_head}"
             )
         for source in self.variant.projections:
             self.rank(source)
@@ -359,14 +359,14 @@ class AttentionConfig:
 
     @property
     def score_scale(self) -> float:
-        """The factor by which q . k is multiplied, identity correction included, no temperature."""
+        """The factor that scales q . k: identity correction included, temperature not."""
         usual = self.compared_channels if self.scale.by == "head" else self.d_model
         base = 1.0 / math.sqrt(usual if self.scale.channels is None else self.scale.channels)
         return base * self.identity_correction
 
     @property
     def content_scale(self) -> float:
-        """The factor by which q . k is multiplied, temperature included, no learned factors."""
+        """The factor that scales q . k: temperature included, learned factors not."""
         return self.score_scale / self.variant.temperature
 
     @property

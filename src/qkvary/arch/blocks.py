@@ -23,7 +23,7 @@ is wider."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectedAttention:
-    """Attention whose queries, keys and values are projections of a layer input, or shared."""
+    """Attention whose queries, keys and values are separate or shared projections of its input."""
 
     config: AttentionConfig
     """Sharing, sizes, window and rotation."""
@@ -106,7 +106,7 @@ class LatentAttention:
     value_dim: int
     """Channels of a head's value."""
     bias: bool = False
-    """Biases on the projections into the latents and out of the layer."""
+    """Whether the projections into the latents and out of the layer have biases."""
     indexer: Indexer | None = None
     """The module that picks the tokens to read; ``None`` if the layer reads all."""
     window: int | None = None
@@ -116,7 +116,7 @@ class LatentAttention:
         check_sizes(self, "d_model", "num_heads", "q_rank", "kv_rank", "window")
         check_sizes(self, "nope_dim", "rope_dim", "value_dim")
         if self.own_indexer and self.q_rank is None:
-            raise ValueError("expected a q_rank for the indexer, which reads the latent, got none")
+            raise ValueError("expected a q_rank, because the indexer reads that latent, got none")
         # The width of all heads together has to be a valid size too.
         tuple(self.linears)
 
@@ -127,7 +127,7 @@ class LatentAttention:
 
     @property
     def most_keys(self) -> int | None:
-        """Maximum number of tokens that a query reads: of a window, or selected by an indexer."""
+        """Maximum number of tokens a query attends to: a window's, or those an indexer picks."""
         return self.window if self.indexer is None else self.indexer.top
 
     @property
@@ -214,7 +214,7 @@ class Compressor:
         """Return the rows kept after ``tokens`` tokens, as pairs of row count and width.
 
         The rows are the summaries, the content and gate of the tokens not yet summarised, and the
-        tokens of the last summary, which the next summary also covers if they overlap.
+        tokens of the last summary, if the next summary also covers them.
         """
         summaries, waiting = divmod(tokens, self.rate)
         overlap = 2 * self.rate if self.overlapping and summaries else 0
@@ -254,7 +254,7 @@ class CompressedAttention:
     """The smaller compressor whose summaries select the compressor's summaries to attend to."""
     index_heads: int = 0
     index_top: int = 0
-    """Summaries that the indexer picks for a query."""
+    """Number of summaries that the indexer picks for a query."""
 
     def __post_init__(self) -> None:
         check_sizes(

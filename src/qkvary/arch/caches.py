@@ -12,8 +12,8 @@ rotation; keys are rotated when they are loaded. ``rotated``: keys already rotat
 needs no computation; if the value is the unrotated key, the value and the key's rotated channels.
 ``split``: key and value separately, even if they are equal, as engines store them. ``input``: the
 layer input, which is projected again when it is loaded. ``latent``: the output of a low-rank
-projection's first matrix, if it is narrower than the source, which is computed from it on loading;
-other sources are stored as under ``sources``."""
+projection's first matrix, if narrower than that of the second, which is applied on loading; other
+sources are stored as under ``sources``."""
 
 CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3"]
 """How these tensors are stored: in a tensor that grows, in a buffer allocated beforehand, or as
@@ -66,7 +66,7 @@ class CacheOptions:
             )
         if not self.is_quantized and (self.rotate or self.scales != "token"):
             raise ValueError(
-                "expected quantised storage with scales by channel or a rotation, got "
+                "expected quantised storage for scales by channel or for a rotation, got "
                 f"{self.storage!r}; choices: {', '.join(QUANTIZED_BITS)}"
             )
 

@@ -2,7 +2,7 @@
 
 Stored data has its own names: ``stored`` sets the name of a class (its kind), ``stored_as`` that of
 a field, so that Python's names can change while stored files and run keys stay the same. A field
-that is ``ADDED_LATER`` is written only if it differs from its default, so the default must stay.
+that is ``ADDED_LATER`` is written only if it differs from its default, which must never change.
 
 Classes may come from a user's own file: this module also imports them and finds their version.
 Nothing is loaded by pickle: only files that the user names are imported.

@@ -239,7 +239,7 @@ def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:
 
 
 def find_network(name: str, variant: AnyVariant | str | None = None) -> LanguageModelConfig:
-    """Return the network that has a name.
+    """Return the network called ``name``.
 
     Args:
         name: A name or a size, such as ``lm-300m`` or ``300M``.

@@ -34,8 +34,8 @@ class BlockConfig:
     """Nonlinearity of the feed-forward network. ``gelu-tanh`` is GPT-2's approximation of GELU;
     ``swiglu`` and ``geglu-tanh`` have a third matrix and no biases."""
     norm: Norm = "layernorm"
-    """Kind of normalisation; ``none`` applies to the whole stack. ``rmsnorm-plus-one`` multiplies
-    by its learned weights plus one."""
+    """Kind of normalisation; ``none``: no normalisation in the whole stack. ``rmsnorm-plus-one``
+    multiplies by its learned weights plus one."""
     norm_placement: NormPlacement = "pre"
     """``pre``: before each sublayer, and once after the last block (``pre-only`` omits this one).
     ``post``: after each residual sum; ``post-final`` normalises once more after the last block.
@@ -395,7 +395,7 @@ class EncoderDecoderConfig(TokenNetwork):
             if order != (None, None) or layer.variant.diagonal != "none":
                 raise ValueError(
                     "expected cross attention without window, stride and diagonal normalisation, "
-                    "because its tokens have no common order with the source; choices: "
+                    "because the tokens of source and target have no common order; choices: "
                     "cross_sharing none"
                 )
 

@@ -216,7 +216,7 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "kv_norm",
         "kv_norm",
-        "what key and value share is normalised over all KV heads",
+        "the tensor that key and value share is normalised over all KV heads",
         key_value="N({source})",
         where=(
             "N divides each token by the root mean square of all its KV heads, √(mean c² + 1e-6), "
@@ -267,7 +267,7 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "decoupled",
         "decoupled",
-        "{value} rotated channels of each query meet one rotated key that all heads share",
+        "{value} rotated channels of each query are scored against one rotated key of all heads",
         "({scores} + R(x Wqr) R(x Wkr)ᵀ)",
         where=(
             "R rotates all r = {value} channels: channels k and k + r/2 are a pair, rotated by "

@@ -30,7 +30,7 @@ arithmetic."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStep:
-    """One token for each of ``batch`` sequences."""
+    """The cost of one decoding step: one token for each of ``batch`` sequences."""
 
     batch: int
     """Number of sequences, each of which gets one token."""

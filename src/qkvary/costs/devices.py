@@ -97,7 +97,7 @@ _OWN = Device(name="custom", title="a device of your own", memory_bytes=1, sourc
 
 
 def find_device(name: str) -> Device:
-    """Return the device that has a name.
+    """Return the device called ``name``.
 
     Raises:
         ValueError: for an unknown name; the message has the nearest name and all choices.

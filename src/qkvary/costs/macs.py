@@ -403,7 +403,7 @@ def _stored_macs(attention: ProjectedAttention) -> int:
 
 
 def _made_macs(attention: ProjectedAttention) -> int:
-    """Return the MACs of one token through cached projections, as far as applied before storing."""
+    """Return one token's MACs through the parts of cached projections that run before storing."""
     config = attention.config
     if attention.storage == "input" or attention.reads_layer is not None:
         return 0

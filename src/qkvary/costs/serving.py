@@ -61,7 +61,7 @@ class Demand:
         return math.floor(self.device.memory_bytes * (1 - self.reserve))
 
     def user_bytes(self, model: Model, cache: Format, *, context: int | None = None) -> int:
-        """Return the peak cache bytes of one user, at the demanded context or a given one."""
+        """Return one user's peak cache bytes up to ``context``, by default the demand's context."""
         return sum(
             layerwise_cache_bytes(
                 model,
@@ -100,7 +100,7 @@ class ServingPlan:
     step_seconds: float | None = None
     """The time of this step by the roofline model; ``None`` if the device's rates are not known."""
     bound: Bound | None = None
-    """What takes the largest part of this time."""
+    """What takes the largest part of ``step_seconds``."""
 
     @property
     def fits(self) -> bool:

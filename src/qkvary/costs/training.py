@@ -50,7 +50,7 @@ class TrainingPlan:
     checkpointing: bool
     """Whether activations inside blocks are recomputed instead of stored."""
     free_bytes: int
-    """Memory of the device minus the state; negative if the state does not fit."""
+    """Memory of the device minus the reserve and the state; negative if the state does not fit."""
     largest_batch: int
     """Maximum number of sequences that fit into the free memory; 0 if a single one does not."""
     macs_per_token: float

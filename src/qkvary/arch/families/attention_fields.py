@@ -1,4 +1,4 @@
-"""Readers of heads, rotation and attention from configurations, and of the model around layers.
+"""Functions that read heads, rotation and attention from configurations, or build the whole model.
 
 Most families share these parts; a part of only one family is in that family's file.
 """
@@ -30,7 +30,7 @@ class Heads:
 
     d_model: int
     count: int
-    """Query heads."""
+    """Number of query heads."""
     kv_count: int
     dim: int | None = None
     """Channels of a head; ``None`` means ``d_model / count``."""
@@ -66,7 +66,7 @@ class Heads:
 
 
 def rotary_section(fields: Fields) -> Fields:
-    """Return the settings of rotary positions, where transformers reads them.
+    """Return the settings of rotary positions, from the section that transformers uses.
 
     ``rope_scaling`` replaces ``rope_parameters``, unless it is empty.
     """
@@ -124,7 +124,7 @@ def build_decoder(
 
 
 def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention; ``shares_indexer``: it uses the indexer of an earlier layer."""
+    """Return the latent attention; with ``shares_indexer``, its indexer is an earlier layer's."""
     indexer = None
     if fields.has("index_topk"):
         indexer = Indexer(
@@ -147,6 +147,6 @@ def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttent
 
 
 def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    """Return a note if a model has layers for multi-token prediction, by default ``predicts``."""
+    """Return a note if a model has multi-token prediction layers, by default ``predicts`` many."""
     further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
     return ("does not count the layers that predict further tokens",) if further else ()

@@ -169,7 +169,7 @@ class Recipe:
     required: Mapping[str, tuple[object, ...]] = field(
         default_factory=dict[str, tuple[object, ...]]
     )
-    """The values of fields whose costs can be counted; other values are refused."""
+    """The values of some fields for which costs can be counted; other values are refused."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """Defaults of fields that published files omit."""
     ignored: tuple[str, ...] = ()
