@@ -72,8 +72,8 @@ def serve_variants(
     """Plan every candidate in every format, and compare candidates within a format.
 
     A candidate that stores only states is planned in the first format alone. ``size`` names the
-    papers' model whose published changes are used. Hidden candidates get no plan, but may dominate
-    those that do.
+    papers' model whose published changes are used. Hidden candidates are not returned, but may
+    dominate those that are.
     """
     shown = {candidate.label for candidate in candidates}
     hidden = [extra for extra in hidden_candidates if extra.label not in shown]
@@ -179,7 +179,7 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
 
 
 def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]:
-    """Yield the measured loss from halving the cache, if all layers can be converted."""
+    """Yield what a conversion to half the cache gains and costs, if all layers can be converted."""
     if original.cache.bits != HALVED.bits * 2 or not all(
         isinstance(layer.attention, ProjectedAttention)
         and layer.attention.config.variant.core_name == "softmax"

@@ -107,7 +107,7 @@ def scaled(value: float | None, step: int, units: Sequence[str], digits: int) ->
 
 
 def change(value: float, base: float) -> str:
-    """Format the relative difference between a value and a base as a signed percentage."""
+    """Format how much a value differs from a base, as a signed percentage."""
     if value == base:
         return "=" if base else ""
     return f"{trim(real(100 * (value / base - 1), 3, sign=True))} %" if base else "new"
