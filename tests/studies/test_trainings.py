@@ -11,9 +11,9 @@ from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
-from qkvary.studies.pretraining import TrainingOptions, training_study
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from qkvary.studies.study import Study
+from qkvary.studies.training_study import TrainingOptions, training_study
 from qkvary.studies.trainings import (
     NOTES,
     describe_older,

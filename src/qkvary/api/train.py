@@ -49,16 +49,16 @@ from qkvary.storage.environment import (
 from qkvary.storage.errors import BusyError, DamagedError, StoppedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.untrusted_files import StrPath, read_name
-from qkvary.studies.pretraining import (
+from qkvary.studies.records import Record
+from qkvary.studies.running.cells import CellEnd, CellOptions, execute_cell
+from qkvary.studies.running.store import Store
+from qkvary.studies.study import Cell, Study
+from qkvary.studies.training_study import (
     NO_OPTIONS,
     TrainingOptions,
     describe_effort,
     training_study,
 )
-from qkvary.studies.records import Record
-from qkvary.studies.running.cells import CellEnd, CellOptions, execute_cell
-from qkvary.studies.running.store import Store
-from qkvary.studies.study import Cell, Study
 from qkvary.studies.trainings import find_similar_runs, note_training
 from qkvary.text.numbers import duration
 from qkvary.text.progress_line import ignore

@@ -9,9 +9,9 @@ from qkvary.costs.network import network_costs
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
 from qkvary.storage.errors import UsageError
-from qkvary.studies.pretraining import count_passes, describe_effort
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
+from qkvary.studies.training_study import count_passes, describe_effort
 from qkvary.studies.trainings import find_steps
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.text.numbers import whole
