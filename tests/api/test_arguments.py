@@ -13,9 +13,12 @@ from qkvary.arch.variants import Variant
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import save_model
+from qkvary.data.labelled_texts import load_labelled_texts
 from qkvary.data.model_configs import resolve_model
+from qkvary.data.own_images import describe_images
 from qkvary.data.prepared import open_prepared
 from qkvary.data.prepared_sets import prepare_corpus
+from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.studies.catalog import load_study
 from qkvary.studies.running.store import Store
@@ -90,6 +93,7 @@ def test_a_label_is_a_variant() -> None:
 LAYER = qk.Attention(d_model=8, num_heads=2, causal=True)
 MODEL = qk.LanguageModel(d_model=8, num_heads=2, num_layers=1, vocabulary=5, max_tokens=9)
 X, IDS = torch.zeros(1, 3, 8), torch.zeros(1, 3, dtype=torch.long)
+NOBODY = "~nobody-of-this-name/x"
 NO_STUDY: dict[str, Any] = {"name": "s", "question": "", "description": ""}
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: AttentionConfig(d_model=8, num_heads=2, variant=3), "expected a variant or its label"),
@@ -121,6 +125,14 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.evaluate((MODEL, None), __file__), "checkpoint with a tokenizer, or a prepared"),
     (lambda: qk.evaluate("tiny", tasks=()), "expected tasks, got none"),
     (lambda: qk.evaluate("tiny", tasks="piqa", limit=0), "a limit of at least 1, got 0"),
+    (lambda: load_tokenizer(NOBODY), f"expected a tokenizer, got {NOBODY}: "),
+    (lambda: name_tokenizer(NOBODY), f"expected a tokenizer, got {NOBODY}: "),
+    (
+        lambda: qk.generate((MODEL, None), "a", tokenizer=NOBODY),
+        f"expected a tokenizer, got {NOBODY}: ",
+    ),
+    (lambda: describe_images(NOBODY), f"expected a folder of images, got {NOBODY}: "),
+    (lambda: load_labelled_texts(NOBODY), f"expected a folder of texts, got {NOBODY}: "),
     (lambda: qk.evaluate("tiny", tasks="piqa", task_data=3), "a folder of task files, got 3"),
     (lambda: qk.Attention(d_model=8), "expected d_model, num_heads, got no num_heads"),
     (lambda: qk.Attention(8), "expected an AttentionConfig, or d_model, num_heads by name"),
