@@ -128,7 +128,7 @@ def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
     if reference == "bytes":
         # A network with a vocabulary of 256 has no separator.
         return ByteTokenizer(has_separator=vocabulary > BYTES)
-    path = Path(reference).expanduser()
+    path = read_path(reference, "a tokenizer")
     if path.suffix not in (".bin", ".model"):
         return load_tokenizer(reference)
     data = read_file(path, limit=MAX_SIDE_FILE_BYTES)

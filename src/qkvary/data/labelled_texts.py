@@ -17,7 +17,7 @@ from qkvary.data.documents import NULS
 from qkvary.data.sources import CORPORA, find_local
 from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import read_file
+from qkvary.storage.untrusted_files import read_file, read_path
 from qkvary.text.names import suggest
 
 NOVELS = "english-novels"
@@ -60,7 +60,7 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
     """
     if not data:
         raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got ''")
-    files = _novels() if data == NOVELS else _list_folder(Path(data).expanduser())
+    files = _novels() if data == NOVELS else _list_folder(read_path(data, "a folder of texts"))
     for label in labels or ():
         if label not in files:
             raise UsageError(

@@ -16,7 +16,13 @@ from qkvary.data.files import load_published
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read_file, short_reason
+from qkvary.storage.untrusted_files import (
+    MAX_SIDE_FILE_BYTES,
+    parse_json,
+    read_file,
+    read_path,
+    short_reason,
+)
 
 NAMES = ("gpt2", "bytes", "characters")
 LONGEST_NAME = 80
@@ -58,7 +64,7 @@ def load_tokenizer(
         if not letters:
             raise UsageError("expected a text that defines an alphabet, got none")
         return CharacterTokenizer("".join(sorted(letters)), has_separator=True)
-    path = Path(reference).expanduser()
+    path = read_path(reference, "a tokenizer")
     if not path.exists():
         raise UsageError(
             f"expected a tokenizer, got {reference!r}; choices: {', '.join(NAMES)}, gpt2-4096, or "
@@ -84,7 +90,7 @@ def name_tokenizer(reference: str) -> str:
     """Return the name of a tokenizer for folder names."""
     if reference in NAMES or _SHORTENED.fullmatch(reference):
         return reference
-    path = Path(reference).expanduser().resolve()
+    path = read_path(reference, "a tokenizer").resolve()
     own = path.name if path.is_dir() else path.stem
     name = path.parent.name if own == "tokenizer" else own
     return plain_name(name)
