@@ -88,17 +88,17 @@ def is_export(path: Path) -> bool:
 def require_tokenizer(
     loaded: LoadedModel, name: StrPath, reference: str | None
 ) -> tuple[LoadedModel, Tokenizer]:
-    """Return a checkpoint with a tokenizer, its own or a named one, and that tokenizer.
+    """Return the checkpoint with its own or the named tokenizer, and the tokenizer itself.
 
     Args:
         loaded: The checkpoint.
         name: Its name or path.
-        reference: As for :func:`load_tokenizer`, a ``tok512.bin`` of llama2.c or a ``.model`` of
-            SentencePiece; None for its own.
+        reference: What :func:`load_tokenizer` accepts, a ``tok512.bin`` of llama2.c or a ``.model``
+            of SentencePiece; None for the checkpoint's own tokenizer.
 
     Raises:
-        UsageError: if there is none, if it has one and another is named, or if the named one does
-            not fit.
+        UsageError: if there is no tokenizer, if one is named although the checkpoint has its own,
+            or if the named one does not fit.
     """
     vocabulary = loaded.network.config.vocabulary
     if reference is None:
