@@ -31,7 +31,7 @@ def divergence_sum(
 
 
 class Comparison:
-    """Networks scored on a text and compared with the original, whose states are kept."""
+    """Scores networks on a text and compares them with the original, whose states are kept."""
 
     def __init__(self, original: LanguageModel, tokens: Int[Tensor, "windows tokens"]) -> None:
         self.original = original
