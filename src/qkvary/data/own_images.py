@@ -174,5 +174,5 @@ def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
 
 
 def _is_for_test(data: bytes) -> bool:
-    """Return whether a picture is for the test, by its contents: equal ones share a split."""
+    """Return whether a picture is for the test, by its contents: equal pictures share a split."""
     return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0

@@ -50,7 +50,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, with any beginning token; ``ValueError`` if it has none."""
+        """Return the tokens of a text, with any beginning token, or raise ``ValueError``."""
         ...
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
@@ -63,7 +63,7 @@ class Tokenizer(Protocol):
 
 
 def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of a document, with its beginning token or else its separator.
+    """Return the tokens of a document, with a beginning token or else a separator at the end.
 
     A document with a beginning token has no separator: networks of llama2.c have never seen one.
 
