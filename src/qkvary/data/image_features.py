@@ -54,8 +54,7 @@ def encode_features(features: ImageFeatures) -> bytes:
 
 @functools.lru_cache(maxsize=2)
 def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
-    """Return a set of features; if this machine made its file, ``sha256`` must be that of the
-    file."""
+    """Return a set of features; if this machine made its file, ``sha256`` must be the file's."""
     if name not in FEATURE_SETS:
         raise UsageError(f"expected image features, got {name!r}; {suggest(name, FEATURE_SETS)}")
     about = FEATURE_SETS[name]
