@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
 
 EXPORT_KIND = "transformers export"
-"""The kind that the manifest of an export for transformers states."""
+"""The ``kind`` in the manifest of an export for transformers."""
 
 BYTES = 256
 _FOLDER = Path(__file__).parent / "formats"
@@ -146,7 +146,7 @@ def check_output(reference: StrPath, out: StrPath) -> None:
     """Check that an output does not replace the checkpoint from which it is made.
 
     Raises:
-        UsageError: if the folder is the checkpoint or holds it, or there is no such checkpoint.
+        UsageError: if the folder is or contains the checkpoint, or there is no such checkpoint.
     """
     path, target = find_checkpoint(reference).resolve(), read_path(out, "the path of a folder")
     if target.exists() and any(target.samefile(one) for one in (path, *path.parents)):

@@ -55,7 +55,7 @@ class BytePairTokenizer:
         self.vocabulary = len(self.pieces) + 1
 
     def shortened(self, vocabulary: int) -> "BytePairTokenizer":
-        """Return the tokenizer of the first merges, as if trained to ``vocabulary`` tokens."""
+        """Return a tokenizer with only the first merges, as if trained to ``vocabulary`` tokens."""
         if not 257 <= vocabulary <= self.vocabulary:
             raise ValueError(
                 f"expected a vocabulary of 257 to {self.vocabulary:,}, got {vocabulary:,}"

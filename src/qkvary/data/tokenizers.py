@@ -160,8 +160,8 @@ class PieceTokenizer:
 
     Tokens 0, 1 and 2 are unknown, beginning and end; a beginning token also ends the text before
     it. A character without a piece becomes the tokens of its bytes, ``<0x0A>`` for a line feed;
-    where the pieces have no bytes, a run of such characters is one unknown token. If all pieces are
-    single characters, this is a character model.
+    without byte pieces, a run of such characters is one unknown token. If all pieces are single
+    characters, this is a character model.
 
     Source: Kudo and Richardson 2018, SentencePiece, in the form that karpathy/llama2.c stores.
     """
@@ -252,7 +252,7 @@ class PieceTokenizer:
         return tokens
 
     def _merge(self, tokens: list[int]) -> list[int]:
-        """Merge neighbours while a piece for two of them exists; among equal scores, the first."""
+        """Merge neighbours while pieces for them exist; among equal scores, the leftmost first."""
         merged: list[int | None] = list(tokens)
         before = [index - 1 for index in range(len(tokens))]
         behind = [index + 1 for index in range(len(tokens))]

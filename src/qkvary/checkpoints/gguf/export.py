@@ -43,7 +43,7 @@ from qkvary.storage.untrusted_files import read_start
 GELU_NOTES = {
     "gelu": (
         "llama.cpp computes GELU by its tanh form and a table of half precision: its activations "
-        "differ from this network's by up to 0.0005 and 0.05 %"
+        "differ from this network's by up to 0.0005 plus 0.05 %"
     ),
     "gelu-tanh": (
         "llama.cpp computes GELU by a table of half precision: its activations differ from this "
@@ -90,7 +90,7 @@ def export_gguf(
 def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     """Express a network as the architecture of llama.cpp that fits.
 
-    Rows that are not whole blocks of q8_0 are stored in f16.
+    Matrices whose rows do not fill whole blocks of q8_0 are stored in f16.
     """
     config = network.config
     to = choose_architecture(config)
@@ -236,11 +236,11 @@ def _find_notes(tensors: Mapping[str, StoredTensor], kind: TensorType) -> Iterat
     matrices = [one for name, one in tensors.items() if one.values.ndim > 1 and name not in FLOATS]
     small = sum(one.type == "f32" for one in matrices)
     if small and kind != "f32":
-        yield f"{small} tensors are stored in f32: some of their rows are too small for {kind}"
+        yield f"{small} tensors are stored in f32: some rows have only values too small for {kind}"
     wider = [one.values.ndim for one in tensors.values() if one.type not in ("f32", kind)]
     flat = wider.count(2)
     if flat:
-        yield f"{flat} tensors are stored in f16: their rows are not whole blocks of {kind}"
+        yield f"{flat} tensors are stored in f16: their rows do not fill whole blocks of {kind}"
     if len(wider) > flat:
         yield (
             f"{len(wider) - flat} tensors with a matrix for each head (attn_k_b, attn_v_b) are "
