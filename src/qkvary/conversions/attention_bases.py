@@ -43,7 +43,7 @@ class LayerDraft:
     """The layer's name in messages."""
 
     def reading(self, source: Source) -> str:
-        """Return the name of the projection matrix that reads the layer input."""
+        """Return the name of a source's matrix that is applied to the layer input."""
         inner = f"{source}_proj.down"
         return inner if inner in self.weights else f"{source}_proj.weight"
 

@@ -150,7 +150,7 @@ def _read_pictures(root: Path) -> LoadedImages | None:
     (side, _), *others = sides.items()
     if others:
         raise DamagedError(
-            f"expected pictures of one size in {root}, got {len(sides)}, one of them in "
+            f"expected pictures of one size in {root}, got {len(sides)} sizes, one in "
             f"{others[0][1]}"
         )
     # If one picture has colours, all pictures get three channels.

@@ -95,7 +95,7 @@ def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], li
     """Return any end-of-document token, its type, and a note on how llama.cpp parses it."""
     if tokenizer.separator is None:
         return [], {}, []
-    note = f"llama.cpp reads {DOCUMENT_END} inside a text as that token; qkvary reads its letters"
+    note = f"llama.cpp parses {DOCUMENT_END} inside a text as that token; qkvary as plain text"
     return [DOCUMENT_END.encode()], {tokenizer.separator: TokenType.CONTROL}, [note]
 
 
@@ -173,7 +173,9 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> Vocabulary:
     if tokenizer.joins_spaces:
         notes.append("llama.cpp keeps runs of spaces; qkvary joins them")
     if TokenType.BYTE not in types.values():
-        notes.append("llama.cpp stops at characters without a piece; qkvary reads them as unknown")
+        notes.append(
+            "llama.cpp stops at characters without a piece; qkvary encodes them as unknown"
+        )
     return _make(
         "llama",
         tokens,
@@ -213,7 +215,7 @@ def _convert_library(tokenizer: LibraryTokenizer) -> Vocabulary:
         [name.encode() for name in names],
         types,
         tokenizer.separator,
-        [f"llama.cpp reads {special} inside a text as that token; qkvary reads its letters"],
+        [f"llama.cpp parses {special} inside a text as that token; qkvary as plain text"],
         pre=find_splitting(fields),
         merges=list(pairs) or NO_MERGES,
     )

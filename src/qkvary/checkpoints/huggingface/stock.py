@@ -215,7 +215,7 @@ def _find_losses(
     # The cache of latent attention holds the same tensors as ours.
     if to != "deepseek" and stock > own:
         yield (
-            f"its cache holds {stock:,} numbers per token, keys and values of {kv_heads} heads per "
+            f"its cache holds {stock:,} values per token, keys and values of {kv_heads} heads per "
             f"layer, where {own:,} are needed"
         )
     tied = weights["lm_head.weight"].numel() if config.tied_head else 0

@@ -47,7 +47,7 @@ class Forecast:
 
     @property
     def divergence(self) -> float:
-        """The divergence of the network, in nats a token."""
+        """The divergence of the network, in nats per token."""
         return sum(self.layers)
 
     def costs(self, layer: int) -> Float[Tensor, " numbers"]:
