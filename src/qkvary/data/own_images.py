@@ -151,7 +151,7 @@ def _read_pictures(root: Path) -> LoadedImages | None:
     (side, _), *others = sides.items()
     if others:
         raise DamagedError(
-            f"expected pictures of one size in {root}, got {len(sides)}, one of them in "
+            f"expected pictures of one size in {root}, got {len(sides)} sizes, one in "
             f"{others[0][1]}"
         )
     # If one picture has colours, all pictures get three channels.
@@ -175,5 +175,5 @@ def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
 
 
 def _is_for_test(data: bytes) -> bool:
-    """Return whether a picture is for the test, by its contents: equal ones share a split."""
+    """Return whether a picture is for the test, by its contents: equal pictures share a split."""
     return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0

@@ -1,6 +1,6 @@
 """Tokenizers by name: ``gpt2``, ``bytes``, ``characters``, or a file or folder.
 
-GPT-2's list of merges comes from ``QKVARY_DATA``, the cache or the net, and must have the published
+GPT-2's list of merges comes from ``QKVARY_DATA``, the cache or the web, and must have the published
 sha256.
 """
 
@@ -42,8 +42,8 @@ def load_tokenizer(
     """Load a tokenizer: one of ``NAMES``, ``gpt2-4096`` (its first 4,096 tokens), or files.
 
     The files are a ``tokenizer.json`` or a folder with one, or with a list of merges and its
-    indices; ``separator`` is the token after every document, if they do not name it. ``documents``
-    define the alphabet of ``characters``.
+    indices; ``separator`` is the token after every document, if the files do not name it.
+    ``documents`` define the alphabet of ``characters``.
     """
     shortened = _SHORTENED.fullmatch(reference)
     if separator and (shortened or reference in NAMES):
