@@ -1,4 +1,4 @@
-"""Measure what a rounded cache costs a checkpoint: divergence and perplexity against bits."""
+"""Measure what a quantised cache costs a checkpoint: divergence and perplexity by bit width."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def bench_quantized(
     tokens: str | None = None,
     tokenizer: CheckpointTokenizer = None,
 ) -> Result[list["CacheMeasurement"]]:
-    """Measure what a rounded cache costs a checkpoint: divergence and perplexity against bits.
+    """Measure what a quantised cache costs a checkpoint: divergence and perplexity by bit width.
 
     The text is cut into windows that do not overlap. Each is decoded token by token from an empty
     cache; the divergence is from the same network without rounding. int8 should stay within

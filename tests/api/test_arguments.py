@@ -15,7 +15,7 @@ from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import save_model
 from qkvary.data.model_configs import resolve_model
 from qkvary.data.prepared import open_prepared
-from qkvary.data.prepared_sets import prepare_corpus
+from qkvary.data.prepared_sets import prepare_source
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.studies.catalog import load_study
 from qkvary.studies.running.store import Store
@@ -44,7 +44,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     save_model(folder / "model", model.eval(), ByteTokenizer(has_separator=True))
     (folder / "text.txt").write_text("the cat sat on the mat. " * 9)
-    prepare_corpus(str(folder / "text.txt"), "bytes", out=folder / "set")
+    prepare_source(str(folder / "text.txt"), "bytes", out=folder / "set")
     (folder / "mine.py").write_text(MINE)
     return folder
 

@@ -194,7 +194,7 @@ def test_a_plan_downloads_nothing_and_says_what_is_missing(
     ):
         monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda *_, other=other: other)
         printed = " ".join(typed(*plan).split())
-        assert f"no estimate of {per_setting} runs: multi30k/train." in printed
+        assert f"no estimate for {per_setting} runs: multi30k/train." in printed
         assert estimate in printed
         assert ("estimated time" in printed) == bool(estimate)
         assert "downloads are off (HF_HUB_OFFLINE): put" in printed

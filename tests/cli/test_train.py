@@ -2,11 +2,14 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from qkvary.data.prepared_sets import prepare_corpus
+from qkvary.data import preparation
+from qkvary.data.prepared_sets import prepare_source
 from qkvary.reports.report import DEFAULT_FORMATS
+from qkvary.storage.errors import BusyError
 from tests.cli.tiny_training import TINY, command, tiny_places
 from tests.conftest import Typed
 
@@ -54,7 +57,7 @@ def test_a_plan_trains_nothing(places: Path, typed: Typed) -> None:
     (run,) = typed.json(*command(places, "--dry-run", "--variant", layers))["runs"]
     assert run["variant"] == "I-K-V@rotary*1,Q-K=V@rotary*1"
     said = typed.error(*command(places, "--dry-run", "--variant", "QKV*3,MQA*1"))
-    assert "of the 2 layers of the network, got 4" in said
+    assert "for the 2 layers of the network, got 4" in said
     shown = typed(*command(places, "--dry-run"))
     assert "12 steps of 4 rows of 16 tokens: 768 tokens" in shown
 
@@ -70,13 +73,30 @@ def test_a_text_shorter_than_a_row_is_refused_before_a_note_is_written(
     assert not (places / "runs").exists()
 
 
+def test_a_text_that_another_process_prepares_is_waited_for(
+    places: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [BusyError("the set is in use by process 7")] * 2
+
+    def prepare(*given: Any, **named: Any) -> object:
+        if refusals:
+            raise refusals.pop()
+        return preparation.prepare(*given, **named)
+
+    monkeypatch.setattr("qkvary.data.prepared_sets.prepare", prepare)
+    monkeypatch.setattr("qkvary.api.train.BUSY_SECONDS", 0.0)
+    shown, said = typed.both(*command(places))
+    assert said.count("in use by process 7") == 1
+    assert "QKV@rotary" in shown
+
+
 def test_the_home_of_nobody_is_refused(typed: Typed) -> None:
     said = typed.error("train", "lm-tiny", "--data", "~nobody-of-this-name/x.txt")
     assert "expected a path, got ~nobody-of-this-name/x.txt" in said
 
 
 def test_a_prepared_set_is_taken_as_it_is(places: Path, typed: Typed) -> None:
-    data = prepare_corpus(str(places / "mine.txt"), "characters", out=places / "set")
+    data = prepare_source(str(places / "mine.txt"), "characters", out=places / "set")
     planned = typed.json(*command(places, "--dry-run", data="set"))
     assert planned["task"]["data_sha256"] == data.fingerprint
     said = typed.error(*command(places, "--tokenizer", "bytes", data="set"))

@@ -16,7 +16,7 @@ from qkvary.data.downloads import DownloadError
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
 from qkvary.data.preparation import OnProgress
 from qkvary.data.prepared import PreparedData
-from qkvary.data.prepared_sets import prepare_corpus
+from qkvary.data.prepared_sets import prepare_source
 from qkvary.data.sources import SourceOptions
 from qkvary.storage.errors import UsageError
 from tests.data.small_sets import made_up, silent, tiny_groups
@@ -97,7 +97,7 @@ def test_a_resumed_preparation_reads_the_same_commit(
 ) -> None:
     def make_set(folder: Path, on_progress: OnProgress = silent) -> PreparedData:
         with tiny_groups():
-            return prepare_corpus(
+            return prepare_source(
                 REFERENCE, "bytes", choices=THIRD, out=folder, workers=1, on_progress=on_progress
             )
 

@@ -9,7 +9,7 @@ import pytest
 from qkvary.data import documents, tokenizer_files
 from qkvary.data.downloads import DownloadError
 from qkvary.data.prepared import PreparedData, open_prepared
-from qkvary.data.prepared_sets import ensure_prepared, find_prepared, prepare_corpus
+from qkvary.data.prepared_sets import ensure_prepared, find_prepared, prepare_source
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import SourceOptions, find_source
 from qkvary.data.tokenizer_files import load_gpt2, load_tokenizer
@@ -69,7 +69,7 @@ def test_a_missing_corpus(tmp_path: Path) -> None:
 
 
 def test_tiny_shakespeare_has_its_customary_split() -> None:
-    data = prepare_corpus("tiny-shakespeare", "characters")
+    data = prepare_source("tiny-shakespeare", "characters")
     train, held_out = load_shakespeare().split(0.9)
     for name, codes in (("train", train), ("validation", held_out)):
         split = data.splits[name]
@@ -85,7 +85,7 @@ def prepare(tmp_path: Path, texts: dict[str, str], **choices: object) -> Prepare
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
-    return prepare_corpus(str(folder), "bytes", choices=SourceOptions(**choices))  # type: ignore[arg-type]
+    return prepare_source(str(folder), "bytes", choices=SourceOptions(**choices))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(2, 1), (3, 1), (30, 2), (100, 5)])

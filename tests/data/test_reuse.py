@@ -2,13 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from qkvary.data import prepared_sets, sources
 from qkvary.data.prepared import PreparedData
-from qkvary.data.prepared_sets import find_set, plan_set, prepare_corpus, prepare_set
+from qkvary.data.prepared_sets import UnpreparedText, find_set, prepare_source
 from qkvary.data.sources import SourceOptions
 from qkvary.storage.errors import UsageError
 from tests.data.small_sets import made_up, silent
@@ -28,8 +27,7 @@ def write(path: Path, texts: list[str] = TEXTS) -> str:
 
 def found(reference: str, tokenizer: str | None = None) -> PreparedData:
     text = find_set(reference, tokenizer, default="bytes", warn=pytest.fail)
-    planned = prepare_set(text, silent)
-    return cast("PreparedData", planned.data)
+    return text.prepare(silent) if isinstance(text, UnpreparedText) else text
 
 
 def is_taken(reference: str, prepared: PreparedData, tokenizer: str | None = None) -> bool:
@@ -38,7 +36,7 @@ def is_taken(reference: str, prepared: PreparedData, tokenizer: str | None = Non
 
 def test_a_set_of_the_same_text_is_reused(tmp_path: Path) -> None:
     text = write(tmp_path / "mine.txt")
-    prepared = prepare_corpus(text, "bytes")
+    prepared = prepare_source(text, "bytes")
     assert is_taken(text, prepared)
     assert is_taken("mine", prepared)
     assert is_taken("mine/bytes", prepared)
@@ -54,13 +52,13 @@ def test_a_set_by_its_content_is_reused_without_reading_its_text(
     text = write(tmp_path / "mine.txt")
     by_content = found(text)
     # Another text takes the name; a set of this one with options is no set of the plain text.
-    prepare_corpus(write(tmp_path / "elsewhere" / "mine.txt", TEXTS[1:]), "bytes")
+    prepare_source(write(tmp_path / "elsewhere" / "mine.txt", TEXTS[1:]), "bytes")
     for fields in ({"held_out": 0.5}, {"max_tokens": 300}, {"field": "body"}):
         options = SourceOptions(**fields)  # type: ignore[arg-type]
-        assert prepare_corpus(text, "bytes", choices=options).path != by_content.path
+        assert prepare_source(text, "bytes", choices=options).path != by_content.path
     # The default share may be written out.
     options = SourceOptions(held_out=0.05)
-    assert prepare_corpus(text, "bytes", choices=options).path == by_content.path
+    assert prepare_source(text, "bytes", choices=options).path == by_content.path
     monkeypatch.setattr(sources.FileDocuments, "read", None)
     assert is_taken(text, by_content)
     with pytest.raises(TypeError):
@@ -69,7 +67,7 @@ def test_a_set_by_its_content_is_reused_without_reading_its_text(
 
 def test_a_text_that_was_changed_is_prepared_again(tmp_path: Path) -> None:
     text = write(tmp_path / "mine.txt")
-    prepared = prepare_corpus(text, "bytes")
+    prepared = prepare_source(text, "bytes")
     write(tmp_path / "mine.txt", TEXTS[::-1])
     again = found(text)
     assert again.fingerprint != prepared.fingerprint
@@ -81,7 +79,7 @@ def test_a_text_that_was_changed_is_prepared_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["more.txt", "test.txt"])
 def test_a_folder_that_has_grown_is_prepared_again(tmp_path: Path, name: str) -> None:
     folder = Path(write(tmp_path / "texts" / "train.txt")).parent
-    prepared = prepare_corpus(str(folder), "bytes")
+    prepared = prepare_source(str(folder), "bytes")
     assert is_taken(str(folder), prepared)
     write(folder / name, ["something new"])
     assert not is_taken(str(folder), prepared)
@@ -95,7 +93,7 @@ def test_a_set_that_trains_on_held_out_files_is_not_reused(
     write(folder / "test.txt", ["a secret"])
     with monkeypatch.context() as patch:
         patch.setattr("qkvary.data.sources.SPLIT_NAMES", {})
-        prepared = prepare_corpus(str(folder), "bytes")
+        prepared = prepare_source(str(folder), "bytes")
     assert "test" not in prepared.splits
     again = found(str(folder))
     assert again.splits["test"].documents == 1
@@ -108,7 +106,7 @@ def test_a_set_that_trains_on_held_out_files_is_not_reused(
             lambda parts, named, _path: {**parts, "validation": [named]},
         )
         choices = SourceOptions(validation=held)
-        prepared = prepare_corpus(str(held.parent), "bytes", choices=choices)
+        prepared = prepare_source(str(held.parent), "bytes", choices=choices)
     assert prepared.about["overlap"]["shared_documents"] == {"validation in train": 1}
     assert not is_taken(str(held.parent), prepared)
 
@@ -120,7 +118,7 @@ def test_tokenizers_of_one_name_are_compared(tmp_path: Path) -> None:
     )
     content = with_spaces().describe()["content"]
     path.write_text(content, "utf-8")
-    prepared = prepare_corpus(text, str(path), separator="<s>")
+    prepared = prepare_source(text, str(path), separator="<s>")
     assert is_taken(text, prepared, str(path)), "whichever token ends its documents"
     assert is_taken("mine/own-3.1", prepared)
     other = json.loads(content)
@@ -135,13 +133,13 @@ def test_tokenizers_of_one_name_are_compared(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("hub")
 def test_a_set_of_the_hub_is_reused_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     choices = SourceOptions(field="body", held_out=0.3)
-    prepared = prepare_corpus("hf:someone/texts:small", "bytes", choices=choices)
+    prepared = prepare_source("hf:someone/texts:small", "bytes", choices=choices)
     answer(monkeypatch, lambda *_asked: pytest.fail("the hub was asked"))
     assert is_taken("hf:someone/texts:small", prepared)
     asked: list[object] = []
     monkeypatch.setattr(
         prepared_sets,
-        "prepare_corpus",
+        "prepare_source",
         lambda source, *_given, **_named: asked.append(source.files) or prepared,
     )
     others = ["hf:someone/texts", "hf:another/texts:small", f"hf:someone/texts:small@{'b' * 40}"]
@@ -159,7 +157,8 @@ def test_the_name_of_a_corpus_comes_before_a_path(
     sizes = {"tiny-shakespeare": 1_115_394, "./tiny-shakespeare": own.stat().st_size}
     for name, size in sizes.items():
         text = find_set(name, None, default="bytes", warn=said.append)
-        assert plan_set(text).text_bytes == size
+        assert isinstance(text, UnpreparedText)
+        assert text.plan().text_bytes == size
     message = "tiny-shakespeare is the corpus; --data ./tiny-shakespeare reads the file or folder"
     assert said == [f"{message} of that name"]
 

@@ -35,25 +35,26 @@ def analyze(
 ) -> "Result[NetworkAnalysis]":
     """Explain a trained network: how alike keys and values are, and what tying them would cost.
 
-    Every value of weights is compared with that of random weights. Measures of keys and values do
-    not depend on the basis of a head. A given network is not changed. Half precision is read as
-    a copy in float32.
+    Every measure of the weights is compared with the same measure of random weights. Measures of
+    keys and values do not depend on the basis of a head. A network that is passed in stays as it
+    is; if its weights are in half precision, a float32 copy is analysed.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
-        text: Text to read: files or folders of .txt and .jsonl.
-        tokens: Maximum number of tokens.
+        text: Text to run the network on: files or folders of .txt and .jsonl.
+        tokens: Maximum number of tokens to take from the text.
         context: Maximum tokens per window. If not given, the network's maximum, at most 1k.
-        seed: Seed of random weights and of drawn tokens.
-        tokenizer: The tokenizer of a checkpoint without one.
+        seed: Seed of the random weights, and of the random choice of tokens and keys.
+        tokenizer: The tokenizer to use if the checkpoint has none.
         device: Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU.
         show_progress: Opens a progress display.
 
     Raises:
-        ValueError: if there is no such checkpoint or text, the text is too short or has other
-            tokens, or a layer has no softmax over products of query and key.
+        ValueError: if there is no such checkpoint or text, the text is too short, the tokenizer
+            belongs to another network, or a layer does not apply softmax to query-key
+            products.
         DamagedError: if the checkpoint is damaged.
-        ResourceError: if this machine has no memory for a window.
+        ResourceError: if a window does not fit into this machine's memory.
     """
     from qkvary.analysis.measurement import analyze_network
     from qkvary.reports.analysis import analysis_report

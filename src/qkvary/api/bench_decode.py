@@ -1,4 +1,4 @@
-"""Measure decoding: memory and speed per variant, compared with transformers and no cache."""
+"""Measure decoding memory and speed per variant, against transformers and uncached decoding."""
 
 from qkvary.api.benchmarks import load_verb
 

@@ -1,4 +1,4 @@
-"""Measure what a rounded cache costs a checkpoint: divergence and perplexity against bits."""
+"""Measure what a quantised cache costs a checkpoint: divergence and perplexity by bit width."""
 
 from qkvary.api.benchmarks import load_verb
 

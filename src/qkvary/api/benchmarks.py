@@ -1,4 +1,4 @@
-"""The benchmarks that are verbs: scripts, which a wheel contains as ``qkvary/benchmarks``."""
+"""Load the benchmarks that are verbs: scripts, which a wheel has in ``qkvary/benchmarks``."""
 
 import importlib
 import sys
@@ -10,9 +10,9 @@ FOLDERS = (PACKAGE / "benchmarks", PACKAGE.parents[1] / "benchmarks")
 
 
 def load_verb(script: str, name: str) -> Any:
-    """Return the verb that a script defines, as one of ``api/NAME.py``."""
+    """Return the verb ``name`` of a script, as if it were defined in ``api/NAME.py``."""
     folder = str(next(one for one in FOLDERS if (one / "decoding").is_dir()))
-    # First, so that a module of that name in the caller's folder is not taken for the script.
+    # First, so that a module in the caller's folder with the script's name is not imported.
     sys.path.insert(0, folder)
     try:
         verb = getattr(importlib.import_module(script), name)

@@ -1,4 +1,4 @@
-"""Convert a language model: exactly, to other matrices, or to a smaller cache."""
+"""Convert a language model: rewrite its matrices exactly, or give it a smaller cache."""
 
 import copy
 import dataclasses
@@ -69,16 +69,16 @@ class CacheForm:
     cache_format: str = "fp16"
     """Number format in which the bytes are counted: fp16, bf16, fp32, int8, int4-g32."""
     layers: Literal["even", "auto"] = "even"
-    """even: every layer keeps the same share. auto: layers that lose more by the conversion keep
-    more (latent and shared; such a network cannot be exported, because engines need one size for
-    all layers)."""
+    """even: every layer keeps the same share. auto, for latent and shared: layers that the
+    conversion harms more keep a larger share. Such a network cannot be exported, because engines
+    need one size for all layers."""
     dry_run: bool = False
-    """Forecast the rise of the loss and the time; convert nothing."""
+    """Forecast how much the loss rises and how long it takes; convert nothing."""
 
 
 @options
 class SmallerCacheOptions(CacheForm):
-    """A smaller cache, the texts it is fitted to and measured on, and a distillation."""
+    """The smaller cache, the texts that it is fitted to and measured on, and its distillation."""
 
     data: Texts | None = None
     """With --to: text to fit the new cache to, files or folders of .txt and .jsonl."""
@@ -87,14 +87,14 @@ class SmallerCacheOptions(CacheForm):
     context: Count = 256
     """Tokens per window."""
     held_out: Texts | None = None
-    """Text to measure losses on; every tenth window of --data if not given."""
+    """Text to measure the loss on; every tenth window of --data if not given."""
     held_out_tokens: Count = "8k"
     """Number of tokens to take from the held-out text."""
     tokenizer: CheckpointTokenizer = None
-    """The tokenizer of a checkpoint without one."""
+    """The tokenizer to use if the checkpoint has none."""
     heal_tokens: Count | None = None
-    """Tokens of a distillation after the conversion, which trains attention only; none if not
-    given. A stopped distillation resumes."""
+    """Number of tokens to train on after the conversion, by a distillation that changes only
+    attention weights; none if not given. A stopped distillation resumes."""
     learning_rate: float | None = None
     """Peak learning rate of the distillation. If not given: 5e-4 for 1M tokens and more, less for
     fewer."""
@@ -127,22 +127,22 @@ def convert(
     show_progress: ShowProgress = no_progress,
     say: Callable[[str], None] = say_nothing,
 ) -> "Result[Any]":
-    """Convert a language model: exactly, to other matrices, or to a smaller cache.
+    """Convert a language model: rewrite its matrices exactly, or give it a smaller cache.
 
-    A rewrite computes the same: conditions are checked, and differences of logits are measured,
-    before anything is written. A smaller cache changes the network's output: the loss on a
-    held-out text is measured after every stage.
+    A rewrite keeps the network's outputs: its conditions are checked, and the differences of the
+    logits are measured, before anything is written. A smaller cache changes the outputs: the loss
+    on a held-out text is measured after every stage.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         rewrite: An exact rewrite, such as gauge or identity-query; an unknown name lists all.
-        smaller: The form and the size of a smaller cache, its texts, and a distillation.
+        smaller: The form and size of a smaller cache, its texts, and its distillation.
         layer: With --rewrite: change only this layer, counted from 1.
         seed: Seed of random choices.
         device: Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU.
-        dtype: Number format of the weights. If not given: as stored, but float32 instead of half
-            precision with --to.
-        out: Folder to write, not the checkpoint's own; only figures are printed if not given.
+        dtype: Number format of the weights. If not given: as stored; with --to, float32 instead of
+            half precision.
+        out: Folder to write, not the checkpoint's own. If not given, only measurements are printed.
         show_progress: Opens a progress display.
         say: Called with a sentence for each stage.
 
@@ -150,8 +150,8 @@ def convert(
         A result whose ``value.network`` is the new network.
 
     Raises:
-        ValueError: for an unknown rewrite or method, one whose conditions do not hold, or ``out``
-            that would replace the checkpoint.
+        ValueError: for a rewrite or method that is unknown or whose conditions do not hold, or if
+            ``out`` would replace the checkpoint.
         DamagedError: if the checkpoint is damaged.
         StoppedError: if a distillation was stopped; the same call resumes it.
     """
@@ -227,7 +227,7 @@ def _make_plan(smaller: SmallerCacheOptions, seed: int) -> "Plan":
     heal_tokens = read_count(smaller.heal_tokens, "heal_tokens") or 0
     is_healing = smaller.learning_rate is not None or smaller.precision != "full"
     if is_healing and not heal_tokens:
-        raise UsageError("expected --heal-tokens with --learning-rate and --precision, got none")
+        raise UsageError("expected --heal-tokens with --learning-rate or --precision, got none")
 
     from qkvary.conversions.caches.stages import Plan
 
@@ -252,10 +252,10 @@ def _shrink(
     say: Callable[[str], None],
 ) -> "Result[SmallerCache]":
     if smaller.data is None:
-        raise UsageError("expected a text that the network is fitted to (--data), got none")
+        raise UsageError("expected a text to fit the smaller cache to (--data), got none")
     if plan.heal_tokens and out is None and not smaller.dry_run:
         raise UsageError(
-            "expected --out with --heal-tokens, for the checkpoints of healing, got none"
+            "expected --out with --heal-tokens, for the checkpoints of the distillation, got none"
         )
     data, others = (
         () if one is None else read_texts(one) for one in (smaller.data, smaller.held_out)
@@ -297,7 +297,7 @@ def _shrink(
             announce_stop()
 
     def end(number: int) -> None:
-        # The checkpoints are kept.
+        # The checkpoints stay, so that the same call can resume.
         raise StoppedError(number)
 
     with stop_in_order(stop, end) if plan.heal_tokens else nullcontext():

@@ -38,7 +38,7 @@ def cost(
         batch: Number of sequences in a batch.
         dtype: Format of the cache: fp32, bf16, fp16, fp8, int8, int4, int4-g32 (groups of 32).
         weights: Format of the weights: fp32, bf16, fp8, int8, int4.
-        encoder_tokens: Tokens that an encoder reads; the context if not given.
+        encoder_tokens: Tokens in the input of an encoder; the context if not given.
         decimal: Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.
 
     Raises:

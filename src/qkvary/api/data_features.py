@@ -1,4 +1,4 @@
-"""Describe the images of CIFAR-100 by ResNet-34, once, for the study anomaly-paper."""
+"""Compute, once, the ResNet-34 features of CIFAR-100 that the study anomaly-paper needs."""
 
 import hashlib
 from pathlib import Path
@@ -19,9 +19,9 @@ def prepare_features(
     *,
     show_progress: ShowProgress = no_progress,
 ) -> Result[Path]:
-    """Describe the images of CIFAR-100 by ResNet-34, once, for the study anomaly-paper.
+    """Compute, once, the ResNet-34 features of CIFAR-100 that the study anomaly-paper needs.
 
-    The same command resumes where it stopped.
+    If it was stopped, the same command resumes.
 
     Args:
         weights: The folder of a ResNet-34 (config.json and model.safetensors), such as a copy of
@@ -29,7 +29,7 @@ def prepare_features(
         show_progress: Opens a progress display.
 
     Returns:
-        A result whose ``value`` is the file of the features.
+        A result whose ``value`` is the path of the file with the features.
 
     Raises:
         ValueError: if there are no such weights, or transformers is not installed.

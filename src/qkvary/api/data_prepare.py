@@ -1,10 +1,10 @@
-"""Turn documents into tokens on disk, once; the same command resumes where it stopped."""
+"""Tokenize documents and store the tokens on disk; if stopped, the same command resumes."""
 
 from typing import TYPE_CHECKING
 
 from qkvary.api.options import takes_options
 from qkvary.api.results import Result
-from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_corpus
+from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_source
 from qkvary.data.sources import SourceOptions
 from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.progress_line import ShowProgress, no_progress
@@ -27,9 +27,9 @@ def prepare_data(
     workers: int | None = None,
     show_progress: ShowProgress = no_progress,
 ) -> "Result[PreparedData]":
-    """Turn documents into tokens on disk, once; the same command resumes where it stopped.
+    """Tokenize documents and store the tokens on disk; if stopped, the same command resumes.
 
-    A complete set is only checked and shown.
+    If the set is complete already, it is only checked and shown.
 
     Args:
         source: A file or folder of .txt, .jsonl (.gz) or .parquet, hf:owner/name, or a corpus:
@@ -37,8 +37,8 @@ def prepare_data(
             fineweb.
         tokenizer: gpt2, bytes, characters, or the path of a tokenizer.json or its folder.
         separator: For a tokenizer.json: the token that ends a document.
-        out: Folder of the set; data/NAME-TOKENIZER in the cache if not given.
-        documents: The selection of documents.
+        out: Folder of the set; data/NAME-TOKENIZER in the cache directory if not given.
+        documents: Which documents to take.
         workers: Number of threads; one per usable core if not given.
         show_progress: Opens a progress display.
 
@@ -49,7 +49,7 @@ def prepare_data(
     from qkvary.reports.prepared_set import prepared_report
 
     with show_progress("preparing", "bytes") as show:
-        data = prepare_corpus(
+        data = prepare_source(
             read_name(source, "a corpus, file or folder"),
             read_name(tokenizer, "a tokenizer"),
             choices=documents,

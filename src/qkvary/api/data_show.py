@@ -19,8 +19,9 @@ def show_data(prepared: StrPath, *, document: int = 0) -> "Result[PreparedData]"
     Every file is first compared with its sha256.
 
     Args:
-        prepared: Folder, or name/tokenizer of a set in the cache: english-novels/gpt2.
-        document: Document of the training split to show.
+        prepared: Folder of the set, or the name/tokenizer of one in the cache directory, such as
+            english-novels/gpt2.
+        document: Number of the document of the training split to show, counted from 0.
 
     Raises:
         ValueError: if there is no such set or document.

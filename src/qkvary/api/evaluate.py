@@ -37,7 +37,7 @@ class Reading:
     """The windows of a text."""
 
     split: DataSplit = "validation"
-    """The split to read of a prepared set."""
+    """For a prepared set: the split to score."""
     tokens: Count | None = None
     """Maximum number of tokens to read."""
     context: Count | None = None
@@ -46,7 +46,7 @@ class Reading:
     """Tokens between the starts of two windows; the context if not given. After the first window,
     every target has at least context - stride tokens before it."""
     joined: bool = False
-    """Concatenate the documents instead of reading each separately."""
+    """Concatenate the documents instead of scoring each separately."""
     lengths: str | Sequence[Count] = ()
     """Also measure perplexity by position in windows of these lengths, such as 512,1k,4k. They may
     exceed the network's maximum, unless it has learned positions."""
@@ -70,7 +70,7 @@ class Reading:
 
 
 def _split(given: str | Sequence[Count]) -> list[str]:
-    """Return a list of names or counts; one text is split at its commas."""
+    """Return a list of names or counts; every text is split at its commas."""
     several = [given] if isinstance(given, str) else given
     return [part.strip() for one in several for part in str(one).split(",")]
 
@@ -87,8 +87,8 @@ class Asking:
     limit: int | None = None
     """Number of questions per task, counted from the first; all if not given."""
     against: StrPath | None = None
-    """Prepared set to check for overlap (its folder, or name/tokenizer): counts the questions that
-    share 13 consecutive words with its training split, and scores the others separately."""
+    """Prepared set (its folder, or name/tokenizer) to check for overlap: questions that share 13
+    consecutive words with its training split are counted, and the others scored separately."""
 
     def resolve(self, tasks: str | Sequence[str]) -> TaskReading:
         """Return the tasks and the settings of their prompts."""
@@ -141,25 +141,27 @@ def evaluate(
 ) -> Result[Any]:
     """Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval.
 
-    Perplexities are per real token and per byte of the text; with paper also as the papers counted,
-    with padding. Accuracies come with their standard error and their distance from guessing.
+    Perplexity is per token of the text, without padding, and per byte; ``paper`` adds the
+    perplexity of the papers, which counts padding. Accuracies come with their standard errors and
+    their distance from guessing.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         data: Text: files or folders of .txt and .jsonl, or a prepared set.
-        tasks: Tasks, separated by commas: arc_easy, arc_challenge, hellaswag, piqa, winogrande (or
-            five, for these) and lambada from local files; other tasks as lm-eval finds them.
+        tasks: Tasks, separated by commas: arc_easy, arc_challenge, hellaswag, piqa, winogrande
+            (five stands for all of these) and lambada from local files; other tasks as lm-eval
+            finds them.
         reading: The windows of the text.
         asking: The prompts of the tasks.
         batching: The device and batching.
-        tokenizer: The tokenizer of a checkpoint without one.
+        tokenizer: The tokenizer to use if the checkpoint has none.
         show_progress: Opens a progress display.
         own_process: Whether nothing else runs in this process, so that the libraries of lm-eval may
             be silenced, and kept offline for local tasks.
 
     Raises:
-        ValueError: if there is no such checkpoint, text or task, or the network cannot read such
-            windows.
+        ValueError: if there is no such checkpoint, text or task, or the windows are too long for
+            the network.
         DamagedError: if the checkpoint, the set or a file of a task is damaged.
     """
     text = None if data is None else reading.resolve(data)
@@ -173,7 +175,7 @@ def evaluate(
     from qkvary.inference.evaluation.text_measurement import measure_text
     from qkvary.reports.evaluation import evaluation_report, task_data, text_data
 
-    # Imports of lm-eval and its libraries read this; a command imports them for nothing else.
+    # lm-eval and its libraries read these variables when they are first imported, below.
     if own_process and not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
     if own_process and questions is not None and not questions.others:
@@ -184,7 +186,7 @@ def evaluate(
         from qkvary.inference.evaluation.task_measurement import prepare_tasks
 
         asked = prepare_tasks(questions)
-    # What a given network reads is checked with the text.
+    # Whether a network that is passed in has a tokenizer is checked when the text is opened.
     reads = (
         text is not None and isinstance(model, str | os.PathLike) and not is_prepared(text.data[0])
     )

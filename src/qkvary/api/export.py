@@ -23,17 +23,17 @@ def export(
 ) -> Result[dict[str, Any]]:
     """Write a language model for other programs: transformers, or llama.cpp.
 
-    Logits stay equal up to rounding. A network that the other program cannot express is refused;
-    losses are listed: stock architectures store copies of shared projections.
+    Logits stay equal up to rounding. A network that the other program cannot express is refused.
+    What the export gives up is listed: stock architectures store copies of shared projections.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         out: Folder to write; for gguf, a file.
-        to: transformers keeps the sharing; hf writes the fitting class of transformers (GPT-2,
-            Llama, Qwen 3, Gemma, ...), which engines support; gpt2, llama and deepseek choose one;
-            gguf writes a file for llama.cpp.
+        to: transformers keeps the sharing; hf writes the matching class of transformers (GPT-2,
+            Llama, Qwen 3, Gemma, ...), which engines support; gpt2, llama and deepseek write that
+            class; gguf writes a file for llama.cpp.
         weights: For gguf: type of the matrices; f32 if not given.
-        tokenizer: The tokenizer of a checkpoint without one.
+        tokenizer: The tokenizer to use if the checkpoint has none.
 
     Raises:
         ValueError: if there is no such checkpoint, or the other program cannot express it.

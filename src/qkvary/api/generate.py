@@ -56,13 +56,13 @@ def _show_nothing(_prompts: Sequence[str]) -> ShowText:
 
 
 class _Answer:
-    """New text, which can be written as other results can."""
+    """New text that can be saved like any other result."""
 
     __slots__ = ()
     result: Result[tuple[Completion, ...]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures of ``result`` as plain data."""
+        """Return ``result`` as plain data."""
         return self.result.to_dict()
 
     def save(
@@ -107,7 +107,7 @@ class Choosing:
     beams: int | None = None
     """Beam search with this many beams."""
     length_penalty: float = 1.0
-    """With --beams: exponent of the length that a beam's log-probability is divided by."""
+    """With --beams: a beam's log-probability is divided by its length to this power."""
 
     def sampling(self) -> Sampling:
         """Return the settings of sampling; with only a filter given, the temperature is 1."""
@@ -140,7 +140,7 @@ class Decoding(NetworkOptions):
     """Storage of the cache: preallocated, growing, or quantised, such as int8, int8-b32,
     int4-g32-rot (see bench quantized). Quantised caches may change the text."""
     kernel: DecodeKernel = "auto"
-    """Decoding kernel: auto chooses by device and shape; or the name of one."""
+    """Decoding kernel: its name, or auto to choose by device and shape."""
 
     def cache_maker(self, loaded: "LoadedModel") -> "CacheMaker":
         """Return a function that makes a cache for a number of tokens."""
@@ -190,17 +190,17 @@ def generate(
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
-        prompt: A text to continue. Several are answered together.
+        prompt: A text to continue, or several, which are decoded in batches.
         tokens: Maximum new tokens. If not given, as many as the model has positions for, at most
             256.
         choosing: The choice of tokens.
         decoding: The device, batching and cache.
-        tokenizer: The tokenizer of a checkpoint without one.
+        tokenizer: The tokenizer to use if the checkpoint has none.
         open_texts: Shows texts as they are generated.
         say: Shows a sentence before the first token.
 
     Returns:
-        The new text, without the prompt; a list of them for several prompts.
+        The new text, without the prompt; for several prompts, a list of new texts.
 
     Raises:
         ValueError: if there is no such checkpoint, it has no tokenizer, or a prompt or a number is
@@ -226,7 +226,7 @@ def generate(
     notice = decoding.notice(loaded)
 
     def announce() -> None:
-        # What delays the first token is said once all arguments are checked.
+        # The notice about kernels to compile waits until all arguments are checked.
         if notice is not None:
             say(notice)
 

@@ -25,8 +25,8 @@ def load(
     Args:
         checkpoint: The name of a checkpoint, or the path of its folder or file: our own, a llama2.c
             ``.bin``, a ``.gguf``, a character model, or a folder for transformers.
-        tokenizer: For a checkpoint without one: ``gpt2``, ``bytes``, a ``tokenizer.json``, a
-            ``tok512.bin``, or a ``.model`` of SentencePiece.
+        tokenizer: For a checkpoint without a tokenizer: ``gpt2``, ``bytes``, a ``tokenizer.json``,
+            a ``tok512.bin``, or a ``.model`` of SentencePiece.
         code: Your file with the classes that the network needs; it is imported, which runs it.
         options: The device and number format of the network.
 
@@ -37,8 +37,8 @@ def load(
     Raises:
         ValueError: if the checkpoint does not exist or has no known format, or the device or the
             number format does not exist.
-        DamagedError: if it is damaged.
-        UnsafeError: if it is a pickle, which could run code.
+        DamagedError: if the checkpoint is damaged.
+        UnsafeError: if the checkpoint is a pickle, which could run code.
     """
     if code is not None:
         import_file(Path(code))

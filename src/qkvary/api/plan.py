@@ -38,16 +38,16 @@ class Hardware:
     bandwidth: str | None = None
     """Memory bandwidth, such as 68GB/s."""
     flops: str | None = None
-    """Rate of 16-bit matrix products, such as 2TFLOPS."""
+    """Peak speed of 16-bit matrix multiplication, such as 2TFLOPS."""
     reserve: Share = "10%"
     """Share of the memory to reserve for activations and the engine."""
     price: float | None = None
     """Price of one device per month."""
 
     def choose(self) -> Device:
-        """Return the device."""
+        """Return the device that these options describe."""
         given = (self.gpu, self.memory, self.bandwidth, self.flops)
-        # A number without a unit is refused like text without one.
+        # As text, a number without a unit is refused.
         gpu, memory, bandwidth, flops = (None if one is None else str(one) for one in given)
         return choose_device(gpu, memory=memory, bandwidth=bandwidth, flops=flops)
 
@@ -61,7 +61,7 @@ class Load:
     users: Count = 1
     """Concurrent users, each with one sequence."""
     encoder_tokens: Count | None = None
-    """Tokens that an encoder reads; the context if not given."""
+    """Tokens in the input of an encoder; the context if not given."""
     dtype: Annotated[str, Parameter(name=("--dtype", "--cache"))] = "bf16,int8"
     """Number formats of the cache, separated by commas."""
     weights: str = "bf16"
@@ -81,7 +81,7 @@ class Purpose:
     checkpointing: bool = False
     """For training: store only each block's input and recompute the block."""
     utilization: Share = "40%"
-    """For training: the share of the peak matrix rate that is reached."""
+    """For training: the share of the device's peak FLOPS that is reached."""
 
 
 HARDWARE, LOAD, PURPOSE = Hardware(), Load(), Purpose()
@@ -99,9 +99,9 @@ def plan(
 ) -> Result[Plan]:
     """Plan a deployment: exact savings, memory, speed, price, and dominated variants.
 
-    The answer says what works now, what would work with a quantised cache, and what after training.
-    Speeds are upper bounds from bandwidth and arithmetic (roofline). Published changes of quality
-    are those of networks trained from scratch, not of converted ones.
+    The answer says what works now, what would work with a quantised cache, and what would work
+    after training. Speeds are upper bounds from bandwidth and arithmetic (roofline). Published
+    changes of quality are those of networks trained from scratch, not of converted ones.
 
     Args:
         model: The model, by its name or as a value.
@@ -113,8 +113,8 @@ def plan(
         decimal: Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.
 
     Raises:
-        ValueError: for an unknown model, label, device or format, neither device nor memory, or a
-            number that makes no sense.
+        ValueError: for an unknown model, label, device or format, if neither a device nor memory is
+            given, or for a number that makes no sense.
         DownloadError: if the hub cannot be reached.
     """
     found, device = find_model(model), hardware.choose()

@@ -1,4 +1,4 @@
-"""A result: figures as a value, and the report that shows them in a terminal or a notebook."""
+"""A result: a value, and the report that shows it in a terminal or a notebook."""
 
 import io
 import json
@@ -29,11 +29,10 @@ WIDTH = 120
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(Generic[Value]):
-    """The result of a function of ``qkvary``: its figures, and the report that shows them."""
+    """The result of a verb: its value, and the report that shows it."""
 
     value: Value
-    """The figures, as a value of the function that computes them, such as a
-    ``planning.plans.Plan``."""
+    """What the verb computed, such as a ``planning.plans.Plan``."""
     report: Report
     """The report that the terminal, the notebook and the page show."""
     _: KW_ONLY
@@ -47,11 +46,11 @@ class Result(Generic[Value]):
     """The exit code of the command."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all figures as plain data: the document that ``--json`` prints."""
+        """Return the result as plain data: the document that ``--json`` prints."""
         return json.loads(to_json(self.report.data))
 
     def to_pandas(self, table: str | None = None) -> "DataFrame":
-        """Return a table with unrounded values.
+        """Return a table as a data frame, with unrounded values.
 
         Args:
             table: A name from ``tables``; the first by default.
@@ -87,7 +86,7 @@ class Result(Generic[Value]):
             formats: The formats for a folder: html, markdown, csv, svg, png, pdf, json.
 
         Returns:
-            The files.
+            The files that were written.
 
         Raises:
             ValueError: for an unknown format, or one whose package is not installed.
@@ -118,12 +117,12 @@ def add_data(report: Report, **more: object) -> Report:
 
 
 def say_in_lines(subject: str, data: Mapping[str, Any], line: str, *more: str) -> Report:
-    """Return a report of one line and notes below it."""
+    """Return a report of one line, with more lines below it."""
     return Report(subject=subject, question=line, lead="\n".join(more), data=data)
 
 
 def _tables(report: Report) -> dict[str, Table]:
-    """Return the tables of a report by name, unrounded values in long form first."""
+    """Return the tables of a report by name; tables of unrounded values in long form come first."""
     blocks = [block for section in report.sections for block in walk(section.blocks)]
     shown = [block.table if isinstance(block, Chart) else block for block in blocks]
     found: dict[str, Table] = {}

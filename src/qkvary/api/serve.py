@@ -1,4 +1,4 @@
-"""Serve a language model with an engine, llama.cpp or vLLM, with the API of OpenAI."""
+"""Serve a language model through the OpenAI API; the engine is llama.cpp or vLLM."""
 
 import json
 import os
@@ -75,7 +75,7 @@ class Starting:
         return key
 
     def read_options(self) -> tuple[str, ...]:
-        """Return extra options for the engine, with values separated from names."""
+        """Return the extra options for the engine, each split into name and value."""
         given = self.engine_option
         options = (given,) if isinstance(given, str) else tuple(given)
         return tuple(word for option in options for word in option.split("=", 1))
@@ -96,25 +96,25 @@ def serve(
     starting: Starting = STARTING,
     say: Callable[[str], None] = say_nothing,
 ) -> Result[dict[str, Any]]:
-    """Serve a language model with an engine, llama.cpp or vLLM, with the API of OpenAI.
+    """Serve a language model through the OpenAI API; the engine is llama.cpp or vLLM.
 
     Exports the network once into the cache directory, starts the engine, and prints the address
-    when it answers. Ctrl-C ends it. The engine refuses prompts that do not fit into the context.
+    once the engine answers. Ctrl-C stops the engine, which refuses prompts longer than the context.
 
     Args:
         model: A checkpoint. A .gguf (for llama.cpp) or a stock folder (for vLLM) is served as is.
-        engine: The engine that serves.
+        engine: The program that runs the network: llama.cpp or vllm.
         context: Tokens of prompt and answer together, per user. If not given, the network's
             maximum, at most 4,096.
         users: Number of concurrent requests.
         weights: For llama.cpp: type of the matrices in the export; f32 if not given.
-        tokenizer: The tokenizer of a checkpoint without one.
+        tokenizer: The tokenizer to use if the checkpoint has none.
         starting: The address, and the program of the engine.
         say: Called with each line for the user.
 
     Raises:
-        ValueError: if there is no such checkpoint or engine, or the engine cannot compute it.
-        ResourceError: if the engine ends; the message has its reason.
+        ValueError: if there is no such checkpoint or engine, or the engine cannot run it.
+        ResourceError: if the engine exits with an error; the message has the reason.
     """
     found = ENGINES.get(engine)
     if found is None:
@@ -146,7 +146,7 @@ def serve(
         say(line)
     with run_engine(found, asked, program, log) as server:
         predicted = _predict(described, engine, asked)
-        head = f"{server.url} answers {asked.users} at a time, {asked.context:,} tokens each"
+        head = f"{server.url} is ready (users: {asked.users}, tokens each: {asked.context:,})"
         for line in (head, *_describe_cache(found.title, server.cache, predicted)):
             say(line)
         say(_make_request(server.url, asked))
@@ -170,7 +170,7 @@ def serve(
 def _prepare(
     source: Path, model: StrPath, engine: EngineName, weights: Weights | None, tokenizer: Any
 ) -> tuple[Path, tuple[str, ...]]:
-    """Return the file or folder that the engine reads, and the losses of a new export.
+    """Return the file or folder that the engine loads, and notes on what a new export gives up.
 
     The network is loaded only to export it.
     """
@@ -207,7 +207,7 @@ def _prepare(
 
 
 def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
-    """Return the stock class that expresses a network with the smallest cache."""
+    """Return the stock class with the smallest cache that can express a network."""
     from qkvary.checkpoints.huggingface.stock import find_obstacle
 
     reasons: list[str] = []
@@ -221,7 +221,7 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
 
 
 def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:
-    """Return the bytes that llama.cpp allocates for its cache, by the rules of ``plan``."""
+    """Return the bytes that llama.cpp allocates for its cache, as ``plan`` computes them."""
     if engine != "llama.cpp":
         return None
     try:

@@ -19,7 +19,7 @@ def show(run: str, *, out: StrPath = RUNS) -> Result[Record | None]:
         out: Folder of runs and reports.
 
     Raises:
-        ValueError: if no run or several have such a key.
+        ValueError: if no run has such a key, or several runs have it.
         DamagedError: if the run is damaged.
     """
     store = Store(out)

@@ -84,7 +84,7 @@ def study(
         study: A study by its name, or a Python file with a STUDY by its path. In Python also a
             ``qk.Study``.
         part: The part of the study.
-        running: The processes, and what is done with its runs.
+        running: The processes that run the study, and what happens to its runs.
         cluster: The options of Ray and Slurm.
         out: Folder of runs and reports.
 
@@ -163,10 +163,10 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
     if left and seconds is not None:
         some = f" of {count(len(left) - missing.total(), 'run')}" if missing else ""
         said.append(
-            f"estimated time{some} on this machine, by a few timed steps and evaluations: "
+            f"estimated time{some} on this machine, from a few timed steps and evaluations: "
             f"{duration(seconds)} with {count(workers, 'worker')}"
         )
-    said += [f"no estimate of {count(runs, 'run')}: {reason}" for reason, runs in missing.items()]
+    said += [f"no estimate for {count(runs, 'run')}: {reason}" for reason, runs in missing.items()]
     return Report(
         subject=f"plan: {study.name}",
         question=f"{study.name}: {study.question}",
@@ -186,8 +186,8 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
 
 
 def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counter[str]]:
-    """Return the estimated seconds of runs with data, and the counted reasons of the others."""
-    # In its other uses, the verb imports torch only in the workers.
+    """Return the estimated seconds of the runs that have data, and count the others by reason."""
+    # Without an estimate, only the workers import torch.
     from qkvary.studies.timing import estimate_seconds, find_missing_data
 
     if not cells:

@@ -11,8 +11,8 @@ from qkvary.text.names import count
 def unpack(file: StrPath, *, out: StrPath = RUNS) -> Result[int]:
     """Add the runs in a file of packed runs to a folder of runs.
 
-    Runs that are there already stay. ``study`` then trains what is missing, ``report`` writes the
-    report.
+    Runs that the folder has already are kept. ``study`` then trains the missing runs, and
+    ``report`` writes the report.
 
     Args:
         file: A file that ``pack`` wrote.

@@ -1,4 +1,4 @@
-"""List the variants: meanings, equations, costs, and published figures."""
+"""List the variants: meanings, equations, costs, and published results."""
 
 from typing import Annotated
 
@@ -32,14 +32,14 @@ def variants(
     length: Count = 1024,
     dtype: Dtype = "float32",
 ) -> Result[tuple[Variant, ...]]:
-    """List the variants: meanings, equations, costs, and published figures.
+    """List the variants: meanings, equations, costs, and published results.
 
     Costs are those of one causal attention layer: parameters with biases, multiply-accumulates per
     token with every pair of tokens counted, and cache bytes per token.
 
     Args:
         labels: Only this variant, in any spelling (Q-K=V, q,k=v) (can be repeated).
-        model: The model whose layer is counted.
+        model: The model whose layer is counted, instead of a layer of given sizes.
         d_model: Width of the counted layer; 512 if not given.
         num_heads: Query heads of the layer; 8 if not given.
         length: Tokens of the sequence: 1024, 32k, 1M.

@@ -6,10 +6,11 @@ docstring: the help reads it without importing the file. The function parses tex
 ``"24GiB"``, a label, a path), returns a ``qkvary.api.results.Result`` and prints nothing.
 ``qkvary.cli.app`` adds ``--json``, ``--full``, ``--out``, ``--format``, progress and exit codes.
 
-Wide verbs group rare parameters: a parameter whose default is a value of an ``@options`` class,
-under ``@takes_options`` (``qkvary.api.options``).
+A verb with many parameters groups the rare ones: one parameter then has an object of an
+``@options`` class as its default, and ``@takes_options`` also accepts the object's fields as
+keywords (``qkvary.api.options``).
 
-A new verb is its file, one line here, and one import in ``qkvary/__init__.py`` for editors.
+A new verb needs its file, one line here, and one import in ``qkvary/__init__.py`` for editors.
 """
 
 VERBS: dict[str, dict[str, str]] = {

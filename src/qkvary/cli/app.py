@@ -6,10 +6,10 @@ function accepts text, the command line passes the text that was typed. Added to
 
 - ``--json`` prints ``result.report.data`` as one document, ``--full`` the whole report;
 - ``--out`` and ``--format`` write the report, where the verb has no ``out`` of its own;
-- progress: a parameter with a name of ``DISPLAYS`` gets a display, and is no option;
+- progress: a parameter that ``DISPLAYS`` names gets a display, and is not an option;
 - ``result.notices`` go to standard error, and ``result.exit_code`` is the exit code.
 
-Errors become exit codes in ``qkvary.cli.main``. Does not know what the verbs do.
+Errors become exit codes in ``qkvary.cli.main``. This module does not know what the verbs do.
 """
 
 import inspect
@@ -78,7 +78,7 @@ DISPLAYS: Mapping[str, Callable[[bool], Any]] = {
         command=shlex.join(["qkvary", *TYPED]),
     ),
 }
-"""Makes the display that a verb takes from ``--json``, by the name of the verb's parameter."""
+"""By the name of a verb's parameter: makes the display to pass, given whether ``--json`` is set."""
 WIDTH_WITHOUT_TERMINAL = 160
 MOST_FILES = 3
 """Maximum number of file names that are printed; the other files are counted."""
@@ -94,7 +94,7 @@ def build_app() -> App:
         version=lambda: package_version("qkvary") or "not installed: this is a source tree",
         suppress_keyboard_interrupt=False,
         result_action="return_value",
-        # An option has no opposite unless it names one.
+        # A flag has no --no-NAME form unless it declares one.
         default_parameter=Parameter(negative=()),
         console=console(width=HELP_WIDTH),
         error_console=console(sys.stderr, width=HELP_WIDTH),
@@ -106,7 +106,7 @@ def build_app() -> App:
         app.command(group)
     for words in TARGETS:
         first, _, second = words.partition(" ")
-        # A group lists its commands before they are imported; the rest show their whole docstring.
+        # Help of a group must not import its commands; other commands show their whole docstring.
         text, owner = (summarise(words), groups[first]) if second else (None, app)
         owner.command(f"{__name__}:{words}", name=second or first, help=text)
     return app
@@ -123,7 +123,7 @@ def __getattr__(words: str) -> Callable[..., Any]:
 
 
 def make_command(function: Callable[..., Any]) -> Callable[..., int]:
-    """Return the command of a verb: its parameters, and those that every command has."""
+    """Return a verb's command, with the verb's parameters and those that every command has."""
     own = inspect.signature(function).parameters
     displays = own.keys() & DISPLAYS.keys()
     added = dict(inspect.signature(_added).parameters)
@@ -181,7 +181,7 @@ def _added(
 
 
 def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
-    """Return a parameter as the command line reads it."""
+    """Return a parameter with the type, kind and help that the command line needs."""
     choices, names = _unwrap(parameter.annotation)
     kind = _choose_kind(choices)
     about = Parameter(help=text, show_default=False if get_origin(kind) is tuple else None)
@@ -220,7 +220,7 @@ def _choose_kind(choices: list[Any]) -> Any:
 
 
 def _read_help(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the help of each parameter, from the docstring and from those under option fields."""
+    """Return each parameter's help, from the function's docstring and those of option fields."""
     sources: list[Any] = [inspect.unwrap(function)]
     for group in option_groups(function).values():
         sources += [one for one in reversed(type(group).__mro__) if one is not object]

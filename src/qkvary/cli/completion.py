@@ -31,7 +31,7 @@ _qkvary_joined() {
 
 complete -F _qkvary_joined qkvary
 """
-"""The end of the bash completion script, which replaces the last generated line."""
+"""The end of the bash completion script; it replaces the last line that cyclopts generates."""
 
 
 def command(

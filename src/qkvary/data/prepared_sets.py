@@ -1,7 +1,15 @@
 """Prepared sets by name or by their text: location, reuse, and preparation on first use.
 
-A set is reused while its source files are unchanged. Its preparation options (token limit, field,
-held-out share) are kept as they were chosen.
+Three kinds of callers ask for a set:
+
+- a training calls ``find_set``: the reference may also be an ``UnpreparedText``, which is then
+  prepared, or only described by a plan;
+- a study expects one set: ``find_prepared`` returns the folder of an existing set,
+  ``ensure_prepared`` prepares a named corpus first, and ``check_prepared`` compares fingerprints;
+- ``qkvary data prepare`` calls ``prepare_source``, with all options of a preparation.
+
+A set is reused while its source files are unchanged. It keeps the options (token limit, field,
+held-out share) with which it was prepared.
 """
 
 import hashlib
@@ -87,10 +95,10 @@ def ensure_prepared(reference: str) -> Path:
         corpus = find_corpus(reference)
         if corpus is None:
             raise
-        return prepare_corpus(corpus.name, reference.partition("/")[2] or DEFAULT_TOKENIZER).path
+        return prepare_source(corpus.name, reference.partition("/")[2] or DEFAULT_TOKENIZER).path
 
 
-def prepare_corpus(
+def prepare_source(
     source: str | FoundSource,
     tokenizer: str = DEFAULT_TOKENIZER,
     *,
@@ -222,37 +230,36 @@ class PlannedSet:
             )
 
 
-FoundSet = PreparedData | tuple[FoundSource, str]
-"""An existing set, or a text and the tokenizer to prepare it with."""
+@dataclass(frozen=True, slots=True)
+class UnpreparedText:
+    """A text that has no prepared set yet, and the tokenizer to prepare it with."""
 
+    source: FoundSource
+    tokenizer: str
 
-def prepare_set(found: FoundSet, on_progress: OnProgress) -> PlannedSet:
-    """Prepare a set, unless it exists."""
-    if isinstance(found, PreparedData):
-        return PlannedSet.of(found)
-    source, tokenizer = found
-    by_content = not source.is_corpus
-    data = prepare_corpus(source, tokenizer, by_content=by_content, on_progress=on_progress)
-    return PlannedSet.of(data)
-
-
-def plan_set(found: FoundSet) -> PlannedSet:
-    """Plan a set, unless it exists; write and download nothing."""
-    if isinstance(found, PreparedData):
-        return PlannedSet.of(found)
-    (text, tokenizer), source = found, found[0].read()
-    if tokenizer == "characters" and text.pin is not None:
-        raise UsageError(
-            "expected a text on this machine for the alphabet of a plan, got a data set of the "
-            f"hub, {text.name}: prepare it first"
+    def prepare(self, on_progress: OnProgress) -> PreparedData:
+        """Prepare the set of the text in its default folder."""
+        by_content = not self.source.is_corpus
+        return prepare_source(
+            self.source, self.tokenizer, by_content=by_content, on_progress=on_progress
         )
-    vocabulary = count_tokens(tokenizer, documents=source.documents())
-    return PlannedSet(name=source.name, vocabulary=vocabulary, text_bytes=source.total_bytes)
+
+    def plan(self) -> PlannedSet:
+        """Describe the set of the text without writing or downloading anything."""
+        source = self.source.read()
+        if self.tokenizer == "characters" and self.source.pin is not None:
+            named = (self.source.files or {}).get("hub", self.source.name)
+            raise UsageError(
+                "expected a text on this machine to count its characters for a plan, got the data "
+                f"set {named} of the hub: prepare it first"
+            )
+        vocabulary = count_tokens(self.tokenizer, documents=source.documents())
+        return PlannedSet(name=source.name, vocabulary=vocabulary, text_bytes=source.total_bytes)
 
 
 def find_set(
     reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
-) -> FoundSet:
+) -> PreparedData | UnpreparedText:
     """Return the prepared set that a reference means, or else a text to prepare.
 
     The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
@@ -277,7 +284,7 @@ def find_set(
     found = find_source(corpus.name if corpus and names_tokenizer else reference)
     data = _find_reusable(found, tokenizer)
     if data is None:
-        return found, tokenizer
+        return UnpreparedText(found, tokenizer)
     streams = data.about["plan"]["source"]["streams"]
     limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
     limit = next(limits, None)

@@ -2,7 +2,7 @@
 
 A study is a Python file with a ``STUDY``; built-in ones are the files ``papers/*/studies/*.py``. A
 file with several protocols has ``PROTOCOLS``, which maps the name of each protocol to its study:
-``STUDY``, and others that are called ``<name>-<protocol>``. Torch-free if the file is.
+``STUDY``, and others that are called ``<name>-<protocol>``. Loading is torch-free if the file is.
 """
 
 import functools
@@ -97,7 +97,7 @@ def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
         protocols: Mapping[str, object] = getattr(module, "PROTOCOLS", {})
         known = find_name(protocol, protocols)
         if known is None:
-            choices = suggest(protocol, protocols) if protocols else "it has only one"
+            choices = suggest(protocol, protocols) if protocols else "the study has only one"
             raise UsageError(
                 f"expected a protocol of the study {where}, got {protocol!r}; {choices}"
             )

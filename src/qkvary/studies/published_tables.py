@@ -1,6 +1,6 @@
-"""Tables of published figures, with which a study compares its results.
+"""Tables of published numbers, with which a study compares its results.
 
-A study's definition supplies them. Never imports torch.
+A study's definition supplies the tables. Never imports torch.
 """
 
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ class PublishedColumn:
     variants: tuple[str, ...]
     """The variants in the column, if columns stand for variants."""
     stated: bool
-    """Whether the column has settings or unsupported claims, not measured or derived figures."""
+    """Whether the column has settings or unsupported claims, not measured or derived numbers."""
 
 
 @stored("PublishedFigure")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFigure:
-    """One printed figure."""
+    """One number as printed in a published table."""
 
     row: str
     """The label of the row in the paper."""
@@ -49,13 +49,13 @@ class PublishedFigure:
     """The number in the unit of the column; None for words and formulas."""
     std: float | None
     note: str
-    """A remark on the figure."""
+    """A remark on the number."""
     recomputes: Recomputes = "not checkable"
-    """Whether the figure follows from the document's own inputs."""
+    """Whether the number follows from other numbers in the same document."""
     recomputed: float | None = None
     """The recomputed number."""
     why: str = ""
-    """Why the figure does not follow, in a sentence; empty if it does."""
+    """Why the number does not follow, in a sentence; empty if it does."""
 
 
 @stored("PublishedTable")
@@ -75,7 +75,7 @@ class PublishedTable:
     figures: tuple[PublishedFigure, ...]
     note: str
     runs: int | None = None
-    """The number of runs that each figure is a mean of."""
+    """The number of runs over which each number is a mean."""
 
     @property
     def source(self) -> str:
@@ -84,11 +84,11 @@ class PublishedTable:
         return f"{where} (arXiv {self.arxiv})" if self.arxiv else where
 
     def figure(self, row: str, column: str) -> PublishedFigure:
-        """Return one figure; a KeyError lists the rows and columns."""
+        """Return the number in a row and column; a KeyError lists the rows and columns."""
         for figure in self.figures:
             if (figure.row, figure.column) == (row, column):
                 return figure
         raise KeyError(
-            f"no figure {row!r}, {column!r} in {self.name}; rows are {list(self.rows)}, columns "
-            f"{[one.key for one in self.columns]}"
+            f"no number in row {row!r}, column {column!r} of {self.name}; rows: {list(self.rows)}; "
+            f"columns: {[one.key for one in self.columns]}"
         )

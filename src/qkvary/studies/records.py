@@ -46,12 +46,13 @@ class Record:
     ``cache_bytes_per_token`` (None: the network keeps no cache)."""
     timing: Mapping[str, float]
     """``training_seconds``, ``evaluation_seconds``, ``total_seconds``, ``cpu_seconds``,
-    ``steps_per_second``; for language models also ``utilization`` (training's share of
-    ``product_flops_per_second``), where that rate could be measured."""
+    ``steps_per_second``; for language models, if it can be measured, also
+    ``product_flops_per_second``, the speed of large matmuls, and ``utilization``, the share of that
+    speed that training reaches."""
     environment: Mapping[str, Any]
     """Versions, commit, processor, threads and kernels."""
     started: str
-    """When the process that ended the run started it: ISO 8601, UTC."""
+    """When the process that ended the run began to train: ISO 8601, UTC."""
     ended: str
     """When the record was created: ISO 8601, UTC."""
     state_sha256: str = ""

@@ -15,11 +15,11 @@ from qkvary.studies.published_tables import PublishedTable
 from qkvary.tasks.config import TaskConfig
 from qkvary.text.names import listed, suggest
 from qkvary.text.numbers import check_seed
-from qkvary.training.config import RunConfig, TrainingConfig
+from qkvary.training.config import ExecutionSettings, RunConfig, TrainingConfig
 
 MOST_SEEDS = 1000
-"""Maximum number of seeds of a study; more is a typing error, and listing the runs would take
-minutes."""
+"""Maximum number of seeds of a study; more is taken for a typing error, and listing the runs would
+take minutes."""
 MOST_NAMED = 5
 """Maximum number of duplicates that an error names."""
 
@@ -50,7 +50,7 @@ class Setting:
     """Further steps after which the network is kept, 0 for its initial weights; not part of a run's
     identity."""
     table: str | None = None
-    """Name of the table that shows the setting; settings with the same name share a table. None for
+    """Name of the table that shows the setting; settings that give the same name share it. None for
     the table of the task."""
     variants: tuple[str, ...] | None = None
     """Labels of the study's variants that the setting is limited to; None for all."""
@@ -58,8 +58,8 @@ class Setting:
     """Whether to choose each variant's ``d_ff`` so that it has about as many parameters as the
     baseline."""
     metric: str | None = None
-    """The metric of the table; None for the task's own, which always chooses learning rates. Must
-    have the same direction as the task's own."""
+    """The metric of the table; None for the task's own. Both must have the same direction. Learning
+    rates are always chosen by the task's own."""
     limits: tuple[str, ...] = ()
     """What the setting cannot show; reports list these sentences before other caveats."""
     note: str = field(default="", metadata=ADDED_LATER)
@@ -375,7 +375,7 @@ class Study:
                 self._check_label("variants of the study", label, self.labels, where)
             if setting.variants == ():
                 raise ValueError(f"study {self.name!r}{where}: expected variants, got none")
-            # Settings of one table need the same variants; those without a name share one.
+            # Settings of one table need the same variants; so do all settings that name no table.
             first = tables.setdefault(setting.table or "", setting)
             if self.variants_of(first) != self.variants_of(setting):
                 raise ValueError(
@@ -422,8 +422,16 @@ class Study:
                     f"got {pair[0]} twice"
                 )
 
+    def with_execution(self, execution: ExecutionSettings) -> Self:
+        """Return the same study with one set of execution settings for all runs."""
+        settings = tuple(
+            replace(one, training=replace(one.training, execution=execution.config))
+            for one in self.settings
+        )
+        return replace(self, settings=settings, device=execution.device)
+
     def cells(self) -> tuple[Cell, ...]:
-        """Return every run; seeds are outermost, so that a stopped study has complete seeds.
+        """Return every run, seed by seed, so that a stopped study has complete seeds.
 
         Raises:
             ValueError: if a variant is invalid for one of the networks.
@@ -475,7 +483,7 @@ class Study:
         return sum(map(len, found.values())) * rates * len(self.seeds)
 
     def _trainings(self, setting: Setting) -> tuple[TrainingConfig, ...]:
-        """Return the training of a setting with each learning rate."""
+        """Return the training configurations of a setting, one for each learning rate."""
         optimizer = setting.training.optimizer
         return tuple(
             replace(setting.training, optimizer=replace(optimizer, learning_rate=rate))

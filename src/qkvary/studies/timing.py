@@ -95,8 +95,8 @@ def time_scores(run: RunConfig, seconds: float) -> tuple[float, float]:
 def _time_score(task: Task, network: nn.Module, split: Split, seconds: float) -> float:
     """Return the seconds of an evaluation.
 
-    An evaluation that takes longer than ``seconds`` is ended, and scaled up by its batches if it
-    lists them; otherwise the result is too small.
+    An evaluation that takes longer than ``seconds`` is stopped. If the task lists its batches, the
+    time is scaled up to all of them; otherwise the result is too small.
     """
     started = perf_counter()
     with _limit(network, started + seconds) as calls, torch.no_grad():
@@ -111,7 +111,7 @@ def _time_score(task: Task, network: nn.Module, split: Split, seconds: float) ->
 
 @contextmanager
 def _limit(network: nn.Module, end: float) -> Generator[list[int]]:
-    """Let any call of a network's modules after the time ``end`` raise, and count the calls."""
+    """Count the calls of a network, and make any call of a module after the time ``end`` raise."""
     calls = [0]
 
     def count(module: nn.Module, _inputs: object) -> None:
@@ -135,8 +135,8 @@ def _build(run: RunConfig) -> tuple[Task, nn.Module]:
 def time_step(run: RunConfig, seconds: float = math.inf) -> float:
     """Return the median seconds of a training step, after a first step that is not counted.
 
-    Steps have the micro-batches and the precision of the run. On a processor, a step of many MACs
-    is timed with fewer examples, and scaled.
+    Steps have the micro-batches and the precision of the run. On a CPU, a step of many MACs is
+    timed with fewer examples, and the time is scaled up.
     """
     end = perf_counter() + seconds
     whole = run.training.batch_size
@@ -162,10 +162,10 @@ def time_step(run: RunConfig, seconds: float = math.inf) -> float:
 
 
 def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
-    """Return the seconds that a language model's training and scoring takes on this processor.
+    """Return the seconds that a language model's training and scoring take on this processor.
 
-    One layer is timed with arbitrary tokens, so that neither data nor the whole network is needed,
-    and scaled by MACs.
+    One layer is timed with arbitrary tokens, and the time is scaled by MACs, so that neither data
+    nor the whole network is needed.
     """
     network, training = cast("LanguageModelConfig", run.network), run.training
     each = _time_layer(network, run.threads, run.dtype, training.execution.precision == "bf16")
@@ -176,7 +176,7 @@ def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half: bool) -> float:
-    """Return the seconds of a training step for each MAC of its forward pass.
+    """Return the seconds of a training step per MAC of its forward pass.
 
     The batch doubles until a step takes long enough to be timed.
     """

@@ -26,7 +26,7 @@ from qkvary.tasks.examples import AttentionExample, Sample
 SAMPLES = 2
 
 VALIDATION_SHARE = 10
-"""Of the training images of each class, the last one in this many is held out for validation."""
+"""The last 1 / ``VALIDATION_SHARE`` of each class's training images is held out for validation."""
 
 
 class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
@@ -53,8 +53,8 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         smallest = min(split.shape[1] for split in self.splits.values())
         if smallest < config.set_size - 1:
             raise ValueError(
-                f"expected sets of at most {smallest + 1} images, one more than the smallest "
-                f"split has of a class, got {config.set_size}"
+                f"expected sets of at most {smallest + 1} images, one more than each class has "
+                f"in the smallest split, got {config.set_size}"
             )
 
     def build(self, network: Network, seed: int) -> Encoder:
@@ -65,7 +65,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return build_network(fitting, Encoder, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
-        """Return the sets of the next anomalies of the epoch's order; drop a last partial batch."""
+        """Return sets for the next anomalies in the epoch's order; drop a last partial batch."""
         classes, images, _ = self.splits["train"].shape
         order = epoch_batch(classes * images, batch_size, step=step, seed=seed, what="anomalies")
         anomalies = torch.tensor(order)
@@ -85,7 +85,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return AttentionExample(maps=maps, tokens=tokens, targets=(anomaly,) * size)
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
-        """Return validation sets of the first and the middle class, if their images are here."""
+        """Return a validation set of the first and of the middle class; without images, nothing."""
         pictures = find_pictures(self.config.features)
         if pictures is None:
             return ()
@@ -103,14 +103,14 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         )
 
     def _fixed_sets(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Return the sets of a scored split, one for each of its images."""
+        """Return the sets of a scored split, one per image of the split, as ``_draw_sets`` does."""
         classes, images, _ = self.splits[split].shape
         return self._draw_sets(
             split, torch.arange(classes * images), ALL_ROWS, f"{split} sets", self.config.data_seed
         )
 
     def evaluation_batches(self, split: Split) -> Iterator[Batch]:
-        """Yield the sets of a split, one for each of its images."""
+        """Yield the sets of a split, one per image of the split."""
         sets, targets = self._fixed_sets(split)
         size = self.config.evaluation_batch_size
         for some, places in zip(sets.split(size), targets.split(size), strict=True):
@@ -122,15 +122,15 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     def _draw_sets(
         self, split: str, anomalies: Tensor, rows: slice, *purpose: str | int
     ) -> tuple[Tensor, Tensor]:
-        """Return the images of one set per anomaly, and the position of the anomaly in each.
+        """Return the image numbers of one set per anomaly, and the anomaly's position in each set.
 
-        Images are numbered through a split, class by class.
+        The images of a split are numbered consecutively, class by class.
         """
         (classes, images, _), size = self.splits[split].shape, self.config.set_size
 
         def draw(shape: tuple[int, ...], what: str) -> Tensor:
             words = random_words(torch.Size(shape).numel(), f"{purpose[0]}: {what}", *purpose[1:])
-            # Shifted, because torch's words are signed.
+            # Shifted, because int64 is signed.
             return torch.from_numpy((words >> 1).astype(np.int64)).reshape(shape)[rows]
 
         count, anomalies = len(anomalies), anomalies[rows]
@@ -141,7 +141,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         if self.config.order == "last":
             places = torch.full_like(places, size - 1)
         columns = torch.arange(size)
-        # Columns after the anomaly take the image of the column before.
+        # The columns after the anomaly continue with the usual images, without a gap.
         taken = (columns - (columns > places[:, None]).long()).clamp_(max=size - 2)
         sets = torch.where(columns == places[:, None], anomalies[:, None], usual.gather(1, taken))
         return sets, places

@@ -1,4 +1,4 @@
-"""BLEU: sacreBLEU of sentences, and that of words as in the code of paper 2."""
+"""BLEU: sacreBLEU of sentences, and BLEU of words as in the code of paper 2."""
 
 import math
 from collections import Counter
@@ -11,7 +11,7 @@ ORDER = 4
 def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Return the sacreBLEU of sentences with its default settings, from 0 to 100.
 
-    Its signature is ``nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp``.
+    The signature of sacreBLEU is ``nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp``.
     """
     # An optional dependency that the other tasks do not need.
     from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415
@@ -24,9 +24,9 @@ def word_bleu(
 ) -> float:
     """Return the BLEU of words, from 0 to 1: the corpus BLEU of NLTK without smoothing.
 
-    The geometric mean of the n-gram precisions up to 4, 0 if one of them is 0, times ``exp(1 -
-    references/hypotheses)`` if the hypotheses are shorter. As in NLTK, a sentence without n-grams
-    of some order counts as one that does not match.
+    This is the geometric mean of the precisions of n-grams up to 4 words (0 if one of them is 0),
+    times ``exp(1 - references/hypotheses)`` if the hypotheses have fewer words. As in NLTK, a
+    sentence too short for n-grams of some order counts as one n-gram that does not match.
 
     Source: Papineni et al. 2002.
     """

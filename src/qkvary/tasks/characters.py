@@ -36,8 +36,8 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
     also in bits.
 
     The published text has two parts only, so validation and test split are both its last tenth.
-    ``validation`` is scored ``exact`` or ``sampled``, the latter by random windows as in the
-    published code, but the same windows in every evaluation. ``test`` is always exact.
+    ``validation`` is scored on every character (``exact``) or on random windows (``sampled``), as
+    in the published code, but on the same ones in every evaluation. ``test`` is always exact.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code.
     """

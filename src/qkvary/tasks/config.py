@@ -1,6 +1,6 @@
 """Configurations of tasks, with the fingerprints of their data. Torch-free.
 
-Those of tasks over images are in ``image_config``.
+The configurations of image tasks are in ``image_config``.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 LARGEST_RECALL = 2**31
-"""Tokens of a split of recall, which is kept in memory: 16 GiB with the numbers of the pairs."""
+"""Maximum tokens of a split of recall; in memory, they and the pair numbers take 16 GiB."""
 _RIGHT_CELLS = {
     "reverse": "the flipped index",
     "copy": "the position itself",
@@ -96,13 +96,13 @@ class SequenceTaskConfig(DrawnExamples):
 
     @property
     def data_fingerprint(self) -> str:
-        """sha256 of the settings that determine the sequences, without the task."""
+        """sha256 of the settings that determine the sequences; the five tasks share sequences."""
         sizes = self.length, self.vocabulary
         return digest("sequences", SEQUENCE_DATA_VERSION, *sizes, *self.drawn)
 
     @property
     def right_cell(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Return in words which column holds the answer for a row."""
+        """In words: the column of an attention map that holds the answer for a row."""
         return _RIGHT_CELLS.get(self.name, TaskConfig.right_cell)
 
     def count_answers(self, network: Network) -> int:
@@ -283,7 +283,7 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
             )
 
     def count_answers(self, network: Network) -> int | None:
-        """Return the smallest vocabulary that padding can extend to the network's."""
+        """Return the smallest vocabulary that has the network's size after padding."""
         rows: int | None = getattr(network, "vocabulary", None)
         is_padded = rows is not None and rows > PADDING_MULTIPLE and not rows % PADDING_MULTIPLE
         return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows
@@ -311,8 +311,8 @@ class NumberTaskConfig(TokenPrediction):
     name: Literal["numbers"] = "numbers"
     protocol: NumberProtocol = "as-published"
     """``as-published`` omits the number 8000, trains on the first 80 % of the windows and scores
-    the rest as validation and as test. ``clean`` has all numbers and splits the windows 80/10/10,
-    for windows of every size."""
+    the rest as validation and as test. ``clean`` has all numbers; of every ten windows, eight are
+    for training, one for validation and one for testing."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -345,8 +345,8 @@ class TextTaskConfig(HashedData, Accuracy):
     context: int
     """Bytes per window; a shorter text is padded."""
     windows_per_label: int = 100
-    """Number of scored windows per label, spread over its texts in a split. If a label has fewer,
-    all labels get as few."""
+    """Number of scored windows per label, spread over the label's texts in a split. If a label has
+    fewer windows, every label gets that number."""
     evaluation_batch_size: int = 100
 
     def __post_init__(self) -> None:

@@ -19,16 +19,16 @@ TranslationProtocol = Literal["as-published", "clean"]
 AnomalyOrder = Literal["shuffled", "last"]
 
 TEXT_VOCABULARY = 257
-"""Number of tokens of labelled texts: all bytes, and the padding of short texts."""
+"""Vocabulary size of labelled texts: all bytes, and the padding token of short texts."""
 MULTI30K_TOKENS = 14
-"""Number of words in an average training sentence of Multi30k, plus the end mark, in both
-languages."""
+"""Average number of tokens of a training sentence of Multi30k, the end token included; rounded, it
+is the same in both languages."""
 PADDING_MULTIPLE = 64
 """Vocabularies of language models are padded to a multiple of this, as in the papers and the
 presets."""
 
 ANOMALY_DATA_VERSION = 1
-"""Incremented by hand when other examples are drawn; so are those of the other tasks."""
+"""To be incremented by hand when other examples are drawn, like the other versions below."""
 SEQUENCE_DATA_VERSION = 1
 MASKED_DATA_VERSION = 1
 NUMBER_DATA_VERSION = 1
@@ -52,8 +52,8 @@ class Scale(NamedTuple):
 class TaskConfig:
     """The configuration of a task, and everything about it that is known without training.
 
-    A subclass is a frozen dataclass with a stored kind. It is in the same file as its ``load``, or
-    in a torch-free file if commands need it without torch.
+    A subclass is a frozen dataclass with a stored kind. It is defined in the file of its ``load``,
+    or in a torch-free file if commands need the subclass without torch.
     """
 
     module: ClassVar[str] = ""
@@ -63,7 +63,7 @@ class TaskConfig:
     higher_is_better: ClassVar[bool]
     has_test: ClassVar[bool] = True
     is_language: ClassVar[bool] = False
-    """Whether the task models a language, like the networks of the published tables."""
+    """Whether the task trains a language model, so that published tables of such models apply."""
     right_cell: ClassVar[str] = "the cell with the answer"
     """The cell of an attention map that holds the answer of its row."""
     name: str
@@ -97,13 +97,13 @@ class TaskConfig:
         return None
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint, computed from the data here if necessary."""
+        """Return the task with a fingerprint, if necessary that of the data on this machine."""
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
-        """Check that the data exists and is the expected one; download or prepare it if possible.
+        """Check that the data exists and is as expected; download or prepare it if possible.
 
-        ``report`` is called with a message if that takes long.
+        ``report`` is called with a message if this takes a while.
         """
 
 
@@ -117,7 +117,7 @@ class Accuracy(TaskConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnExamples(Accuracy):
-    """A task whose sequences are drawn from a seed, a number of them for each split."""
+    """A task whose sequences are drawn from a seed, with a given number for each split."""
 
     length: int
     train_examples: int
@@ -143,7 +143,7 @@ class DrawnExamples(Accuracy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrediction(TaskConfig):
-    """A task that predicts tokens of a window, whose headline metric is the loss."""
+    """A task that predicts the tokens of a window; its headline metric is the loss."""
 
     metric: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False
@@ -181,7 +181,7 @@ class HashedData:
         raise NotImplementedError
 
     def require(self, found: str) -> None:
-        """Check that data with the fingerprint ``found`` is the expected one."""
+        """Raise an error if ``found`` is not the expected fingerprint."""
         if found != self.data_fingerprint:
             raise DamagedError(
                 f"expected the data of {self.data} with sha256 {self.data_fingerprint}, got "
@@ -194,7 +194,7 @@ class HashedData:
         self.require(self.find_fingerprint())
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint, computed from the data here if necessary."""
+        """Return the task with a fingerprint, if necessary that of the data on this machine."""
         if self.data_sha256 is not None:
             return self
         config = cast("Any", self)
@@ -202,7 +202,7 @@ class HashedData:
 
 
 def check_sizes(task: Any, *sizes: str) -> None:
-    """Refuse sizes below 1; None is no size."""
+    """Refuse sizes below 1; a size may be None."""
     for name in sizes:
         value: int | None = getattr(task, name)
         if value is not None and value < 1:

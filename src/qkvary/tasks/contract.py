@@ -1,4 +1,4 @@
-"""The interface of tasks, and the common part of those that score one answer out of several.
+"""The interface of tasks, and the common part of classification tasks.
 
 The training loop uses tasks only through their interface.
 """
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
     def mean(self, total: Tensor) -> Tensor:
         """Return a sum over the counted targets, divided by their number.
 
-        The number stays on the device: the host does not wait for it.
+        The number is computed on the device, so the host does not wait for it.
         """
         return total / (self.targets != IGNORE_INDEX).sum().clamp(min=1)
 
@@ -68,14 +68,14 @@ class Batch(NamedTuple):
         for part in self:
             ready = part
             if part is not None and is_copied and part.device.type == "cpu":
-                # From pageable memory, a GPU copies only after finishing all earlier work.
+                # A copy from pageable memory to a GPU would wait for all earlier work.
                 ready = part.pin_memory()
             moved.append(None if ready is None else ready.to(device, non_blocking=True))
         return Batch._make(moved)
 
 
 class ProcessGroup:
-    """The processes that score a network together, seen from one of them; here there is one."""
+    """The processes that score a network together; this class stands for a single process."""
 
     rank = 0
     size = 1
@@ -86,7 +86,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
-        """Sum numbers over all processes; collective. All get the same bits."""
+        """Return sums over all processes, the same bits in each; every process must call this."""
         return list(values)
 
 
@@ -104,8 +104,8 @@ class Generate(Protocol):
     ) -> list[tuple[int, ...]]:
         """Return the new tokens of each prompt of a batch, without the stop token.
 
-        ``new_cache`` makes the cache for a maximum number of tokens, by default that of the
-        decoder's layers. It also holds other inputs of the decoder.
+        ``new_cache`` makes a cache for a given maximum number of tokens; by default, the cache is
+        that of the decoder's layers. A cache may also hold other inputs of the decoder.
         """
         ...
 
@@ -145,10 +145,10 @@ class Task(Protocol):
     def evaluate(
         self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
     ) -> dict[str, float]:
-        """Score a split deterministically; return the headline metric and always ``loss``.
+        """Score a split deterministically; return the headline metric, ``loss`` and other scores.
 
-        The caller sets evaluation mode and disables gradients. Several processes that score
-        together all run the network equally often.
+        The caller sets evaluation mode and disables gradients. If several processes score
+        together, all run the network equally often.
         """
         ...
 
@@ -177,7 +177,7 @@ class _Mapped(Protocol):
 
 
 class ClassificationTask(Generic[Config]):
-    """A task whose network gives logits over the answers, for each position or for all.
+    """A task whose network gives logits over the answers, per position or one set per sequence.
 
     Loss: mean cross entropy over the counted targets. A subclass supplies the batches, and defines
     how they are evaluated.
@@ -237,7 +237,7 @@ def build_language_model(
 
 
 def build_network(network: Network, kind: type[Built], seed: int) -> Built:
-    """Build a network, with the ``make`` of a user's configuration if it has one."""
+    """Build a network as a ``kind``, or by the ``make`` of a user's configuration that has one."""
     make: Callable[[int], Built] | None = getattr(network, "make", None)
     return kind(network, seed=seed) if make is None else make(seed)
 
@@ -250,7 +250,7 @@ def require_network(
     exact: Mapping[str, object],
     least: Mapping[str, int] | None = None,
 ) -> Kind:
-    """Return a network whose fields equal the values ``exact`` and reach those of ``least``."""
+    """Return ``network``; refuse other kinds, and fields unlike ``exact`` or below ``least``."""
     if not isinstance(network, kind):
         # All bad input is a ValueError.
         raise ValueError(  # noqa: TRY004
@@ -286,7 +286,7 @@ def example_maps(model: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
 
 
 def plain_example(model: nn.Module, inputs: Tensor, tokens: Iterable[str]) -> AttentionExample:
-    """Return the maps of the first of these inputs, without target columns."""
+    """Return the maps of the first of these inputs; no row has a target column."""
     shown = tuple(tokens)
     maps = example_maps(model, inputs)
     return AttentionExample(maps=maps, tokens=shown, targets=(None,) * len(shown))

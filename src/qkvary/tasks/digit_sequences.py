@@ -50,7 +50,7 @@ _COLUMNS: Mapping[SequenceTaskName, Callable[[Tensor], Tensor]] = {
 
 
 class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
-    """Predict for every position of a random sequence the digit of another column.
+    """Predict at each position of a random sequence the digit of the column that the task assigns.
 
     ``y_i = f(x_c(i))`` with the column c(i) of the task; f is the identity, except in ``sub``.
 
@@ -137,8 +137,8 @@ def draw_digits(
     """Draw ``count`` sequences of independent digits, always the same ones for the same arguments.
 
     The splits are separate streams, so that the size of one does not affect another. A larger
-    ``count`` begins with the sequences of a smaller one. They are shared by all tasks and runs of
-    this process, with one byte per digit if possible.
+    ``count`` begins with the sequences of a smaller one. All tasks and runs of this process share
+    the sequences, which take one byte per digit if possible.
     """
     words = random_words(count * length, "digits", seed, length, vocabulary, split)
     digits = (words % np.uint64(vocabulary)).astype(np.int64).reshape(count, length)

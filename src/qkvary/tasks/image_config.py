@@ -74,7 +74,7 @@ class ImageTaskConfig(Accuracy):
 
     @property
     def image_size(self) -> int:
-        """Number of rows, and of columns, of an image when the network reads it."""
+        """Height and width in pixels of an image as the network gets it."""
         return self.images.pixels.size if self.resize_to is None else self.resize_to
 
     @property
@@ -97,7 +97,7 @@ class ImageTaskConfig(Accuracy):
         """Check the images, or download them."""
         del report
         if self.own is None:
-            # Not kept in memory.
+            # The undecorated function does not keep the images in memory.
             data_module("images").load_images.__wrapped__(self.name)
         else:
             data_module("own_images").load_own_images(self.own)
@@ -116,7 +116,7 @@ class AnomalyTaskConfig(Accuracy):
     features: FeatureSetName
     order: AnomalyOrder = "shuffled"
     """The place of the anomaly: ``shuffled``, or always ``last``, as in a tutorial in the public
-    code. Networks that know positions can learn ``last`` instead of the task."""
+    code. Networks that know positions can learn to point at the last image instead."""
     set_size: int = 10
     data_seed: int = 42
     """Seed from which the validation and test sets are drawn."""
@@ -172,7 +172,7 @@ class AnomalyTaskConfig(Accuracy):
         return replace(self, features_sha256=found)
 
     def check_data(self, report: Callable[[str], None]) -> None:
-        """Check the features, and the images that samples show, if they are present."""
+        """Check the features and, if they are present, the images that samples show."""
         del report
         data_module("image_features").load_features(self.features, self.features_sha256)
         if shown := FEATURE_SETS[self.features].images:

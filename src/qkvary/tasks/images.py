@@ -93,7 +93,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         return AttentionExample(maps=maps, tokens=tokens, targets=(None,) * len(tokens))
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
-        """Return the first images of the validation split, with their classes."""
+        """Return the first images of the validation split, with their classes and predictions."""
         (pixels, labels), rows = self._split("validation")
         shown, own = rows[:SAMPLES], self.config.own
         names = self.config.images.labels if own is None else own.classes
@@ -126,7 +126,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
 def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
     """Return the training and validation rows of the training files, both in their order.
 
-    None means validation on the test images.
+    The validation rows are None if the test images serve for validation.
     """
     total, held_out = config.images.train_images, config.validation_images
     if config.splits == "as-published" and config.images.validates_on_test:
@@ -147,19 +147,19 @@ def _as_tensors(images: Images) -> tuple[Tensor, Tensor]:
 
 
 def _take(images: Tensor, rows: Tensor) -> Tensor:
-    # Several times as fast as indexing.
+    # index_select is several times as fast as indexing.
     return images.flatten(1).index_select(0, rows).view(-1, *images.shape[1:])
 
 
 def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
-    """Resize a crop of each square image, ``[batch, channels, rows, columns]``, and flip some."""
+    """Return resized crops of square images, ``[batch, channels, rows, columns]``, some flipped."""
     batch, channels, pixels, _ = images.shape
     cut_across, cut_down = pixels - crops.width, pixels - crops.height
     cuts = int(max(cut_across.max(initial=0), cut_down.max(initial=0))) + 1
     table = _resizing(pixels, size, cuts)
     across = torch.from_numpy((crops.flipped * cuts + cut_across) * cuts + crops.left)
     down = torch.from_numpy(cut_down * cuts + crops.top)
-    # Columns are products with bilinear weights, rows weighted sums of two.
+    # Columns are resized by a matmul with bilinear weights, rows by weighted sums of two rows.
     columns = torch.bmm(images.float().flatten(1, 2), table.weights.index_select(0, across))
     first = torch.arange(0, batch * channels * pixels, pixels).view(batch, channels, 1, 1)
     pairs = first + table.pairs.index_select(0, down)[:, None]

@@ -88,7 +88,7 @@ class LanguageTask:
     def evaluate(
         self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
     ) -> dict[str, float]:
-        """Score a split, or its first tokens; the test split with both protocols."""
+        """Score a split, or its first tokens; the test split is scored with both protocols."""
         processes = context.processes
         part, config = self._split(split), self.config
         limit = config.test_tokens if split == "test" else config.validation_tokens
@@ -173,7 +173,7 @@ class LanguageTask:
     def _score_documents(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> "_Sums":
-        """Score one document per row, with and without padding."""
+        """Score one document per row; sum the loss with the padding targets and without them."""
         context, device = self.config.context, next(model.parameters()).device
         source = PaddedRows(split, context, self.data.separator)
         rows = source.rows if limit is None else min(source.rows, -(-limit // context))
@@ -220,8 +220,8 @@ def _loss_sum(model: nn.Module, batch: Batch) -> Tensor:
 def _batches_of_rank(batches: int, processes: ProcessGroup) -> Iterator[tuple[int, float]]:
     """Yield the batches that a rank scores, with their weights.
 
-    All ranks get equally many, because running the network may be collective: a rank with one batch
-    fewer repeats its last one with weight 0.
+    All ranks get the same number, because a forward pass may be a collective operation: a rank with
+    one batch fewer repeats the last batch with weight 0.
     """
     for first in range(0, batches, processes.size):
         number = first + processes.rank

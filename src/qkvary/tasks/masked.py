@@ -26,17 +26,17 @@ from qkvary.tasks.examples import AttentionExample
 
 TRAIN_FRACTION = 0.9
 HIDDEN, REPLACED = 0.8, 0.1
-"""Shares of the characters to predict that are hidden and that are replaced by random ones; the
-rest stays visible."""
+"""Of the characters to predict, the share that is hidden, and the share that is replaced by random
+characters; the rest stays visible."""
 PRINTED_MASK = "▒"
 
 
 class MaskedTask(ClassificationTask[MaskedTaskConfig]):
     """Predict randomly chosen characters of a window from the whole window.
 
-    80 % of these are replaced by a mask, 10 % by random characters, and 10 % are kept. Loss: mean
-    cross entropy in nats per predicted character. The last tenth of the text is both validation and
-    test split; the same characters are hidden in every evaluation.
+    80 % of the chosen characters are replaced by a mask, 10 % by random characters, and 10 % are
+    kept. Loss: mean cross entropy in nats per predicted character. The last tenth of the text is
+    both validation and test split; the same characters are hidden in every evaluation.
 
     Source: Devlin et al. 2019 (BERT), section 3.1.
     """

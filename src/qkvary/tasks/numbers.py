@@ -35,9 +35,10 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
     ``accuracy`` is the share of right words.
 
     ``as-published`` trains on the first 80 % of the windows and scores the others, both as
-    validation and as test: only numbers above about 8,000, whose first words hardly occur in
-    training. ``clean`` includes the number that the published data lacks; of every ten windows the
-    ninth is for validation and the tenth for testing, so that each split has all thousands.
+    validation and as test; they have only numbers above about 8,000, whose first words hardly
+    occur in training. ``clean`` includes the number that the published data lacks; of every ten
+    windows the ninth is for validation and the tenth for testing, so that each split has all
+    thousands.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code, which differs in that it
     scores a random choice of whole batches of the validation windows.

@@ -30,12 +30,12 @@ from qkvary.tasks.examples import AttentionExample
 class RecallTask(ClassificationTask[RecallTaskConfig]):
     """Multi-query associative recall by a language model.
 
-    A sequence begins with pairs of a key and a value; after them every key occurs again, among
-    zeros, and the token after it is its value. Only these positions are scored. Loss: mean cross
-    entropy. Metric: accuracy.
+    A sequence begins with pairs of a key and a value. After the pairs every key occurs again, among
+    zeros; there the network must predict the key's value, and only these positions are scored.
+    Loss: mean cross entropy. Metric: accuracy.
 
-    Source: Arora et al. 2023 (Zoology), section 4, and its code. The published test sequences are
-    validated on as well; here validation has its own.
+    Source: Arora et al. 2023 (Zoology), section 4, and its code, which also validates on the test
+    sequences; here validation has its own.
     """
 
     def build(self, network: Network, seed: int) -> LanguageModel:
@@ -51,7 +51,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
         return _make_batch(tokens[chosen], pairs[chosen])
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return logits and targets of the queries, without computing those of other positions."""
+        """Return logits and targets of the queries; no logits of other positions are computed."""
         # Indices instead of masks: the host waits for a GPU only once.
         queries = (batch.targets != IGNORE_INDEX).nonzero(as_tuple=True)
         decoder = cast("Decoder", model)

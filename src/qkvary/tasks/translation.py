@@ -45,18 +45,18 @@ class TranslationTask:
     """Translate sentences with an encoder-decoder.
 
     Loss: the divergence of the network from label-smoothed targets, in nats per token of the
-    target, the end token included; ``as-published`` counts padding in the divisor, where the loss
-    is 0 (``loss``), and also reports the loss per token (``token_loss``).
+    target, the end token included. ``as-published`` also divides by the number of padding tokens,
+    whose loss is 0 (``loss``), and reports the loss per token as well (``token_loss``).
 
     Translations are greedy. ``bleu`` is sacreBLEU of sentences, from 0 to 100, against the
     references as distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to 1: it
     compares words, treats all rare words as equal, and counts the begin and end tokens, which
     inflates it.
 
-    Words are learnt from the training split alone.
+    The vocabulary comes from the training split alone.
 
-    Source: Borji 2023 (Key-Value Transformer), section 3.6, and its code. Differs from it in the
-    rule that finds words: the code uses those of spaCy.
+    Source: Borji 2023 (Key-Value Transformer), section 3.6, and its code. The rule that splits text
+    into words differs: the code uses spaCy.
     """
 
     tokenizer = None
@@ -133,8 +133,8 @@ class TranslationTask:
     ) -> list[tuple[int, ...]]:
         """Translate the first ``most`` sources of a split greedily; return their words as tokens.
 
-        Without ``generate``, and where no step-by-step decoding exists, every step reads the
-        whole translation again.
+        Without ``generate``, or if the network has no step-by-step decoding, every step runs the
+        network on the whole translation so far.
         """
         # A training wrapper such as DDP only has ``forward``.
         network = cast("EncoderDecoder", getattr(model, "module", model))
@@ -236,7 +236,7 @@ class TranslationTask:
         target = _pad([pairs.targets[index] for index in order])[rows]
         targets = target[:, 1:]
         if self.config.protocol == "clean":
-            # Otherwise padding counts, so that it dilutes the loss.
+            # With as-published, padding counts as targets, which dilutes the loss.
             targets = targets.masked_fill(targets == PADDING, IGNORE_INDEX)
         return Batch(inputs=target[:, :-1], targets=targets, source=source)
 

@@ -47,7 +47,7 @@ def test_an_interval_that_touches_zero_supports_nothing() -> None:
     ("differences", "begins"),
     [
         ([], "not compared: no pair of finished runs out of 5"),
-        ([-0.2], "no interval: lower by 0.200 in a single pair, which"),
+        ([-0.2], "no interval: lower by 0.200 in the only pair, and one"),
         ([0.2] * 5, "no interval: higher by 0.200 in all 5 pairs, which"),
         ([0.0] * 5, "no interval: the same in all 5 pairs, which"),
     ],

@@ -38,7 +38,7 @@ _PAIRING = (
     "units."
 )
 _STEPS = (
-    "Steps to solve count an unsolved run at the number of its training steps (restricted mean); "
+    "Steps to solve count an unsolved run with the number of its training steps (restricted mean); "
     "the share of solved runs has a Wilson interval."
 )
 _SPREAD = (
@@ -128,7 +128,7 @@ def summarise(
 
 
 def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
-    """State in which settings with results no variant beats a guess, and whether in all of them."""
+    """Return a sentence on settings where no variant beats a guess, and whether these are all."""
     values: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}
     for run in runs:
@@ -211,8 +211,8 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
     contrast_family = sum(row.kind != "setting" for one in contrasts for row in one.rows)
     percent = f"{100 * CONFIDENCE:g} %"
     planned = (
-        "Planned contrasts are paired in the same way, a variant and its reference. They are a "
-        f"separate family, {percent} with Bonferroni's correction for "
+        "Planned contrasts pair a variant with its reference in the same way. Their intervals are "
+        f"a separate family, {percent} with Bonferroni's correction for "
         f"{contrast_family} comparisons (averages and tasks); single "
         "settings are corrected in a family of their own."
     )
@@ -259,7 +259,7 @@ def describe_equal_parameters(study: Study) -> Iterator[str]:
             if network != target
         )
         yield (
-            f"In {setting.name} the feed-forward width follows from the parameters of "
-            f"{study.baseline}, {network_parameters(target).total:,} with a width of "
+            f"In {setting.name} the feed-forward widths give about as many parameters as "
+            f"{study.baseline} has, {network_parameters(target).total:,} with a width of "
             f"{target.block.d_ff:,}: {given}."
         )

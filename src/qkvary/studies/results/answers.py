@@ -134,13 +134,13 @@ def _learning_rate_sentence(rows: Sequence[LearningRateRow]) -> str:
     edge = sum(row.at_the_edge for row in rows)
     chosen = sum(row.chosen for row in rows)
     tail = (
-        f" In {edge} of {chosen} choices it is the smallest or largest of those tried."
+        f" In {edge} of {chosen} choices the chosen rate is the smallest or largest tried."
         if edge
         else ""
     )
     return (
         "Each variant uses its own best learning rate in a setting, chosen by the mean of the "
-        "task's own validation metric, whichever score a table shows; the figures are those of the "
+        "task's own validation metric, whichever score a table shows; the scores are those of the "
         f"test split, where there is one.{tail}"
     )
 

@@ -1,4 +1,4 @@
-"""Paired differences of variants to a reference, with intervals corrected over families of tests.
+"""Paired differences of variants from a reference, with intervals corrected over families of tests.
 
 Settings are fixed, seeds are random. So in a table of several settings the differences are averaged
 over the settings for each seed, and the seeds are the independent units; settings may depend on
@@ -39,7 +39,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairing:
-    """The independent differences of one variant to another in one table."""
+    """The independent differences between two variants in one table."""
 
     baseline: str
     pairs: int
@@ -154,7 +154,7 @@ def _difference(
 
 
 def _within(bound: float | None, wording: DifferenceWording) -> float | None:
-    """Clip an interval to the possible values; this does not reduce its coverage."""
+    """Clip an end of an interval to the possible differences; this keeps its coverage."""
     if bound is None or wording.limit is None:
         return bound
     return max(-wording.limit, min(wording.limit, bound))

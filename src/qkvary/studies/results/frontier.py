@@ -1,8 +1,8 @@
 """Pareto frontiers of quality and cost. Never imports torch.
 
-A variant is dominated by another that costs no more and is no worse, one of the two strictly. Since
-means of few seeds are noisy, it is called dominated without qualification only if the paired
-difference shows the cheaper variant to be better.
+A variant is dominated by another that costs no more and is no worse, and is strictly better in
+cost or quality. Since means of few seeds are noisy, a variant is called dominated without
+qualification only if the paired difference shows the cheaper variant to be better.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ def _cost_of(row: VariantRow, axis: CostAxis) -> float | None:
 def _point(
     row: VariantRow, places: Mapping[str, tuple[float, float]], pairwise: PairwiseDifferences
 ) -> FrontierPoint:
-    """Return the point of a variant among the ``places`` of all: cost and loss of quality."""
+    """Return a variant's point, judged against the cost and the loss of quality of all variants."""
 
     def is_judged(other: str, verdict: Verdict) -> bool:
         difference = pairwise.get((other, row.variant))

@@ -2,8 +2,8 @@
 
 Each sentence follows from intervals that are corrected for all comparisons with the baseline, or
 for all planned contrasts: a variant costs something if its interval excludes zero, and "at most"
-gives the end of an interval. A cost counts as none if the interval excludes costs of ``MARGIN`` of
-what the baseline learnt; otherwise it is not decided. ``answers`` states every comparison in full.
+gives the end of an interval. A cost counts as none if the interval excludes ``MARGIN`` times what
+the baseline learnt; otherwise it is not decided. ``answers`` states every comparison in full.
 """
 
 import math
@@ -31,7 +31,7 @@ MARGIN = 0.02
 baseline learnt."""
 MOST_NAMED = 6
 """Maximum number of variants that a sentence names. Of the variants without a visible cost it names
-the surest."""
+the most certain ones."""
 MOST_OTHER_TABLES = 2
 """Maximum number of other tables that get their own sentence."""
 MOST_CONTRASTS = 3
@@ -49,10 +49,10 @@ def write_headline(
 ) -> tuple[str, list[str]]:
     """Return the name of the table that the short answer is about, and its sentences.
 
-    It is about the table, of one task or several, that compares the most variants with an interval;
-    among equals, the one with the most decided comparisons, then the first. Tables that belong to
-    single settings come after those of tasks. If a study has only such tables, its planned
-    contrasts across them come first.
+    The answer is about the table, of one task or several, that compares the most variants with an
+    interval; among equals, the one with the most decided comparisons, then the first. A table that
+    a setting names (``own_tables``) is chosen only if no other has an interval; decided contrasts
+    across settings then come first.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
@@ -67,7 +67,7 @@ def write_headline(
     first = max(shown, key=rank)
     planned = _planned(first, [one for one in contrasts if one.reference != baseline])
     labels = {row.variant for table in tables for row in table.rows}
-    # Contrasts across settings name both of their tables, others the only one that they are in.
+    # A contrast across settings names both of its tables itself; any other gets its only table.
     across = [
         (replace(one, reference=f'{one.reference} with "{one.rows[0].table}"'), gap)
         if one.variant in labels
@@ -131,7 +131,7 @@ def _compared(table: ResultTable) -> dict[str, Difference]:
 
 
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
-    """State the variants without a noticeable cost, the costs of others, and those undecided."""
+    """State which variants have no noticeable cost, what others cost, and which are undecided."""
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
     whole = _learnt(table, baseline)
@@ -170,7 +170,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
 
 
 def _learnt(table: ResultTable, baseline: str) -> float:
-    """Return the improvement of the baseline on a guess, but at most its mean; 0 if not known.
+    """Return how much the baseline improves on a guess, at most its own mean; 0 if not known.
 
     A small share of a long improvement may be a large share of a small final loss, so the smaller
     of the two is used.
@@ -205,7 +205,7 @@ that no other resembles is described by its label."""
 
 
 def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
-    """Group variants by verdict; those with one kind of change and one verdict stay together."""
+    """Group variants by verdict; those with the same change are one group if the verdicts agree."""
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
@@ -294,7 +294,7 @@ def _size(gap: Difference, decimals: int | None = None) -> str:
 def _planned(
     table: ResultTable, contrasts: Sequence[Contrast]
 ) -> list[tuple[Contrast, Difference]]:
-    """Return the contrasts with an interval in a table and across settings."""
+    """Return the contrasts that have an interval, in a table or across settings."""
     return [
         (contrast, row.difference)
         for contrast in contrasts
@@ -306,7 +306,7 @@ def _planned(
 
 
 def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
-    """State the share of a cost that contrasts at equal cost recover, the largest first."""
+    """State how much of a reference's cost a variant of the same size recovers, largest first."""
     rows = {row.variant: row for row in table.rows}
     found: list[tuple[float, str]] = []
     for contrast, gap in planned:
@@ -333,7 +333,7 @@ _Named = TypeVar("_Named")
 
 
 def _across(table: ResultTable, planned: _Planned) -> list[str]:
-    """State the contrasts across settings: differences, then bounds of the others.
+    """State the contrasts across settings: decided differences, then bounds of the undecided.
 
     "No difference shows" is written if the interval excludes differences as large as the smallest
     supported one.
@@ -353,7 +353,7 @@ def _across(table: ResultTable, planned: _Planned) -> list[str]:
 
 
 def _undecided(bounds: Sequence[_Bound], opening: str) -> list[str]:
-    """State in one sentence how large differences may be."""
+    """State in one sentence how large the undecided differences may be."""
     is_open = opening.endswith(":")
     pair, joined, end = ("against", "and", "up to") if is_open else ("and", "or between", "at most")
 
@@ -383,7 +383,7 @@ def _direct(table: ResultTable, planned: _Planned) -> list[str]:
 
 
 def _shorten(planned: Sequence[_Named], write: Callable[[Sequence[_Named]], str]) -> list[str]:
-    """Return a short sentence about the first contrasts of the study, or an empty text."""
+    """Return a short sentence about as many of the first contrasts as fit, or an empty list."""
     found = list[str]()
     for number in range(1, len(planned) + 1):
         more = len(planned) - number

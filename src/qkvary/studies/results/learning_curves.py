@@ -1,8 +1,8 @@
 """Learning curves of a study: the mean over the seeds, for each variant and setting.
 
 A band spans the smallest and the largest value over the seeds. If a run stopped because it had
-solved its task, its last values count to the end, so that the mean is always over the same runs.
-Runs that diverged, failed or are still training are not extended. Never imports torch.
+solved its task, its last values count for all later steps, so that the mean is always over the
+same runs. Runs that diverged, failed or are still training are not extended. Never imports torch.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The planned runs of a study with their records, and the choice of learning rates.
 
-Every planned run is included: without a record it is missing or damaged, with a non-finite result
-it has diverged. Never imports torch.
+Every planned run is included: without a record it is missing or damaged; with a non-finite
+result it has diverged. Never imports torch.
 """
 
 import math
@@ -59,7 +59,7 @@ def count(runs: Iterable[RunRow]) -> Counts:
 def choose_learning_rates(
     study: Study, observations: Sequence[Observation]
 ) -> tuple[tuple[Observation, ...], tuple[LearningRateRow, ...]]:
-    """Set ``row.selected`` by one learning rate for each setting and variant; list all rates.
+    """Select the runs of one learning rate per setting and variant; list all learning rates.
 
     The chosen rate has the best mean of the task's own validation metric among those with the
     fewest diverged runs; the test split is not used. If no run has finished, no rate is chosen, and
@@ -95,7 +95,7 @@ def choose_learning_rates(
 
 
 def _choose(rates: Mapping[float, Sequence[Observation]]) -> tuple[float | None, float]:
-    """Return the chosen rate, or None; and the rate whose runs appear in tables."""
+    """Return the chosen learning rate, or None, and the one whose runs appear in tables."""
     counts = {rate: count(run.row for run in runs) for rate, runs in rates.items()}
     scores = {rate: mean(values) for rate, runs in rates.items() if (values := _validations(runs))}
     if not scores:

@@ -1,4 +1,4 @@
-"""Compares published figures with a study's results. Never imports torch.
+"""Compares published numbers with a study's results. Never imports torch.
 
 A column of a published table is compared with the result table of the same tasks and metric. If
 the metric differs, it is compared with the mean of that metric over the runs of the same tasks.

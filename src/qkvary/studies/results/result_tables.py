@@ -192,7 +192,7 @@ def _costs(runs: Sequence[Observation], settings: Sequence[str]) -> CostRow | No
 
 
 def _cache_per_token(cost: Mapping[str, Any]) -> float | None:
-    """Return the bytes kept per token; a state is divided by the tokens of a sequence."""
+    """Return the cache bytes per token; those of a state are divided by the sequence length."""
     grows, whole = cost.get("cache_bytes_per_token"), cost.get("cache_bytes_per_sequence")
     return whole / cost["length"] if grows == 0 and whole else grows
 
@@ -203,7 +203,7 @@ def _mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def build_contrasts(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[Contrast, ...]:
-    """Compare every planned pair in every table that has both, and cross-setting pairs once."""
+    """Compare each planned pair in every table that has both variants; cross-setting pairs once."""
     pairings: dict[tuple[str, tuple[str, str]], Pairing] = {}
     planned: list[tuple[tuple[str, str], list[_Costs]]] = []
     for pair in inputs.study.pairs:

@@ -71,7 +71,10 @@ def population_std(values: Sequence[float]) -> float | None:
 
 
 def pooled_std(groups: Sequence[Sequence[float]]) -> float | None:
-    """Return the standard deviation within groups, pooled by degrees of freedom, or None."""
+    """Return the standard deviation within groups, pooled by degrees of freedom.
+
+    Returns None if no group has two values.
+    """
     degrees = sum(len(group) - 1 for group in groups if len(group) > 1)
     if degrees == 0:
         return None
@@ -230,7 +233,7 @@ def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[fl
 
 
 def sign_test(differences: Sequence[float]) -> float | None:
-    """Return the exact two-sided p-value of the sign test, without ties.
+    """Return the exact two-sided p-value of the sign test; ties are left out.
 
     With five pairs it is at least 2/32.
     """
@@ -263,9 +266,9 @@ def median_steps(steps: Sequence[int | None]) -> float | None:
 def restricted_steps(steps: Sequence[int | None], horizon: int) -> list[float]:
     """Return min(steps, horizon): the steps spent unsolved within the horizon.
 
-    Their mean is the restricted mean time to solution. Unlike a mean over the solved runs it does
-    not reward a variant for failing the hard seeds, unlike a median it is defined when few are
-    solved, and :func:`paired_t` applies to its paired differences.
+    Their mean is the restricted mean time to solution. Unlike a mean over the solved runs, it does
+    not reward a variant for failing the hard seeds; unlike a median, it is defined when few runs
+    are solved. :func:`paired_t` applies to paired differences of the steps.
 
     Source: Royston and Parmar 2013.
     """
@@ -273,7 +276,7 @@ def restricted_steps(steps: Sequence[int | None], horizon: int) -> list[float]:
 
 
 def _critical(confidence: float, degrees: float) -> float:
-    """Return the quantile of Student's distribution; ``scipy.stats`` takes fifty times as long."""
+    """Return Student's two-sided critical value, fifty times as fast as ``scipy.stats`` does."""
     return -float(scipy.special.stdtrit(degrees, (1 - confidence) / 2))
 
 

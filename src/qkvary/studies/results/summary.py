@@ -20,7 +20,7 @@ FrontierStatus = Literal["frontier", "dominated", "dominated by the means only"]
 
 
 def metric_title(metric: str, *, is_tested: bool | None = True) -> str:
-    """Return the printed name of a metric: a validation split is not called test."""
+    """Return the printed name of a metric, which names the split that was scored."""
     tested = metric.replace("_", " ")
     validated = tested.replace("test ", "final validation ", 1)
     if is_tested or not metric.startswith("test_"):
@@ -200,8 +200,8 @@ class ContrastRow:
     metric: str
     higher_is_better: bool
     difference: Difference
-    """Variant minus reference. In averages and tasks it is corrected over all their contrasts, in
-    single settings over all contrasts there."""
+    """Variant minus reference. The interval is corrected over all contrasts in averages and tasks,
+    or, in a single setting, over all contrasts in single settings."""
     sentence: str
     metric_title: str
 
@@ -275,13 +275,13 @@ class LearningRateRow:
     validation_mean: float | None
     chosen: bool
     at_the_edge: bool
-    """Whether the chosen rate is the smallest or largest of those tried, so that a better one may
-    lie outside."""
+    """Whether the chosen learning rate is the smallest or largest tried, so that a better one may
+    lie outside the range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCell:
-    """A published figure, and our own."""
+    """A published number and ours."""
 
     variant: str
     column: str
@@ -293,7 +293,7 @@ class PublishedCell:
     """Ours minus published."""
     recomputes: Recomputes
     recomputed: float | None
-    """The figure recomputed from the paper's own inputs, if possible."""
+    """The number recomputed from the paper's own inputs, if possible."""
     note: str
     repeat_low: float | None = None
     """Lower end of a 95 % interval for the mean of as many runs as published, if they are like
@@ -302,7 +302,7 @@ class PublishedCell:
 
     @property
     def repeats(self) -> bool | None:
-        """Whether the published figure is in our prediction interval; None if unknown."""
+        """Whether the published number is in our prediction interval; None if unknown."""
         if self.published is None or self.repeat_low is None or self.repeat_high is None:
             return None
         return self.repeat_low <= self.published <= self.repeat_high
@@ -342,7 +342,7 @@ class RunRow:
     metrics: tuple[tuple[str, float | None], ...]
     timing: tuple[tuple[str, float], ...]
     """``tokens_per_second`` of training. Language models also have ``gigaflops_per_second``, and
-    ``utilization``: this rate as a share of the rate of one large matrix product."""
+    ``utilization``: that speed as a share of the speed of one large matmul."""
     steps_to_solve: int | None
     training_seconds: float | None
     total_seconds: float | None

@@ -20,7 +20,7 @@ class DifferenceWording:
     more: str = "higher"
     less: str = "lower"
     unit: str = ""
-    """Unit after the figure, with a leading space."""
+    """Unit after the number, with a leading space."""
     limit: float | None = None
     """Largest possible difference; None if there is no limit."""
 
@@ -86,7 +86,7 @@ def _without_interval(estimate: Estimate, wording: DifferenceWording) -> str:
     size = f"{fixed(abs(mean), decimals)}{wording.unit}"
     way = f"{_word(mean, wording)} by {size}" if mean else "the same"
     if units == 1:
-        return f"no interval: {way} in a single pair, which says nothing about its spread"
+        return f"no interval: {way} in the only pair, and one pair says nothing about the spread"
     if estimate.std == 0:
         return f"no interval: {way} in all {units} pairs, which leaves no spread to go by"
     return f"no interval: {estimate.undefined}"
