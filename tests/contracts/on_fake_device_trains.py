@@ -119,7 +119,9 @@ def compare(name: str, folder: Path, *, near: float = 1e-9, **training: Any) -> 
     if expected.attention is not None:
         assert found.attention is not None
         assert found.attention.maps == pytest.approx(expected.attention.maps, abs=max(near, 1e-6))
-    calls = len(seen) // STEPS
+    # The batches of evaluations, which come after the last step, are asked for too.
+    run = make_run(name, DEVICE, **training).training
+    calls = run.batch_size // (run.execution.micro_batch_size or run.batch_size)
     waits = seen[calls * (STEPS - 1)] - seen[0]
     # A table that is kept.
     waits.pop("nn/layout.py _frequencies", None)
@@ -196,7 +198,7 @@ def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         train_on(DEVICE, "language", tmp_path / "moved", stop=lambda: next(asked) >= 2)
     run = make_run("language", DEVICE)
     here = replace(run, device="cpu")
-    moved = train(here, load_task(tiny_task("language")), tmp_path / "moved", begun=run)
+    moved = train(here, load_task(tiny_task("language")), tmp_path / "moved", stored=run)
     assert {one.device.type for one in moved.network.parameters()} == {"cpu"}
     assert moved.metrics["test_loss"] == pytest.approx(whole.metrics["test_loss"], rel=1e-9)
 

@@ -69,7 +69,7 @@ class Manifest:
         return data
 
     def check_size(self, directory: Path, name: str) -> os.stat_result:
-        """Return the status of a file after checking its size alone."""
+        """Return the status of a file after checking only its size."""
         path, entry = directory / name, self.files.get(name)
         if entry is None:
             raise DamagedError(f"{directory / MANIFEST_NAME} does not list {name}")
@@ -184,6 +184,8 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Manifest:
 
 CHECKPOINTS_NAME = "checkpoints"
 """The folder of checkpoints inside the folder of a run."""
+CHECKPOINT_SECONDS = 60.0
+"""Default number of seconds between checkpoints; shorter runs write none."""
 DEFAULT_KEEP = 2
 """Default number of checkpoints to keep: the newest, and one more in case it is damaged."""
 
