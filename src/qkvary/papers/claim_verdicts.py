@@ -98,7 +98,8 @@ def _say_small(claim: Claim, findings: Sequence[Finding]) -> str:
 
 
 def _size(parameters: int) -> str:
-    return compact(parameters, 2).replace(" ", "")
+    # The documents write billions as 1.2B.
+    return compact(parameters, 2).replace(" ", "").replace("G", "B")
 
 
 def _missing(claim: Claim) -> str:
