@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from qkvary.papers.claims import claims as claims
     from qkvary.papers.figures import figures as figures
     from qkvary.papers.published import published as published
-    from qkvary.studies.pretraining import TrainingOptions as TrainingOptions
     from qkvary.studies.running.executors.contract import ClusterOptions as ClusterOptions
     from qkvary.studies.study import Setting as Setting
     from qkvary.studies.study import Study as Study
+    from qkvary.studies.training_study import TrainingOptions as TrainingOptions
 
     __all__: list[str]
     __version__: str
@@ -61,7 +61,7 @@ _MODULES = {
     "Purpose": "api.plan",
     "Setting": "studies.study",
     "Study": "studies.study",
-    "TrainingOptions": "studies.pretraining",
+    "TrainingOptions": "studies.training_study",
     "load": "api.load",
 }
 """The modules of the names that are no verbs."""

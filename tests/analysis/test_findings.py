@@ -84,5 +84,5 @@ def test_caveats_follow_from_positions_and_tokens() -> None:
         " ".join(find_caveats(dataclasses.replace(analysis, tokens=tokens)))
         for tokens in (159, 160)
     )
-    assert "Only 159 tokens estimate the covariance of 16 channels" in few
+    assert "The covariance of 16 channels is estimated from only 159 tokens" in few
     assert "estimate the covariance" not in enough

@@ -5,13 +5,14 @@ import signal
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import qkvary as qk
 from qkvary.arch.labels import format_label
 from qkvary.storage.errors import StoppedError
-from qkvary.studies.pretraining import list_trainings
 from qkvary.studies.running.store import Store
+from qkvary.studies.trainings import list_trainings
 from tests.cli.tiny_training import document, tiny_places, train
 
 places = pytest.fixture(tiny_places)
@@ -52,6 +53,11 @@ def test_the_command_finds_what_python_trained(
     ("options", "message"),
     [
         ({"steps": 1, "minutes": 1.0}, "expected --steps or --minutes, got both"),
+        ({"allow_change": True, "anew": True}, "expected --allow-change or --anew, got both"),
+        ({"strategy": "fdsp"}, "expected strategy to be one of ddp, fsdp, got 'fdsp'; did you"),
+        ({"strategy": "fsdp"}, "expected --strategy fsdp in several processes, got one: start"),
+        ({"log": "tensorbord"}, "expected log to be one of tensorboard, trackio, wandb, got"),
+        ({"tokenizer": 3}, "expected a tokenizer by its name or path, got 3"),
         ({"checkpoint_seconds": -1.0}, "expected a number of seconds"),
         ({"device": "toaster"}, "expected a device"),
     ],
@@ -63,6 +69,21 @@ def test_options_that_make_no_sense_are_refused(
     with pytest.raises(ValueError, match=message):
         qk.train("lm-tiny", data=places / "mine.txt", options=given, out=places / "runs")
     assert not (places / "runs").exists()
+
+
+def test_numbers_and_paths_may_be_of_other_types(places: Path) -> None:
+    result = qk.train(
+        Path("lm-tiny"),
+        data=places / "mine.txt",
+        seeds=np.array([3]),
+        options=OPTIONS,
+        out=places / "runs",
+        steps=np.int64(12),
+        tokenizer=Path("bytes"),
+        dry_run=True,
+    )
+    assert result.study.seeds == (3,)
+    assert result.study.settings[0].training.steps == 12
 
 
 def test_a_signal_leaves_a_checkpoint_and_is_an_error(places: Path) -> None:

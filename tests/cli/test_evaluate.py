@@ -54,7 +54,7 @@ def test_a_prepared_set_brings_its_tokens(places: Path, typed: Typed, tmp_path: 
     assert joined["text"]["tokens"] == data.splits["test"].tokens - 1
     assert "paper" not in joined
     said = typed.error("evaluate", places / "bytes", "--data", data.path)
-    assert "with the tokens of the checkpoint" in said
+    assert "with the checkpoint's tokenizer" in said
 
 
 def test_tasks_are_asked(places: Path, typed: Typed) -> None:

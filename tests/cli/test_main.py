@@ -12,7 +12,7 @@ import pytest
 
 from qkvary.api.verbs import VERBS
 from qkvary.cli import main as module
-from qkvary.cli.main import command_names
+from qkvary.cli.main import command_names, is_first_process
 from tests.conftest import ROOT, Runner, Typed
 
 PROGRAM = "from qkvary.cli.main import run; run()"
@@ -78,6 +78,18 @@ def test_errors_become_exit_codes_without_a_traceback(
     assert says in said
     assert said.startswith("qkvary: ")
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("names", "is_first"),
+    [({"RANK": "1"}, True), ({"RANK": "1", "WORLD_SIZE": "2"}, False), ({"WORLD_SIZE": "2"}, True)],
+)
+def test_one_of_the_processes_of_torchrun_prints(
+    names: dict[str, str], is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    assert is_first_process() == is_first
 
 
 def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch, typed: Typed) -> None:

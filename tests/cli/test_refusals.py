@@ -96,7 +96,7 @@ REFUSED = {
         "rotary --data text --stride 34": "a stride from 1 to the context of 33",
         "rotary --data text --lengths 4M": "a document of more than 4194304",
         "learned --data text --context 99": "this network has learned",
-        "bytes --tasks mmlu --against x": "tasks with local files to compare with a set",
+        "bytes --tasks mmlu --against x": "only tasks with local files with --against",
         "bytes --tasks piqa --task-data text": "expected piqa_validation.jsonl",
         "bytes --tasks piqa --against x": "expected a prepared set, got x",
         "bytes --data text --against x": "expected tasks, got a set to compare with",

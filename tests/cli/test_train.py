@@ -57,7 +57,7 @@ def test_a_plan_trains_nothing(places: Path, typed: Typed) -> None:
     (run,) = typed.json(*command(places, "--dry-run", "--variant", layers))["runs"]
     assert run["variant"] == "I-K-V@rotary*1,Q-K=V@rotary*1"
     said = typed.error(*command(places, "--dry-run", "--variant", "QKV*3,MQA*1"))
-    assert "of the 2 layers of the network, got 4" in said
+    assert "for the 2 layers of the network, got 4" in said
     shown = typed(*command(places, "--dry-run"))
     assert "12 steps of 4 rows of 16 tokens: 768 tokens" in shown
 

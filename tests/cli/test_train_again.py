@@ -1,6 +1,7 @@
 """A training that was stopped, damaged or begun in another way, and its page at any time."""
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -72,11 +73,65 @@ def test_a_run_that_was_begun_in_another_way_is_gone_on_with(places: Path, typed
     (resumed,) = [event for event in events if event["event"] == "resumed"]
     assert resumed["changed"] == changed
     # What is done is no reason to ask: the same in another way is another run.
-    assert "has ended with" not in typed.error(*another, code=0)
-    # Either of the two that are done, by the order of their keys.
+    assert "has ended" not in typed.error(*another, code=0)
+    # Either of the two that are done, by the order of their keys, is then the requested one.
     said = typed.error(*another[:-1], "1", "--allow-change", code=0)
-    assert "has ended with --micro-batch-size 4" in said or "has ended with --threads 2" in said
-    assert len(list((places / "runs").glob("*/*/record.json"))) == 3
+    assert "began with --micro-batch-size 4, and" in said or "began with --threads 2, and" in said
+    assert "has ended: it is shown, and not trained again" in said
+    assert len(list((places / "runs").glob("*/*/record.json"))) == 2
+
+
+SEVERAL = ("--variant", "QKV", "Q-K=V", "--threads", "2")
+
+
+def test_the_runs_of_a_training_began_with_the_same_settings(places: Path, typed: Typed) -> None:
+    stop_early(places)
+    assert train(places, "--variant", "Q-K=V", "--threads", "2") == 0
+    kept = sorted((places / "runs").glob("*/*/checkpoints/*/*"))
+    for words in ((), ("--allow-change",)):
+        shown = typed.error(*command(places, *SEVERAL, *words))
+        assert len(shown.splitlines()) == 1
+        assert "QKV@rotary seed 0 lr 0.001 with --threads 1" in shown
+        assert "Q-K=V@rotary seed 0 lr 0.001 with --threads 2" in shown
+        assert sorted((places / "runs").glob("*/*/checkpoints/*/*")) == kept != []
+    assert train(places, *SEVERAL, "--anew") == 0
+    assert len(list((places / "runs").glob("*/*/record.json"))) == 2
+
+
+def test_the_others_of_a_training_begin_with_the_settings_of_the_first(
+    places: Path, typed: Typed
+) -> None:
+    stop_early(places, "--variant", "QKV", "Q-K=V")
+    assert "seed 0 lr 0.001 began with --threads 1" in typed.error(*command(places, *SEVERAL))
+    for ended in (0, 2):
+        shown = typed.error(*command(places, *SEVERAL, "--allow-change"), code=0)
+        assert shown.count("has ended: it is shown, and not trained again") == ended
+    assert len(list((places / "runs").glob("[0-9a-f][0-9a-f]/*"))) == 2
+
+
+def test_the_same_text_may_have_another_name(places: Path, typed: Typed) -> None:
+    stop_early(places)
+    (places / "mine.txt").rename(places / "other.txt")
+    shown = typed.error(*command(places, data="other.txt"), code=0)
+    assert "resumed at step" in shown
+    assert "was changed" not in shown
+
+
+def test_what_is_done_is_shown_without_writing(
+    places: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train(places, "--variant", "QKV", "Q-K=V") == 0
+
+    def times() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in (places / "runs").rglob("*")}
+
+    before = times()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "files" not in typed.json(*command(places, "--variant", "Q-K=V"))
+    name = ("report", "train lm-tiny on mine", "--out", places / "runs")
+    assert "is read-only, so no page is written" in typed.error(*name, code=0)
+    assert times() == before
+    assert str(places / "page") in typed(*name, "--to", places / "page")
 
 
 def test_a_run_may_be_begun_anew_in_another_way(places: Path) -> None:

@@ -35,7 +35,14 @@ def test_the_same_command_keeps_its_steps(
 ) -> None:
     """Whatever the machine does in the meantime."""
     runs = []
-    for seconds, words in ((0.01, ()), (0.005, ()), (0.005, ("--learning-rate", "0.01"))):
+    for seconds, words in (
+        (0.01, ()),
+        (0.005, ("--keep", "1", "--threads", "1", "--allow-change")),
+        (0.005, ("--threads", "2", "--allow-change")),
+        (0.005, ("--seeds", "1", "--variant", "Q-K=V", "QKV")),
+        (0.005, ("--learning-rate", "0.01")),
+        (0.005, ("--variant", "MQA")),
+    ):
         monkeypatch.setattr(
             timing,
             "estimate_language_seconds",
@@ -49,4 +56,4 @@ def test_the_same_command_keeps_its_steps(
         ]
         runs.append(steps)
     # A thousandth of a minute is 6 steps of 10 ms, or 12 of 5 ms.
-    assert runs == [[6], [6], [6, 12]]
+    assert runs == [[6], [6], [6], [6, 6, 6], [6, 6, 6, 12], [6, 6, 6, 12, 12]]

@@ -9,7 +9,7 @@ from qkvary.arch.models import as_model
 from qkvary.costs.macs import forward_macs
 from qkvary.data.prepared_sets import PlannedSet
 from qkvary.studies import timing
-from qkvary.studies.pretraining import describe_effort
+from qkvary.studies.training_study import describe_effort
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.training.config import RunConfig
 from qkvary.training.presets import find_preset

@@ -196,7 +196,7 @@ def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         train_on(DEVICE, "language", tmp_path / "moved", stop=lambda: next(asked) >= 2)
     run = make_run("language", DEVICE)
     here = replace(run, device="cpu")
-    moved = train(here, load_task(tiny_task("language")), tmp_path / "moved", begun=run)
+    moved = train(here, load_task(tiny_task("language")), tmp_path / "moved", stored=run)
     assert {one.device.type for one in moved.network.parameters()} == {"cpu"}
     assert moved.metrics["test_loss"] == pytest.approx(whole.metrics["test_loss"], rel=1e-9)
 

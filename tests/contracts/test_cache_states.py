@@ -172,7 +172,7 @@ class Texts(RuleBasedStateMachine):
         windows = [layer.variant.window for layer in self.model.config.layers]
         needed = [length if window is None else min(length, window - 1) for window in windows]
         if any(have < need for have, need in zip(left, needed, strict=True)):
-            with pytest.raises(ValueError, match="since a window has dropped those before"):
+            with pytest.raises(ValueError, match="since the window has dropped the tokens before"):
                 self.cache.crop(length)
         else:
             self.cache.crop(length)

@@ -185,7 +185,7 @@ def test_layers_that_share_differently() -> None:
     # A model of the same layers, whoever gave it the variants.
     assert as_model(plain).with_variant(wanted) == as_model(config)
     for one in (plain, as_model(plain)):
-        with pytest.raises(ValueError, match=r"expected variants of the 4 layers of .*, got 3"):
+        with pytest.raises(ValueError, match=r"expected variants for the 4 layers of .*, got 3"):
             one.with_variant(parse_label("QKV*1,Q-K=V*2"))
     with pytest.raises(ValueError, match="expected one attention layer for all with shared blocks"):
         dataclasses.replace(plain, shared_blocks=True).with_variant(wanted)

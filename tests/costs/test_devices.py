@@ -17,7 +17,7 @@ def test_every_figure_has_a_source_and_every_name_is_its_own() -> None:
         # A name that is cut short means those that begin with it.
         ("a100", r"did you mean a100-40gb or a100-80gb\?"),
         ("H100", r"did you mean h100-80gb or h100-pcie\?"),
-        ("abacus", "^(?!.*did you mean).*for any other give --memory"),
+        ("abacus", "^(?!.*did you mean).*for any other device give --memory"),
     ],
 )
 def test_unknown_devices_are_refused_with_the_nearest(name: str, says: str) -> None:

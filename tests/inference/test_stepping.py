@@ -152,7 +152,7 @@ def test_a_graph_computes_the_steps_where_it_starts(
     monkeypatch.setattr(graph_step, "GraphStep", Graph)
     expected = take_steps("layer", 3)
     steps.clear()
-    told = pytest.warns(UserWarning, match="decoding goes without 'graph': no room")
+    told = pytest.warns(UserWarning, match="decoding runs without 'graph': no room")
     with told if fails else contextlib.nullcontext():
         found = take_steps("auto", 3)
     # The first step is tried.

@@ -174,7 +174,7 @@ def test_attention_maps_are_those_of_the_pass(layer: int) -> None:
     [
         ("QKV", {"attention": AttentionConfig(d_model=12, num_heads=3)}, "causal attention in a"),
         ("QKV", {"embedding_dropout": 1.0}, "a positive source_vocabulary and embedding dr"),
-        ("QKV", {"padding": 7}, "a padding token of both vocabularies, got 7"),
+        ("QKV", {"padding": 7}, "a padding token in both vocabularies, got 7"),
         (
             "QKV",
             {"block": BlockConfig(d_ff=19, norm_placement="post")},

@@ -325,7 +325,7 @@ def test_a_state_is_cropped_to_nothing_or_not_at_all() -> None:
     with torch.no_grad():
         first = model(tokens, cache=cache)
         message = (
-            "expected 5 tokens to crop to, or 0, since a state is the sum of all of them, got 4"
+            "expected 5 tokens to crop to, or 0, since a state is the sum of all tokens, got 4"
         )
         with pytest.raises(ValueError, match=message):
             cache.crop(4)
@@ -356,7 +356,7 @@ def test_bytes_do_not_grow_and_do_not_depend_on_storage(storage: CacheStorage) -
     assert held == [3 * 4 * 2 * (5 * 5 + 5)] * 4
     with pytest.raises(ValueError, match="expected at most 50 tokens, got 51"):
         layer(random_input(71, tokens=1).float(), cache=cache)
-    with pytest.raises(ValueError, match="expected a batch of 3 as stored, got 1"):
+    with pytest.raises(ValueError, match="expected a batch of 3, as in the cache, got 1"):
         layer(random_input(71, tokens=1, batch=1).float(), cache=cache)
 
 

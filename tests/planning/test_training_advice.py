@@ -47,7 +47,8 @@ def test_advice_on_the_papers_network() -> None:
     base = rows[0].plan.macs_per_token
     best = next(row for row in rows if row.label == "Q-MQA").plan.macs_per_token
     assert first.startswith(
-        f"Fewest products on the published frontier: Q-MQA, {100 * (1 - best / base):.1f} % below"
+        "Fewest multiply-accumulates on the published frontier: Q-MQA, "
+        f"{100 * (1 - best / base):.1f} % below"
     )
     assert "448k against 427k tokens/s" in second
     assert "+1.5 % against +3.1 %" in second

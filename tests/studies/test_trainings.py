@@ -11,18 +11,17 @@ from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
-from qkvary.studies.pretraining import (
+from qkvary.studies.running.store import JOURNAL_NAME, Store
+from qkvary.studies.study import Study
+from qkvary.studies.training_study import TrainingOptions, training_study
+from qkvary.studies.trainings import (
     NOTES,
-    TrainingOptions,
     describe_older,
     find_training,
     list_trainings,
     note_training,
     page_name,
-    training_study,
 )
-from qkvary.studies.running.store import JOURNAL_NAME, Store
-from qkvary.studies.study import Study
 from qkvary.training.presets import find_preset
 from tests.studies.toy_study import claim_cell
 

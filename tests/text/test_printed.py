@@ -36,7 +36,7 @@ def test_step_is_the_unit_of_the_last_digit(table: str, row: str, column: str, s
 def test_interval_holds_all_numbers_printed_alike() -> None:
     low, high = printed_interval(figure("three-projections-table-10", "GQA-8", "perplexity"))
     assert (low, high) == pytest.approx((5.0295, 5.0305))
-    with pytest.raises(ValueError, match=r"expected a figure with a number, got '3nd\^2'"):
+    with pytest.raises(ValueError, match=r"expected a printed number, got '3nd\^2'"):
         printed_interval(figure("three-projections-table-1", "QKV", "computation"))
 
 

@@ -94,7 +94,7 @@ def test_a_tracker_that_fails_ends_the_copy_and_not_the_run(
     callbacks = Callbacks(on_log=copy.log)
     assert train(toy_run(), ToyTask(), tmp_path, callbacks=callbacks).status == "done"
     copy.close()
-    assert said == [f"wandb gets no more of the log: {error.__name__}: no network"]
+    assert said == [f"stopped copying the log to wandb: {error.__name__}: no network"]
 
 
 @pytest.mark.cluster

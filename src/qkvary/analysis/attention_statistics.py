@@ -23,7 +23,7 @@ class AttentionStatistics:
         self.attention = attention
         heads = attention.config.num_heads
         self.queries = 0
-        # Entropy, distance and weight on the own token, for the actual weights and for equal ones.
+        # Entropy, distance and weight on a query's own token, for actual weights and equal ones.
         zeros = partial(torch.zeros, dtype=torch.float64, device=attention.o_proj.weight.device)
         self.sums, self.uniform_sums = zeros(3, heads), zeros(3)
         # Squared norms of the antisymmetric and the symmetric part.
@@ -95,7 +95,7 @@ def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2
 
 
 def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each head's sums over queries: entropy, distance, attention to the own token."""
+    """Return each head's sums over queries: entropy, distance, weight on the query's own token."""
     rows = (
         torch.special.entr(weights).sum(dim=-1),
         torch.einsum("hij,ij->hi", weights, distances),

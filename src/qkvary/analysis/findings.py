@@ -13,7 +13,7 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import fixed, percent, real
 
 ALIKE_MARGIN = 0.1
-"""Key and value count as no more alike than random ones if their measure exceeds theirs by at most
+"""Key and value count as about as alike as random ones if the two shares differ by less than
 this."""
 LARGE_SCORE_CHANGE = 1.0
 """A second-order forecast is not trusted if scores change by more than this."""
@@ -23,8 +23,8 @@ ENERGY = 0.99
 MOST_NAMED = 6
 """Maximum number of layers that a sentence names one by one."""
 MOST_NOISE = 2.0
-"""The text is called too short if the forecast exceeds, by more than this factor, the forecast for
-the text used to choose the tensors."""
+"""The text is called too short if the forecast is more than this many times the forecast on the
+text used to choose the tensors."""
 TOKENS_PER_INPUT_CHANNEL = 10
 """The input's covariance is called uncertain with fewer tokens per channel than this."""
 
@@ -58,16 +58,17 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
     found: list[str] = []
     if separate:
         found.append(
-            "The forecast is a second-order estimate on this text, for one tensor that was "
-            "chosen on half of it, with query and output adapted. It treats changes of "
-            "different tokens as independent. It compares layers and is no bound: a tie that "
-            "adapts less costs more."
+            "The forecast is a second-order estimate on this text, for one tensor that was chosen "
+            "on half of it, with query and output adapted. It treats changes of different tokens "
+            "as independent. It serves to compare layers and is no bound: a tie that adapts less "
+            "costs more."
         )
         found += _say_noise(separate, analysis)
     if analysis.tokens < TOKENS_PER_INPUT_CHANNEL * analysis.d_model:
         found.append(
-            f"Only {analysis.tokens:,} tokens estimate the covariance of {analysis.d_model:,} "
-            "channels. The values of random weights have the same error; read more with --tokens."
+            f"The covariance of {analysis.d_model:,} channels is estimated from only "
+            f"{analysis.tokens:,} tokens. The values for random weights have the same error. Use "
+            "more text with --tokens."
         )
     found.append(
         "Cosines and ranks of weights depend on the basis of each head, which is arbitrary: they "
@@ -124,7 +125,7 @@ def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Ite
         yield (
             f"What tying costs in {where} cannot be forecast: one tensor would move scores by up "
             f"to {real(most, 2)} (root mean square), and the loss can rise by much more than the "
-            f"{total} nats per token of the second order."
+            f"{total} nats per token of the second-order forecast."
         )
 
 
@@ -133,8 +134,8 @@ def _say_noise(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> It
     fitted = sum(layer.fitted_forecast for layer in layers)
     if analysis.windows < 2:
         yield (
-            "One window was read, so the text used to choose the tensors also measures them: the "
-            "forecast is too low. Read two windows or more, with more text or a smaller --context."
+            "There is only one window, so the text used to choose the tensors also measures them: "
+            "the forecast is too low. Use two windows or more, by more text or a smaller --context."
         )
     elif found > MOST_NOISE * fitted:
         yield (
@@ -161,8 +162,8 @@ def _say_room(layers: Sequence[LayerAnalysis]) -> str:
     fitting = sum(used <= size for used, size in zip(directions, sizes, strict=True))
     return (
         f"The key and the value of a head fit into one tensor in {fitting} of "
-        f"{count(len(heads), 'head')}: {percent(ENERGY, 0)} of what scores and outputs read of "
-        f"both lies in {_span(directions)} directions, and one tensor has {_span(sizes)}."
+        f"{count(len(heads), 'head')}: {percent(ENERGY, 0)} of their joint energy lies in "
+        f"{_span(directions)} directions, and one tensor has {_span(sizes)}."
     )
 
 

@@ -29,7 +29,7 @@ from qkvary.text.progress_line import Progress, ignore
 LONGEST_CONTEXT = 1024
 """Default context for networks whose maximum is longer, in tokens."""
 MAP_TOKENS = 48
-"""Number of tokens, from the first of the first window, whose attention is shown."""
+"""Number of tokens at the start of the first window whose attention is shown."""
 TOKENS_PER_HEAD_CHANNEL = 4
 """Minimum tokens per channel of a head: with fewer, keys and values of random weights seem
 alike."""

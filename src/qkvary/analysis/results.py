@@ -152,7 +152,7 @@ class LayerAnalysis:
     """The layer, counted from 1."""
     label: str
     is_shared: bool
-    """Whether key and value read one source."""
+    """Whether key and value have the same source."""
     cosines: tuple[CosineReading, ...]
     ranks: tuple[RankReading, ...]
     key_values: tuple[KeyValueReading, ...]
@@ -190,7 +190,7 @@ class NetworkAnalysis:
 
     layers: tuple[LayerAnalysis, ...]
     tokens: int
-    """Number of tokens read."""
+    """Number of tokens that were analyzed."""
     windows: int
     context: int
     """Maximum tokens per window."""

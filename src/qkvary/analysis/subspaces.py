@@ -69,7 +69,7 @@ def kernel_alignment(one: Matrix, other: Matrix) -> float:
 def explained_share(head: HeadMoments) -> float:
     """Return the share of the value's output that a linear map M predicts from the key.
 
-    The map is the least squares solution of V ~ K M, which W_O absorbs, and shares are of the mean
+    M is the least-squares solution of V ~ K M, which W_O absorbs. The share is that of the mean
     square of V W_O around its mean: ``1 - |(V - K M) W_O|^2 / |V W_O|^2``.
     """
     values = head.values @ square_root(head.outputs)
@@ -81,7 +81,7 @@ def joint_spectrum(
     seen: Float[Tensor, "*samples d_model head_dim"],
     read: Float[Tensor, "*samples d_model head_dim"],
 ) -> Float[Tensor, "*samples values"]:
-    """Return the singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], halves of equal energy.
+    """Return the singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2]; both halves get equal energy.
 
     One tensor of r channels that serves as key and value gives the best approximation of rank r
     (Eckart and Young): what scores and outputs lose is the energy of the other singular values.
@@ -123,7 +123,7 @@ def sample_chance(
     keys: Float[Tensor, "samples d_model head_dim"],
     values: Float[Tensor, "samples d_model head_dim"],
 ) -> tuple[float, float]:
-    """Return the mean squared cosines and explained share over pairs of F W_K and F W_V.
+    """Return the mean squared cosine and mean explained share of pairs of F W_K and F W_V.
 
     M_o is the identity.
     """
@@ -140,10 +140,10 @@ def sample_read_chance(
 ) -> tuple[float, float]:
     """Return the mean similarity and lost share of a head that reads random directions.
 
-    A random W_K with the head's own M_q would depend on the basis of the head. So the random
-    matrix is W_K M_q^1/2: it has the singular values that the head has, and random directions in
-    their place. The same holds for W_V M_o^1/2. Keys and values are F U for each matrix U of random
-    orthonormal columns, and ``scales`` the singular values of W_K M_q^1/2 and of W_V M_o^1/2.
+    A random W_K with the head's own M_q would depend on the basis of the head. So W_K M_q^1/2 is
+    randomised as a whole: it keeps the head's singular values and gets random directions. The same
+    holds for W_V M_o^1/2. Keys and values are F U for each matrix U of random orthonormal columns,
+    and ``scales`` the singular values of W_K M_q^1/2 and of W_V M_o^1/2.
     """
     seen, read = keys * scales[0], values * scales[1]
     channels = seen.shape[-1]

@@ -7,8 +7,9 @@ shell completion. Only Python can pass a value of a quoted type; the command lin
 import dataclasses
 import functools
 import inspect
+import operator
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -48,9 +49,9 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.data.tokenizers import Tokenizer
     from qkvary.nn.language_model import LanguageModel
-    from qkvary.studies.pretraining import Training
     from qkvary.studies.running.store import Store
     from qkvary.studies.study import Study
+    from qkvary.studies.trainings import Training
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -421,7 +422,7 @@ def choose_runs(
     is_path = isinstance(name, str) and (name.endswith(".py") or "/" in name)
     if not isinstance(name, str) or is_path or not name.startswith(TRAINED):
         return choose_study(name, part), None
-    from qkvary.studies.pretraining import find_training
+    from qkvary.studies.trainings import find_training
 
     for option, given in (
         ("--protocol", part.protocol),
@@ -447,15 +448,19 @@ def read_seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
     """Read seeds, given as numbers or as text such as ``7``, ``0,1,2`` or ``0-4``."""
     from qkvary.studies.study import check_number_of_seeds
 
+    expected = "expected seeds such as 7 or 0,1,2 or 0-4"
     if not isinstance(given, str):
-        several = cast("Sequence[int]", [given] if isinstance(given, int) else given)
-        check_number_of_seeds(len(several))
-        return tuple(several)
+        try:
+            several = given if isinstance(given, Iterable) else [given]
+            check_number_of_seeds(len(several))
+            return tuple(map(operator.index, several))
+        except TypeError:
+            raise UsageError(f"{expected}, got {given!r}") from None
     seeds: list[int] = []
     for part in given.split(","):
         first, dash, last = part.strip().partition("-")
         if not (first.isdecimal() and (last.isdecimal() or not dash)):
-            raise UsageError(f"expected seeds such as 7 or 0,1,2 or 0-4, got {given!r}")
+            raise UsageError(f"{expected}, got {given!r}")
         found = range(int(first), int(last if dash else first) + 1)
         if not found:
             raise UsageError(f"expected the smaller seed first, got {given!r}")

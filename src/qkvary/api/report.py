@@ -8,12 +8,12 @@ from qkvary.api.options import PART, AnyStudy, Formats, Part, choose_runs, takes
 from qkvary.api.results import Result, add_data
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import DEFAULT_FORMATS
-from qkvary.storage.durable import check_folder
+from qkvary.storage.durable import check_folder, is_writable
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import StrPath, read_path
-from qkvary.studies.pretraining import describe_older, page_name
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
+from qkvary.studies.trainings import describe_older, page_name
 from qkvary.text import names
 
 if TYPE_CHECKING:
@@ -68,10 +68,12 @@ def report(
         commands = (*training.commands, shlex.join(["qkvary", "report", typed]))
         results, shown = report_training(chosen, store, results, commands)
     folder = report_folder(name, runs) if to is None else read_path(to)
-    files = write_report(shown, folder, formats)
+    is_written = to is not None or is_writable(runs)
+    if not is_written:
+        notices.append(f"{runs} is read-only, so no page is written: choose a folder with --to")
     return Result(
         results.summary,
         add_data(shown, damage=results.damage),
-        files=files,
+        files=write_report(shown, folder, formats) if is_written else (),
         notices=(*notices, *results.damage),
     )

@@ -7,7 +7,9 @@ A training passes through these values, each made from the one before:
 - ``Study``: the setting with its variants and seeds, which a note in the store keeps;
 - ``Cell``: one variant and seed of the study, with a title for people;
 - ``RunConfig``: what the numbers of that run depend on; its key names the folder of the run;
-- ``ExecutionSettings``: the part of it that a resumed run may change.
+- ``ExecutionSettings``: the part of it that a resumed run may change. The *stored* settings are
+  those with which a run began, part of its key; the *requested* ones are those of the command,
+  with which its next steps are computed.
 """
 
 import math
@@ -37,7 +39,7 @@ from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import format_label
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
-from qkvary.storage.durable import Owner
+from qkvary.storage.durable import Owner, is_writable
 from qkvary.storage.environment import (
     announce_stop,
     stop_in_order,
@@ -46,19 +48,18 @@ from qkvary.storage.environment import (
 )
 from qkvary.storage.errors import BusyError, DamagedError, StoppedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.untrusted_files import StrPath
-from qkvary.studies.pretraining import (
-    NO_OPTIONS,
-    TrainingOptions,
-    describe_effort,
-    find_similar_run,
-    note_training,
-    training_study,
-)
+from qkvary.storage.untrusted_files import StrPath, read_name
 from qkvary.studies.records import Record
 from qkvary.studies.running.cells import CellEnd, CellOptions, execute_cell
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
+from qkvary.studies.training_study import (
+    NO_OPTIONS,
+    TrainingOptions,
+    describe_effort,
+    training_study,
+)
+from qkvary.studies.trainings import find_similar_runs, note_training
 from qkvary.text.numbers import duration
 from qkvary.text.progress_line import ignore
 from qkvary.training.config import ExecutionSettings
@@ -108,26 +109,25 @@ def train(
         StoppedError: after a signal; the runs have checkpoints.
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
-    # Imported here because the help needs no torch.
-    from qkvary.training.memory import require_device
-
+    preset = read_name(preset, "a preset by its name")
     chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
-    shown, store = terminal or Terminal(), Store(out)
+    shown, store, options = terminal or Terminal(), Store(out), options.read()
+    text = None if data is None else read_name(data, "a text or a prepared set")
     call = shown.command or _describe_call(
         preset,
         options,
-        data=None if data is None else os.fspath(data),
+        data=text,
         variants=[format_label(label) for label in labels],
         seeds=list(numbers),
         out=os.fspath(out),
     )
-    options = _read_options(options)
+    options = _with_threads(options)
     with _join_processes(options) as distribution:
         shown = shown if distribution.is_first else Terminal()
         if not (dry_run or store.keys()):
-            # A store with runs may hold the requested ones, which can be shown without the device.
-            require_device(options.device)
-        planned = _find_data(chosen, data, options.tokenizer, shown, distribution, dry_run=dry_run)
+            # A store with runs may hold the requested ones, which can be shown anywhere.
+            _require_machine(options)
+        planned = _find_data(chosen, text, options, shown, distribution, dry_run=dry_run)
 
         def study_of(steps: Count | None) -> Study:
             full = replace(options, steps=steps)
@@ -138,12 +138,13 @@ def train(
             from qkvary.api.training_plan import choose_steps
 
             steps = distribution.run_on_first(
-                lambda: choose_steps(minutes, study_of, planned, store, call)
+                lambda: choose_steps(minutes, study_of, planned, store)
             )
         study = study_of(steps)
         _require_sizes(study, planned, distribution)
         if not dry_run:
-            study, requested = _settle_execution(study, store, options, distribution, shown)
+            requested = study.cells()[0].run.execution
+            study = _with_stored_settings(study, store, options, distribution, shown)
             _train_cells(study, requested, store, planned, options, distribution, call, shown)
     # Imported here because training does not need the descriptions of runs.
     from qkvary.api.training_plan import plan_report
@@ -166,11 +167,11 @@ def _describe_call(preset: str, options: TrainingOptions, **given: object) -> st
     return f"qk.train({', '.join([repr(preset), *words])})"
 
 
-def _read_options(options: TrainingOptions) -> TrainingOptions:
-    """Return the options with all counts as numbers, also that of the threads."""
+def _with_threads(options: TrainingOptions) -> TrainingOptions:
+    """Return the options with a number of threads."""
     is_alone = options.device == "cpu" and "WORLD_SIZE" not in os.environ
     threads = read_threads(options.threads, "threads") or (usable_cores() if is_alone else 1)
-    return replace(options.read(), threads=threads)
+    return replace(options, threads=threads)
 
 
 def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distribution"]:
@@ -185,10 +186,23 @@ def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distrib
     return join_process_group(options.strategy, options.device)
 
 
+def _require_machine(options: TrainingOptions) -> None:
+    """Refuse a device that this machine lacks, and a strategy that needs torchrun."""
+    # Imported here because the help needs no torch.
+    from qkvary.training.memory import require_device
+
+    require_device(options.device)
+    if options.strategy == "fsdp" and "WORLD_SIZE" not in os.environ:
+        raise UsageError(
+            "expected --strategy fsdp in several processes, got one: start them with `torchrun "
+            "--nproc-per-node N -m qkvary train ...`"
+        )
+
+
 def _find_data(
     preset: Preset,
-    data: StrPath | None,
-    tokenizer: str | None,
+    text: str | None,
+    options: TrainingOptions,
     shown: Terminal,
     distribution: "Distribution",
     *,
@@ -201,7 +215,8 @@ def _find_data(
     from qkvary.data.prepared import PreparedData, open_prepared
     from qkvary.data.prepared_sets import PlannedSet, find_set
 
-    reference = preset.corpus if data is None else os.fspath(data)
+    reference = preset.corpus if text is None else text
+    tokenizer = cast("str | None", options.tokenizer)
     find = partial(find_set, reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
     made: list[PreparedData] = []
 
@@ -243,43 +258,40 @@ def _require_sizes(study: Study, planned: "PlannedSet", distribution: "Distribut
             planned.require_row(cell.run.sequence_length)
 
 
-def _settle_execution(
+def _with_stored_settings(
     study: Study,
     store: Store,
     options: TrainingOptions,
     distribution: "Distribution",
     shown: Terminal,
-) -> tuple[Study, ExecutionSettings | None]:
-    """Return the study with the settings of begun runs, and the requested ones if these differ."""
+) -> Study:
+    """Return the study with the stored settings of similar runs, if there are any to resume."""
     cells = {cell.run_key: cell for cell in study.cells()}
 
-    def find_begun() -> JsonValue:
-        similar = None if options.anew else find_similar_run(store, cells)
-        if similar is not None and not options.allow_change:
+    def find_stored() -> JsonValue:
+        if options.anew:
+            return None
+        similar = find_similar_runs(store, cells, with_done=options.allow_change)
+        if not similar:
+            return None
+        newest = max(similar, key=lambda run: run.step)
+        differences = newest.differences(newest.cell.run.execution)
+        if not options.allow_change:
             raise UsageError(
-                f"{similar.cell.title} began with {similar.differences}, and has reached step "
-                f"{similar.step:,}: resume it with the new settings (--allow-change), or start "
+                f"{newest.cell.title} began with {differences}, and has reached step "
+                f"{newest.step:,}: resume it with the new settings (--allow-change), or start "
                 "another run (--anew)"
             )
-        if similar is None and options.allow_change:
-            done = find_similar_run(store, cells, state="done")
-            if done is not None:
+        for run in similar:
+            if run.is_done:
                 shown.warn(
-                    f"{done.cell.title} has ended with {done.differences}: nothing is left to "
-                    "resume, so it is trained again with the new settings"
+                    f"{run.cell.title} began with {differences}, and has ended: it is shown, and "
+                    "not trained again (--anew instead of --allow-change starts another run)"
                 )
-        return None if similar is None else to_dict(similar.execution)
+        return to_dict(newest.stored)
 
-    begun = distribution.run_on_first(find_begun)
-    if begun is None:
-        return study, None
-    execution = from_dict(ExecutionSettings, begun)
-    settings = tuple(
-        replace(setting, training=replace(setting.training, execution=execution.config))
-        for setting in study.settings
-    )
-    requested = study.cells()[0].run.execution
-    return replace(study, settings=settings, device=execution.device), requested
+    stored = distribution.run_on_first(find_stored)
+    return study if stored is None else study.with_execution(from_dict(ExecutionSettings, stored))
 
 
 def _find_unfinished(cells: Mapping[str, Cell], store: Store) -> list[str]:
@@ -300,7 +312,7 @@ def _find_unfinished(cells: Mapping[str, Cell], store: Store) -> list[str]:
 
 def _train_cells(
     study: Study,
-    execution: ExecutionSettings | None,
+    requested: ExecutionSettings,
     store: Store,
     planned: "PlannedSet",
     options: TrainingOptions,
@@ -311,17 +323,16 @@ def _train_cells(
     """Train the unfinished runs of a study; all processes train together."""
     from qkvary.studies.running.training import train_cell
     from qkvary.tasks.language import LanguageTask
-    from qkvary.training.memory import require_device
 
     cells = {cell.run_key: cell for cell in study.cells()}
     unfinished = distribution.run_on_first(lambda: _find_unfinished(cells, store))
     left = {key: cells[key] for key in unfinished}
     task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.data)
     if left:
-        require_device(options.device)
+        _require_machine(options)
         shown.say(describe_effort(left[unfinished[0]].run, task.data.splits["train"].tokens))
-    if distribution.is_first:
-        note_training(store, study, call)
+    if distribution.is_first and (left or is_writable(store.path)):
+        note_training(store, study, call, options.minutes)
     chosen = CellOptions(
         checkpoint_seconds=options.checkpoint_seconds,
         keep=cast("int", options.keep),
@@ -330,7 +341,7 @@ def _train_cells(
         sample=options.sample,
         records_failures=False,
     )
-    train_in = partial(train_cell, distribution=distribution, execution=execution, task=task)
+    train_in = partial(train_cell, distribution=distribution, requested=requested, task=task)
     stopping = threading.Event()
 
     def stop(_number: int) -> None:

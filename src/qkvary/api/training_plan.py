@@ -9,9 +9,10 @@ from qkvary.costs.network import network_costs
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
 from qkvary.storage.errors import UsageError
-from qkvary.studies.pretraining import count_passes, describe_effort, list_trainings
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
+from qkvary.studies.training_study import count_passes, describe_effort
+from qkvary.studies.trainings import find_steps
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.text.numbers import whole
 from qkvary.training.config import RunConfig
@@ -55,22 +56,17 @@ def count_scored(run: RunConfig, planned: "PlannedSet") -> int:
 
 
 def choose_steps(
-    minutes: float,
-    study_of: Callable[[int], Study],
-    planned: "PlannedSet",
-    store: Store,
-    command: str,
+    minutes: float, study_of: Callable[[int], Study], planned: "PlannedSet", store: Store
 ) -> int:
     """Return the number of steps that fit into ``minutes`` on this machine, to two digits.
 
-    Validations and the test are included. A repeated command gets the number of steps that was
-    chosen the first time, so that it resumes.
+    Validations and the test are included. A training of this store keeps the steps that were
+    chosen first, so that it resumes, also with other execution settings, or more variants or seeds.
     """
     if not 0 < minutes < math.inf:
         raise UsageError(f"expected a number of minutes above 0, got {minutes}")
-    for training in list_trainings(store):
-        if command in training.commands and "minutes" in command:
-            return training.study.settings[0].training.steps
+    if (noted := find_steps(store, minutes, study_of)) is not None:
+        return noted
     steps = FIRST_STEPS
     # Validations and their sizes depend on the steps.
     for _ in range(3):

@@ -15,11 +15,12 @@ from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.files import write_report
 from qkvary.reports.study_results import Results, gather_results, report_folder
 from qkvary.reports.training import training_report
+from qkvary.storage.durable import is_writable
 from qkvary.storage.errors import DamagedError
-from qkvary.studies.pretraining import page_name
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
+from qkvary.studies.trainings import page_name
 
 if TYPE_CHECKING:
     from qkvary.reports.report import Report
@@ -64,7 +65,10 @@ def describe_runs(study: Study, store: Store, command: str, warning: str | None)
         store=store,
         networks=networks,
         exit_code=5 if "diverged" in ends else 1 if "failed" in ends else 0,
-        files=write_report(report, report_folder(page_name(store, study), store.path)),
+        # A store that is read-only can still be shown.
+        files=write_report(report, report_folder(page_name(store, study), store.path))
+        if is_writable(store.path)
+        else (),
         closing=tuple(closing),
         notices=(*results.damage, *([] if warning is None else [warning])),
     )

@@ -27,10 +27,11 @@ KV_NORM_EPS = 1e-6
 LARGEST_STD = 1000
 """The largest accepted standard deviation; sums of larger weights overflow."""
 LINEAR_CHUNK = 64
-"""Number of tokens that linear attention compares pair by pair; a state holds the tokens before
-them."""
+"""Chunk length of linear attention: tokens of a chunk are compared pair by pair, and a state holds
+the tokens before the chunk."""
 PUBLISHED_IDENTITY_SCALE = 0.5
-"""The query-identity paper's factor: 1/(s sqrt d) = 1.80 at d = 768 and s = 0.02, rounded to 2."""
+"""The query-identity paper's factor 1/2: scores are divided by 1/(s sqrt d) = 1.80 at d = 768 and
+s = 0.02, rounded to 2."""
 
 
 @stored("Initialization")
@@ -50,12 +51,12 @@ class Initialization:
     output_std: float | None = None
     """Standard deviation of output projections under ``normal``; ``None`` means ``std``."""
     embedding_std: float | None = field(default=None, metadata=ADDED_LATER)
-    """Standard deviation of a normal embedding in a language model or encoder; ``None`` leaves it
-    to the scheme."""
+    """Standard deviation of normally distributed embedding weights in a language model or encoder;
+    ``None``: embeddings follow ``scheme``."""
     matched: bool = False
     """Whether all input projections get the same Xavier bound. The published code draws query, key
-    and value as one packed matrix, so that fewer projections start with larger weights (1.155 times
-    for two instead of three)."""
+    and value as one packed matrix, so weights start larger if there are fewer projections (1.155
+    times for two instead of three)."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -82,15 +83,15 @@ class ScaleConfig:
     """The scale of content scores, and the epsilon of the norms of query and key."""
 
     by: ScaleBy = "head"
-    """``head``: 1/sqrt(head_dim), the channels of decoupled positions included. ``width``:
-    1/sqrt(d_model), as in the character and vision code of paper 2."""
+    """``head``: 1/sqrt(head_dim), where head_dim includes the channels of decoupled positions.
+    ``width``: 1/sqrt(d_model), as in the character and vision code of paper 2."""
     identity: IdentityScale = "derived"
-    """The factor of an identity query or key. ``derived``: keeps the standard deviation of the
-    baseline's scores; ``published``: 1/2; ``none``: 1."""
+    """The factor of the scores of an identity query or key. ``derived``: keeps the standard
+    deviation of the baseline's scores; ``published``: 1/2; ``none``: 1."""
     channels: float | None = field(default=None, metadata=ADDED_LATER)
-    """The number under the root; ``None`` for the one that ``by`` names."""
+    """The number under the square root of the scale; ``None``: the number that ``by`` selects."""
     norm_eps: float = field(default=1e-6, metadata=ADDED_LATER)
-    """Epsilon of the norms of query and key, where the variant has them."""
+    """Epsilon of the norms of query and key, if the variant has such norms."""
     norm_adds_one: bool = field(default=False, metadata=ADDED_LATER)
     """Whether these norms multiply a channel by its learned weight plus one."""
 
@@ -121,11 +122,11 @@ class PositionConfig:
     rotary_fraction: float = 0.5
     """The share of a head's channels that is rotated; these are its last channels."""
     value_rope: ValueRope = "counter"
-    """The value of a layer that computes it by the key's projection. ``none``: the unrotated key.
+    """The value in a layer where key and value share a projection. ``none``: the unrotated key.
     ``counter``: the rotated key, with the output rotated back. ``rotated``: the rotated key (not
     invariant to translation, an ablation)."""
     relative_distance: int = 128
-    """Larger distances share one entry of the relative bias."""
+    """Largest distance with its own entry in the relative bias; larger distances use this entry."""
     rotates_value: bool = field(default=False, metadata=ADDED_LATER)
     """Whether ``value_rope`` also applies to a value with its own projection, which is not rotated
     otherwise. This is the control that separates the effect of rotated values from that of shared
@@ -174,7 +175,7 @@ class AttentionConfig:
     d_model: int
     """Width of input and output."""
     num_heads: int
-    """Query heads."""
+    """Number of query heads."""
     variant: Variant = QKV
     """The sharing, heads and score terms; also accepts a label such as ``Q-K=V``."""
     head_dim: int | None = None
@@ -195,7 +196,7 @@ class AttentionConfig:
     """Initialisation of the projections."""
     kernel: Kernel = "auto"
     """The implementation of the core; ``auto`` chooses by shape, never by timing. For linear
-    attention, ``explicit`` computes the map of all pairs, ``auto`` sums over chunks of tokens."""
+    attention, ``explicit`` computes the scores of all pairs, ``auto`` sums over chunks."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "variant", as_variant(self.variant))
@@ -225,8 +226,8 @@ class AttentionConfig:
             )
         if self.causal and not core.has_causal:
             raise ValueError(
-                f"expected a bidirectional layer for the core {core.name}, got a causal one: its "
-                "norms over all tokens would show every token the future"
+                f"expected a bidirectional layer for the core {core.name}, got a causal one: the "
+                "core normalises over all tokens, so that every token would see the future"
             )
         if self.variant.decay != "none" and not self.causal:
             raise ValueError(
@@ -241,7 +242,7 @@ class AttentionConfig:
             )
         if self.variant.positions == "rotary" and self.size_per_head < 2:
             raise ValueError(
-                f"expected at least 2 channels a head for rotary, got {self.size_per_head}"
+                f"expected at least 2 channels per head for rotary, got {self.size_per_head}"
             )
         for source in self.variant.projections:
             self.rank(source)
@@ -286,7 +287,7 @@ class AttentionConfig:
 
     @property
     def state_numbers(self) -> int:
-        """Size of the state that a layer keeps per sequence; 0 if it keeps tokens instead."""
+        """Number of values in the state of one sequence; 0 if the layer caches tokens instead."""
         if not self.variant.keeps_state:
             return 0
         return self.kv_width * (self.size_per_head + self.variant.is_normalised)
@@ -298,7 +299,7 @@ class AttentionConfig:
 
     @property
     def rotated_channels(self) -> int:
-        """Number of rotated channels of a head, including those of decoupled positions; or 0."""
+        """Number of rotated channels of a head, including those of decoupled positions."""
         if self.variant.positions == "rotary":
             return self.position.rotary_dim(self.size_per_head)
         return self.variant.decoupled or 0
@@ -339,7 +340,7 @@ class AttentionConfig:
         return size
 
     def latent(self, source: Source) -> int | None:
-        """Inner width of a projection that is narrower than its output, else ``None``."""
+        """Inner width of a projection if it is below the output width, else ``None``."""
         rank = None if source == IDENTITY else self.rank(source)
         return None if rank is None or rank >= self.width(source) else rank
 
@@ -358,14 +359,14 @@ class AttentionConfig:
 
     @property
     def score_scale(self) -> float:
-        """The factor of q . k, with the identity correction and without the temperature."""
+        """The factor that scales q . k: identity correction included, temperature not."""
         usual = self.compared_channels if self.scale.by == "head" else self.d_model
         base = 1.0 / math.sqrt(usual if self.scale.channels is None else self.scale.channels)
         return base * self.identity_correction
 
     @property
     def content_scale(self) -> float:
-        """The factor of q . k, with the temperature and without the learned factors."""
+        """The factor that scales q . k: temperature included, learned factors not."""
         return self.score_scale / self.variant.temperature
 
     @property
@@ -397,8 +398,8 @@ def compares_identity(variant: Variant) -> bool:
 def correct_identity(variant: Variant, learned: float, baseline: float) -> float:
     """Return the factor that undoes the larger scores of an identity query or key.
 
-    For a layer input of 1, ``learned`` is the root mean square of a learned role, and ``baseline``
-    the mean square of one of the baseline.
+    Both arguments are for a layer input with root mean square 1: ``learned`` is the root mean
+    square of a learned role, ``baseline`` the mean square of a learned role in the baseline.
     """
     sources = (variant.sharing.query, variant.sharing.key)
     query, key = (1.0 if source == IDENTITY else learned for source in sources)

@@ -17,20 +17,20 @@ Storage = Literal["needed", "both", "value and slice", "input", "latent"]
 """The numbers that a cache stores per token. ``needed``: each source that key and value read, once.
 ``both``: rotated keys and values, even if one source would do (as engines do). ``value and slice``:
 the value and the rotated channels of the key. ``input``: the layer input, from which every step
-computes keys and values again. ``latent``: the inner result of low-rank projections, if that is
-narrower."""
+computes keys and values again. ``latent``: the inner channels of low-rank projections whose output
+is wider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectedAttention:
-    """Attention whose queries, keys and values are projections of a layer input, or shared."""
+    """Attention whose queries, keys and values are separate or shared projections of its input."""
 
     config: AttentionConfig
     """Sharing, sizes, window and rotation."""
     norms: tuple[Norm, ...] = ()
     """Learned normalisations of the heads of queries and keys."""
     unbiased: tuple[Source, ...] = ()
-    """Sources without a bias in a layer that otherwise has them."""
+    """Sources whose projections lack a bias in a layer whose other projections have one."""
     entries: int = 0
     """Number of other learned parameters: attention sinks, a table of relative positions."""
     reads_layer: int | None = None
@@ -45,7 +45,7 @@ class ProjectedAttention:
 
     @property
     def reach(self) -> int | None:
-        """Number of tokens after which an entry is never read again; ``None``: no limit."""
+        """Number of tokens after which a cache entry is never read again; ``None``: no limit."""
         return self.config.variant.reach
 
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
@@ -60,8 +60,7 @@ class ProjectedAttention:
                 "expected a separate query in a layer that reads another layer's keys and "
                 f"values, got a query that reads {given.sharing.query}"
             )
-        # Only the layer's own projections may lack a bias; projections of another sharing have
-        # theirs.
+        # Only the layer's own projections may lack a bias; those of another sharing have biases.
         unbiased = self.unbiased if given.sharing == own.sharing else ()
         config = dataclasses.replace(self.config, variant=given)
         return dataclasses.replace(self, config=config, unbiased=unbiased, storage="needed")
@@ -69,7 +68,7 @@ class ProjectedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """The module, with its own keys, that selects the tokens that sparse attention reads.
+    """The module that selects the tokens to which sparse attention attends; it has its own keys.
 
     Source: DeepSeek-AI 2025, "DeepSeek-V3.2", section 2.1.
     """
@@ -107,7 +106,7 @@ class LatentAttention:
     value_dim: int
     """Channels of a head's value."""
     bias: bool = False
-    """Biases on the projections into the latents and out of the layer."""
+    """Whether the projections into the latents and out of the layer have biases."""
     indexer: Indexer | None = None
     """The module that picks the tokens to read; ``None`` if the layer reads all."""
     window: int | None = None
@@ -117,7 +116,7 @@ class LatentAttention:
         check_sizes(self, "d_model", "num_heads", "q_rank", "kv_rank", "window")
         check_sizes(self, "nope_dim", "rope_dim", "value_dim")
         if self.own_indexer and self.q_rank is None:
-            raise ValueError("expected a latent of the query, which the indexer reads, got none")
+            raise ValueError("expected a q_rank, because the indexer reads that latent, got none")
         # The width of all heads together has to be a valid size too.
         tuple(self.linears)
 
@@ -128,7 +127,7 @@ class LatentAttention:
 
     @property
     def most_keys(self) -> int | None:
-        """Maximum number of tokens that a query reads: of a window, or selected by an indexer."""
+        """Maximum number of tokens a query attends to: a window's, or those an indexer picks."""
         return self.window if self.indexer is None else self.indexer.top
 
     @property
@@ -200,7 +199,7 @@ class Compressor:
     rate: int
     """Tokens per summary."""
     overlapping: bool
-    """Whether a summary also sees the tokens of the previous summary, with projections twice as
+    """Whether a summary also covers the tokens of the previous one; projections are then twice as
     wide."""
 
     def __post_init__(self) -> None:
@@ -208,14 +207,14 @@ class Compressor:
 
     @property
     def projected_width(self) -> int:
-        """Width of a token's content projection, which the gate has too."""
+        """Width of a token's content projection; the gate is equally wide."""
         return 2 * self.width if self.overlapping else self.width
 
     def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:
         """Return the rows kept after ``tokens`` tokens, as pairs of row count and width.
 
-        These are the summaries; content and gate of the tokens not yet summarised; and the tokens
-        of the last summary that the next one overlaps.
+        The rows are the summaries, the content and gate of the tokens not yet summarised, and the
+        tokens of the last summary, if the next summary also covers them.
         """
         summaries, waiting = divmod(tokens, self.rate)
         overlap = 2 * self.rate if self.overlapping and summaries else 0
@@ -232,7 +231,7 @@ class Compressor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedAttention:
-    """Shared-KV attention with one KV head over a window, and over summaries if there are any.
+    """Attention with one shared KV head over a window and, with a compressor, over summaries.
 
     Source: DeepSeek-AI 2026, "DeepSeek-V4", section 2.3, as implemented in transformers 5.23.
     """
@@ -252,10 +251,10 @@ class CompressedAttention:
     compressor: Compressor | None = None
     """The module that summarises earlier tokens; ``None`` for a layer that has only a window."""
     indexer: Compressor | None = None
-    """The smaller compressor whose summaries decide which ones are read."""
+    """The smaller compressor whose summaries select the compressor's summaries to attend to."""
     index_heads: int = 0
     index_top: int = 0
-    """Summaries that the indexer picks for a query."""
+    """Number of summaries that the indexer picks for a query."""
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -268,13 +267,13 @@ class CompressedAttention:
             )
         if self.compressor and self.compressor.width != self.head_dim:
             raise ValueError(
-                f"expected summaries as wide as a head, {self.head_dim}, which are read like keys, "
-                f"got {self.compressor.width}"
+                f"expected summaries as wide as a head, {self.head_dim}, because they serve as "
+                f"keys, got {self.compressor.width}"
             )
         rates = {part.rate for part in self.compressors}
         if len(rates) > 1 or (self.indexer and not self.compressor):
             raise ValueError(
-                "expected an indexer that has a key for each summary, got rates "
+                "expected a compressor and an indexer with the same rate, got rates "
                 f"{self.compressor and self.compressor.rate} and "
                 f"{self.indexer and self.indexer.rate}"
             )
@@ -288,7 +287,7 @@ class CompressedAttention:
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        """All projections of a token, those of compressor and indexer included."""
+        """All projections, including those of compressor and indexer."""
         width, out = self.num_heads * self.head_dim, self.o_groups * self.o_rank
         linears = [
             Linear(inputs=self.d_model, outputs=self.q_rank),
@@ -329,21 +328,21 @@ class RecurrentLayer:
     """A layer that mixes tokens through a state of fixed size instead of a cache of tokens.
 
     Short convolutions, state-space models and delta rules are such layers. A block that does not
-    mix tokens is one whose state is empty.
+    mix tokens has an empty state.
     """
 
     kind: str
     """The name of the mechanism in tables, such as ``Mamba 2``."""
     d_model: int
     sums: int = 0
-    """Numbers of the state that are sums over all tokens; they are kept at least in single
+    """How many values of the state are sums over all tokens; they are kept at least in single
     precision."""
     recent: int = 0
-    """Numbers of the state that hold recent tokens, for a convolution."""
+    """How many values of the state hold recent tokens, for a convolution."""
     taps: int = 0
     """Number of tokens that the convolution sees, the new one included; engines store one fewer."""
     sum_bits: int | None = None
-    """Bits in which engines store a sum, if layer or configuration fix them; otherwise those of
+    """Bits per sum in engines, if the layer or its configuration fixes them; ``None``: those of
     activations."""
     linears: tuple[Linear, ...] = ()
     """All matrices that a token passes through."""
@@ -351,7 +350,7 @@ class RecurrentLayer:
     entries: int = 0
     """Number of other learned parameters: the taps of a convolution, decays, step sizes."""
     products: int = 0
-    """Multiply-accumulates of a token with the taps and the state."""
+    """Multiply-accumulates per token with the taps and the state."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "d_model")
@@ -387,11 +386,11 @@ class Experts:
 
     expert: FeedForward
     count: int
-    """Routed experts."""
+    """Number of routed experts."""
     active: int
     """Number of routed experts that a token passes through."""
     shared: FeedForward | None = None
-    """Further matrices that every token passes through."""
+    """The shared experts as one network, through which every token passes."""
     router: Linear | None = None
     """The matrix that scores the experts; ``None`` if a table chooses them."""
     entries: int = 0
@@ -415,7 +414,7 @@ class Layer:
 
     attention: AttentionLayer
     feed_forward: tuple[FeedForward | Experts, ...]
-    """The networks after attention; more than one if a dense network is added to experts."""
+    """The feed-forward networks after attention; two if a dense one is added to experts."""
     norms: tuple[Norm, ...]
     """The normalisations of attention and feed-forward network."""
     cross: ProjectedAttention | None = None
@@ -425,7 +424,7 @@ class Layer:
     entries: int = 0
     """Number of further learned parameters."""
     products: int = 0
-    """Multiply-accumulates of a token with matrices that are computed instead of learned."""
+    """Multiply-accumulates per token with matrices that are computed instead of learned."""
     has_own_weights: bool = True
     """Whether the layer has its own weights; False if it uses those of the layer before."""
 
@@ -433,13 +432,13 @@ class Layer:
 def share_layer(layer: Layer, variant: Variant) -> Layer:
     """Return the same block with the sharing of ``variant``, in its cross attention too.
 
-    A recurrent layer has neither keys nor values, and stays.
+    A recurrent layer is returned unchanged: it has neither keys nor values.
     """
     if not isinstance(layer.attention, ProjectedAttention):
         if isinstance(layer.attention, RecurrentLayer):
             return layer
         kind = "latent" if isinstance(layer.attention, LatentAttention) else "compressed"
-        # A ValueError, because the choice does not fit; its type is right.
+        # A ValueError, not a TypeError: the argument's type is right, but the choice does not fit.
         raise ValueError(
             f"expected layers with their own projections to share, got {kind} attention, which "
             "already stores one tensor for keys and values"

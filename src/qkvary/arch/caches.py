@@ -8,23 +8,23 @@ from qkvary.arch.parts import check_choices
 
 CacheLayout = Literal["sources", "rotated", "split", "input", "latent"]
 """The tensors that a cache stores. ``sources``: each source that key and value read, once, before
-rotation; keys are rotated when they are read. ``rotated``: what the softmax reads, so that reading
-costs nothing; if the value is the unrotated key, the value and the rotated channels. ``split``: key
-and value separately, even if they are equal, as engines store them. ``input``: the layer input,
-which is projected again when it is read. ``latent``: for a low-rank projection the output of its
-first matrix, if that is narrower, from which the source is computed when it is read; other sources
-as under ``sources``."""
+rotation; keys are rotated when they are loaded. ``rotated``: keys already rotated, so that loading
+needs no computation; if the value is the unrotated key, the value and the key's rotated channels.
+``split``: key and value separately, even if they are equal, as engines store them. ``input``: the
+layer input, which is projected again when it is loaded. ``latent``: the output of a low-rank
+projection's first matrix, if narrower than that of the second, which is applied on loading; other
+sources are stored as under ``sources``."""
 
 CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3"]
-"""The storage of these tensors: a tensor that grows, a buffer allocated beforehand, or codes of
-this many bits with scales; 3 bits are for experiments."""
+"""How these tensors are stored: in a tensor that grows, in a buffer allocated beforehand, or as
+codes of this many bits with scales; 3 bits are for experiments."""
 
 CacheScales = Literal["token", "channel"]
 """Which codes share a scale: a group of channels of one token, or one channel of a head over a
 block of tokens."""
 
 QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3}
-"""Bits per code, by storage."""
+"""Bits per code, for each quantised storage."""
 
 DecodeKernel = Literal["layer", "auto", "folded", "matmul", "native", "triton"]
 """The kernel that attends to stored entries: the ``layer``'s own, the one that ``auto`` picks by
@@ -34,12 +34,12 @@ device, dtype and shape, or a kernel by name."""
 @stored("CacheOptions")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """The layout and storage of a cache. Results do not depend on it, except for rounding."""
+    """The layout and storage of a cache. They change results only by rounding."""
 
     layout: CacheLayout = "sources"
     """The tensors that are stored."""
     storage: CacheStorage = "growing"
-    """The storage of these tensors."""
+    """How these tensors are stored."""
     scales: CacheScales = "token"
     """Which codes share a scale in quantised storage."""
     group: int = 64
@@ -54,8 +54,8 @@ class CacheOptions:
     residual: int = 0
     """Number of newest tokens that quantised storage leaves unquantised."""
     kernel: DecodeKernel = "layer"
-    """The kernel for few new tokens without gradients. Only ``layer`` gives bit for bit the result
-    without a cache."""
+    """The attention kernel for a few new tokens without gradients. Only ``layer`` gives exactly the
+    bits of a computation without a cache."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -66,7 +66,7 @@ class CacheOptions:
             )
         if not self.is_quantized and (self.rotate or self.scales != "token"):
             raise ValueError(
-                "expected quantised storage with scales by channel or a rotation, got "
+                "expected quantised storage for scales by channel or for a rotation, got "
                 f"{self.storage!r}; choices: {', '.join(QUANTIZED_BITS)}"
             )
 
@@ -77,5 +77,5 @@ class CacheOptions:
 
     @property
     def bits(self) -> int | None:
-        """Bits of a code; ``None`` where entries are not rounded."""
+        """Bits of a code; ``None`` if entries are not rounded."""
         return QUANTIZED_BITS.get(self.storage)

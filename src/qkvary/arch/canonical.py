@@ -1,8 +1,8 @@
 """Configurations as plain data: a dictionary and back, one canonical JSON, one fingerprint.
 
-What is written has separate names: ``stored`` gives the kind of a class, ``stored_as`` the name
-of a field, so that Python's names can change and stored files and run keys stay. A field that is
-``ADDED_LATER`` is written only where it differs from its default, which never changes then.
+Stored data has its own names: ``stored`` sets the name of a class (its kind), ``stored_as`` that of
+a field, so that Python's names can change while stored files and run keys stay the same. A field
+that is ``ADDED_LATER`` is written only if it differs from its default, which must never change.
 
 Classes may come from a user's own file: this module also imports them and finds their version.
 Nothing is loaded by pickle: only files that the user names are imported.
@@ -44,20 +44,20 @@ written."""
 
 
 def stored_as(name: str) -> Mapping[str, Any]:
-    """Metadata of a field that is written under another name than Python's."""
+    """Return the metadata of a field that is stored as ``name`` instead of under its own name."""
     return types.MappingProxyType({_NAME: name})
 
 
 def stored(kind: str) -> Callable[[type[T]], type[T]]:
-    """Register the kind under which values of a dataclass are written; it never changes."""
+    """Return a decorator that sets a dataclass's name in stored data, which must never change."""
 
     def register(cls: type[T]) -> type[T]:
         for other, known in _KINDS.items():
             # A module may be imported again under another name, for example when it is run.
             if known == kind and other.__qualname__ != cls.__qualname__:
                 raise ValueError(
-                    f"expected a separate kind for {cls.__name__}, got {kind!r}, which is that "
-                    f"of {other.__name__}"
+                    f"expected a separate kind for {cls.__name__}, got {kind!r}, the kind of "
+                    f"{other.__name__}"
                 )
         _KINDS[cls] = kind
         return cls
@@ -66,19 +66,19 @@ def stored(kind: str) -> Callable[[type[T]], type[T]]:
 
 
 def stored_kind(cls: type[Any]) -> str:
-    """Return the kind under which values of a class are written."""
+    """Return the kind of a class: its name in stored data."""
     if cls not in _KINDS:
         raise TypeError(f"expected a class with a stored kind, got {cls.__name__}")
     return _KINDS[cls]
 
 
 def stored_name(field: "dataclasses.Field[Any]") -> str:
-    """Return the name under which a field is written."""
+    """Return a field's name in stored data."""
     return str(field.metadata.get(_NAME, field.name))
 
 
 def always_written(field: "dataclasses.Field[Any]") -> bool:
-    """Return whether a field is written even where it has its default."""
+    """Return whether a field is written even if it has its default."""
     return "added later" not in field.metadata
 
 
@@ -120,7 +120,7 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
 
 
 def from_dict(kind: type[T], data: Any) -> T:
-    """Build a configuration of type ``kind`` from what ``to_dict`` gave.
+    """Build a configuration of type ``kind`` from the data that ``to_dict`` returned.
 
     Raises:
         ValueError: for an unknown key (with the nearest known one), a missing key or a wrong type.
@@ -129,7 +129,7 @@ def from_dict(kind: type[T], data: Any) -> T:
 
 
 def canonical_json(config: Any) -> str:
-    """The one JSON text of a configuration: sorted keys, no spaces, integral floats as floats."""
+    """Return the canonical JSON text: sorted keys, no spaces, integral floats as floats."""
     return _dump(to_dict(config))
 
 
@@ -144,7 +144,7 @@ def identity_json(config: Any) -> str:
 
 
 def fingerprint(config: Any) -> str:
-    """sha256 of the canonical JSON, as 64 hexadecimal digits."""
+    """Return the sha256 of the canonical JSON, as 64 hexadecimal digits."""
     return hashlib.sha256(canonical_json(config).encode()).hexdigest()
 
 
@@ -173,7 +173,7 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
 
 
 def _concrete(hint: Any, data: Any, where: str) -> type[Any]:
-    """Return the class, or the subclass whose kind the data names."""
+    """Return the subclass of ``hint`` whose kind the data names, by default ``hint`` itself."""
     kinds = {kind: cls for cls, kind in _KINDS.items() if issubclass(cls, hint)}
     kind = _expect(data, dict, where).get(_KIND)
     if kind not in kinds and hint in _KINDS:
@@ -275,14 +275,14 @@ def import_code(code: Iterable[str]) -> None:
 
 
 def own_classes(network: Any, *others: object) -> tuple[type[Any], ...]:
-    """Return the classes from outside this package that a network or another value is made of."""
+    """Return the classes from outside this package that a network or other values contain."""
     names = dict.fromkeys(layer.variant.own for layer in network.layers if layer.variant.own)
     kinds = [OWN[name].made for name in names] + [type(one) for one in (network, *others)]
     return tuple(kind for kind in kinds if kind.__module__.partition(".")[0] != PACKAGE)
 
 
 def code_of(classes: Iterable[type[Any]]) -> tuple[str, ...]:
-    """Return the files and modules that another process must import to have these classes."""
+    """Return the files and modules that another process must import to know these classes."""
     found = dict[str, None]()
     for kind in classes:
         name = kind.__module__

@@ -14,7 +14,7 @@ from qkvary.text.names import listed
 _FORMS = {
     "residual": "the query adds its projection to the layer input",
     "residual-gelu": "the query adds the GELU of its projection to the layer input",
-    "map": "the query is the shared source through a linear map for each head",
+    "map": "the query is the shared source, passed through a linear map for each head",
 }
 
 
@@ -41,7 +41,7 @@ def describe(variant: AnyVariant) -> str:
         parts.append(f"attention reaches {variant.window} tokens")
     if variant.stride is not None:
         also = "also " * (variant.window is not None)
-        parts.append(f"attention {also}reaches tokens at distances that {variant.stride} divides")
+        parts.append(f"attention {also}reaches tokens at distances divisible by {variant.stride}")
     parts += [term.write(term.words, variant) for term in variant.terms]
     core = CORES[variant.core]
     if core.words:
@@ -99,7 +99,7 @@ def name_cached(variant: Variant) -> str:
 
 
 def describe_layers(model: Model) -> str:
-    """Return the kinds of attention of a model with their numbers of layers, in words."""
+    """Return the kinds of attention in a model, each with its number of layers, in words."""
     counts = Counter[str]()
     for layer, count in count_kinds(model.layers):
         counts[_describe_layer(layer)] += count

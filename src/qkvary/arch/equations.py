@@ -36,7 +36,7 @@ def write_equation(variant: Variant) -> str:
 
 
 def write_weights(variant: Variant, query: str, key: str) -> str:
-    """Return the equation of the attention weights, given the texts that query and key read."""
+    """Return the equation of the attention weights, given those of what query and key read."""
     query = _QUERY_FORMS[variant.query_form].format(query=query)
     key = _write_key_value(variant, key, "k")
     bare = [_change(variant, query, "q"), _change(variant, key, "k")]
@@ -57,7 +57,7 @@ def write_weights(variant: Variant, query: str, key: str) -> str:
 
 
 def write_mixture(variant: Variant, weights: str, value: str) -> str:
-    """Return the equation of the weighted sum, given the texts of weights and value."""
+    """Return the equation of the weighted sum, given those of weights and value."""
     value = _write_key_value(variant, value, "v")
     if variant.positions == "rotary" and variant.sharing.key == variant.sharing.value:
         return f"R⁻¹({weights} {_change(variant, value, 'v')})"
@@ -74,7 +74,7 @@ def define_symbols(variant: Variant) -> tuple[str, ...]:
     if variant.query_form == "map":
         lines.append("M is a learned matrix of each query head")
     if variant.is_normalised:
-        lines.append("Σⱼ is the sum over the seen tokens j; one below 1e-6 counts as 1e-6")
+        lines.append("Σⱼ is the sum over the visible tokens j; a sum below 1e-6 counts as 1e-6")
     elif variant.core != "sima":
         lines.append(_define_scale(variant))
     return (*lines, *(term.write(term.where, variant) for term in variant.terms if term.where))
@@ -87,7 +87,7 @@ def _define_scale(variant: Variant) -> str:
         return f"s = 1/{root}"
     learned = math.sqrt(1 / 3)
     factor = correct_identity(variant, learned, 1 / 3)
-    return f"s = {factor:.4g}/{root} where projections start as torch's linear layers do"
+    return f"s = {factor:.4g}/{root} if projections are initialised like torch's linear layers"
 
 
 def _write_seen(variant: Variant) -> str:

@@ -1,8 +1,8 @@
 """The spelling of variants: one canonical label each; the papers' labels and tuples are read too.
 
 Grammar (docs/decisions/0002): ``BASE[/heads][+][@option...]``. BASE is a label such as ``Q-K=V`` or
-a tuple such as ``q,k=v``; a role may carry a mark: ``Q[residual]``, ``Q[map]``, ``K[r16]``. Layers
-that differ are labels with layer counts, ``QKV*3,Q-K=V*3`` (docs/decisions/0028).
+a tuple such as ``q,k=v``; a role may carry a mark: ``Q[residual]``, ``Q[map]``, ``K[r16]``. If
+layers differ, each label has a layer count, ``QKV*3,Q-K=V*3`` (docs/decisions/0028).
 """
 
 import difflib
@@ -51,7 +51,7 @@ def format_label(variant: AnyVariant) -> str:
         variant: Any variant, or one for each layer.
 
     Returns:
-        A label that ``parse_label`` reads back to an equal value.
+        A label that ``parse_label`` parses to an equal value.
     """
     if isinstance(variant, LayerVariants):
         return ",".join(f"{format_label(one)}*{count}" for one, count in variant.runs)
@@ -72,7 +72,7 @@ def format_tuple(variant: Variant) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_variant(text: str) -> Variant:
-    """Read a label or a tuple spelling.
+    """Parse a label or a tuple spelling.
 
     Args:
         text: For example ``Q-K=V``, ``Q-GQA-4``, ``(Q=K-V)+``, ``q,k=v``, ``I-K=V/1@alibi``.
@@ -105,13 +105,13 @@ def parse_variant(text: str) -> Variant:
 
 
 def parse_label(text: str) -> AnyVariant:
-    """Read a label or a tuple spelling, or several with layer counts.
+    """Parse a label or a tuple spelling, or several with layer counts.
 
     Args:
-        text: As :func:`parse_variant`, or for example ``QKV*3,Q-K=V*3``.
+        text: As for :func:`parse_variant`, or for example ``QKV*3,Q-K=V*3``.
 
     Raises:
-        ValueError: as :func:`parse_variant`, or for layer counts that cannot be read.
+        ValueError: as for :func:`parse_variant`, or for invalid layer counts.
     """
     compact = "".join(text.split())
     if "*" not in compact:
@@ -149,10 +149,10 @@ def canonical_label(text: str) -> str:
 
 
 def as_label(given: AnyVariant | str) -> AnyVariant:
-    """Return a variant, or the variants of layers, unchanged; or read their label.
+    """Return a variant, or the variants of layers, unchanged; parse it if it is a label.
 
     Raises:
-        ValueError: as :func:`parse_label`, or for something else.
+        ValueError: as for :func:`parse_label`, or for a value of another type.
     """
     if isinstance(given, LayerVariants):
         return given
@@ -160,10 +160,10 @@ def as_label(given: AnyVariant | str) -> AnyVariant:
 
 
 def as_variant(given: AnyVariant | str) -> Variant:
-    """Return a variant unchanged, or read its label.
+    """Return a variant unchanged, or parse its label.
 
     Raises:
-        ValueError: as :func:`parse_variant`, or for something else.
+        ValueError: as for :func:`parse_variant`, or for a value of another type.
     """
     if isinstance(given, Variant):
         return given

@@ -1,7 +1,7 @@
 """A whole model as a value: everything that costs parameters, arithmetic or memory, per layer.
 
-Models include more than the networks that can be built here (``arch.networks``). Costs are derived
-from a model; configurations of published models are read into one.
+Models include more than the networks that can be built here (``arch.networks``): configurations of
+published models become a ``Model`` too. All costs are derived from it.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class Model:
     name: str
     """Name in tables."""
     layers: tuple[Layer, ...]
-    """The blocks; the decoder's, if the model has an encoder."""
+    """The blocks; if the model has an encoder, the blocks of the decoder."""
     vocabulary: int
     """Number of distinct output tokens."""
     tables: tuple[Table, ...]
@@ -47,7 +47,7 @@ class Model:
     norms: tuple[Norm, ...] = ()
     """Normalisations outside the blocks."""
     head: tuple[Linear, ...] = ()
-    """The matrices from features to logits; tied if the embedding is used."""
+    """The matrices from hidden states to logits; a tied matrix is the token embedding."""
     others: tuple[Linear, ...] = ()
     """Further matrices outside the blocks that every token passes through."""
     entries: int = 0
@@ -57,7 +57,7 @@ class Model:
     max_tokens: int | None = None
     """The longest context that the model is made for; ``None`` if nothing limits it."""
     notes: tuple[str, ...] = ()
-    """Caveats for readers of the figures, such as uncounted parts."""
+    """Caveats about the counted costs, such as parts that are left out."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocabulary")
@@ -65,10 +65,10 @@ class Model:
             raise ValueError("expected at least one layer, got none")
 
     def count_encoder_tokens(self, given: int | None, context: int) -> int:
-        """Return the number of encoder tokens: fixed by the model, given, or the decoder's.
+        """Return the number of encoder tokens: the model's fixed one, ``given``, or ``context``.
 
         Raises:
-            ValueError: for fewer than 1.
+            ValueError: if ``given`` is below 1.
         """
         if self.encoder is None:
             return 0
@@ -83,7 +83,7 @@ class Model:
 
     @property
     def is_causal(self) -> bool:
-        """Whether it decodes token by token, so that a cache has a meaning."""
+        """Whether the model decodes token by token, so that it can use a cache."""
         attentions = [layer.attention for layer, _ in count_kinds(self.layers)]
         projected = [one for one in attentions if isinstance(one, ProjectedAttention)]
         return all(attention.config.causal for attention in projected)
@@ -91,12 +91,12 @@ class Model:
     def with_variant(self, variant: AnyVariant) -> "Model":
         """Return the same model with the sharing of ``variant`` in every attention layer.
 
-        Windows, rotation and reads of other layers' caches stay. Cross attention gets the same
-        sharing.
+        Windows and rotation stay, and so does the use of other layers' caches. Cross attention gets
+        the same sharing.
 
         Raises:
-            ValueError: where the variant does not fit a layer, the layer has no projections of its
-                own to share, or there are variants of another number of layers.
+            ValueError: if the variant does not fit a layer, a layer has no projections to share,
+                or ``variant`` is for another number of layers.
         """
         layers = _share_layers(self.layers, variant)
         if self.encoder is None:
@@ -119,7 +119,7 @@ class Encoder:
     """Number of tokens that the encoder always sees, such as Whisper's 1,500; ``None`` if it
     depends on the input."""
     stem: tuple[Linear, ...] = ()
-    """The matrices from the input to tokens; costs are per token that leaves them."""
+    """The matrices that turn the input into tokens; costs are per output token."""
     positions: tuple[Table, ...] = ()
     """Absolute positions, learned or stored."""
 
@@ -138,7 +138,7 @@ def _share_layers(layers: tuple[Layer, ...], variant: AnyVariant) -> tuple[Layer
 
 
 def map_layers(layers: Sequence[Given], make: Callable[[Given], Made]) -> list[Made]:
-    """Apply ``make`` to each layer, once for a layer that occurs several times."""
+    """Return ``make(layer)`` for each layer, computed once for a layer that occurs repeatedly."""
     numbers = [*map(id, layers)]
     made = {
         number: make(layer) for number, layer in dict(zip(numbers, layers, strict=True)).items()
@@ -149,7 +149,7 @@ def map_layers(layers: Sequence[Given], make: Callable[[Given], Made]) -> list[M
 def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
     """Return each layer once, with the number of its occurrences.
 
-    By identity: a configuration may have thousands of layers, and comparing them all by value
+    Layers are compared by identity: a configuration may have thousands, and comparing all by value
     would take longer than counting each.
     """
     numbers = [*map(id, layers)]
@@ -166,7 +166,7 @@ def as_model(network: Network, name: str = "network") -> Model:
         name: Its name in tables.
 
     Raises:
-        ValueError: for another kind.
+        ValueError: for a network of another kind.
     """
     known = next((kind for kind in type(network).__mro__ if kind in DESCRIPTIONS), None)
     if known is None:

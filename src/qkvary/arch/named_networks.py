@@ -37,7 +37,7 @@ T = TypeVar("T")
 def gpt_300m(variant: Variant | str = "QKV") -> LanguageModelConfig:
     """Return the 300M-parameter language model of "Do Transformers Need Three Projections?".
 
-    Source: its section 3.3 and its poster; biases everywhere, as in its public code and Table 5.
+    Source: its section 3.3 and its poster. Blocks have biases, as in its public code and Table 5.
     """
     return _three_projections(variant, d_model=1024, num_heads=16, num_layers=20)
 
@@ -60,8 +60,8 @@ def gpt_124m(
 ) -> LanguageModelConfig:
     """Return the 124M GPT of "[Key,Value] is probably all you need": nanoGPT without biases.
 
-    ``I-K-V`` is its identity query, whose scores have the factor 1/2 as published, or the derived
-    one. The paper's narrower baseline has 744 channels (12 heads of 62).
+    ``I-K-V`` is the paper's identity query; ``scale`` gives its scores the published factor 1/2 or
+    the derived one. The paper's narrower baseline has 744 channels (12 heads of 62).
 
     Source: its section 5.1 and Table 2, and its public configurations.
     """
@@ -97,9 +97,9 @@ def modern_network(
 ) -> LanguageModelConfig:
     """Return a modern language model: rotary positions, RMSNorm, SwiGLU, no biases, tied head.
 
-    The feed-forward width is 8/3 ``d_model``, to the next multiple of 32; output projections are
-    initialised smaller by a factor of sqrt(2 num_layers). Half of each head's channels rotate, so
-    that a value that is the key has channels without a position too.
+    The feed-forward width is 8/3 ``d_model``, rounded up to a multiple of 32; output projections
+    are initialised smaller by a factor of sqrt(2 num_layers). Only half of each head's channels
+    rotate, so that a value shared with the key also has channels without a position.
 
     Source: Touvron et al. 2023 (LLaMA) for the block; Radford et al. 2019 for the initial values.
     """
@@ -128,10 +128,10 @@ def modern_network(
 def make_portable(
     network: LanguageModelConfig, variant: Variant | str = PORTABLE
 ) -> LanguageModelConfig:
-    """Return a modern language model in the form that engines for latent attention compute.
+    """Return a modern language model in a form that engines can run as latent attention.
 
-    Its key and value are one normalised tensor, its positions decoupled rotary ones, and every
-    norm has the epsilon that such engines have.
+    Its key and value are one normalised tensor, its positions are decoupled rotary ones, and every
+    norm has the epsilon that such engines use.
     """
     block = replace(network.block, norm_eps=KV_NORM_EPS)
     return replace(network, block=block).with_variant(as_variant(variant))
@@ -234,17 +234,17 @@ ALIASES: Mapping[str, str] = MappingProxyType(_SIZES | {"124m": "gpt2-124m"})
 
 
 def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:
-    """Return the choice that a name or size denotes, in any spelling, or ``None``."""
+    """Return the choice that a name or size means, in any spelling, or ``None``."""
     return find_name(ALIASES.get(spell(name), name), choices)
 
 
 def find_network(name: str, variant: AnyVariant | str | None = None) -> LanguageModelConfig:
-    """Return the network of a name.
+    """Return the network called ``name``.
 
     Args:
         name: A name or a size, such as ``lm-300m`` or ``300M``.
-        variant: Its attention; by default the network's own. Without named positions it keeps the
-            network's.
+        variant: Its attention; by default the network's own. A variant that names no positions
+            gets those of the network.
 
     Raises:
         ValueError: for an unknown name, or a variant that does not fit the network.
@@ -260,9 +260,9 @@ def choose_network(
     sizes: Mapping[str, int | None],
     variant: AnyVariant | str | None = None,
 ) -> LanguageModelConfig:
-    """Return a network: the given one, the one with the given name, or a modern one by sizes.
+    """Return a network: the given one, the one of the given name, or a modern one of these sizes.
 
-    ``sizes`` has those of :func:`modern_network` by name, ``None`` for those not given.
+    ``sizes`` are arguments of :func:`modern_network` by name; ``None`` means not given.
     """
     if isinstance(given, str):
         given = find_network(given)

@@ -1,7 +1,7 @@
 """Whole networks as frozen values: encoder, language model, encoder-decoder, vision transformer.
 
-A network has one attention layer for all blocks, or one per block. What it reads is up to the
-subclass: ``TokenNetwork`` reads tokens.
+A network has one attention configuration for all blocks, or one per block. Subclasses define its
+input, which is tokens for a ``TokenNetwork``.
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ class BlockConfig:
     """Nonlinearity of the feed-forward network. ``gelu-tanh`` is GPT-2's approximation of GELU;
     ``swiglu`` and ``geglu-tanh`` have a third matrix and no biases."""
     norm: Norm = "layernorm"
-    """Kind of normalisation, or none anywhere in the stack. ``rmsnorm-plus-one`` multiplies by its
-    learned weights plus one."""
+    """Kind of normalisation; ``none``: no normalisation in the whole stack. ``rmsnorm-plus-one``
+    multiplies by its learned weights plus one."""
     norm_placement: NormPlacement = "pre"
     """``pre``: before each sublayer, and once after the last block (``pre-only`` omits this one).
     ``post``: after each residual sum; ``post-final`` normalises once more after the last block.
@@ -55,8 +55,8 @@ class BlockConfig:
     skips: Skips = field(default="both", metadata=ADDED_LATER)
     """Which sublayers have a skip connection (their input is added to their output)."""
     parallel: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether the feed-forward network reads the input of attention, and both outputs are added
-    together."""
+    """Whether attention and feed-forward network read the same input, and both outputs are added
+    at once."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -67,7 +67,7 @@ class BlockConfig:
             )
         if self.norm == "none" and self.norm_placement != "pre":
             raise ValueError(
-                f"expected the norm placement pre without norms, got {self.norm_placement}"
+                f"expected the norm placement pre if norm is none, got {self.norm_placement}"
             )
         if not 0 < self.norm_eps < 1:
             raise ValueError(f"expected norm_eps above 0 and below 1, got {self.norm_eps}")
@@ -132,7 +132,7 @@ class Network:
                     f"got {len(self.attention)}"
                 )
             if len({layer.d_model for layer in self.attention}) != 1:
-                raise ValueError("expected attention layers of one d_model")
+                raise ValueError("expected attention layers that all have the same d_model")
             if self.shared_blocks:
                 raise ValueError("expected one attention layer for all with shared blocks")
 
@@ -157,7 +157,7 @@ class Network:
         """Return the same network with another attention variant in every layer.
 
         Raises:
-            ValueError: if it does not fit the network, or has another number of layers.
+            ValueError: if it does not fit the network, or is for another number of layers.
         """
         if not isinstance(variant, Variant):
             variant.check_layers(self.num_layers)
@@ -309,10 +309,10 @@ class CrossSharing:
     """A kind of cross attention, as it follows from the decoder's self-attention."""
 
     variant: Callable[[Variant], Variant]
-    """The variant of cross attention, from that of self-attention."""
+    """Returns the variant of cross attention for a variant of self-attention."""
     make: Callable[[AttentionConfig, AttentionConfig], Any] | None = None
-    """Makes the layer from the configurations of self-attention and of itself; it cannot be decoded
-    step by step. ``None`` for the usual layer."""
+    """Makes a special layer, which cannot decode step by step, from the configurations of
+    self-attention and of cross attention. ``None``: the usual layer."""
 
 
 CROSS_SHARINGS = {
@@ -320,13 +320,13 @@ CROSS_SHARINGS = {
     "same": CrossSharing(variant=lambda own: own),
 }
 """The kinds of cross attention, by the value of ``cross_sharing``; ``papers.cross_sharings`` adds
-those of published codes when it is imported."""
+those of published code when it is imported."""
 
 
 @stored("EncoderDecoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderDecoderConfig(TokenNetwork):
-    """An encoder, and a decoder with as many layers that attends to the encoder's output.
+    """An encoder, and a decoder of equal depth that attends to the encoder's output.
 
     ``attention`` and ``vocabulary`` are those of the decoder. The encoder has the same layers but
     is not causal. Source and target have separate embedding tables.
@@ -335,12 +335,12 @@ class EncoderDecoderConfig(TokenNetwork):
     """
 
     source_vocabulary: int
-    """Number of distinct tokens of the encoder."""
+    """Number of distinct input tokens of the encoder."""
     padding: int = 1
-    """The token that pads shorter sequences of a batch, in source and target."""
+    """The token id that pads shorter sequences of a batch, in source and target."""
     cross_sharing: str = "none"
     """The variant of cross attention. ``none``: QKV without score terms. ``same``: the variant of
-    self-attention. Others are those of published codes (``CROSS_SHARINGS``)."""
+    self-attention. ``CROSS_SHARINGS`` has all values, including those of published code."""
     positions: Positions = "sinusoidal"
     """Absolute positions that are added to the embedded tokens of both stacks."""
     scale_embedding: bool = True
@@ -361,7 +361,7 @@ class EncoderDecoderConfig(TokenNetwork):
             )
         if not 0 <= self.padding < min(self.vocabulary, self.source_vocabulary):
             raise ValueError(
-                f"expected a padding token of both vocabularies, got {self.padding} of "
+                f"expected a padding token in both vocabularies, got {self.padding} for sizes "
                 f"{self.source_vocabulary} and {self.vocabulary}"
             )
         if self.block.norm_placement != "pre":
@@ -395,7 +395,7 @@ class EncoderDecoderConfig(TokenNetwork):
             if order != (None, None) or layer.variant.diagonal != "none":
                 raise ValueError(
                     "expected cross attention without window, stride and diagonal normalisation, "
-                    "because its tokens have no common order with the source; choices: "
+                    "because the tokens of source and target have no common order; choices: "
                     "cross_sharing none"
                 )
 

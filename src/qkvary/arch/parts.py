@@ -1,6 +1,6 @@
 """The parts of configurations: fields with a few choices, named sizes, and counted pieces.
 
-The smallest pieces of a network that are counted are matrices, tables and normalisations.
+The pieces that costs count are matrices, tables and normalisations.
 """
 
 import dataclasses
@@ -48,8 +48,8 @@ class Linear:
     groups: int = 1
     """Number of diagonal blocks; 1 for a full matrix."""
     tied: bool = False
-    """Whether the matrix is a table that is used again: its products count here, its parameters
-    there."""
+    """Whether the matrix is a table used again: its multiply-accumulates count here, its parameters
+    with the table."""
     is_pooled: bool = False
     """Whether only one vector per sequence passes through the matrix, as in a classifier's head."""
     skipped_tokens: int = 0
@@ -61,7 +61,7 @@ class Linear:
 
     @property
     def weights(self) -> int:
-        """Number of entries of the matrix, and of multiply-accumulates per token."""
+        """Number of entries of the matrix, which equals its multiply-accumulates per token."""
         return self.inputs * self.outputs // self.groups
 
     @property
@@ -95,7 +95,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm(Table):
-    """A normalisation: its learned gain is one row, and it may have a bias as LayerNorm has."""
+    """A normalisation: one learned gain per channel and, as in LayerNorm, optionally a bias."""
 
     rows: int = 1
 
@@ -107,7 +107,7 @@ def field_hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def check_choices(config: Any) -> None:
-    """Refuse a word that a ``Literal`` field of a dataclass does not list, and other types."""
+    """Refuse words that a dataclass's ``Literal`` fields do not list, and values of wrong type."""
     numbers, words = _checked_fields(type(config))
     for name, (kinds, expected) in numbers.items():
         value = getattr(config, name)
@@ -121,7 +121,7 @@ def check_choices(config: Any) -> None:
 def _checked_fields(
     kind: type[Any],
 ) -> tuple[dict[str, tuple[tuple[type, ...], str]], dict[str, tuple[Any, ...]]]:
-    """Return the types of a dataclass's numbers and switches, and the words of its choices."""
+    """Return the allowed types of a dataclass's numbers and flags, and the words of its choices."""
     hints = {field.name: field_hints(kind)[field.name] for field in dataclasses.fields(kind)}
     numbers = {name: _EXPECTED[hint] for name, hint in hints.items() if hint in _EXPECTED}
     words = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
@@ -146,7 +146,7 @@ def given_sizes(
 ) -> dict[str, Any]:
     """Return the sizes that a caller gave instead of a configuration of a ``kind``.
 
-    In ``sizes``, ``None`` means not given; the ``required`` ones must be given without ``config``.
+    In ``sizes``, ``None`` means not given. Without a ``config``, all ``required`` must be given.
     """
     if config is not None and not isinstance(config, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"

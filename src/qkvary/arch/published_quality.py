@@ -1,7 +1,7 @@
 """The quality that the papers print for their networks: one small table, as printed.
 
-Plans, the table of variants and the benchmark of decoding quote it. ``papers`` has the documents'
-tables in full, and a test compares the two.
+Plans, the table of variants and the benchmark of decoding quote it. ``papers`` has the full tables
+of the papers, and a test compares the two.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class PrintedQuality:
 
     printed: str
     change: str = ""
-    """The printed change against QKV in percent; empty if the table prints none."""
+    """The printed change relative to QKV in percent; empty if the table prints none."""
     tokens_per_second: float | None = None
     """The printed training speed in tokens per second."""
 
@@ -124,10 +124,10 @@ SPEED_REMARK = (
 )
 STACKING_REMARK = (
     "K=V can be combined with head sharing, as its authors say: with one KV head left no other "
-    "sharing halves the cache again (Q-MQA, {change}). Per byte, sharing heads costs less as long "
-    "as heads are left to share."
+    "sharing halves the cache again (Q-MQA, {change}). Per byte saved, sharing heads loses less "
+    "quality as long as there are heads left to share."
 )
-"""The authors' recommendation of K=V, for the ``change`` of Q-MQA."""
+"""The authors' advice to combine K=V with head sharing; ``change`` is the change of Q-MQA."""
 _SUFFICE = (
     "paper 1 (section 2.5) says that Q=K-V and Q=K=V suffice, because no temporal direction has to "
     "be kept; the published differences are within the deviation over configurations."

@@ -34,7 +34,7 @@ class RotaryScaling:
 
     form: ScalingForm
     factor: float = 1.0
-    """How many times longer texts may become."""
+    """How many times longer than the original length a text may be."""
     original_tokens: int = 1
     """The longest text before the scaling, in tokens; ``linear`` ignores it."""
     slow: float = 1.0
@@ -88,7 +88,7 @@ class RotaryScaling:
         return self.form == "dynamic" or self.short != self.long
 
     def check(self, channels: int) -> None:
-        """Refuse a number of rotated channels that the rule does not support."""
+        """Refuse a number of rotated channels that the scaling does not support."""
         if self.form == "longrope" and len(self.short) != channels // 2:
             raise ValueError(
                 f"expected {channels // 2} divisors for {channels} rotated channels, got "
@@ -100,9 +100,9 @@ class RotaryScaling:
             )
 
     def divisors(self, channels: int, base: float, tokens: int) -> tuple[float, ...]:
-        """Return the divisors of the frequencies ``base^(-2k/channels)`` of the pairs of channels.
+        """Return the divisor of the frequency ``base^(-2k/channels)`` of each pair k of channels.
 
-        ``tokens`` is the length of the text, which matters only if the scaling depends on it.
+        ``tokens`` is the length of the text, used only if the scaling depends on it.
         """
         counted = max(tokens, self.original_tokens) if self.depends_on_length else 0
         if self.form == "longrope":

@@ -1,8 +1,8 @@
 """The table of variants: every label the papers name, and those that complete the picture.
 
 An entry is a label and where it comes from; meaning, equation, parameters and cache are derived.
-Any other label of the grammar works just as well; this is what is listed and what every contract
-test runs over.
+Any other label of the grammar works just as well; these entries are the ones that are listed and
+that every contract test runs over.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class NamedVariant:
     origin: Origin
     """Where the variant was first described; ``this project`` if it was not published before."""
     remark: str = ""
-    """Added to the meaning that is derived from the variant."""
+    """A remark that is added to the meaning derived from the variant."""
 
     @property
     def variant(self) -> Variant:

@@ -1,7 +1,7 @@
 """The terms and the core of a variant by name, in words and in equations.
 
 ``nn.terms`` computes score terms, ``nn.projections`` role terms, ``nn.kernels`` cores;
-``costs.parameters`` has the costs of all.
+``costs.terms`` has the costs of all.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,8 +23,8 @@ class LinearTerms:
     """The fields of a variant that apply to linear attention only."""
 
     decay: Decay = "none"
-    """In linear attention, the factor per token of distance by which weights decay, for each KV
-    head."""
+    """In linear attention, whether weights decay with distance, by a factor per KV head that is
+    ``learned`` or ``fixed``."""
     normaliser: Normaliser = "sum"
     """The divisor of the weights of linear attention: their sum, their sum without the decay (paper
     1, appendix A.1, decays only the state), or none."""
@@ -38,7 +38,7 @@ class RoleTerms(LinearTerms):
     """Channels of decoupled rotary positions: each head gets a rotated query from a separate
     projection, all heads share one rotated key, and their products are added to the scores."""
     latent: int | None = None
-    """Width of the latent from which one matrix each makes a shared key and value."""
+    """Width of a shared latent from which two matrices make the key and the value."""
     kv_norm: bool = False
     """Whether the tensor that key and value share is normalised (RMSNorm over all KV heads)."""
     head_norm: HeadNorm = "none"
@@ -54,9 +54,9 @@ class ScoreTerms(RoleTerms):
     """
 
     plus: bool = False
-    """The papers' ``+``: scores become tau a_ij + g(j), which a fixed 2D sinusoid defines."""
+    """The papers' ``+``: scores become tau a_ij + g(j); weights of a 2D sinusoid give tau and g."""
     key_bias: bool = False
-    """The same function as ``+`` with direct parameters: scores become tau a_ij + b(j)."""
+    """Like ``+``, but with tau and b learned directly: scores become tau a_ij + b(j)."""
     positions: ScorePosition = "none"
     """A position term in the scores that depends on both i and j."""
     soft_cap: float | None = None
@@ -84,7 +84,7 @@ class ScoreTerms(RoleTerms):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether decoding keeps a state of fixed size instead of an entry of every token."""
+        """Whether decoding keeps a state of fixed size instead of a cache entry for every token."""
         return CORES[self.core].keeps_state
 
     @property
@@ -113,7 +113,7 @@ class ScoreTerms(RoleTerms):
 
 @dataclass(frozen=True, slots=True)
 class TermEntry:
-    """A term of roles or scores. In words and equations, ``{value}`` is the value of its field."""
+    """A term of roles or scores. Its texts have ``{value}`` where its field's value belongs."""
 
     name: str
     """The field of :class:`ScoreTerms` that switches the term on, or one of that field's
@@ -136,7 +136,7 @@ class TermEntry:
     before_scale: bool = False
     """Whether the term applies to the products of query and key before they are scaled."""
     values: tuple[str, ...] = ()
-    """The choices of the field that switch the term on; empty for any value but the default."""
+    """The choices of the field that switch the term on; empty if all but the default do."""
 
     def is_in(self, variant: ScoreTerms) -> bool:
         """Return whether a variant has this term."""
@@ -192,12 +192,12 @@ class CoreEntry:
     has_causal: bool = True
     """Whether causal attention can use this core."""
     keeps_state: bool = False
-    """Whether a sum of fixed size holds everything that later tokens need from earlier ones."""
+    """Whether a state of fixed size holds everything that later tokens need from earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The form of a field in labels."""
+    """The spelling of a field in labels."""
 
     form: str
     """The text of the option and its value, after ``@``."""
@@ -210,13 +210,13 @@ class Option:
 
 
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(ScoreTerms)}
-"""The value of each field that means that its term is absent."""
+"""For each field, the value that means that its term is absent."""
 
 ROLE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "kv_norm",
         "kv_norm",
-        "what key and value share is normalised over all KV heads",
+        "the tensor that key and value share is normalised over all KV heads",
         key_value="N({source})",
         where=(
             "N divides each token by the root mean square of all its KV heads, √(mean c² + 1e-6), "
@@ -227,7 +227,7 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "latent",
         "latent",
-        "key and value are each made of a latent of {value} channels",
+        "key and value are each made from a latent of {value} channels",
         key_value="{source} B{letter}",
         where="x Wk is the latent of {value} channels, one for all heads",
         is_symmetric=False,
@@ -267,7 +267,7 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "decoupled",
         "decoupled",
-        "{value} rotated channels of each query meet one rotated key that all heads share",
+        "{value} rotated channels of each query are scored against one rotated key of all heads",
         "({scores} + R(x Wqr) R(x Wkr)ᵀ)",
         where=(
             "R rotates all r = {value} channels: channels k and k + r/2 are a pair, rotated by "
@@ -416,7 +416,7 @@ Attention for Vision Transformers". ``soft``: Lu et al. 2021, "SOFT: Softmax-fre
 Linear Complexity", with the exact kernel instead of its Nystroem approximation. SOFT itself ties
 query and key, so the published form is ``Q=K-V@soft``. ``linear``: Katharopoulos et al. 2020,
 "Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention"; the other linear
-cores use other feature maps."""
+cores differ in their feature maps."""
 
 NORMALISERS: Mapping[Normaliser, tuple[str, str]] = {
     "sum": ("weights are divided by their sum", "{scores} / Σⱼ"),

@@ -23,7 +23,7 @@ MOST_HEADS = 1024
 
 
 class UnknownPartError(ValueError):
-    """A variant has a part of a user's file that was not imported."""
+    """A variant has a part from a user's file that was not imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,20 +247,20 @@ class Variant(ScoreTerms):
 
     @property
     def identity_roles(self) -> tuple[Role, ...]:
-        """The roles that contain the layer input unprojected, the query residuals included."""
+        """The roles that contain the unprojected layer input, also as the residual of a query."""
         roles: tuple[Role, ...] = self.sharing.readers(IDENTITY)
         residual: tuple[Role, ...] = ("query",) if "residual" in self.query_form else ()
         return (*residual, *roles)
 
     @property
     def weight_decay_factor(self) -> float:
-        """The factor applied to the weight decay, from the query-identity paper."""
+        """The factor for the weight decay of this variant, from the query-identity paper."""
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def keep_positions(self, own: "Variant") -> "Variant":
-        """Return the variant with positions, norms and soft cap of another, if it names none.
+        """Return the variant with positions, norms and soft cap of ``own`` where it sets none.
 
-        Those that have no meaning for the variant's core are left out.
+        Terms that have no meaning with the variant's core are left out.
         """
         fields = CORES[self.core].fields
         kept: dict[str, Any] = {}
@@ -301,10 +301,10 @@ QKV = Variant(sharing=share("q", "k", "v"))
 
 @dataclass(frozen=True, slots=True)
 class LayerVariants:
-    """The variants of a network whose layers do not all have the same, from the first to the last.
+    """The variants of a network's layers, first to last, if the layers do not all have the same.
 
     Raises:
-        ValueError: for a run without layers, or adjacent runs of one variant.
+        ValueError: for a run without layers, or adjacent runs of the same variant.
     """
 
     runs: tuple[tuple[Variant, int], ...]
@@ -320,7 +320,7 @@ class LayerVariants:
             )
         if any(one[0] == other[0] for one, other in itertools.pairwise(self.runs)):
             raise ValueError(
-                "expected one number for neighbouring layers of the same variant, got two"
+                "expected one layer count for neighbouring layers of the same variant, got two"
             )
 
     @property
@@ -338,16 +338,16 @@ class LayerVariants:
         given = sum(count for _, count in self.runs)
         if given != num_layers:
             raise ValueError(
-                f"expected variants of the {num_layers} layers of the network, got {given}"
+                f"expected variants for the {num_layers} layers of the network, got {given}"
             )
 
 
 AnyVariant = Variant | LayerVariants
-"""One variant for all layers of a network, or one for each."""
+"""One variant for all layers of a network, or one per layer."""
 
 
 def join_layers(variants: Sequence[Variant]) -> AnyVariant:
-    """Return the variants of layers as one value."""
+    """Return the variants of a network's layers as one value."""
     runs: list[tuple[Variant, int]] = []
     for variant in variants:
         before = runs.pop() if runs and runs[-1][0] == variant else (variant, 0)

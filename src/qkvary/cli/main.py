@@ -58,7 +58,7 @@ EPILOGUE = (
 
 def is_first_process() -> bool:
     """Return whether this is the only process, or the first that torchrun started."""
-    return os.environ.get("RANK", "0") == "0"
+    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
 def print_error(message: str) -> None:

@@ -47,11 +47,11 @@ def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | No
 def layer_cache_bytes(
     attention: AttentionLayer, *, context: int, stored_as: Format | str, peak: bool = False
 ) -> int:
-    """Return the bytes that one layer keeps of one sequence after ``context`` tokens.
+    """Return the bytes of one layer's cache for one sequence after ``context`` tokens.
 
     A layer that reads another layer's keys and values keeps none. With ``peak``, return the maximum
-    over all contexts up to this one. It is larger only for compressed attention, and for formats
-    whose blocks of tokens shrink once they are full.
+    over all contexts up to this one. The maximum is larger only for compressed attention, and for
+    formats that quantise a block of tokens once it is full.
     """
     form = _format(stored_as)
     state = layer_state_bytes(attention, form)
@@ -77,7 +77,7 @@ def layer_cache_bytes(
 
 
 def layer_state_bytes(attention: AttentionLayer, stored_as: Format | str) -> int:
-    """Return the bytes of the state that a layer keeps per sequence of any length; 0 for none.
+    """Return the bytes of a layer's state for one sequence of any length; 0 if it keeps none.
 
     A state is a sum over all tokens, in single precision or wider. The inputs that a convolution
     keeps are stored like cache entries, but never quantised.
@@ -93,7 +93,7 @@ def layer_state_bytes(attention: AttentionLayer, stored_as: Format | str) -> int
 
 
 def model_state_bytes(model: Model, stored_as: Format | str = "bf16") -> int:
-    """Return the bytes of the states that all layers keep per sequence of any length."""
+    """Return the bytes of all layers' states for one sequence of any length."""
     form = _format(stored_as)
     return sum(map_layers(model.layers, lambda layer: layer_state_bytes(layer.attention, form)))
 
@@ -105,7 +105,7 @@ def entries_bytes(
     kept: int,
     stored_as: Format | str,
 ) -> int:
-    """Return the bytes of the last ``kept`` of ``seen`` tokens."""
+    """Return the bytes that the last ``kept`` of ``seen`` tokens take in a layer's cache."""
     form = _format(stored_as)
     coded, scales, plain = form.divide(seen, kept)
     return (
@@ -116,10 +116,10 @@ def entries_bytes(
 
 
 def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Format | str) -> int:
-    """Return the bytes of one token's entry, in a layer that keeps an entry of every token.
+    """Return the bytes of one token's entry in a layer's cache.
 
-    Scales of quantised formats are counted per head, whose channels are quantised together; those
-    that tokens share, and tokens that are not quantised, are left out (:func:`entries_bytes`).
+    Scales of quantised formats are counted per head, whose channels are quantised together. Scales
+    that tokens share are left out, and every token counts as quantised; see :func:`entries_bytes`.
     """
     form = _format(stored_as)
     if isinstance(attention, LatentAttention):
@@ -152,14 +152,14 @@ def model_cache_bytes(
     stored_as: Format | str = "bf16",
     encoder_tokens: int | None = None,
 ) -> int:
-    """Return the bytes that all layers keep of one sequence after ``context`` tokens.
+    """Return the bytes of all layers' caches for one sequence after ``context`` tokens.
 
     Args:
         model: Any model that decodes.
         context: Tokens seen so far; of a model with an encoder, the decoder's.
         stored_as: The format of the cache.
-        encoder_tokens: Tokens of the encoder, where the model does not fix them; as many as the
-            decoder's if not given.
+        encoder_tokens: Number of encoder tokens, if the model does not fix it; by default that of
+            decoder tokens.
 
     Raises:
         ValueError: for an unknown format or a negative context.
@@ -179,7 +179,7 @@ def layerwise_cache_bytes(
     encoder_tokens: int | None = None,
     peak: bool = False,
 ) -> Sequence[int]:
-    """Return the bytes that :func:`model_cache_bytes` adds up, by layer."""
+    """Return the cache bytes of each layer, which :func:`model_cache_bytes` adds up."""
     if context < 0:
         raise ValueError(f"expected a context of at least 0 tokens, got {context}")
     form = _format(stored_as)
@@ -196,8 +196,8 @@ def layerwise_cache_bytes(
 def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "bf16") -> float:
     """Return the bytes that one more token adds after ``context`` tokens.
 
-    For compressed attention that is the entry itself and the token's part of its summaries, which
-    need not be a whole number.
+    For compressed attention this is the token's entry plus its share of each summary, which need
+    not be a whole number.
     """
     form = _format(stored_as)
     return sum(
@@ -209,7 +209,7 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
     """Return the bytes that one decoded token, the last of ``context``, reads of a layer's cache.
 
     Each stored tensor counts once; a layer that reads another layer's entries reads them again.
-    Without cross attention.
+    Cross attention is not included.
     """
     form = _format(stored_as)
     state = layer_state_bytes(attention, form)
@@ -233,7 +233,7 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
 
 
 def crossing_bytes(layer: Layer, *, encoder_tokens: int, stored_as: Format | str) -> int:
-    """Return the bytes of encoder tokens that a layer's cross attention keeps and reads."""
+    """Return the bytes of the encoder's keys and values in a layer's cross attention."""
     if layer.cross is None:
         return 0
     return entries_bytes(layer.cross, seen=encoder_tokens, kept=encoder_tokens, stored_as=stored_as)
@@ -256,7 +256,7 @@ def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
         _check_uniform(form)
         own = added * form.row_bytes(attention.head_dim)
         return own + sum(form.row_bytes(part.width) / part.rate for part in attention.compressors)
-    # Averaged over many tokens, if tokens share scales or wait to be quantised.
+    # An average over many tokens, if tokens share scales or are quantised later.
     shared = token_bytes(attention, SCALE) / form.block if form.block else 0
     return added * (token_bytes(attention, form) + shared)
 

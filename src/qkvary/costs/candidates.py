@@ -14,7 +14,7 @@ from qkvary.costs.exact_savings import Method, apply_savings
 AS_IT_IS = "as it is"
 """The label of a model whose layers have different variants."""
 SHARINGS = ("Q=K-V", "Q-K=V", "Q=K=V", "I-K-V", "I-K=V")
-"""Sharings to compare in addition to head sharing, if all costs are of interest."""
+"""Sharings that ``all_sharings`` compares in addition to head sharing."""
 
 PUBLISHED_GROUP = 4
 """Number of query heads per KV head in the papers' GQA, at both sizes."""
@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The rows of a comparison: the given model, the model with less stored, and other variants."""
+    """The rows of a comparison: the given model, its weights with a smaller cache, and variants."""
 
     rows: tuple[Candidate, ...]
     """The variants that fit the model."""
@@ -75,8 +75,8 @@ def choose_candidates(
 ) -> Candidates:
     """Return the given model, and the requested variants or those worth comparing.
 
-    If none are requested, these are K=V on the model's own KV heads and on fewer; with
-    ``all_sharings`` also sharings that do not change the cache, and more numbers of heads.
+    If none are requested, these are K=V, fewer KV heads, and both together; with ``all_sharings``
+    also sharings that do not change the cache, and further numbers of KV heads.
     """
     label = own_label(model)
     rows = [Candidate(label=label, model=model, is_original=True)]
@@ -98,8 +98,8 @@ def choose_candidates(
         if lost > 0:
             where = "" if lost == len(model.layers) else f" in {lost} of {len(model.layers)} layers"
             notes.append(
-                f"{name} has no joint positions{where}, unlike {model.name}: they have no meaning "
-                "with its core"
+                f"{name} has no joint positions{where}, unlike {model.name}: its core does not "
+                "support them"
             )
     return Candidates(rows=tuple(rows), notes=tuple(notes))
 

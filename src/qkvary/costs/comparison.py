@@ -22,7 +22,7 @@ LONGEST_DEFAULT = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRow:
-    """The costs of one variant of a model. Those of caches are ``None`` if it cannot decode."""
+    """The costs of one variant of a model. Cache costs are ``None`` if the model cannot decode."""
 
     candidate: Candidate
     parameters: ParameterCount
@@ -36,7 +36,7 @@ class CostRow:
     """MACs of a prompt as long as the context, with visible pairs only and logits for the last
     token."""
     square_macs: MacCount
-    """MACs of a forward pass with all logits and all pairs, as the papers count."""
+    """MACs of a forward pass with all logits and all pairs of tokens, as the papers count them."""
     training_macs_per_token: float
     """MACs of the forward and backward pass per token of the context, with visible pairs only."""
     cache_bytes_per_token: float | None
@@ -50,13 +50,13 @@ class CostRow:
 
     @property
     def label(self) -> str:
-        """The variant."""
+        """The label of the variant."""
         return self.candidate.label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostComparison:
-    """A model, the case for which costs are derived, and the costs of its variants."""
+    """A model, the settings for which costs are derived, and the costs of its variants."""
 
     model: Model
     layers: str
@@ -68,7 +68,7 @@ class CostComparison:
     cache: Format
     weights: Format
     encoder_tokens: int | None = None
-    """Tokens of the encoder, unless the model fixes them."""
+    """Number of encoder tokens, if the model does not fix it."""
     notes: Sequence[str] = ()
     decimal: bool = False
     """Whether reports write memory in powers of ten."""
@@ -97,9 +97,9 @@ def compare_model(
     encoder_tokens: int | None = None,
     decimal: bool = False,
 ) -> CostComparison:
-    """Derive the costs of a model and of its variants, or of those worth comparing.
+    """Derive the costs of a model and of variants: those in ``labels``, or those worth comparing.
 
-    The fields of the result have the meaning of the arguments.
+    The fields of the result have the meaning of the arguments with the same names.
     """
     tokens = choose_context(model, context)
     candidates = choose_candidates(model, labels, all_sharings=True)
@@ -134,7 +134,7 @@ def compare_costs(
     cache: Format,
     encoder_tokens: int | None = None,
 ) -> tuple[CostRow, ...]:
-    """Derive every cost of every candidate, for a context and a batch of at least 1."""
+    """Derive the costs of every candidate; context and batch must be at least 1."""
     if context < 1 or batch < 1:
         raise ValueError(f"expected a context and a batch of at least 1, got {context} and {batch}")
     seen = encoder_tokens
@@ -185,11 +185,11 @@ def collect_notes(
         notes.append(f"{model.name} has no encoder: encoder tokens change nothing")
     elif encoder_tokens is not None and fixed not in {None, encoder_tokens}:
         notes.append(
-            f"the encoder of {model.name} always has {fixed:,} tokens: others change nothing"
+            f"the encoder of {model.name} always has {fixed:,} tokens: other numbers change nothing"
         )
     if model.max_tokens is not None and context > model.max_tokens:
         notes.append(
-            f"{model.name} was made for {model.max_tokens:,} tokens: at {context:,} the bytes are "
-            "right, the model is not"
+            f"{model.name} was made for {model.max_tokens:,} tokens: at {context:,} the byte "
+            "counts are right, but the model is beyond its limit"
         )
     return [*notes, *candidates.notes]

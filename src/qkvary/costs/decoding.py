@@ -1,8 +1,8 @@
-"""One decoding step: the bytes that move, the arithmetic, and the least time that both allow.
+"""One decoding step: the bytes moved, the arithmetic, and the minimum time for both.
 
-The roofline: a step takes at least the time of its bytes at the device's bandwidth, and at least
-the time of its products at the device's matrix rate. Real kernels take longer; the ratios between
-variants are meaningful.
+The roofline: a step takes at least the time to move its bytes at the device's bandwidth, and at
+least the time to compute its matrix products at the device's matrix rate. Real kernels take longer;
+the ratios between variants are meaningful.
 """
 
 from dataclasses import dataclass
@@ -30,17 +30,16 @@ arithmetic."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStep:
-    """One token for each of ``batch`` sequences."""
+    """The cost of one decoding step: one token for each of ``batch`` sequences."""
 
     batch: int
     """Number of sequences, each of which gets one token."""
     context: int
     """Tokens that each new token attends to, itself included."""
     weight_bytes: float
-    """Bytes of weights read; in a mixture of experts, those of the expected number of distinct
-    experts."""
+    """Bytes of weights read; of the experts, only the expected number of distinct ones counts."""
     cache_bytes: int
-    """Bytes of cache read; on several devices, their number times the bytes on the fullest one."""
+    """Bytes of cache read; for several devices, their number times what the fullest one reads."""
     written_bytes: int
     macs: int
 
@@ -57,13 +56,14 @@ class DecodeStep:
     def seconds(self, device: Device, *, devices: int = 1) -> float | None:
         """Return the roofline time on a device, or on several that form one replica.
 
-        Without a matrix rate it is the time of moving the bytes, which is most of a step.
+        If the matrix rate is not known, this is the time to move the bytes, which is most of a
+        step.
         """
         memory, arithmetic = self._times(device)
         return None if memory is None else max(memory, arithmetic or 0.0) / devices
 
     def bound(self, device: Device) -> Bound | None:
-        """Return the resource that takes most of the time, or None without a bandwidth."""
+        """Return the resource that takes most of the time; ``None`` for an unknown bandwidth."""
         memory, arithmetic = self._times(device)
         if memory is None:
             return None
@@ -90,8 +90,8 @@ def decode_step(
 ) -> DecodeStep:
     """Return the bytes and MACs of one decoding step.
 
-    Each stored tensor is read once. ``devices`` form one replica; each of them reads what it holds,
-    also what others hold too.
+    Each stored tensor is read once. ``devices`` form one replica; each reads all that it holds,
+    even what other devices hold too.
     """
     if batch < 1:
         raise ValueError(f"expected a batch of at least 1 sequence, got {batch}")
@@ -121,7 +121,7 @@ def decode_step(
 
 
 def weight_bytes(model: Model, weights: Format) -> int:
-    """Return the bytes of all parameters if every one is stored in the same format."""
+    """Return the bytes of all parameters, stored in the format ``weights``."""
     return weights.row_bytes(model_parameters(model).total)
 
 
@@ -130,7 +130,7 @@ def read_weights(model: Model, *, batch: int) -> float:
 
     Embedding rows are looked up and not counted; a tied head is read as a matrix. The encoder, and
     the keys and values of its output, are already computed. Of the experts, the expected number of
-    distinct ones that the batch uses is counted, if routing is uniform and independent.
+    distinct ones in the batch is counted, assuming uniform and independent routing.
     """
     kinds = count_kinds(model.layers)
     layers = sum(count * _read_layer(layer, batch) for layer, count in kinds)
@@ -140,7 +140,7 @@ def read_weights(model: Model, *, batch: int) -> float:
 
 
 def expected_experts(part: Experts, batch: int) -> float:
-    """Expected number of distinct experts that ``batch`` tokens use if routing is uniform."""
+    """Return how many distinct experts ``batch`` tokens use on average if routing is uniform."""
     return part.count * (1 - (1 - part.active / part.count) ** batch)
 
 

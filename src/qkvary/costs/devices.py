@@ -1,7 +1,7 @@
 """Devices that models run on: memory, bandwidth and matrix rates, each with its source.
 
-Figures are the vendors' own peaks, without sparsity. A GB is read as 10^9 bytes, to be cautious:
-drivers often report a few percent more.
+The numbers are the vendors' own peaks, without sparsity. A GB is taken as 10^9 bytes, to be
+cautious: drivers often report a few percent more.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Device:
     """The name that the vendor uses."""
     memory_bytes: int
     bandwidth_bytes_per_second: float | None = None
-    """Peak rate of reading memory; ``None`` if not known."""
+    """Peak memory bandwidth; ``None`` if not known."""
     flops_per_second_16_bit: float | None = None
     """Peak rate of dense bf16 or fp16 matrix products with 32-bit sums; ``None`` if not known."""
     source: str = ""
@@ -97,10 +97,10 @@ _OWN = Device(name="custom", title="a device of your own", memory_bytes=1, sourc
 
 
 def find_device(name: str) -> Device:
-    """Return the device of a name.
+    """Return the device called ``name``.
 
     Raises:
-        ValueError: for an unknown one, with the nearest and all choices.
+        ValueError: for an unknown name; the message has the nearest name and all choices.
     """
     known = find_name(name, DEVICES)
     if known is not None:
@@ -112,7 +112,7 @@ def find_device(name: str) -> Device:
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(
         f"expected one of the devices {', '.join(DEVICES)}, got {name!r}; {hint}"
-        "for any other give --memory, and --bandwidth and --flops for its speed"
+        "for any other device give --memory, and --bandwidth and --flops for its speed"
     )
 
 
@@ -123,9 +123,9 @@ def choose_device(
     bandwidth: str | None = None,
     flops: str | None = None,
 ) -> Device:
-    """Return a named device with the given changes, or one that the user describes.
+    """Return a named device with the given changes or, without a name, one with these amounts.
 
-    Changes are amounts such as ``24GiB``, ``68GB/s`` and ``2TFLOPS`` (of 16-bit matrix products).
+    Amounts are texts such as ``24GiB``, ``68GB/s`` and ``2TFLOPS`` (of 16-bit matrix products).
     """
     if gpu is None and memory is None:
         raise ValueError("expected a gpu such as a100-40gb, or a memory such as 24GiB, got neither")

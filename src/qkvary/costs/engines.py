@@ -36,7 +36,7 @@ LATENT_STEP = 128
 CELLS_STEP = 256
 """llama.cpp allocates a multiple of this many cells."""
 MICRO_BATCH = 512
-"""Tokens that llama.cpp computes at a time, for which a window keeps room."""
+"""Number of tokens that llama.cpp computes at a time; a window keeps extra room for them."""
 GGML_BLOCK = 32
 """Number of values that share a 16-bit scale in the types q8_0 and q4_0."""
 
@@ -50,7 +50,7 @@ class VllmSettings:
     chunk: int = 8192
     """Tokens per prefill chunk (``--max-num-batched-tokens``)."""
     chunks_in_flight: int = 2
-    """Number of prefill chunks that may be in flight, for which a window keeps room: 2 with
+    """Number of prefill chunks that may be in flight; a window keeps extra room for them. 2 with
     asynchronous scheduling, 1 without it and before 0.26 (vllm-project/vllm#47728)."""
     states: int = 2
     """Blocks of state per sequence: 2 with prefix caching, otherwise 1."""
@@ -86,7 +86,7 @@ class VllmCache:
 
     @property
     def sequence_bytes(self) -> int:
-        """Bytes of a full sequence, which the engine requires to be free at its start."""
+        """Bytes of a full sequence; the engine starts it only if they are free."""
         return self.blocks_per_sequence * self.block_bytes
 
     def blocks(self, pool: int) -> int:
@@ -107,7 +107,7 @@ class VllmCache:
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """The request of one layer: an entry per token, or a state."""
+    """What one layer needs: an entry per token, or a state."""
 
     token_bytes: int = 0
     window: int | None = None
@@ -124,9 +124,9 @@ def allocate_vllm(
 ) -> VllmCache:
     """Return the cache of a model as vLLM 0.32 allocates it.
 
-    Pages of all layers are made equal by blocks of more tokens; states are padded to a page. Layers
-    of one kind are divided into groups. A group has as many layers as the smallest kind, or as the
-    largest kind if all kinds have about equally many.
+    Pages of all layers get the same size: a layer with small entries has more tokens per block, and
+    states are padded to a page. Layers of one kind are divided into groups. A group has as many
+    layers as the smallest kind, or as the largest kind if all kinds have about equally many.
 
     Source: ``get_kv_cache_groups`` and what it calls in vllm/v1/core/kv_cache_utils.py,
     vllm/v1/kv_cache_interface.py, ``_align_hybrid_block_size`` in vllm/platforms/interface.py.
@@ -176,7 +176,7 @@ def allocate_vllm(
 
 
 def _vllm_block(specs: list[_Spec]) -> int:
-    """Return the number of tokens per block: a page of attention must hold a state."""
+    """Return the number of tokens per block, large enough that a page can also hold a state."""
     state = max(spec.state_bytes for spec in specs)
     entries = [spec for spec in specs if spec.token_bytes]
     if not state or not entries:
@@ -229,8 +229,8 @@ class LlamaCppCache:
     cells: int
     """Cells per stream in layers without a window."""
     window_cells: int | None
-    """Cells per stream in layers with a window; ``None`` if they have as many as other layers, or
-    if there are no such layers."""
+    """Cells per stream in layers with a window; ``None`` if there are no such layers, or if they
+    have as many cells as other layers."""
     kv_bytes: int
     """Bytes of keys and values in layers without a window."""
     window_bytes: int
@@ -259,8 +259,8 @@ def allocate_llama_cpp(
     int4 means q4_0.
 
     Source: src/llama-context.cpp (padding to 256), src/llama-kv-cache-iswa.cpp (windows),
-    src/llama-memory-recurrent.cpp (states, in 32 bits). The arguments are those of ``-c``, ``-np``,
-    ``-ctk`` and ``-ctv``, ``--kv-unified``.
+    src/llama-memory-recurrent.cpp (states, in 32 bits). The arguments correspond to ``-c``,
+    ``-np``, ``-ctk`` with ``-ctv``, and ``--kv-unified``.
     """
     _check_decoder(model)
     form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
@@ -294,7 +294,7 @@ def allocate_llama_cpp(
 
 
 def _ggml_bytes(attention: ProjectedAttention | LatentAttention, form: Format) -> int:
-    """Return the bytes of one layer's cell."""
+    """Return the bytes of one cell in one layer."""
     if isinstance(attention, LatentAttention):
         index = attention.own_indexer
         rows = [attention.stored_width, *([] if index is None else [index.width])]
@@ -331,13 +331,13 @@ def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf
 
 def _check_decoder(model: Model) -> None:
     if model.encoder is not None or not model.is_causal:
-        raise ValueError("expected a decoder for the rules of an engine, got another model")
+        raise ValueError("expected a decoder-only model for an engine's cache, got another model")
 
 
 def sequence_bytes(model: Model, *, context: int, stored_as: Format) -> dict[str, int | None]:
-    """Return the bytes of one sequence on one device for each engine, with its defaults.
+    """Return the cache bytes of one sequence on one device, for each engine with its defaults.
 
-    ``None`` if the rules do not cover the model or the format.
+    A value is ``None`` if the engine's rules do not cover the model or the format.
     """
     found: dict[str, int | None] = {"vllm": None, "llama.cpp": None, "transformers": None}
     with suppress(ValueError):
@@ -364,8 +364,8 @@ def _with_entries(attention: AttentionLayer) -> ProjectedAttention | LatentAtten
         return attention
     if not isinstance(attention, ProjectedAttention) or attention.config.variant.keeps_state:
         raise ValueError(
-            "expected attention over keys and values for an engine, got linear or compressed "
-            "attention"
+            "expected attention over keys and values for an engine's cache, got linear or "
+            "compressed attention"
         )
     return attention if attention.reads_layer is None else None
 
@@ -377,5 +377,5 @@ def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:
 
 
 def _engine_recent(layer: RecurrentLayer) -> int:
-    """Return the number of recent tokens, excluding new ones."""
+    """Return how many values hold recent tokens; engines do not store the new token."""
     return layer.recent - layer.recent // layer.taps if layer.taps else layer.recent

@@ -34,9 +34,9 @@ Method = Literal[
 ]
 
 LOSSY_FORMATS = ("fp8", "int8", "int4")
-"""Formats to which a cache could be rounded instead."""
+"""Lower-bit formats for a cache, as an alternative that is not exact."""
 LONG = 2**16
-"""Tokens of the sequence for which two ways of storing are compared."""
+"""Length in tokens of the long sequence for which :func:`apply_savings` compares caches."""
 
 
 class _Text(NamedTuple):
@@ -69,12 +69,12 @@ class Saving:
 
     @property
     def share_of_layers(self) -> float:
-        """The share of those layers' cache that is saved."""
+        """The share of the cache of ``layers`` that is saved."""
         return 1 - self.bytes_then / self.bytes_now
 
     @property
     def share_of_model(self) -> float:
-        """The share of all layers' cache that is saved."""
+        """The share of the whole model's cache that is saved."""
         return (self.bytes_now - self.bytes_then) / self.model_bytes_now
 
     @property
@@ -105,26 +105,26 @@ class SavingsReport:
 _TEXTS: dict[Method, _Text] = {
     "one tensor for both": _Text(explanation="key and value are one tensor", price="nothing"),
     "value and rotated slice": _Text(
-        explanation="the key is the value with a gain and some channels rotated, so that the value "
-        "and the rotated channels hold both",
+        explanation="the key is the value times a gain, with some channels rotated, so the value "
+        "and the rotated channels are enough to recover the key",
         price="nothing per token that is read; the gain must be applied in float32 before the key "
         "is rounded, or 16-bit keys differ in the last bit",
     ),
     "rotate when read": _Text(
-        explanation="the key is the value with a gain and some channels rotated, so that the value "
-        "holds both",
+        explanation="the key is the value times a gain, with some channels rotated, so the value "
+        "is enough to recover the key",
         price="every stored key is rotated whenever it is read: 3 operations per rotated channel",
     ),
     "layer input": _Text(
         explanation="keys and values are linear in the layer input, which is narrower than both "
         "together",
         price="keys and values are projected again when read, or absorbed into query and output "
-        "where keys are neither rotated nor normalised; stored in an orthonormal basis it is well "
-        "conditioned in every format, and what a step costs has to be measured",
+        "where keys are neither rotated nor normalised; stored in an orthonormal basis, the input "
+        "is well conditioned in every format; the time of a step has to be measured",
     ),
     "latents": _Text(
-        explanation="a low-rank projection has an inner width below its output's, and keys and "
-        "values are linear in the inner channels",
+        explanation="the inner width of a low-rank projection is below its output width, and keys "
+        "and values are linear in the inner channels",
         price="the second half of each projection is applied again when read, or absorbed into "
         "query and output where keys are neither rotated nor normalised",
     ),
@@ -140,13 +140,13 @@ def find_savings(
 ) -> SavingsReport:
     """Return the exact savings that the given weights allow.
 
-    Counts the most that is kept on the way to ``context``, which memory has to hold.
+    Counts the peak size of the cache up to ``context``, because memory has to hold it.
 
     Args:
         model: Any model that decodes.
         context: Tokens of the sequence.
         stored_as: The format of the cache, before and after.
-        encoder_tokens: Tokens of the encoder, where the model does not fix them.
+        encoder_tokens: Number of encoder tokens, if the model does not fix it.
     """
 
     def count(one: Model, form: Format = stored_as) -> Sequence[int]:
@@ -191,7 +191,7 @@ def find_savings(
 
 
 def apply_savings(model: Model) -> dict[Method, Model]:
-    """Return the model under each method that stores less of a long sequence."""
+    """Return the model with each method that makes the cache of a long sequence smaller."""
     now = model_cache_bytes(model, context=LONG, encoder_tokens=LONG)
     return {
         method: changed
@@ -237,7 +237,7 @@ def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
     config, variant = attention.config, attention.config.variant
     cached = variant.sharing.cached
     if method == "layer input":
-        # A rotary key that all heads share is no reason to store the input instead.
+        # The width of a rotary key that all heads share does not count.
         stored = sum(config.width(source) for source in cached)
         mixed = IDENTITY in variant.cached and len(cached) == 2
         return "input" if mixed or stored > config.d_model else None
@@ -267,8 +267,8 @@ def _already(layers: Iterable[Layer]) -> Iterable[str]:
             yield "shared-KV attention with one head keeps one tensor for keys and values"
             if attention.compressor:
                 yield (
-                    f"summaries of {attention.compressor.rate} tokens stand for those beyond the "
-                    f"window of {attention.window:,}"
+                    f"summaries of {attention.compressor.rate} tokens each replace tokens beyond "
+                    f"the window of {attention.window:,}"
                 )
         elif isinstance(attention, RecurrentLayer):
             if attention.sums or attention.recent:

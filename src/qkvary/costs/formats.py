@@ -74,7 +74,7 @@ class Format:
         return closed + self.residual if closed else 0
 
     def divide(self, seen: int, kept: int) -> tuple[int, int, int]:
-        """Return the numbers of quantised rows, of rows of shared scales, and of other rows.
+        """Return three counts: quantised rows, rows of shared scales, and unquantised rows.
 
         Of ``seen`` rows, only the last ``kept`` are counted.
         """
@@ -115,7 +115,7 @@ SCALE = _PLAIN["fp32"]
 
 
 def parse_format(text: str) -> Format:
-    """Read a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), or torch's names.
+    """Parse a format: ``bf16``, ``fp8``, ``int8``, ``int4-g32`` (groups of 32), or torch's names.
 
     The module's docstring says more about quantised formats.
     """
@@ -145,7 +145,7 @@ def parse_format(text: str) -> Format:
 
 
 def parse_formats(text: str | Sequence[str]) -> tuple[Format, ...]:
-    """Read several formats, separated by commas or given as a list."""
+    """Parse several formats, separated by commas or given as a list."""
     parts = text.split(",") if isinstance(text, str) else text
     return tuple(dict.fromkeys(map(parse_format, parts)))
 
@@ -165,7 +165,7 @@ def cache_format(options: CacheOptions, dtype: Dtype) -> Format:
 
 
 def format_options(options: CacheOptions) -> str:
-    """Return a quantised storage as one word, such as ``int4-b32-r16-rot``."""
+    """Return the name of a quantised storage, such as ``int4-b32-r16-rot``."""
     if options.bits is None:
         return options.storage
     name = cache_format(options, "float16").name.removesuffix("-fp16")
@@ -173,7 +173,7 @@ def format_options(options: CacheOptions) -> str:
 
 
 def parse_options(text: str) -> CacheOptions:
-    """Read what ``format_options`` wrote: ``int8``, ``int4-g32``, ``int4-b32-r16-rot``."""
+    """Parse a name from ``format_options``: ``int8``, ``int4-g32``, ``int4-b32-r16-rot``."""
     spelled = text.strip().lower()
     plain = spelled.removesuffix("-rot")
     form = parse_format(plain) if _QUANTIZED.fullmatch(plain) else None
@@ -195,7 +195,7 @@ def parse_options(text: str) -> CacheOptions:
 
 
 def parse_storage(text: str) -> CacheOptions:
-    """Read a storage, quantised or not: ``preallocated``, ``growing``, ``int8-b32``."""
+    """Parse a storage, quantised or not: ``preallocated``, ``growing``, ``int8-b32``."""
     name = text.strip().lower()
     if name in ("growing", "preallocated"):
         return CacheOptions(storage="growing" if name == "growing" else "preallocated")

@@ -1,9 +1,9 @@
 """Multiply-accumulates of a forward pass and of one decoded token, derived from a model.
 
-Only matrix products are counted, which is half of what torch's flop counter reports under the MATH
-attention backend for the explicit kernel. Elementwise work is not counted: norms, activations,
-rotations, the softmax, relative biases, ALiBi and the diagonal normalisation. Embedding look-ups
-are free.
+Only matrix products are counted; the count is half of what torch's flop counter reports for the
+explicit kernel under the MATH attention backend. Elementwise work is not counted: norms,
+activations, rotations, the softmax, relative biases, ALiBi and the diagonal normalisation.
+Embedding look-ups are free.
 """
 
 from dataclasses import asdict, dataclass
@@ -29,11 +29,11 @@ Pairs = Literal["square", "visible"]
 causality and the window leave visible."""
 
 Logits = Literal["all", "last"]
-"""Which tokens get logits: all, as in training, or the last one, as when a prompt is read."""
+"""Which tokens get logits: all, as in training, or only the last, as in a prefill."""
 
 TRAINING_FACTOR = 3
-"""MACs of a training step relative to its forward pass: the backward pass has twice its
-products."""
+"""MACs of a training step relative to its forward pass; the backward pass takes twice as many as
+the forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class MacCount:
     projections: int
     """Input and output projections and query maps of all layers."""
     scores: int
-    """Scores with their terms and weighted sums of values, of all layers."""
+    """Scores with their terms, and weighted sums of values, of all layers."""
     feed_forward: int
-    """The feed-forward networks of all layers; of experts only the active ones."""
+    """The feed-forward networks of all layers; of the experts, only the active ones."""
     head: int
     """The output head."""
     other: int = 0
@@ -53,7 +53,7 @@ class MacCount:
 
     @property
     def attention(self) -> int:
-        """MACs of projections and scores."""
+        """MACs of attention: projections and scores."""
         return self.projections + self.scores
 
     @property
@@ -111,7 +111,7 @@ def projection_macs_per_token(config: AttentionConfig, source: Source) -> int:
 
 
 def attention_projection_macs_per_token(config: AttentionConfig) -> int:
-    """Return the MACs of one token through all projections of a layer and the query map."""
+    """Return the MACs of one token through all projections of a layer and its query map, if any."""
     stored = sum(projection_macs_per_token(config, source) for source in _stored(config))
     return stored + _query_and_output_macs(config)
 
@@ -119,7 +119,7 @@ def attention_projection_macs_per_token(config: AttentionConfig) -> int:
 def score_macs(
     config: AttentionConfig, length: int, pairs: Pairs, *, fills_cache: bool = False
 ) -> int:
-    """Return the MACs of the scores with their terms, and of the weighted values, of one layer."""
+    """Return the MACs of one layer's scores with their terms, and of its weighted values."""
     count = length * length if pairs == "square" else visible_pairs(config, length)
     prompt = CORES[config.variant.core].prompt_macs if fills_cache else None
     content = _content_macs if prompt is None else prompt
@@ -150,9 +150,10 @@ def forward_macs(
         tokens: Tokens of the sequence; of a model with an encoder, the decoder's.
         pairs: The pairs of tokens that are counted.
         logits: The tokens that get logits.
-        encoder_tokens: Tokens of the encoder, where the model does not fix them; as many as the
-            decoder's if not given.
-        fills_cache: Whether the tokens are a prompt that others follow, which leaves a state.
+        encoder_tokens: Number of encoder tokens, if the model does not fix it; by default that of
+            decoder tokens.
+        fills_cache: Whether decoding follows, so that linear attention also computes its state
+            after the last token.
 
     Raises:
         ValueError: for a number of tokens that is not positive.
@@ -177,7 +178,7 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
     """Return the MACs of one decoded token, with everything before it in the cache.
 
     Decoding a sequence token by token takes as many MACs as one causal forward pass, with three
-    exceptions: the gaps of a stride are computed and masked; the bias g(j) of ``+`` is not stored
+    exceptions: with a stride, masked pairs are computed too; the bias g(j) of ``+`` is not stored
     but computed again for every key; and a latent of key and value is absorbed, so scores and
     values are computed in the latent.
 
@@ -238,7 +239,7 @@ def _forward_layer(
 def _forward_attention(
     attention: AttentionLayer, tokens: int, pairs: Pairs, *, fills_cache: bool
 ) -> tuple[int, int]:
-    """Projections and scores of one layer over a sequence."""
+    """Return the MACs of one layer's projections, and of its scores, over a sequence."""
     if isinstance(attention, ProjectedAttention):
         config = attention.config
         per_token = _query_and_output_macs(config) + _stored_macs(attention)
@@ -294,13 +295,13 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
 
 
 def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
-    """Return the MACs of making keys and values from a smaller stored form.
+    """Return the MACs of using a cache that stores inputs or latents instead of keys and values.
 
-    There are two ways; the cheaper possible one counts. Stored inputs are projected again,
+    Of two ways, the cheaper possible one counts. Either stored inputs are projected again,
     including the new token's; or query and output absorb the projections, and scores and values are
-    computed over the whole width of the layer. The same holds for latents and the second halves of
-    low-rank projections, source by source. A query that shares a projection equals the new token's
-    key, if keys are made at all.
+    computed over the whole width of the layer. The same holds for latents and the second matrices
+    of low-rank projections, source by source. A query that shares a cached projection costs nothing
+    more in the first way, which applies that projection to the new token.
     """
     config = attention.config
     if attention.storage == "latent":
@@ -351,7 +352,7 @@ def _absorbs_key(attention: ProjectedAttention) -> bool:
 
 
 def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:
-    """Return the MACs of one query in every head with one stored entry, values included."""
+    """Return the MACs of all heads of one query with one stored entry, values included."""
     if isinstance(attention, LatentAttention):
         return attention.num_heads * (attention.stored_width + attention.kv_rank)
     return 2 * attention.num_heads * attention.head_dim
@@ -394,7 +395,7 @@ def _stored(config: AttentionConfig) -> tuple[Source, ...]:
 
 
 def _stored_macs(attention: ProjectedAttention) -> int:
-    """Return the MACs of one token through the cached projections; 0 if it reads another layer."""
+    """Return one token's MACs through cached projections; 0 if it uses another layer's cache."""
     if attention.reads_layer is not None:
         return 0
     config = attention.config
@@ -402,7 +403,7 @@ def _stored_macs(attention: ProjectedAttention) -> int:
 
 
 def _made_macs(attention: ProjectedAttention) -> int:
-    """Return the MACs of one token through the cached projections that the layer applies."""
+    """Return one token's MACs through the parts of cached projections that run before storing."""
     config = attention.config
     if attention.storage == "input" or attention.reads_layer is not None:
         return 0
@@ -417,7 +418,7 @@ def _made_macs(attention: ProjectedAttention) -> int:
 
 
 def _query_and_output_macs(config: AttentionConfig) -> int:
-    """Return the MACs of one token through projections that are not cached, and the query map."""
+    """Return the MACs of one token through uncached projections, the output and the query map."""
     stored = _stored(config)
     queries = sum(
         projection_macs_per_token(config, source)
@@ -432,7 +433,7 @@ def _query_and_output_macs(config: AttentionConfig) -> int:
 def _crossing_macs(config: AttentionConfig) -> int:
     """Return the MACs of a decoder token in cross attention, without keys and values.
 
-    A query that shares the key's projection needs its own product, because its tokens differ.
+    A query that shares the key's projection is still computed: its tokens are the decoder's.
     """
     query = config.variant.sharing.query
     again = projection_macs_per_token(config, query) if query in _stored(config) else 0
@@ -440,7 +441,7 @@ def _crossing_macs(config: AttentionConfig) -> int:
 
 
 def _content_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of the products of query and key and of weights and values."""
+    """Return the MACs of query times key and of attention weights times values."""
     return CORES[config.variant.core].macs(config, keys, pairs)
 
 

@@ -9,7 +9,7 @@ TOKEN_BYTES = 8
 def forward_bytes(network: TokenNetwork, *, tokens: int, number_bytes: int) -> int:
     """Return the minimum bytes that a forward pass takes in addition to the weights.
 
-    Counts the ids of the tokens of all rows, the residual stream and the inner activations of one
-    feed-forward network, not what a kernel needs for attention.
+    Counts the token ids of all rows, the residual stream and the inner activations of one
+    feed-forward network, but not the memory of attention kernels.
     """
     return tokens * (TOKEN_BYTES + number_bytes * (network.d_model + network.block.d_ff))

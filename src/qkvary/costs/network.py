@@ -34,16 +34,16 @@ class Costs:
 
     @property
     def macs_per_sequence(self) -> int:
-        """MACs of a forward pass over one sequence, every pair of tokens counted."""
+        """MACs of a forward pass over one sequence, counting every pair of tokens."""
         return self.square_macs.total
 
     @property
     def macs_per_token(self) -> int:
-        """``macs_per_sequence`` over the tokens of the sequence."""
+        """``macs_per_sequence`` divided by the number of tokens."""
         return self.macs_per_sequence // self.length
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the costs as JSON-ready data, with the unit last in every name."""
+        """Return the costs as JSON-ready data; every name ends with the unit."""
         return {
             "length": self.length,
             "dtype": self.dtype,
@@ -68,8 +68,8 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
         dtype: The dtype of the cache.
 
     Raises:
-        ValueError: for a length that is not positive, none where nothing limits it, or an unknown
-            dtype.
+        ValueError: for a length that is not positive, a missing length if the network has no
+            maximum, or an unknown dtype.
     """
     check_word("dtype", dtype, get_args(Dtype))
     model = as_model(config)

@@ -42,7 +42,7 @@ class ParameterCount:
     """The number of parameters of a network, by part."""
 
     embedding: int
-    """The token embeddings; of an encoder, with their bias."""
+    """The token embeddings; in an encoder, including their bias."""
     positions: int
     """Learned absolute positions. Position terms of the scores are counted under ``attention``."""
     attention: int
@@ -70,12 +70,12 @@ class ParameterCount:
         return self.total - self.biases
 
     def to_dict(self) -> dict[str, int]:
-        """Return the parts, their total, and the same total as weights and biases."""
+        """Return the parts, their total, and its division into weights and biases."""
         return {**asdict(self), "weights": self.weights, "total": self.total}
 
 
 def projection_parameters(config: AttentionConfig, source: Source) -> Size:
-    """Return the size of a source's projection; a low-rank one is two matrices and a bias."""
+    """Return the size of a source's projection; a low-rank one has two matrices and one bias."""
     width, rank = config.width(source), config.rank(source)
     weights = config.d_model * width if rank is None else rank * (config.d_model + width)
     return Size(weights, width if config.bias else 0)
@@ -149,7 +149,7 @@ def model_parameters(model: Model) -> ParameterCount:
 
 
 def active_parameters(model: Model) -> int:
-    """Return the number of parameters that one token uses: chosen experts, and the rest."""
+    """Return the number of parameters that one token uses: all except experts not chosen."""
     idle = 0
     every = (*model.layers, *(model.encoder.layers if model.encoder else ()))
     for layer, count in count_kinds(every):

@@ -1,12 +1,12 @@
-"""Pareto dominance of points, by quantities that should all be small."""
+"""Pareto dominance of points whose coordinates should all be small."""
 
 from collections.abc import Sequence
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether a point is nowhere larger than another, and smaller somewhere.
+    """Return whether a point is nowhere larger than another, and smaller in some coordinate.
 
-    Negate a quantity that should be large.
+    Negate coordinates that should be large.
     """
     pairs = list(zip(one, other, strict=True))
     return all(own <= its for own, its in pairs) and any(own < its for own, its in pairs)

@@ -43,7 +43,7 @@ def device_cache_bytes(
 
 
 def _device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
-    """Return the number of ``size`` bytes that are on the device with the most heads."""
+    """Return how many of a layer's ``size`` bytes are on the device with the most heads."""
     if not isinstance(attention, ProjectedAttention):
         return size
     if attention.storage in ("input", "latent"):

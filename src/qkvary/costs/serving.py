@@ -1,4 +1,4 @@
-"""Serving plans: users per device, devices for all users, and the bound of a step.
+"""Serving plans: users per device, devices for all users, and the time of a decoding step.
 
 A replica of the model spans one device or several, which divide it as ``costs.replicas`` says.
 """
@@ -18,7 +18,7 @@ Fills = Literal["weights", "cache"]
 REPLICA_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of devices that a replica may span."""
 MOST_TOKENS = 2**36
-"""Where the search for the longest context ends: beyond it, memory is not the limit."""
+"""End of the search for the longest context; if this many tokens fit, memory sets no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Demand:
     price: float | None = None
     """The price of one device per month."""
     encoder_tokens: int | None = None
-    """Tokens of the encoder, unless the model fixes them."""
+    """Number of encoder tokens, if the model does not fix it."""
     replica_sizes: tuple[int, ...] = REPLICA_SIZES
     """Numbers of devices that a replica may span, in ascending order."""
 
@@ -61,7 +61,7 @@ class Demand:
         return math.floor(self.device.memory_bytes * (1 - self.reserve))
 
     def user_bytes(self, model: Model, cache: Format, *, context: int | None = None) -> int:
-        """Return the peak cache bytes of one user, at the demanded context or a given one."""
+        """Return one user's peak cache bytes up to ``context``, by default the demand's context."""
         return sum(
             layerwise_cache_bytes(
                 model,
@@ -75,7 +75,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
-    """The serving of one model, with its cache in one format, for a demand."""
+    """How one model, with its cache in one format, serves a demand."""
 
     cache: Format
     """The number format of the cache."""
@@ -86,7 +86,7 @@ class ServingPlan:
     longest_context: int | None
     """Maximum tokens of a single user on one replica; ``None`` if memory sets no limit."""
     devices_per_replica: int | None = None
-    """Number of devices that form one replica; ``None`` if no number is enough."""
+    """Number of devices that form one replica; ``None`` if the model fits on none of the sizes."""
     users_per_replica: int = 0
     """Maximum number of users per replica at the full context."""
     devices: int | None = None
@@ -100,7 +100,7 @@ class ServingPlan:
     step_seconds: float | None = None
     """The time of this step by the roofline model; ``None`` if the device's rates are not known."""
     bound: Bound | None = None
-    """What takes the largest part of this time."""
+    """What takes the largest part of ``step_seconds``."""
 
     @property
     def fits(self) -> bool:
@@ -109,7 +109,7 @@ class ServingPlan:
 
     @property
     def users_per_device(self) -> float:
-        """The largest batch divided by the devices of a replica."""
+        """``users_per_replica`` divided by the devices of a replica."""
         return self.users_per_replica / (self.devices_per_replica or 1)
 
     @property
@@ -128,9 +128,9 @@ class ServingPlan:
 def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
     """Plan the serving of one model.
 
-    A replica has the size that needs the fewest devices in all, the smallest among equals. With
-    more memory a plan never needs more devices. A replica of a given size then holds no fewer users
-    or tokens, but the plan may choose a smaller size.
+    The size of a replica is the one that needs the fewest devices for all users; of equals, the
+    smallest. With more memory, a plan never needs more devices. A replica of a given size then
+    holds no fewer users or tokens, but the plan may choose a smaller size.
 
     Args:
         model: Any model that decodes.
@@ -178,7 +178,7 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
 def _choose_replica(
     model: Model, demand: Demand, cache: Format, weights: int
 ) -> tuple[int, int] | None:
-    """Return the number of devices of a replica, and of its users."""
+    """Return the number of devices of a replica, and the number of its users; ``None``: no fit."""
     best: tuple[int, int, int] | None = None
     for size in demand.replica_sizes:
         if best is not None and size >= best[0]:

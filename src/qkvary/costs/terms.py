@@ -11,14 +11,14 @@ class TermCost:
     """The rule of one term. Elementwise work on the scores is not counted."""
 
     parameters: Callable[[AttentionConfig], tuple[int, int]] | None = None
-    """Number of weights and biases in a layer."""
+    """Returns the numbers of weights and of biases in a layer."""
     macs: Callable[[AttentionConfig, int, int], int] | None = None
-    """MACs of a layer, by its number of keys and its number of pairs of query and key."""
+    """Returns the MACs of a layer, given its numbers of keys and of pairs of query and key."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
-    """MACs of one decoded token, by the number of keys; None if ``macs`` gives them."""
+    """Returns the MACs of one decoded token, given the number of keys; ``None``: ``macs`` does."""
     absorbs_key: bool = True
-    """Whether the key's projection can be folded into the query, because nothing changes keys or
-    their products in between."""
+    """Whether the key's projection can be folded into the query, because the term does not change
+    keys or their products with the query."""
 
 
 def term_costs(config: AttentionConfig) -> Iterator[TermCost]:
@@ -39,10 +39,10 @@ def decode_term_macs(config: AttentionConfig, keys: int) -> int:
 
 
 def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of the key bias g(j), made once a batch, and of its channel in the keys.
+    """Return the MACs of the key bias g(j), computed once per batch, and of adding it to scores.
 
-    One channel, or one for each query head of a group if heads have separate maps. With a
-    normalised diagonal or a soft cap, the bias is added elementwise instead.
+    An extra channel of the keys adds the bias, or one for each query head of a group if heads have
+    separate maps. With a normalised diagonal or a soft cap, the bias is added elementwise instead.
     """
     bias = keys * _plus_maps(config) * config.position.plus_column_features
     return bias + _key_bias_macs(config, keys, pairs)
@@ -81,10 +81,10 @@ def _expanding_macs(config: AttentionConfig, keys: int, _pairs: int) -> int:
 
 
 def _absorbed_macs(config: AttentionConfig, keys: int) -> int:
-    """Return the MACs of scores and values in the latent, minus those in the heads.
+    """Return how many MACs more scores and values take in the latent than in the heads.
 
-    The query absorbs the key's matrix, and the value's matrix is applied to the mixture. A core
-    whose scores are not dot products needs the keys themselves.
+    The query absorbs the key's matrix, and the value's matrix is applied after the weighted sum. A
+    core whose scores are not dot products needs the keys themselves.
     """
     if config.variant.core != "softmax":
         return _expanding_macs(config, keys, keys)
@@ -136,14 +136,14 @@ TERMS: Mapping[str, TermCost] = {
 
 
 def _pairwise_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
-    """Return the MACs of the products of query and key, and of weights and values."""
+    """Return the MACs of query times key and of attention weights times values."""
     return 2 * pairs * config.num_heads * config.size_per_head
 
 
 def _reordered_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of q (k^T v), or of (q k^T) v if these are fewer.
 
-    Without a softmax the order is free, and the first is linear in the number of tokens.
+    Without a softmax the order is free, and the first order is linear in the number of tokens.
     """
     return min(_pairwise_macs(config, keys, pairs), _state_macs(config, pairs // keys, keys))
 
@@ -158,7 +158,7 @@ def _state_macs(config: AttentionConfig, queries: int, keys: int) -> int:
 def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of linear attention: pairs within chunks, and states between chunks.
 
-    If ``pairs`` are all pairs, the products that the mask of a chunk hides are counted too.
+    If ``pairs`` counts all pairs, masked pairs within chunks are counted too.
     """
     if config.kernel == "explicit":
         return _pairwise_macs(config, keys, pairs)
@@ -178,7 +178,8 @@ def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
 def _prompt_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of linear attention over a prompt, including the state after the last chunk.
 
-    A prompt that fills a cache uses no map of all pairs; a single token takes one recurrent step.
+    Such a prompt is always processed in chunks, even with the explicit kernel; a single token takes
+    one recurrent step.
     """
     if keys == 1:
         return _recurrent_macs(config, keys)
@@ -193,14 +194,14 @@ def _recurrent_macs(config: AttentionConfig, _keys: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreCost:
-    """The rule of one core: the MACs of its scores and mixed values."""
+    """The rule of one core: the MACs of its scores and of the weighted sums of values."""
 
     macs: Callable[[AttentionConfig, int, int], int] = _pairwise_macs
-    """MACs of a layer, by its number of keys and its number of pairs of query and key."""
+    """Returns the MACs of a layer, given its numbers of keys and of pairs of query and key."""
     prompt_macs: Callable[[AttentionConfig, int, int], int] | None = None
-    """MACs of a prompt that fills a cache; None if ``macs`` gives them."""
+    """Returns the MACs of a prompt that fills a cache; ``None``: ``macs`` does."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
-    """MACs of one decoded token, by the number of keys; None if ``macs`` gives them."""
+    """Returns the MACs of one decoded token, given the number of keys; ``None``: ``macs`` does."""
 
 
 _LINEAR = CoreCost(macs=_chunked_macs, prompt_macs=_prompt_macs, decode_macs=_recurrent_macs)

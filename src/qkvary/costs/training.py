@@ -1,10 +1,10 @@
 """Training plans: memory of weights, gradients, optimizer and activations, and the speed.
 
 Activations are the tensors that autograd saves in a block with a fused softmax core and no dropout,
-each counted once. Not counted are the one or two numbers per token of each norm, the one per head
-of the softmax, and copies of weights. A nonlinearity is assumed to keep both input and output,
-although ReLU needs only one. Compressed attention and sorting tokens by expert are rough estimates.
-A backward pass costs twice the products of a forward pass.
+each counted once. The one or two numbers that each norm saves per token, the one per head that the
+softmax saves, and copies of weights are not counted. A nonlinearity is assumed to keep both input
+and output, although ReLU needs only one. Compressed attention and sorting tokens by expert are
+rough estimates. A backward pass takes twice the MACs of a forward pass.
 """
 
 from dataclasses import dataclass
@@ -50,11 +50,11 @@ class TrainingPlan:
     checkpointing: bool
     """Whether activations inside blocks are recomputed instead of stored."""
     free_bytes: int
-    """Memory of the device minus the state; negative if the state does not fit."""
+    """Memory of the device minus the reserve and the state; negative if the state does not fit."""
     largest_batch: int
     """Maximum number of sequences that fit into the free memory; 0 if a single one does not."""
     macs_per_token: float
-    """MACs per token of the forward and backward pass, with visible pairs only."""
+    """MACs per token of forward and backward pass, with visible pairs and any recomputation."""
     tokens_per_second: float | None
     """Tokens per second at the requested utilization; ``None`` if the device's rate is not
     known."""
@@ -78,11 +78,11 @@ def plan_training(
         device: The device.
         tokens: Tokens of a sequence; of a model with an encoder, the decoder's.
         precision: The number formats of weights, gradients and activations.
-        checkpointing: Whether only the input of each block is kept, and the block computed again.
-        reserve: The share of memory that is left to fragments and buffers.
+        checkpointing: Whether only the input of each block is kept, and the block recomputed.
+        reserve: The share of memory that is left for fragmentation and buffers.
         utilization: The share of the device's matrix rate that training reaches.
-        encoder_tokens: Tokens of the encoder, where the model does not fix them; as many as the
-            decoder's if not given.
+        encoder_tokens: Number of encoder tokens, if the model does not fix it; by default that of
+            decoder tokens.
 
     Raises:
         ValueError: for a reserve outside [0, 1) or a utilisation outside (0, 1].
@@ -121,9 +121,8 @@ def training_macs_per_token(
 ) -> float:
     """Return the MACs of a forward and a backward pass over one sequence, per token.
 
-    Only products that the model needs count, not masked pairs or recomputed blocks. So a device's
-    utilisation (MFU) is twice this, times tokens per second, divided by the operations per second
-    of its data sheet.
+    Masked pairs and recomputed blocks are not counted. So a device's utilisation (MFU) is twice
+    this, times tokens per second, divided by the FLOPs per second of its data sheet.
 
     Args:
         model: Any model.
@@ -144,7 +143,7 @@ def activation_bytes(
 ) -> int:
     """Return the bytes kept for the backward pass of one sequence, including its logits.
 
-    Arguments as of :func:`plan_training`.
+    The arguments are those of :func:`plan_training`.
     """
     seen = model.count_encoder_tokens(encoder_tokens, tokens)
     d_model = model.d_model
@@ -191,7 +190,7 @@ def activation_numbers(layer: Layer, d_model: int) -> int:
 
 
 def _published_numbers(attention: LatentAttention | RecurrentLayer | CompressedAttention) -> int:
-    """Return the numbers per token that the softmax core and the output projection read."""
+    """Return how many numbers per token such a layer saves for the backward pass."""
     if isinstance(attention, LatentAttention):
         read = 2 * attention.key_dim + attention.value_dim
         # The norms of the latents store their inputs, and the projections after them theirs.
@@ -205,7 +204,7 @@ def _published_numbers(attention: LatentAttention | RecurrentLayer | CompressedA
 
 
 def _projected_numbers(attention: ProjectedAttention) -> int:
-    """Count query, key and value, each distinct tensor once, and the mixed values.
+    """Return the numbers per token of queries, keys, values and weighted sums, each tensor once.
 
     A source that one role reads rotated and another unrotated becomes two tensors; so does one that
     is normalised.
@@ -218,7 +217,7 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
     before = config.width(sharing.key) if variant.kv_norm else 0
     if variant.decoupled is not None:
         # Query and key are copied next to their rotated parts. The value is padded with as many
-        # zeros, which stay in the mixed values until they are cut off.
+        # zeros, which the weighted sums keep until they are cut off.
         wide = config.num_heads + config.num_kv_heads
         return 2 * wide * config.compared_channels + queries + made + before
     tensors: dict[tuple[str, bool], int] = {
@@ -243,9 +242,9 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
 def _summed_numbers(config: AttentionConfig) -> int:
     """Return the numbers per token that linear attention saves for the backward pass.
 
-    These are features and values in chunks, the map of each chunk and the state before it, and the
-    sums before their division, for a long sequence and features 1 + elu; others save less. Queries,
-    keys and values as projected are not included.
+    For a long sequence and the features 1 + elu (others save less), these are the features and
+    values in chunks, the scores of each chunk, the state before it, and the sums before division.
+    The projected queries, keys and values are not included.
     """
     variant, queries = config.variant, config.num_heads * config.size_per_head
     pairs, state = config.num_heads * LINEAR_CHUNK, -(-config.state_numbers // LINEAR_CHUNK)
@@ -258,7 +257,11 @@ def _summed_numbers(config: AttentionConfig) -> int:
 
 
 def _feed_forward_numbers(part: FeedForward | Experts) -> int:
-    """Count inputs and outputs of the nonlinearity, and with a gate its branch and the product."""
+    """Return the numbers per token that a feed-forward network saves for the backward pass.
+
+    These are the input and output of the nonlinearity, and with a gate its other factor and the
+    product.
+    """
     if isinstance(part, FeedForward):
         return (4 if part.gated else 2) * part.d_ff
     routed = part.active * _feed_forward_numbers(part.expert)

@@ -1,1 +1,1 @@
-"""Decoding: prefill and steps, sampling, beams, evaluation and the decode benchmark."""
+"""Decoding (prefill, steps, sampling, beams), evaluation, and engines that serve models."""

@@ -27,7 +27,7 @@ from qkvary.nn.decoder import Decoder, device_of
 MOST_BEAMS = 1024
 """Maximum number of beams: more give no better text, and a step would take seconds."""
 MAX_LENGTH_PENALTY = 16
-"""The largest absolute exponent, so that scores stay finite at every length."""
+"""The largest absolute length penalty, so that scores stay finite at every length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +65,9 @@ def search(
 ) -> list[Beam]:
     """Return the ``beams`` best continuations, best first.
 
-    Stops when no live beam can overtake the finished ones. The request is greedy: beams draw no
-    random numbers. Scores are total log-probabilities divided by length ** ``length_penalty``; 0
-    compares totals. The other arguments are those of ``decoding.stream``.
+    Stops when no live beam can overtake the finished ones. The request must be greedy, since beams
+    draw no random numbers. Scores are total log-probabilities divided by length to the power of
+    ``length_penalty``; 0 compares totals. The other arguments are those of ``decoding.stream``.
 
     Raises:
         ValueError: if the request does not fit the network, samples or has a repetition penalty, or

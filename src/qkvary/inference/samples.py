@@ -44,7 +44,7 @@ class TextSampler:
             stop_tokens=self._tokenizer.ends,
             seed=self._seed,
         )
-        # Timing kernels does not pay off for so few tokens.
+        # Building kernels or capturing a graph does not pay off for so few tokens.
         answers = complete(
             network,
             [request],

@@ -32,7 +32,7 @@ def divide_by_temperature(logits: Logits, temperature: PerRow) -> Logits:
 
 
 def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
-    """Keep exactly ``count`` tokens with the highest logits; of equal ones, the lowest indices.
+    """Keep the ``count`` tokens with the highest logits; of equal ones, those of lowest index.
 
     A count of 0 keeps all.
     """
@@ -47,10 +47,10 @@ def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
 def keep_top_p(logits: Logits, share: PerRow) -> Logits:
     """Keep the fewest most probable tokens that hold ``share`` of the probability; at least one.
 
-    Of equal ones, the lowest indices are kept. A share above 1 keeps all.
+    Of equally probable tokens, those of lowest index are kept. A share above 1 keeps all.
     """
     probabilities = torch.softmax(logits, dim=-1)
-    # Only these are sorted. All others together hold less than the rest of the probability.
+    # Only likely tokens are sorted: all others together hold less than 1 - share.
     keeps_all = share > 1
     is_likely = (probabilities > (1 - share) / (2 * logits.shape[-1])) & ~keeps_all
     likely = is_likely.any(dim=0).nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""The folder of exports for engines, and checkpoints that need no export."""
+"""The folder of exports for engines, and the check whether a checkpoint needs an export."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read
 
 Weights = Literal["f32", "f16", "bf16", "q8_0"]
 EXPORTS = 2
-"""Incremented when exports of the same package version change."""
+"""A version number in the names of exports, for changes within one version of the package."""
 CONFIG = "config.json"
 OWN = "QKVForCausalLM"
 """The class of exports that only transformers reads, with this package installed."""

@@ -48,7 +48,7 @@ def choose_port(host: str, port: int) -> int:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"expected a free port on {host}, got {port}: {reason}; --port 0 takes any"
+            f"expected a free port on {host}, got {port}: {reason}; --port 0 takes any free one"
         ) from error
 
 
@@ -56,8 +56,8 @@ def check_key(host: str, key: str | None) -> None:
     """Refuse an address that other machines can reach, unless there is a key."""
     if key is None and host not in LOCAL:
         raise UsageError(
-            f"expected --key-file with the address {host}, which others can reach; for example "
-            f"{secrets.token_urlsafe(16)} in a file"
+            f"expected --key-file with the address {host}, which other machines can reach; for "
+            f"example, a file that contains {secrets.token_urlsafe(16)}"
         )
 
 
@@ -120,7 +120,7 @@ def _check_running(engine: Engine, process: "subprocess.Popen[bytes]", log: Path
 
 
 def describe_end(engine: Engine, code: int, log: Path) -> str:
-    """Return a sentence on the end of an engine, with its reason."""
+    """Return a sentence that says how and why an engine ended."""
     text = log.read_text("utf-8", errors="replace")
     lines = [line for line in text[-LAST_LINES:].splitlines() if line.strip()]
     reason = engine.explain(text) or (lines[-1].strip() if lines else "it printed nothing")

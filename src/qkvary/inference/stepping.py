@@ -1,7 +1,7 @@
 """Decoding steps: one native call, a graph on a GPU, or layer by layer.
 
-The device, the network and the number of rows determine which, so a text does not depend on a
-measurement.
+The device, the network and the number of rows determine which one runs, so a text does not depend
+on timings.
 """
 
 import math
@@ -17,17 +17,17 @@ from qkvary.nn.decoding import step as native_step
 from qkvary.nn.decoding.native import library
 
 MOST_ROWS = 50
-"""Rows up to which ``auto`` takes the native step. Relative to the step layer by layer, it takes
-0.2 to 0.7 times as long for up to 8 rows, 0.7 to 1.1 times for 50, and 0.7 to 1.9 times for 64,
-where products of whole matrices pay off (width 128 to 512, one thread)."""
+"""Rows up to which ``auto`` takes the native step. That takes 0.2 to 0.7 times as long as running
+the layers for up to 8 rows, 0.7 to 1.1 times for 50, and 0.7 to 1.9 times for 64, where matmuls
+over all rows pay off (width 128 to 512, one thread)."""
 
 
 class Stepper:
     """Runs one token per row through a network and its cache.
 
-    ``native`` makes one native call, if network and cache support it. ``auto`` does so for few
-    rows, replays a graph on a GPU, and otherwise runs the layers. Any other name runs the layers
-    with that kernel, and ``layer`` runs them as without a cache.
+    The cache's kernel decides how. ``native`` makes one native call, if network and cache support
+    it. ``auto`` does so for few rows, replays a graph on a GPU, and otherwise runs the layers. Any
+    other name runs the layers with that kernel, and ``layer`` runs them as without a cache.
     """
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
@@ -42,7 +42,7 @@ class Stepper:
         if kernel == "auto" and graph_step.supports(model, cache):
             self._graph = graph_step.GraphStep(model, cache)
         elif kernel == "auto" and device_of(model).type != "cuda" and library() is None:
-            # Without a kernel of its own, attention alone is not faster than the layers.
+            # Without the native library, no decoding kernel is faster than the layers.
             self._kernel = "layer"
 
     def __call__(
@@ -65,13 +65,13 @@ class Stepper:
         )[:, -1]
 
     def _try_graph(self, graph: graph_step.GraphStep, tokens: Tensor, mask: Tensor | None) -> None:
-        """Take a step and undo it; a graph that does not complete it is not used."""
+        """Take a step with the graph and undo it; if it fails, no graph is used."""
         self._has_started = True
         length = self.cache.length
         try:
             graph(tokens, mask)
         except RuntimeError as error:
-            warnings.warn(f"decoding goes without 'graph': {error}", stacklevel=2)
+            warnings.warn(f"decoding runs without 'graph': {error}", stacklevel=2)
             self._graph = None
         finally:
             self.cache.crop(length)

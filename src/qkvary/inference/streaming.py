@@ -47,8 +47,8 @@ class TextStream:
 def find_stop(text: str, stop: Sequence[str]) -> int | None:
     """Return the place at which the first stop string begins, or ``None``.
 
-    The stop string that is completed first counts; if several are, the longest. So the result does
-    not depend on token boundaries.
+    The first stop string is the one completed first; among those completed at the same place, the
+    longest. So the result does not depend on token boundaries.
     """
     found = [(text.find(one), len(one)) for one in stop]
     ends = [(start + length, start) for start, length in found if start >= 0]

@@ -1,4 +1,4 @@
-"""The attention layer: every variant, in one class that interprets the sharing.
+"""The attention layer: one class that computes every variant.
 
 It fixes the order of sources, roles, terms, core and output; each of these has its own module.
 Residuals and norms belong to the blocks.
@@ -36,7 +36,7 @@ from qkvary.nn.terms import Scores, ScoreTerm, own_class, term_classes
 
 
 def anneal(network: nn.Module, factor: float) -> nn.Module:
-    """Multiply the temperature of every attention layer by a factor, in place."""
+    """Set the factor of the temperature in every attention layer, in place; return the network."""
     for module in network.modules():
         if isinstance(module, Attention):
             module.annealing = factor
@@ -44,9 +44,9 @@ def anneal(network: nn.Module, factor: float) -> nn.Module:
 
 
 class Attention(nn.Module):
-    """Multi-head attention whose roles read shared projections.
+    """Multi-head attention in which query, key and value can share projections.
 
-    ``softmax(s q k^T + terms) v W_o`` with q, k, v read from the sources that the variant names.
+    ``softmax(s q k^T + terms) v W_o``, where the variant names the sources of q, k and v.
     A drop-in layer: ``Attention(d_model=64, num_heads=4)(x)`` maps [batch, tokens, d_model] to the
     same shape.
 
@@ -92,11 +92,11 @@ class Attention(nn.Module):
         """Create and initialise the parameters.
 
         Args:
-            config: The layer; or its sizes, as follows.
+            config: The layer's configuration; give either it or the sizes below.
             d_model: Width of input and output.
             num_heads: Query heads.
             variant: The sharing, heads and score terms, or their label; ``QKV`` by default.
-            causal: Whether a token sees only itself and the past; it sees all by default.
+            causal: Whether tokens see only themselves and the past; by default they see all.
             head_dim: Channels of a head; by default ``d_model / num_heads``.
             bias: Whether all projections have biases, as they do by default.
             dropout: Dropout on attention probabilities; none by default.
@@ -104,8 +104,8 @@ class Attention(nn.Module):
             draw: False leaves parameters unset, for a network that initialises its layers itself.
 
         Raises:
-            ValueError: if the sizes do not fit each other or the variant, one is missing, or both
-                a configuration and sizes are given.
+            ValueError: if the sizes do not fit together or do not fit the variant, if a size is
+                missing, or if both a configuration and sizes are given.
         """
         super().__init__()
         sizes = given_sizes(
@@ -146,7 +146,7 @@ class Attention(nn.Module):
         self.score_scale = config.score_scale
         if config.value_rope == "rotated":
             warnings.warn(
-                "value_rope 'rotated' gives outputs that change when the text is moved; "
+                "value_rope 'rotated' gives outputs that change when all positions are shifted; "
                 "use 'counter' or 'none' unless this is the ablation you want",
                 stacklevel=2,
             )
@@ -157,7 +157,7 @@ class Attention(nn.Module):
             self.initialize(Initializer(seed, "attention"))
 
     def initialize(self, initializer: Initializer) -> None:
-        """Draw every parameter as the configuration says; maps start as the identity."""
+        """Draw every parameter as the configuration says; query maps start as the identity."""
         config, init = self.config, self.config.init
         for name, projection in self.projections.items():
             if isinstance(projection, LowRank):
@@ -223,7 +223,7 @@ class Attention(nn.Module):
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Attend.
+        """Return the layer's output.
 
         Args:
             x: The layer's input, for the tokens after those in the cache.
@@ -232,11 +232,11 @@ class Attention(nn.Module):
             cache: The layer's cache, to which the new tokens, or the memory's, are appended.
             layout: Positions and masks of the call, if a network has computed them already; with a
                 memory, from ``Layout.over``.
-            kernel: The kernel for few new tokens over a cache; the one of its options by default.
-            attention_mask: Instead of a layout: True for real tokens, over all seen and new ones,
-                or over the memory. Other tokens are read as zeros.
+            kernel: The kernel for a few new tokens with a cache; by default the cache's own.
+            attention_mask: Instead of a layout: True for real tokens, for all seen and new ones or
+                for the memory. The inputs of other tokens are replaced by zeros.
             positions: Instead of a layout: positions of all seen and new tokens.
-            document_ids: Instead of a layout: the document of each of them.
+            document_ids: Instead of a layout: the document of each seen and new token.
 
         Raises:
             ValueError: if a bidirectional layer is given a cache of its tokens, a layer that
@@ -281,8 +281,9 @@ class Attention(nn.Module):
         """
         if self.training and self.config.dropout:
             raise ValueError(
-                "expected a layer in evaluation mode or without dropout with a state, which has no "
-                f"weights of pairs to drop out, got dropout {self.config.dropout}"
+                "expected evaluation mode or no dropout for a layer that keeps a state, since it "
+                "has no attention probabilities to drop, got training with dropout "
+                f"{self.config.dropout}"
             )
         layout.check_documents_in_a_row()
 
@@ -309,7 +310,7 @@ class Attention(nn.Module):
         cache: LayerCache | None = None,
         kernel: str = "layer",
     ) -> Heads:
-        """Return query, key and value, made from the sources of the input."""
+        """Return the query, key and value of a call, made from the sources of its input."""
         config, sharing = self.config, self.config.variant.sharing
         maker = RoleMaker(config, self.projections, self.kv_norm or self.key_norm, self.latent)
         # A text may become as long as its cache.
@@ -370,7 +371,7 @@ class Attention(nn.Module):
     def restore(
         self, mixed: Float[Tensor, "batch heads queries mixed_dim"], heads: Heads
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Return the mixed values, after expanding a latent and undoing a rotation."""
+        """Return the mixed values after expanding a latent or undoing a rotation, if necessary."""
         if self.latent is not None and heads.is_latent:
             return self.latent.restore(mixed)
         rotation = heads.rotation
@@ -400,8 +401,8 @@ class Attention(nn.Module):
     def _absorbs(self, cache: LayerCache, kernel: str, queries: int) -> bool:
         """Return whether scores and values are computed in the latent of key and value.
 
-        That is cheaper for few queries and many keys, and rounds in another order. It requires
-        scores that are dot products of query and key.
+        That is cheaper for few queries and many keys, and rounds differently. The scores must be
+        dot products of query and key.
         """
         return (
             self.latent is not None
@@ -421,13 +422,13 @@ class Attention(nn.Module):
         ordered = variant.window is not None or variant.stride is not None
         if self.config.causal or ordered or variant.diagonal != "none":
             raise ValueError(
-                "expected a layer that is not causal, has no window, no stride and no diagonal "
-                "normalisation with a memory, whose tokens have no order with those of x"
+                "expected no memory for a layer that is causal or has a window, a stride or a "
+                "diagonal normalisation: the memory's tokens have no order relative to those of x"
             )
         if not self.core.has_memory:
             raise ValueError(
-                f"expected the core softmax or soft with a memory, whose tokens are read one by "
-                f"one, got {variant.core}"
+                f"expected the core softmax or soft with a memory, got {variant.core}, which does "
+                "not attend to single tokens"
             )
         if layout is None:
             own = Layout(new_tokens=queries, device=memory.device)
@@ -441,7 +442,7 @@ class Attention(nn.Module):
 
 
 def make_attention(config: AttentionConfig) -> Attention:
-    """Return a layer whose parameters are not set; a user's class if the variant names one."""
+    """Return a layer with unset parameters, of the user's class if the variant names one."""
     return (own_class(config.variant, Attention) or Attention)(config, draw=False)
 
 
@@ -449,7 +450,7 @@ def _holds(cache: LayerCache | None, memory: Tensor) -> bool:
     cached = 0 if cache is None else cache.length
     if cached not in (0, memory.shape[1]):
         raise ValueError(
-            f"expected the memory of {cached} tokens that the cache holds, got one of "
+            f"expected the memory of {cached} tokens that is in the cache, got one of "
             f"{memory.shape[1]}"
         )
     return cached > 0

@@ -30,7 +30,7 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "swiglu": F.silu,
     "geglu-tanh": _gelu_tanh,
 }
-"""The function of each activation; with a gate, that of the gate."""
+"""The function of each activation; gated networks apply it to the gate."""
 
 
 class FeedForward(nn.Module):
@@ -45,7 +45,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.d_ff, d_model, bias=bias)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """Apply to every token."""
+        """Return the feed-forward output of every token."""
         inner = F.dropout(apply(self.up, x), self.config.inner_dropout, self.training)
         activate = ACTIVATIONS[self.config.activation]
         if self.gate is not None:
@@ -53,7 +53,7 @@ class FeedForward(nn.Module):
         return apply(self.down, activate(inner))
 
     def initialize(self, initializer: Initializer, init: Initialization) -> None:
-        """Draw the matrices; with ``normal`` the last has its own standard deviation."""
+        """Draw the matrices; the scheme ``normal`` has a separate deviation for the last one."""
         initializer.linear("up", self.up, init)
         if self.gate is not None:
             initializer.linear("gate", self.gate, init)
@@ -76,8 +76,8 @@ class Block(nn.Module):
     """Pre-norm ``x + f(norm(x))`` or post-norm ``norm(x + f(x))``, for f = attention, then FFN.
 
     With the placement ``stream``, ``norm(x) + f(norm(x))``; with ``output``, ``x + norm(f(x))``;
-    with ``sandwich``, ``x + norm(f(norm(x)))``. A sublayer without a skip has no sum. Parallel
-    sublayers are ``x + f(norm(x)) + g(norm(x))``.
+    with ``sandwich``, ``x + norm(f(norm(x)))``. A sublayer without a skip omits the first summand.
+    Parallel sublayers are ``x + f(norm(x)) + g(norm(x))``.
     """
 
     def __init__(self, attention: AttentionConfig, config: BlockConfig) -> None:
@@ -123,7 +123,7 @@ class Block(nn.Module):
         return x if is_read_plain else self.attention_norm(x)
 
     def add_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Return the sum of ``x`` and the output of attention, normed and dropped out."""
+        """Return ``x`` plus the attention output ``mixed`` after any norm and dropout."""
         if self.attention_output_norm is not None:
             mixed = self.attention_output_norm(mixed)
         elif self.config.norm_placement == "output":
@@ -132,7 +132,7 @@ class Block(nn.Module):
         return x + mixed if self.config.has_attention_skip else mixed
 
     def add_feed_forward(self, x: Tensor, read: Tensor) -> Tensor:
-        """Return ``x`` plus the feed-forward output for ``read``, normed and dropped out."""
+        """Return ``x`` plus the feed-forward output for ``read`` after any norm and dropout."""
         change = self.feed_forward(read)
         if self.feed_forward_output_norm is not None:
             change = self.feed_forward_output_norm(change)
@@ -162,11 +162,11 @@ def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializ
 
 
 class Stack(nn.Module):
-    """``norm(block_L(... block_1(x)))``; the last norm exists where the configuration says so.
+    """``norm(block_L(... block_1(x)))``; the final norm is optional.
 
-    ``recompute_blocks`` trades time for memory in training and is not part of the network: only the
-    input of each block is kept for the backward pass, which computes the block again with the same
-    dropout, and so gives the same gradients.
+    ``recompute_blocks`` is not part of the configuration. It saves memory in training and costs
+    time: only the input of each block is kept for the backward pass, which computes the block again
+    with the same dropout and so gives the same gradients.
     """
 
     def __init__(self, config: Network, blocks: Iterable[Block] | None = None) -> None:
@@ -224,8 +224,8 @@ class Stack(nn.Module):
 def compile_blocks(network: nn.Module) -> None:
     """Compile each block in place with torch.
 
-    Equal blocks share the compiled code, so compile time does not grow with the number of layers;
-    wrappers for several processes gather the weights of one block at a time.
+    Equal blocks share the compiled code, so compile time does not grow with the number of layers.
+    Wrappers for several processes can still gather the weights of one block at a time.
     """
     for module in network.modules():
         if isinstance(module, Stack):
@@ -255,7 +255,7 @@ def add_positions(
 def make_layout(
     config: TokenNetwork, tokens: Tensor, cached: int = 0, **others: Tensor | None
 ) -> Layout:
-    """Return the layout of tokens after the cached ones, which must fit ``max_tokens``."""
+    """Return the layout of new tokens; cached and new ones together must fit ``max_tokens``."""
     check_length(config, cached=cached, new=tokens.shape[1])
     return Layout(new_tokens=tokens.shape[1], cached_tokens=cached, device=tokens.device, **others)
 

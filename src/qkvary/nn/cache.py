@@ -1,9 +1,9 @@
-"""The cache of decoding: for each layer exactly what its keys and values need.
+"""The cache of decoding: each layer stores exactly what its keys and values need.
 
 The cache belongs to the caller. By default it stores the distinct sources before any rotation, so
 that what is stored does not depend on positions and one tensor serves both roles. A layer with a
-window stores the tokens that later ones can still see, and a layer with a linear core stores sums
-alone. The caller chooses layout and storage; only quantised storage changes results.
+window stores only the tokens that later ones can still see, and a layer with a linear core stores
+only sums. The caller chooses layout and storage; only quantised storage changes results.
 """
 
 import functools
@@ -26,11 +26,11 @@ Claimed = Tensor | ClaimedCodes
 
 
 class LayerCache:
-    """The cache of one layer: K alone if the value reads K.
+    """The cache of one layer: only K if the value is made from K too.
 
-    A layer whose core keeps a state stores that instead of tokens. A layer with a window of w
+    A layer whose core keeps a state stores the state instead of tokens. A layer with a window of w
     tokens keeps the last w - 1. Windows count tokens in order, including padding, regardless of the
-    positions of a call. So every row drops the same tokens, and none of these is needed again.
+    positions of a call. So every row drops the same tokens, and no dropped token is needed again.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class LayerCache:
         """Create an empty cache; ``max_tokens`` limits the tokens seen, stored or not.
 
         Raises:
-            ValueError: for preallocated storage without ``max_tokens``, blocks that a window would
-                cut, or no ``max_tokens`` where positions depend on the length of the text.
+            ValueError: for preallocated storage without ``max_tokens``, blocks that do not fit a
+                window, or no ``max_tokens`` where positions depend on the length of the text.
         """
         reach = config.variant.reach
         if config.turns_by_length and max_tokens is None:
@@ -53,7 +53,7 @@ class LayerCache:
             )
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
-        """The state of a core that sums over all tokens; None for cores that read each token."""
+        """The state of a core that sums over all tokens; None for cores that attend to each."""
         options = options or CacheOptions()
         # Layouts and storage apply to entries of tokens, not to states.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
@@ -89,8 +89,8 @@ class LayerCache:
     def append(self, new: Parts) -> dict[str, Tensor]:
         """Store the new tokens and return all stored tokens, the new ones last.
 
-        Keeps only tokens that a later one can see: with a window, the first of many new tokens are
-        returned but not kept.
+        Only tokens that a later one can see are kept: of many new tokens, those outside the window
+        are returned but not kept.
 
         Raises:
             ValueError: if the tokens do not fit ``max_tokens`` or are of another batch size.
@@ -99,9 +99,9 @@ class LayerCache:
         rows, tokens = first.shape[0], first.shape[2]
         self._check_room(tokens, rows)
         if self.options.is_quantized and first.device.type == "cpu":
-            # On other devices every layer would wait; there the logits show numbers that are not
-            # finite. Checked before anything is stored, so that a refused call does not change the
-            # cache.
+            # On other devices this check would make every layer wait; there the logits show numbers
+            # that are not finite. Checked before anything is stored, so that a refused call does
+            # not change the cache.
             check_finite(new.values())
         joined: dict[str, Tensor] = dict(new)
         for name, entries in new.items() if self.state is None else ():
@@ -113,7 +113,7 @@ class LayerCache:
 
     def _check_room(self, tokens: int, rows: int) -> None:
         if self._rows is not None and rows != self._rows:
-            raise ValueError(f"expected a batch of {self._rows} as stored, got {rows}")
+            raise ValueError(f"expected a batch of {self._rows}, as in the cache, got {rows}")
         total = self._length + tokens
         if self.max_tokens is not None and total > self.max_tokens:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
@@ -126,9 +126,9 @@ class LayerCache:
     def claim(self, tokens: int, rows: int) -> dict[str, Claimed]:
         """Return memory for new tokens; the caller fills it and then calls ``commit``.
 
-        For each name in the layout it is the whole buffer, [batch, heads, capacity, width], whose
-        first ``length`` tokens are used, or codes and the newest tokens. It is empty for a layer
-        with a state, which the caller replaces.
+        Each name in the layout maps to the whole buffer, [batch, heads, capacity, width], of which
+        the first ``length`` tokens are used, or to codes and the newest tokens. A layer with a
+        state has no names: the caller replaces the state.
         """
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty one")
@@ -149,7 +149,7 @@ class LayerCache:
         return kept and all(type(store) is PreallocatedStore for store in stores)
 
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
-        """Return a cache over the first tokens of the same memory; all but one count as seen.
+        """Return a cache over the memory of the first ``tokens``; all but one count as seen.
 
         New tokens are written to the slot ``place`` (one number on the cache's device, which may
         change between calls); every call returns all tokens.
@@ -181,14 +181,14 @@ class LayerCache:
             if tokens and dropped:
                 raise ValueError(
                     f"expected {self._length} tokens to crop to, or 0, since a state is the sum of "
-                    f"all of them, got {tokens}"
+                    f"all tokens, got {tokens}"
                 )
             return
         needed = tokens if self._max_kept is None else min(tokens, self._max_kept)
         if self.num_stored - dropped < needed:
             raise ValueError(
-                f"expected a crop by at most {max(0, self.num_stored - needed)} tokens, since a "
-                f"window has dropped those before, got {dropped}"
+                f"expected a crop by at most {max(0, self.num_stored - needed)} tokens, since the "
+                f"window has dropped the tokens before, got {dropped}"
             )
 
     def clear(self) -> None:
@@ -212,7 +212,7 @@ class LayerCache:
 
 
 class KVCache:
-    """One ``LayerCache`` per layer, under the usual name even if it stores K only."""
+    """One ``LayerCache`` per layer; it has the usual name even if it stores only K."""
 
     def __init__(
         self,
@@ -229,8 +229,8 @@ class KVCache:
             options: Layout and storage of the entries.
 
         Raises:
-            ValueError: for preallocated storage without ``max_tokens``, or blocks that a window
-                would cut.
+            ValueError: for preallocated storage without ``max_tokens``, or blocks that do not fit
+                a window.
         """
         given: Any = layers
         several = given if isinstance(given, Sequence) else (given,)
@@ -273,8 +273,8 @@ class KVCache:
         """Remove all but the first ``tokens`` of the tokens seen.
 
         Raises:
-            ValueError: if a later token would see some that a window has dropped already, or only
-                some of the tokens of a state were to be removed.
+            ValueError: if later tokens would need tokens that a window has dropped already, or if
+                only some of the tokens that a state sums up would be removed.
         """
         for layer in self.layers:
             layer.check_crop(tokens)

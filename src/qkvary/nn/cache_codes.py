@@ -1,9 +1,9 @@
 """Codes and scales of cached entries: quantises numbers to low-bit integers, and decodes them.
 
-A code is ``c = round(x / s)`` with ``s`` no smaller than ``max |x| / (2^(bits - 1) - 1)`` over the
-numbers that share a scale, rounded up to 32 bits, so that no code leaves its range and
-``|x - c s| <= s / 2``. Rounding is decided in 64 bits: in 32 bits a quotient of 100.5 can fall on
-the wrong side. Which tokens are kept, and where, is decided elsewhere.
+A code is ``c = round(x / s)``. The scale ``s`` is ``max |x| / (2^(bits - 1) - 1)`` over the numbers
+that share it, rounded up to 32 bits, so that no code leaves its range and ``|x - c s| <= s / 2``.
+Codes are rounded in 64 bits: in 32 bits a quotient of 100.5 can fall on the wrong side. Which
+tokens are kept, and where, is decided elsewhere.
 """
 
 import functools
@@ -55,9 +55,9 @@ def quantize_blocks(entries: Entries, bits: int, block: int) -> tuple[Codes, Sca
 
 
 def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: Entries) -> Entries:
-    """Decode codes with a scale for each group of each token into ``out``."""
+    """Decode codes, with one scale per group of channels of a token, into ``out``; return it."""
     width = out.shape[3]
-    # Copy the codes, then scale in place: this halves the memory traffic of a product.
+    # Copy the codes, then scale in place: multiplying into a new tensor moves twice as much memory.
     out.copy_(unpack(codes, bits, width))
     if scales.shape[3] == 1:
         return out.mul_(scales)
@@ -70,9 +70,9 @@ def dequantize_tokens(codes: Codes, scales: Scales, bits: int, group: int, out: 
 def dequantize_blocks(
     codes: Codes, scales: Scales, bits: int, runs: Sequence[int], out: Entries
 ) -> Entries:
-    """Decode codes with a scale for each channel of a run of tokens into ``out``.
+    """Decode codes, with one scale per channel of a run of tokens, into ``out``; return it.
 
-    ``runs`` are the tokens of each run, in order; scales are [batch, heads, runs, width].
+    ``runs`` has the number of tokens of each run, in order; scales are [batch, heads, runs, width].
     """
     out.copy_(unpack(codes, bits, out.shape[3]))
     token = row = 0
@@ -86,7 +86,7 @@ def dequantize_blocks(
 
 
 def pack(codes: Int8[Tensor, "*rows width"], bits: int) -> UInt8[Tensor, "*rows bytes"]:
-    """Pack the codes of a row side by side, the first in the lowest bits; 8-bit codes stay."""
+    """Pack the codes of a row side by side, the first in the lowest bits; 8-bit codes are bytes."""
     if bits == 8:
         return codes.view(torch.uint8)
     width = codes.shape[-1]
@@ -101,7 +101,7 @@ def pack(codes: Int8[Tensor, "*rows width"], bits: int) -> UInt8[Tensor, "*rows 
 
 
 def unpack(codes: UInt8[Tensor, "*rows bytes"], bits: int, width: int) -> Int8[Tensor, "*rows _"]:
-    """Return the codes of rows that were packed."""
+    """Return the codes of packed rows; undoes ``pack``."""
     if bits == 8:
         return codes.view(torch.int8)
     if 8 % bits == 0:
@@ -128,14 +128,14 @@ def _codes_of_bytes(bits: int, device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=32)
 def rotation(width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "_ _"]:
-    """Rotate entries before they are quantised, by a fixed ``y = x R``; undone by ``y R^T``.
+    """Return the fixed matrix R that rotates entries before quantisation: y = x R, x = y R^T.
 
     ``R = D (H (x) C) / sqrt(width)`` with width = 2^a m, m odd. ``H`` is Sylvester's Hadamard
     matrix with 2^a rows, ``H_ij = (-1)^(ones of i & j)``. ``C`` is the Hartley matrix with m rows,
-    ``C_jk = cos t + sin t`` with t = 2 pi jk / m; it is 1 if the width is a power of two. Both are
-    symmetric with orthogonal rows, so there is a rotation for every width. ``D`` has the signs of
-    Rudin and Shapiro, ``D_ii = (-1)^(pairs of neighbouring ones in i)``. Without ``D``, a common
-    offset of all channels, as keys often have, would end up in one channel.
+    ``C_jk = cos t + sin t`` with t = 2 pi jk / m; ``C`` is 1 if the width is a power of two. ``H``
+    and ``C`` are symmetric with orthogonal rows, so there is a rotation for every width. ``D`` is
+    diagonal with the Rudin-Shapiro signs, ``D_ii = (-1)^(pairs of neighbouring ones in i)``.
+    Without ``D``, a common offset of all channels, as keys often have, would end up in one channel.
     """
     odd = width // (width & -width)
     hadamard = torch.ones(1, 1, dtype=torch.float64)
@@ -151,7 +151,7 @@ def rotation(width: int, dtype: torch.dtype, device: torch.device) -> Float[Tens
 
 
 def rotate(entries: Entries) -> Entries:
-    """Return entries with mixed channels, in 64 bits."""
+    """Return the entries times ``rotation``, in 64 bits where the device has them."""
     exact = _exact(entries)
     return exact @ rotation(entries.shape[-1], exact.dtype, exact.device)
 

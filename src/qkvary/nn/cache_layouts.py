@@ -1,7 +1,7 @@
 """Layouts of the cache: the tensors stored per token, and key and value made from them.
 
 A layout never changes results beyond rounding. For a latent, a layout returns the latent itself;
-only ``split`` stores the key and value made from it. Independent of the storage and of the softmax.
+only ``split`` stores the key and value made from it. Layouts know neither storage nor softmax.
 """
 
 import torch
@@ -26,14 +26,14 @@ def store_and_read(
 ) -> Roles:
     """Store the new tokens, if there are any, and return key and value of all tokens.
 
-    ``x`` is the input of key and value of the new tokens, ``sources`` are normalised, and
-    ``rotation`` is for their positions. Low-rank sources are not absorbed: query and output are
-    unchanged.
+    For the new tokens, ``x`` is the input from which key and value are made, ``sources`` are the
+    normalised sources, and ``rotation`` is for their positions. Low-rank sources are not absorbed
+    into query and output.
     """
     config, kind = maker.config, cache.options.layout
     entries = _write(maker, kind, x, sources, rotation) if sources else {}
     if cache.options.scales == "channel" and layout.attention_mask is not None:
-        # Padding would affect a quantisation scale. Not a product, because it may be infinite.
+        # Padding would affect a quantisation scale. Multiplying by 0 fails if it is infinite.
         hidden = ~layout.attention_mask[:, layout.num_keys - x.shape[1] :][:, None, :, None]
         entries = {name: part.masked_fill(hidden, 0.0) for name, part in entries.items()}
     stored = cache.append(entries) if entries else cache.read()

@@ -29,11 +29,11 @@ class ClaimedCodes(NamedTuple):
     codes: Codes
     """The codes of all tokens, with room for the tokens that are yet to be quantised."""
     scales: Scales
-    """The scales of all tokens, with the same room."""
+    """The scales of all tokens, with room for the scales of the same tokens."""
     newest: Entries
     """The tokens that are not quantised yet, with room for new ones at the end."""
     closing: int
-    """How many of ``newest``, from the first, are to be quantised once the new ones are written."""
+    """How many of ``newest``, from the first, to quantise once the new ones are written."""
     bits: int
     group: int
     """Number of channels that share a scale."""
@@ -52,7 +52,7 @@ class TokenRing:
     """Rows in a ring: appending moves no other row, and dropping the oldest leaves no gap."""
 
     def __init__(self, most: int | None) -> None:
-        """Start empty; allocate ``most`` rows at once, or grow."""
+        """Start empty; the first rows allocate room for ``most``, or without it just enough."""
         self.num_tokens = 0
         self._most = most
         self._start = 0
@@ -81,7 +81,7 @@ class TokenRing:
         self.num_tokens += count
 
     def claim(self, new: Rows) -> Rows:
-        """Return all rows and, after them, room for new ones like these, not counted yet."""
+        """Return a buffer of all rows followed by room for ``new``, which does not count yet."""
         if self._buffer is None and not new.shape[2]:
             return new
         buffer = self._make_room(new)
@@ -134,11 +134,11 @@ class TokenRing:
 class QuantizedStore:
     """Entries as low-bit codes with shared scales; the newest tokens stay unquantised.
 
-    Scales by ``token``: one for each group of channels of each token, which is quantised when it
-    leaves the last ``residual``. Scales by ``channel``: one for each channel of each head over a
-    block of tokens, counted from the first token seen; a block is quantised when it is full and
-    none of it is in the last ``residual``. Either way codes depend on the entries alone and never
-    change, however many tokens arrive later or at once.
+    Scales by ``token``: one for each group of channels of a token; a token is quantised once it is
+    not among the last ``residual`` ones. Scales by ``channel``: one for each channel of each head
+    over a block of tokens, with blocks counted from the first token seen; a block is quantised once
+    it is full and none of its tokens is among the last ``residual``. Either way codes depend on the
+    entries alone and never change, however many tokens arrive later or at once.
 
     ``append`` returns the entries as stored afterwards, so with a ``residual`` the output for a
     text depends, by rounding, on how the text was cut into calls. Cropping inside a block keeps the
@@ -294,7 +294,7 @@ class QuantizedStore:
         return 0 if self._newest is None else self._newest.shape[2]
 
     def _count_closing(self, seen: int, waiting: int) -> int:
-        """Return the number of ``waiting`` tokens to quantise after ``seen`` were seen."""
+        """Return how many of ``waiting`` unquantised tokens to quantise once ``seen`` are seen."""
         end = max(0, seen - self.residual) // self.block * self.block
         return max(0, end - (seen - waiting))
 

@@ -66,11 +66,11 @@ class GrowingStore:
 class PreallocatedStore(GrowingStore):
     """Entries in a buffer of a fixed number of tokens, written in place.
 
-    ``append`` returns a view of the buffer while nothing was dropped: read it before the next call.
+    ``append`` returns a view of the buffer while nothing was dropped: use it before the next call.
     """
 
     def __init__(self, capacity: int) -> None:
-        """Start without a buffer; later it has room for ``capacity`` tokens."""
+        """Start without a buffer; the first tokens allocate one for ``capacity`` tokens."""
         super().__init__()
         self.capacity = capacity
         self._num_tokens = 0

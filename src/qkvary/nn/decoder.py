@@ -14,7 +14,7 @@ from qkvary.nn.layout import AttentionMask
 
 @runtime_checkable
 class Decoder(Protocol):
-    """A network that gives next-token logits: ``LanguageModel``, or one that reads a source text.
+    """A network that gives next-token logits: ``LanguageModel`` or ``EncoderDecoder``.
 
     ``forward(tokens)`` equals ``head(features(tokens))``.
     """
@@ -50,8 +50,8 @@ class Decoder(Protocol):
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
-            kernel: The kernel for few new tokens over a cache; the one of its options by default.
-            attention_mask: True for real tokens, over all that the cache has seen and new ones.
+            kernel: The kernel for a few new tokens with a cache; by default the cache's own.
+            attention_mask: True for real tokens; covers those that the cache has seen and new ones.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The encoder of the synthetic experiments, of set anomaly and of texts; predicts classes."""
+"""The encoder that predicts classes, for the synthetic experiments, set anomaly and texts."""
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +16,8 @@ class Encoder(nn.Module):
     ``Linear - LayerNorm - ReLU - Dropout - Linear`` on ``blocks(embed(t) + position)``, or on its
     mean over the real tokens where the configuration says so.
 
-    Source: the public code of paper 2 (Key-Value Transformer). The published input is one-hot
-    through a linear layer; here its columns are looked up, which is the same function.
+    Source: the public code of paper 2 (Key-Value Transformer). It passes one-hot tokens through a
+    linear layer; here the layer's columns are looked up, which is the same function.
     """
 
     def __init__(self, config: EncoderConfig, *, seed: int = 0) -> None:
@@ -43,7 +43,7 @@ class Encoder(nn.Module):
         """Return the logits of every token, or of every sequence with pooling.
 
         Args:
-            tokens: Token ids, or vectors where the network reads them.
+            tokens: Token ids, or vectors if the network takes vectors.
             attention_mask: True for real tokens.
 
         Raises:
@@ -55,7 +55,7 @@ class Encoder(nn.Module):
         if attention_mask is None:
             return self.head(hidden.mean(dim=1))
         weights = attention_mask.to(hidden.dtype)[..., None]
-        # Not a product, because padding may hold numbers that are not finite.
+        # Zero weights alone would not remove padding that is not finite.
         return self.head(hidden.masked_fill(weights == 0, 0.0).sum(dim=1) / weights.sum(dim=1))
 
     def features(

@@ -66,13 +66,13 @@ class EncoderDecoderCache(KVCache):
         Args:
             config: The network.
             memory: The encoder's output, from ``EncoderDecoder.encode``.
-            memory_mask: True for its real tokens.
+            memory_mask: True for the source's real tokens.
             max_tokens: The maximum number of target tokens.
             options: Layout and storage of the target's entries.
 
         Raises:
-            ValueError: as :class:`KVCache`; for cross attention where a new token changes the
-                output at earlier ones.
+            ValueError: as :class:`KVCache`; also for cross attention in which a new token changes
+                the outputs of earlier ones.
         """
         if config.cross_kind.make is not None:
             raise ValueError(
@@ -191,11 +191,11 @@ class DecoderStack(Stack):
 
 
 class EncoderDecoder(nn.Module):
-    """Pre-norm encoder and decoder with a final norm each, separate tables and an untied head.
+    """Pre-norm encoder and decoder, each with a final norm and its own embeddings; an untied head.
 
     ``model(tokens, source=source)`` gives the logits of the target's next tokens; with ``targets``
-    it gives their loss. Decoding uses the memory of an :class:`EncoderDecoderCache`, so the network
-    is a ``nn.decoder.Decoder``.
+    it gives their loss. In decoding, an :class:`EncoderDecoderCache` holds the encoder's output, so
+    that the network is a ``nn.decoder.Decoder``.
 
     Source: Vaswani et al. 2017, with norms before sublayers as in the public code of paper 2
     (Borji 2023).
@@ -271,11 +271,11 @@ class EncoderDecoder(nn.Module):
 
         Args:
             tokens: Ids of the target's tokens after those in the cache.
-            source: Ids of the source, padding included; not with a cache, which has its memory.
+            source: Ids of the source, padding included; None with a cache, which has the encoded
+                source.
             cache: An :class:`EncoderDecoderCache`; the new tokens are appended.
-            kernel: The kernel for few new tokens over a cache; the one of its options by default.
-            attention_mask: True for real tokens of the target, over all that the cache has seen and
-                new ones.
+            kernel: The kernel for a few new tokens with a cache; by default the cache's own.
+            attention_mask: True for the target's real tokens, both cached and new.
 
         Raises:
             ValueError: for a cache of another class, both or neither of source and cache, or a

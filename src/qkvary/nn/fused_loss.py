@@ -23,9 +23,9 @@ IGNORE_INDEX = -100
 CHUNK_LOGITS = {"cpu": 3 * 2**22}
 """Maximum number of logits per chunk, by kind of device, as measured (docs/decisions/0011)."""
 CHUNK_LOGITS_ELSEWHERE = 2**27
-"""The same for other devices: half a gigabyte in float32, so that a GPU has enough to do."""
+"""Maximum logits per chunk on other devices: 0.5 GiB in float32 gives a GPU enough to do."""
 CHUNK_MULTIPLE = 64
-"""The number of tokens in a chunk is a multiple of this, which suits matrix products."""
+"""The number of tokens in a chunk is a multiple of this, which suits matmuls."""
 ROWS_TOGETHER = 8192
 """Number of rows of the weight's gradient that are converted to another dtype at once."""
 
@@ -41,10 +41,10 @@ def linear_cross_entropy(
     """Return the sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
 
     Gradients are computed with the loss, so that the backward pass only scales them; gradients of
-    gradients are refused. Under autocast products are in its type and everything else in float32;
-    instead of float16, whose range is too small for this, products are in float32. The sum is in
-    nats, float64 for float64, else float32; a target of -100 does not count. ``chunk_tokens`` are
-    the tokens whose logits exist at once; by default as many as were measured to be fast.
+    gradients are refused. Under autocast, matmuls are in autocast's dtype (float32 in place of
+    float16, whose range is too small) and everything else is in float32. The sum is in nats, in
+    float64 for float64 inputs, else in float32; a target of -100 does not count. ``chunk_tokens``
+    is the number of tokens whose logits exist at once; the default was measured to be fast.
     """
     if not torch.is_grad_enabled():
         return _run(features, weight, bias, targets, chunk_tokens)[0].sum()
@@ -59,7 +59,7 @@ def linear_token_losses(
 ) -> Float[Tensor, " tokens"]:
     """Return the loss of every token, zero where it does not count; without gradients.
 
-    Arguments and errors as of :func:`linear_cross_entropy`.
+    Arguments and errors are those of :func:`linear_cross_entropy`.
     """
     with torch.no_grad():
         return _run(features, weight, bias, targets, None)[0]
@@ -76,8 +76,8 @@ def smoothed_loss_sum(
 ) -> Float[Tensor, ""]:
     """Return the sum over counted tokens of KL(smoothed target || softmax(features W^T + b)).
 
-    The target of a token t is 1 - s on t, 0 on the excluded token, which is padding, and c = s/(V -
-    2) on every other. With logits z and their sum S,
+    With s the ``smoothing``, the smoothed target of a token t is 1 - s on t, 0 on the excluded
+    token (padding), and c = s / (V - 2) on every other token. With logits z and their sum S,
 
         KL = (1-s) log(1-s) + s log c + logsumexp(z) - z_t + (s + c) z_t - c (S - z_excluded).
 
@@ -100,7 +100,7 @@ def smoothed_loss_sum(
 
 
 def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
-    """Return the number of tokens per chunk: one that suits the device, in even chunks."""
+    """Return a number of tokens per chunk that suits the device and makes chunks about equal."""
     logits = CHUNK_LOGITS.get(device_type, CHUNK_LOGITS_ELSEWHERE)
     most = max(logits // vocabulary, CHUNK_MULTIPLE)
     if tokens <= most:

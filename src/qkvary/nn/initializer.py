@@ -1,8 +1,7 @@
 """Initial values: every parameter is drawn from its own generator.
 
-The generator is seeded by the network's seed and the parameter's name. So two variants with one
-seed start with equal values in every parameter that they share, which makes their differences
-paired.
+The generator is seeded by the network's seed and the parameter's name. So two variants with the
+same seed start with equal values in every parameter that both have, and can be compared in pairs.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ class Initializer:
         self.seed, self.prefix = seed, prefix
 
     def weight(self, name: str, parameter: Tensor, init: Initialization, std: float) -> None:
-        """Draw a weight matrix of a given standard deviation: normal or uniform, by the scheme."""
+        """Draw a weight matrix of a given standard deviation, normal or uniform by the scheme."""
         if init.scheme == "normal":
             self.draw(name, parameter, std=std)
         else:
@@ -40,7 +39,7 @@ class Initializer:
     def linear(
         self, name: str, layer: nn.Linear, init: Initialization, std: float | None = None
     ) -> None:
-        """Initialise a linear layer by its scheme, or with a given standard deviation."""
+        """Initialise a linear layer by the scheme, or with a given standard deviation."""
         chosen = init.weight_std(layer.in_features, layer.out_features) if std is None else std
         self.weight(f"{name}.weight", layer.weight, init, chosen)
         self.bias(f"{name}.bias", layer.bias, init, layer.in_features)

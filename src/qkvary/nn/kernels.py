@@ -1,9 +1,9 @@
 """The cores of attention, which mix values by scores: one class per core of ``arch.terms``.
 
-The softmax has two implementations that agree, explicit products and SDPA, and further kernels for
-decoding. All take fewer KV heads than query heads without copying keys. The configuration and the
-shapes determine which one is used (``choose_kernel``), so a run does not depend on a measurement; a
-cache may request a kernel for decoding.
+The softmax has two implementations that agree, explicit matmuls and SDPA, and further kernels for
+decoding. All accept fewer KV heads than query heads without copying keys. The configuration and the
+shapes determine which one is used (``choose_kernel``), so a run does not depend on timings; a cache
+may request a kernel for decoding.
 """
 
 import functools
@@ -42,7 +42,7 @@ them."""
 
 
 LEAST_SUM = 1e-6
-"""Minimum divisor of weights, so that gradients stay bounded when their sum is small."""
+"""Smallest sum of weights to divide by, so that gradients stay bounded."""
 
 FEATURES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda channels: 1.0 + F.elu(channels),
@@ -54,15 +54,15 @@ FEATURES: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class Core:
-    """Mixes values by scores, with the weights of all pairs or without; one subclass per core."""
+    """Mixes values by scores, if possible without computing all weights; one subclass per core."""
 
     has_memory: ClassVar[bool] = False
-    """Whether keys and values may come from an encoder's output."""
+    """Whether keys and values can be made from an encoder's output."""
 
     def __init__(self, config: AttentionConfig) -> None:
         self.config = config
         self.is_plain = False
-        """Whether kernels for decoding compute the core and all terms of the layer."""
+        """Whether kernels for decoding can compute the core and all terms of the layer."""
 
     def __call__(
         self,
@@ -73,10 +73,10 @@ class Core:
         decode_kernel: str = "layer",
         state: StateStore | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Mix the values.
+        """Return the mixed values.
 
-        ``decode_kernel`` is the kernel for few new tokens, if kernels compute this core; ``layer``
-        computes as without a cache. ``state`` holds earlier tokens, for a core that keeps one.
+        ``decode_kernel`` is the kernel for a few new tokens, if it can compute this core; ``layer``
+        computes as without a cache. ``state`` sums up the earlier tokens, if the core keeps one.
         """
         config, layout = self.config, scores.layout
         if state is not None and layout.num_queries:
@@ -96,7 +96,7 @@ class Core:
         return self._mix(scores, value, dropout)
 
     def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the weight of each pair, 0 for pairs that must not see each other."""
+        """Return the weight of each query and key, 0 where the query must not see the key."""
         raise NotImplementedError
 
     def _is_short(self, layout: Layout) -> bool:
@@ -120,7 +120,7 @@ class Core:
         raise NotImplementedError
 
     def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore, /) -> Tensor:
-        """Mix the values of earlier tokens, in a state, and of new ones; update the state."""
+        """Mix the values of new tokens and of the earlier ones in the state; update the state."""
         raise NotImplementedError
 
 
@@ -141,7 +141,7 @@ class SoftmaxCore(Core):
         return torch.softmax(self.multiply(scores), dim=-1)
 
     def multiply(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the scores as a tensor; hidden pairs are close to the lowest number."""
+        """Return the scores as a tensor; those of hidden pairs are hugely negative."""
         found, bias = scores.multiply(), self._bias(scores)
         # In place: no gradient needs the original products, and the map is the largest tensor.
         return found if bias is None else found.add_(bias)
@@ -152,13 +152,12 @@ class SoftmaxCore(Core):
         return self.choose_kernel(scores.layout.num_keys, dropout) == "explicit"
 
     def choose_kernel(self, num_keys: int, dropout: float) -> Chosen:
-        """Pick the implementation for a call, unless the layer pins it.
+        """Return the implementation for a call, unless the layer pins one.
 
-        On a CPU, SDPA is fused only without dropout and without a bias that is learned. In these
-        cases it takes 0.5 to 0.95 times as long as explicit products, forward and backward, for 8
-        to 512 keys and 8 to 64 channels per head, masked or causal or with fewer KV heads. In other
-        cases it takes 1.1 to 1.4 times as long, until the map of scores exceeds the processor's
-        caches.
+        On a CPU, SDPA is fused only without dropout and without a learned bias. Fused, it takes 0.5
+        to 0.95 times as long as explicit matmuls, forward and backward, for 8 to 512 keys and 8 to
+        64 channels per head, masked or causal or with fewer KV heads. Otherwise it takes 1.1 to 1.4
+        times as long, until the map of scores exceeds the processor's caches.
         """
         if self._needs_products:
             return "explicit"
@@ -225,9 +224,8 @@ class GaussianCore(SoftmaxCore):
 class SimaCore(Core):
     """``q' k'^T v``, each channel of q' and k' divided by its l1 norm over the tokens.
 
-    There is no softmax, and no score scale, because the norms would undo it. The products are taken
-    in the order that needs fewer of them. Tokens of other documents and padding are left out of the
-    norms.
+    There is no softmax, and no score scale, because the norms would undo it. The matmuls run in the
+    order that needs less compute. Tokens of other documents and padding are left out of the norms.
 
     Source: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
     Transformers", section 3.
@@ -259,8 +257,8 @@ class LinearCore(Core):
     """``phi(q) phi(k)^T v``, divided by the sums of the weights unless that is switched off.
 
     Tokens are summed up in chunks, and decoded by a recurrence whose state does not grow. Dropout
-    needs the map of all pairs, and so does ``kernel="explicit"``. Sums are taken in single
-    precision at least. Rows that see nothing, such as padding, are zero.
+    needs the map of all pairs, and so does ``kernel="explicit"``. Sums are in float32 or wider.
+    Rows that see nothing, such as padding, are zero.
 
     Source: Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive Transformers
     with Linear Attention"; for one projection Kayyam et al. 2026, appendix A.1.
@@ -297,7 +295,7 @@ class LinearCore(Core):
 
     def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore | None, /) -> Tensor:
         device = value.device.type
-        # To enter a context takes time, which counts in decoding.
+        # Entering a context takes time, which matters in decoding.
         is_on = torch.is_autocast_enabled(device)
         with torch.autocast(device, enabled=False) if is_on else nullcontext():
             found = self._sum(scores, value.to(_wide(value)), state)
@@ -378,7 +376,7 @@ def _divide_by_norm(
 
 
 def name_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> str:
-    """Return the implementation of the softmax for a call, or the name of another core."""
+    """Return the name of the softmax implementation for a call; for other cores, the core's."""
     variant = config.variant
     if variant.core != "softmax" or own_class(variant, Core):
         return variant.core_name

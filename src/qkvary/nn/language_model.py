@@ -19,11 +19,11 @@ from qkvary.nn.linear import linear
 
 
 class LanguageModel(nn.Module):
-    """Embedded tokens plus positions, causal blocks, a final norm where there is one, and a head.
+    """Embedded tokens plus positions, causal blocks, an optional final norm, and a head.
 
     ``model(tokens)`` is ``model.head(model.features(tokens))``; ``model(tokens, targets=targets)``
-    is their summed loss, without ever holding all logits. Both go through the module's call, so
-    that the hooks of wrappers (DDP, FSDP, ``torch.compile``) cover every use of weights.
+    is the summed loss, without ever holding all logits. Both go through the module's call, so that
+    the hooks of wrappers (DDP, FSDP, ``torch.compile``) cover every use of weights.
 
     Source: covers the models of papers 1 to 3 (GPT-2 style) and Llama-style networks.
     """
@@ -62,22 +62,23 @@ class LanguageModel(nn.Module):
         variant: AnyVariant | str | None = None,
         seed: int = 0,
     ) -> None:
-        """Build and initialise.
+        """Build and initialise the network.
 
         Args:
-            config: The network, or its name, such as ``lm-10m``; or the sizes of a modern one
-                (rotary positions, RMSNorm, SwiGLU), as follows.
+            config: The configuration or a name such as ``lm-10m``; without it, the sizes below make
+                a modern network (rotary positions, RMSNorm, SwiGLU).
             d_model: Width of the residual stream.
             num_heads: Query heads.
             num_layers: Blocks.
             vocabulary: Distinct tokens.
             max_tokens: Longest sequence.
-            variant: Its attention variant or label. Without named positions it keeps the network's.
+            variant: The attention variant or its label; if it names no positions, the network's
+                stay.
             seed: The seed of the initial values.
 
         Raises:
-            ValueError: for an unknown name or label, sizes that do not fit each other or the
-                variant, a missing one, or both a configuration and sizes.
+            ValueError: for an unknown name or label, sizes that do not fit together or do not fit
+                the variant, a missing size, or both a configuration and sizes.
         """
         super().__init__()
         sizes = {
@@ -139,11 +140,11 @@ class LanguageModel(nn.Module):
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
-            kernel: The kernel for few new tokens over a cache; the one of its options by default.
-            attention_mask: True for real tokens, over all that the cache has seen and new ones.
-            positions: Positions of seen and new tokens, where they are not counted from the first
-                real token of each document.
-            document_ids: A number per seen and new token; tokens see their own document only.
+            kernel: The kernel for a few new tokens with a cache; by default the cache's own.
+            attention_mask: True for real tokens; covers those that the cache has seen and new ones.
+            positions: Positions of seen and new tokens; by default counted from the first real
+                token of each document.
+            document_ids: The document of each seen and new token; tokens see only their own.
 
         Raises:
             ValueError: if the sequence is longer than ``max_tokens``, or an argument does not
@@ -173,7 +174,7 @@ class LanguageModel(nn.Module):
         features: Float[Tensor, "batch tokens d_model"],
         targets: Int[Tensor, "batch tokens"],
     ) -> Float[Tensor, ""]:
-        """Return the sum of the cross entropy of ``head`` in nats, without targets of -100."""
+        """Return the summed cross entropy of ``head`` in nats; targets of -100 do not count."""
         if self.config.logit_cap is not None:
             return self._bent_losses(features.flatten(0, 1), targets.flatten()).sum()
         return linear_cross_entropy(
@@ -190,7 +191,7 @@ class LanguageModel(nn.Module):
         return linear_token_losses(features, self.output_weight, self.head_bias, targets)
 
     def _bent_losses(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each token with a logit cap, which the fused loss lacks."""
+        """Return the loss of each token with a logit cap, which the fused loss does not support."""
         chunk = choose_chunk(len(targets), self.config.vocabulary, features.device.type)
         losses: list[Tensor] = []
         for part, wanted in zip(features.split(chunk), targets.split(chunk), strict=True):

@@ -1,8 +1,8 @@
 """The layout of the tokens of one call: positions, padding, documents and visibility.
 
-It is computed once per call and shared by all layers. It also computes position tables: sinusoids,
-and rotations of a head's channels. Every table is computed in float64 from integer positions and
-then cast, so only the network's dtype determines its precision.
+A layout is computed once per call and shared by all layers. This module also computes position
+tables: sinusoids, and rotations of a head's channels. Every table is computed in float64 from
+integer positions and then cast, so only the network's dtype determines its precision.
 """
 
 import functools
@@ -21,7 +21,7 @@ AttentionMask = Bool[Tensor, "batch keys"] | Int[Tensor, "batch keys"]
 
 
 class Layout:
-    """The positions of queries and keys of one forward call, and the masks that follow.
+    """The positions of queries and keys of one forward call, and the resulting masks.
 
     Keys are all tokens so far (seen before and new), queries are the new ones: the last keys.
     Visibility depends on the index; score terms depend on the position. So a window counts tokens
@@ -48,8 +48,8 @@ class Layout:
             attention_mask: True or 1 for real tokens, False or 0 for padding, [batch, keys].
             positions: Positions of all tokens, [batch or 1, keys]; by default counted from the
                 first real token of each document.
-            document_ids: A number per token, [batch, keys]; tokens see their own document only.
-            query_positions: Positions of queries that are other tokens than the keys, as in cross
+            document_ids: The document of each token, [batch, keys]; tokens see only their own.
+            query_positions: Positions of the queries if they are not among the keys, as in cross
                 attention, [batch or 1, queries].
         """
         if attention_mask is not None:
@@ -117,7 +117,7 @@ class Layout:
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
     def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
-        """Return the same queries over the tokens of a memory, as cross attention sees them."""
+        """Return the layout of the same queries over the tokens of a memory (cross attention)."""
         return Layout(
             new_tokens=memory.shape[1],
             device=memory.device,
@@ -139,7 +139,7 @@ class Layout:
         return other
 
     def end(self, num_keys: int) -> "Layout":
-        """Return the layout of the last ``num_keys`` keys, which layers with that number share.
+        """Return the layout of the last ``num_keys`` keys, shared by layers that store as many.
 
         Positions still count from the start of the sequence.
         """
@@ -182,9 +182,9 @@ class Layout:
             self._is_in_a_row = True
 
     def blank(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        """Return the input of the last keys, with padding replaced by zeros.
+        """Return ``x``, the input of the last keys, with padding replaced by zeros.
 
-        A zero weight alone would not remove a non-finite number.
+        An attention weight of zero alone would not remove a non-finite number.
         """
         if self.attention_mask is None:
             return x
@@ -219,9 +219,9 @@ class Layout:
     ) -> Float[Tensor, "rows 1 queries keys"] | None:
         """Return the number to add to scores: 0 for visible pairs, and very low for hidden ones.
 
-        ``None`` where every query sees every key. It is half the lowest number of the type: adding
-        a score cannot overflow, and is too small to change it in single precision. So a row without
-        visible keys gives no NaN.
+        ``None`` if every query sees every key. Hidden pairs get half the dtype's lowest number:
+        adding a score cannot overflow and, in float32, changes nothing. So a row without visible
+        keys gives no NaN.
         """
         if torch.compiler.is_compiling():
             # The compiler finds equal parts itself, and a recomputed block must not store anything.
@@ -308,10 +308,10 @@ def find_far(
     stride: int | None,
     device: torch.device | None,
 ) -> Bool[Tensor, "queries keys"] | None:
-    """Return the pairs that a window and a stride hide, ``None`` if there are none.
+    """Return a mask of the pairs that a window and a stride hide, ``None`` if they hide none.
 
     Without a stride, these are the pairs at least a window apart; with a stride, only those of them
-    whose distance is not a multiple of it.
+    whose distance is not a multiple of the stride.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
     Transformers"; here both form one pattern, the same for every head.
@@ -341,8 +341,8 @@ def sinusoid(
 class Rotation:
     """Rotary positions on the trailing channels of a head: ``R(p)`` for given positions.
 
-    The first half of the rotated slice pairs with the second half. If the value reads the key's
-    source, or is rotated as if it did, ``value_rope`` states how. Decoupled positions rotate all
+    The first half of the rotated slice pairs with the second half. ``value_rope`` states how the
+    value is rotated if it shares the key's source, or as if it did. Decoupled positions rotate all
     channels of separate heads.
 
     Source: Su et al. 2021, RoFormer.
@@ -357,8 +357,8 @@ class Rotation:
     ) -> None:
         """Compute cosines and sines.
 
-        ``tokens`` is the length of the text, for a rotation that depends on it; by default up to
-        the last of the positions, in any row.
+        ``tokens`` is the length of the text, for a rotation that depends on it; by default one more
+        than the highest position of any row.
         """
         self.dim, scaling = config.rotated_channels, config.position.scaling
         self.factor = 1.0 if scaling is None else scaling.attention_factor
@@ -369,7 +369,7 @@ class Rotation:
         self.cos, self.sin = cos.to(dtype), sin.to(dtype)
         self.value_rope = config.value_rope
         self.growth: Tensor | None = None
-        """A factor of queries that grows beyond the original length."""
+        """A factor for queries; it grows with positions beyond the original length."""
         if scaling is not None and scaling.query_growth:
             turns = torch.div(positions, scaling.original_tokens, rounding_mode="floor").double()
             growth = 1 + scaling.query_growth * torch.log1p(turns)
@@ -388,7 +388,7 @@ class Rotation:
     def turn_back(
         self, rotated: Float[Tensor, "batch heads tokens head_dim"]
     ) -> Float[Tensor, "batch heads tokens head_dim"]:
-        """Return the tensor before its rotation, without the rotation's factor."""
+        """Undo the rotation of a tensor, including the rotation's factor."""
         back = self.rotate(rotated, inverse=True)
         if self.factor == 1.0:
             return back
@@ -411,7 +411,7 @@ def rotary_angles(
 def interleave_sinusoids(
     positions: Int[Tensor, "*rows"], width: int
 ) -> Float[Tensor, "*rows width"]:
-    """(sin p f_0, cos p f_0, sin p f_1, ...) with f_k = 10000^(-2k/width), in float64."""
+    """Return (sin p f_0, cos p f_0, sin p f_1, ...), f_k = 10000^(-2k/width), in float64."""
     angles = positions.unsqueeze(-1) * _frequencies(width, positions.device)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 

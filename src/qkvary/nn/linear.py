@@ -1,11 +1,11 @@
-"""Products of activations with a weight in float32 on a CPU: by oneDNN where it is faster.
+"""Matmuls of activations with a weight in float32 on a CPU: by oneDNN where it is faster.
 
 torch uses MKL, which takes two to three times as long on AVX-512 processors that are not from Intel
-(docs/decisions/0016), but is faster than oneDNN on Intel's and with AVX2 alone (0032). Both sum
-float32 numbers in float32, in a different order. Everything else is left to torch: other
-processors, types and devices, autocast, traced and exported code, ``torch.func``, forward-mode
-derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags`` has switched
-oneDNN off.
+(docs/decisions/0016), but is faster than oneDNN on Intel processors and on those that have only
+AVX2 (0032). Both sum float32 numbers in float32, in different orders. Everything else is left to
+torch: other processors, types and devices, autocast, traced and exported code, ``torch.func``,
+forward-mode derivatives, small matmuls, and everything where ``torch.backends.mkldnn.set_flags``
+has switched oneDNN off.
 
 The matrices of networks are plain ``nn.Linear`` modules, so that tools for these work: adapters
 that replace them, hooks, dynamic quantisation.
@@ -30,7 +30,7 @@ from torch.utils.flop_counter import register_flop_formula
 from qkvary.storage.environment import cpu_field
 
 LARGE = 2**23
-"""Products with at least this many multiply-adds go to oneDNN; smaller ones save less than the call
+"""Matmuls with at least this many multiply-adds go to oneDNN; smaller ones save less than the call
 costs."""
 
 # torch's compiler calls this operation for constant weights; builds without oneDNN lack it.
@@ -93,8 +93,8 @@ def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> boo
     """Return whether :func:`linear` uses oneDNN for these tensors."""
     parts = (x, weight) if bias is None else (x, weight, bias)
     return (
-        # The conditions that decide most decoding calls come first; all of them take as long as a
-        # small product.
+        # The conditions that decide most decoding calls come first; checking all of them takes as
+        # long as a small matmul.
         _IS_ONEDNN_FASTER
         and type(x) in _PLAIN
         and x.numel() * weight.shape[0] >= LARGE

@@ -32,7 +32,7 @@ class State(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """The sums of weighted values and of weights for each query, still to be divided."""
+    """The sums of weighted values and of weights for each query, before the division."""
 
     values: Float[Tensor, "batch heads queries head_dim"]
     weights: Float[Tensor, "batch heads queries"] | None
@@ -109,11 +109,11 @@ def attend_in_chunks(
     document_before: Int[Tensor, " batch"] | None = None,
     keep: bool = False,
 ) -> tuple[Mixture, State | None]:
-    """Return the sums for new tokens, from pairs within a chunk and the state before the chunk.
+    """Return the sums for new tokens, from pairs within chunks and the states before them.
 
-    Keys are zero for padding, and the tokens of a document are contiguous; ``document_before`` is
-    the document of the last earlier token. The state after the last token may be None unless
-    ``keep`` is set.
+    Also returns the state after the last token, which may be None unless ``keep`` is set. Keys are
+    zero for padding, and the tokens of a document are contiguous; ``document_before`` is the
+    document of the last earlier token.
 
     Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3.
     """
@@ -151,13 +151,13 @@ class _Documents(NamedTuple):
     """
 
     same: Float[Tensor, "batch chunks chunk chunk"]
-    """For each pair of tokens within a chunk."""
+    """1 for each pair of tokens within a chunk that are in one document."""
     follows: Float[Tensor, "batch chunks chunk"]
-    """For each token and the state before its chunk."""
+    """1 for each token in the document of the state before its chunk."""
     stays: Float[Tensor, "batch chunks chunk"]
-    """For each token and the state after its chunk."""
+    """1 for each token in the document of the state after its chunk."""
     carries: Float[Tensor, "batch chunks"]
-    """For the states before and after each chunk."""
+    """1 for each chunk if the states before and after it are of one document."""
 
 
 def _read_documents(
@@ -294,7 +294,7 @@ def _add_states(
 def _by_group(
     query: GroupedQueries, matrix: Float[Tensor, "batch kv_heads chunks _ outer"]
 ) -> Float[Tensor, "batch kv_heads chunks group chunk outer"]:
-    """Multiply the queries of each group with the matrix of their KV head."""
+    """Multiply the queries of each group by the matrix of their KV head."""
     return (query.flatten(3, 4) @ matrix).unflatten(3, query.shape[3:5])
 
 

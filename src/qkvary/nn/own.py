@@ -1,4 +1,4 @@
-"""Registers score terms, cores and attention layers of a user's own file."""
+"""Registers score terms, cores and attention layers from a user's own file."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,7 +12,7 @@ T = TypeVar("T", bound=type[ScoreTerm] | type[Core] | type[Attention])
 
 
 def own(name: str, words: str) -> Callable[[T], T]:
-    """Register a class, so that labels may name it: ``Q-K=V@own-NAME``.
+    """Return a decorator that registers a class, so that labels can name it: ``Q-K=V@own-NAME``.
 
     A ``ScoreTerm`` changes the scores after all other terms, a ``Core`` replaces the softmax, and
     an ``Attention`` replaces the whole layer. The class may have a ``version``; without one, the

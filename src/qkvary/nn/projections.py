@@ -43,24 +43,24 @@ class LowRank(nn.Module):
         return f"{sizes}, bias={self.bias is not None}, rank={rank}"
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch width"]:
-        """Project."""
+        """Return the projection of ``x``."""
         return self.project_up(self.project_down(x))
 
     def project_down(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch inner"]:
-        """Return the first half of the product."""
+        """Return the inner channels ``x A^T``."""
         return linear(x, self.down)
 
     def project_up(self, inner: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
-        """Return the second half."""
+        """Return the projection from its inner channels: ``inner B^T + b``."""
         return linear(inner, self.weight, self.bias)
 
     def initialize(
         self, initializer: Initializer, name: str, init: Initialization, std: float
     ) -> None:
-        """Draw the weights; the product starts with the deviation of the full matrix.
+        """Draw the weights; ``B A`` starts with the standard deviation of the full matrix.
 
-        Two of torch's linear layers, as in the overview article's code, draw the second half with
-        1/sqrt(3 rank), and their product starts with 1/sqrt(3) of that deviation.
+        Two of torch's linear layers, as in the overview article's code, draw B with deviation
+        1/sqrt(3 rank), so that ``B A`` starts with 1/sqrt(3) of the full matrix's deviation.
         """
         rank, d_model = self.down.shape
         initializer.weight(f"{name}.down", self.down, init, std)
@@ -73,7 +73,7 @@ def make_projection(
 ) -> nn.Linear | LowRank:
     """Return a projection with unset weights, full-rank or low-rank.
 
-    Unlike ``nn.Linear``, a full-rank one draws no random numbers when it is built.
+    Unlike ``nn.Linear``, it draws no random numbers when it is built.
     """
     if rank is not None:
         return LowRank(d_model, width, bias=bias, rank=rank)
@@ -85,7 +85,7 @@ def make_projection(
 
 
 def read_matrix(projection: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Return weight and bias of a projection as one linear map, in float64 on the CPU."""
+    """Return the weight and bias of a projection as one linear map, in float64 on the CPU."""
     if not (is_plain(projection) or isinstance(projection, LowRank)):
         raise ValueError(
             f"expected a projection with its own weights, got {type(projection).__name__}; "
@@ -107,9 +107,9 @@ def split_heads(
 def project_together(
     x: Float[Tensor, "*batch d_model"], projections: Sequence[nn.Module]
 ) -> list[Float[Tensor, "*batch width"]]:
-    """Apply several projections to one input; plain ones as a single matrix product.
+    """Apply several projections to one input; plain ones in a single matmul.
 
-    Joining the weights copies them. For few rows the product is no slower than that copy, so
+    Joining the weights copies them. For few rows that copy takes at least as long as the matmul, so
     decoding applies the projections one by one.
     """
     few = not torch.is_grad_enabled() and x.numel() <= FEW_ROWS * x.shape[-1]
@@ -162,8 +162,8 @@ class HeadNorm(nn.Module):
     """RMSNorm of a query or a key before any rotation: ``c / rms(c) * g``.
 
     Each head is normalised separately with one gain for all heads, or all heads together. If key
-    and value share a tensor, it is stored normalised; a query that reads the same projection reads
-    it before the norm.
+    and value share a tensor, it is stored normalised; a query from the same projection is taken
+    before the norm.
 
     Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters"; Qwen Team
     2025, "Qwen3" (each head); OLMo Team 2024, "2 OLMo 2 Furious" (all heads); DeepSeek-AI 2024,
@@ -215,7 +215,7 @@ def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
 
 
 class Roles(NamedTuple):
-    """Key and value of the stored tokens, as the softmax reads them, and any decoupled rope."""
+    """Key and value of the stored tokens, as attention uses them, and any decoupled rotary key."""
 
     key: Float[Tensor, "batch kv_heads tokens head_dim"]
     """The key; rotated if the layer rotates keys."""
@@ -241,9 +241,9 @@ class Heads(NamedTuple):
 class Latent(nn.Module):
     """Key and value are each one matrix times a latent c: ``k = c B_k, v = c B_v``.
 
-    With ``kv-norm`` and decoupled positions this is multi-head latent attention. A layer without a
-    latent that shares key and value is the special case with fixed matrices, which select a head's
-    block.
+    With ``kv-norm`` and decoupled positions this is multi-head latent attention. A layer that
+    shares key and value but has no latent is a special case: its matrices are fixed, and each
+    selects a head's block.
 
     Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
     """
@@ -256,7 +256,7 @@ class Latent(nn.Module):
         self.value = make_projection(rank, width, bias=False)
 
     def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
-        """Draw both as second halves of low-rank projections, which keep the deviation."""
+        """Draw both matrices like the B of a low-rank projection, which keeps the deviation."""
         for name, part in (("key", self.key), ("value", self.value)):
             rank = part.weight.shape[1]
             initializer.weight(f"latent.{name}.weight", part.weight, init, 1.0 / math.sqrt(rank))
@@ -267,7 +267,7 @@ class Latent(nn.Module):
         Float[Tensor, "batch kv_heads tokens head_dim"],
         Float[Tensor, "batch kv_heads tokens head_dim"],
     ]:
-        """Return key and value."""
+        """Return the key and value of a latent."""
         heads = self.config.num_kv_heads
         key, value = project_together(latent.squeeze(1), [self.key, self.value])
         return split_heads(key, heads), split_heads(value, heads)
@@ -275,7 +275,7 @@ class Latent(nn.Module):
     def absorb(
         self, query: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries rank"]:
-        """Return ``q B_k^T``, whose products with the latent equal those of q with the keys."""
+        """Return ``q B_k^T``, whose dot products with the latent are those of q with the keys."""
         return _multiply_groups(query, self._split(self.key))
 
     def restore(
@@ -298,8 +298,7 @@ class RoleMaker:
     config: AttentionConfig
     projections: Mapping[Source, nn.Module]
     norm: HeadNorm | None
-    """The norm of the tensor that the key reads; the value is normalised too if it reads the same
-    tensor."""
+    """The norm of the key's source; the value is normalised too if it has the same source."""
     latent: Latent | None
 
     def project(
@@ -315,14 +314,14 @@ class RoleMaker:
         return {source: split_heads(part, heads(source)) for source, part in flat.items()}
 
     def normalise(self, sources: Sources) -> Sources:
-        """Return the sources, with the one that the key reads normalised."""
+        """Return the sources, with the key's source normalised."""
         shared = self.config.variant.sharing.key
         if self.norm is None or shared not in sources:
             return sources
         return {**sources, shared: self.norm.normalise(sources[shared])}
 
     def rotate(self, stored: Sources, rotation: Rotation | None) -> Roles:
-        """Return key and value, as the softmax reads them, from normalised sources."""
+        """Return key and value, as attention uses them, from normalised sources."""
         sharing = self.config.variant.sharing
         key, value = stored[sharing.key], stored[sharing.value]
         if rotation is None:
@@ -345,5 +344,5 @@ def _multiply_groups(
     heads: Float[Tensor, "batch heads queries inner"],
     matrices: Float[Tensor, "kv_heads inner outer"],
 ) -> Float[Tensor, "batch heads queries outer"]:
-    """Multiply the heads of each group with the matrix of the group."""
+    """Multiply the heads of each group by the matrix of the group."""
     return (heads.unflatten(1, (matrices.shape[0], -1)) @ matrices[:, None]).flatten(1, 2)

@@ -1,7 +1,7 @@
 """8-bit weights: codes of a network's matrices, with one scale per 64 numbers of a row.
 
-Codes and scales replace the numbers, which are decoded whenever a layer reads them; a native step
-reads the codes directly. ``cache_codes`` makes the codes.
+Codes and scales replace the weights, which are decoded whenever a layer uses them; a native step
+uses the codes directly. ``cache_codes`` makes the codes.
 """
 
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ class Numbers(NamedTuple):
 
     module: nn.Module
     name: str
-    """The name of the tensor in the network."""
+    """The name of the parameter in the module."""
     stored: Tensor
     """The values of the tensor, or their codes."""
     scales: Float[Tensor, "width groups"] | None
     """The scales of the codes, one per ``GROUP`` values of a row; None if there are no codes."""
     dtype: torch.dtype
-    """The dtype in which layers read the values."""
+    """The dtype in which layers use the values."""
 
 
 class Dequantized(nn.Module):
@@ -45,7 +45,7 @@ class Dequantized(nn.Module):
     def forward(
         self, codes: Int8[Tensor, "width inner"], scales: Float[Tensor, "width groups"]
     ) -> Float[Tensor, "width inner"]:
-        """Return the numbers."""
+        """Return the decoded values."""
         wide = torch.promote_types(self.dtype, torch.float32)
         numbers = torch.empty(1, 1, *codes.shape, dtype=wide, device=codes.device)
         bits = codes.view(torch.uint8)[None, None]
@@ -55,21 +55,22 @@ class Dequantized(nn.Module):
     def right_inverse(
         self, weight: Float[Tensor, "width inner"]
     ) -> tuple[Int8[Tensor, "width inner"], Float[Tensor, "width groups"]]:
-        """Return the codes and scales of numbers."""
+        """Quantise a weight: return its codes and scales."""
         codes, scales = quantize_tokens(weight[None, None], BITS, GROUP)
         return codes[0, 0].contiguous().view(torch.int8), scales[0, 0]
 
 
 @torch.no_grad()
 def quantize_weights(model: LanguageModel) -> LanguageModel:
-    """Replace a network's matrices by 8-bit codes; afterwards it can only decode.
+    """Replace a network's matrices by 8-bit codes; afterwards the network can only decode.
 
     Norms, biases, tables of positions, parameters of score terms other than a latent's matrices, a
     query map per head, and an embedding that is not the head are not changed: few of their numbers
     are read per token. Cast and move the network first, and set it to evaluation mode.
 
     Raises:
-        ValueError: if it is training, has 8 bits already, or has numbers that no scale holds.
+        ValueError: if the network is in training mode, has 8-bit weights already, or has weights
+            that are not finite or too large for a scale.
     """
     if model.training:
         raise ValueError("expected a network in evaluation mode, got one that is training")

@@ -1,4 +1,4 @@
-"""The scores of attention as a value, and the score terms that change it before any product.
+"""The scores of attention as an object, and the score terms that change it.
 
 There is one class for each of ``SCORE_TERMS`` in ``arch.terms``, under the same name. A term takes
 scores and returns scores: it fills a field of :class:`Scores`. The role terms are in
@@ -38,9 +38,9 @@ class Scores:
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None = None
     """The rotated key of decoupled positions, shared by all heads."""
     products: Float[Tensor, "batch heads queries keys"] | None = None
-    """``scale q k^T``, if a term has changed single entries; None if it is not computed."""
+    """``scale q k^T`` with single entries changed by a term; None if no term has computed it."""
     gain: Float[Tensor, "sets 1 1"] | None = None
-    """A learned factor of all products."""
+    """A learned factor of ``q k^T``."""
     key_bias: Float[Tensor, "rows keys sets"] | None = None
     pair_bias: Float[Tensor, "rows heads queries keys"] | None = None
     temperature: float = 1.0
@@ -49,7 +49,7 @@ class Scores:
     """For linear attention: the logarithm of the decay of weights per token of distance."""
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
-        """Return query, key and scale whose products are the scores without the pair bias."""
+        """Return query, key and scale; ``scale q k^T`` are the scores without the pair bias."""
         scale, query, key = self.scale / self.temperature, self.query, self.key
         if self.query_rope is not None and self.key_rope is not None:
             rope = self.key_rope.expand(-1, key.shape[1], -1, -1)
@@ -73,10 +73,10 @@ class Scores:
         return scores / self.temperature
 
     def take_rope(self) -> "tuple[Scores, Float[Tensor, 'batch heads queries keys'] | None]":
-        """Return the scores without decoupled positions, and separately the products of these.
+        """Return the scores without decoupled positions, and separately the scores of these.
 
-        Kept separate, the key can still be the value, and the rotary key is not copied for each KV
-        head. The two are added in single precision or wider.
+        Kept separate, they let the key still be the value, and the rotary key is not copied for
+        each KV head. The sum of both is in float32 or wider.
         """
         if self.query_rope is None or self.key_rope is None:
             return self, None
@@ -96,7 +96,7 @@ def content_scores(
     query: Float[Tensor, "batch heads queries head_dim"],
     key: Float[Tensor, "batch kv_heads keys head_dim"],
 ) -> Float[Tensor, "batch heads queries keys"]:
-    """Return the products q . k of each query head with the key head of its group."""
+    """Return the dot products of each query head with the key head of its group."""
     batch, heads, queries, _ = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]
     if heads == kv_heads:
@@ -114,7 +114,7 @@ def append_key_bias(
     Float[Tensor, "batch heads queries extended_dim"],
     Float[Tensor, "batch kv_heads keys extended_dim"],
 ]:
-    """Extend query and key so that their products get ``factor`` times a bias of the key.
+    """Extend query and key so that their dot products include ``factor`` times the key's bias.
 
     [q, c] . [k, g] = q . k + c g, so the bias needs no pass over the score map, forward or
     backward. It takes one channel, or one per query head of a group if heads have separate biases.
@@ -148,7 +148,7 @@ class ScoreTerm(nn.Module):
         """Initialise the parameters."""
 
     def forward(self, scores: Scores) -> Scores:
-        """Apply the term to the scores."""
+        """Return the scores after this term."""
         raise NotImplementedError
 
 
@@ -157,7 +157,7 @@ class DiagonalNorm(ScoreTerm):
 
     needs_products = True
     own_scale: float | None = 1.0
-    """The factor of the normalised diagonal; ``None`` for the score scale."""
+    """The factor of the normalised diagonal; ``None`` means the score scale."""
 
     def forward(self, scores: Scores) -> Scores:
         """Normalise the products."""
@@ -173,7 +173,7 @@ class DiagonalNorm(ScoreTerm):
 
 
 class UnscaledDiagonalNorm(DiagonalNorm):
-    """A diagonal norm before the score scale, so only the factor of the diagonal differs."""
+    """The diagonal norm applied before the score scale; only the diagonal's factor differs."""
 
     own_scale = None
 
@@ -198,13 +198,13 @@ class PlusBias(ScoreTerm):
     """The papers' ``+`` in its reduced form: scores become ``tau a_ij + g(j)``.
 
     The published form adds a fixed 2D sinusoid P[i,j] to m copies of the scaled score map and maps
-    them back with a 1x1 linear (w, b). Each channel depends on the row only or on the column only;
-    under the softmax the row part and b cancel, so
+    them back with a 1x1 linear (w, b). Each channel of P depends only on the row or only on the
+    column; under the softmax the row part and b cancel, so
 
         tau = sum_c w_c,    g(j) = sum over column channels c of w_c E(j)_c.
 
     The parameters are the published m + 1 (under Adam they train differently from tau and g).
-    It has no joint (i, j) term, and tau starts with a random sign.
+    There is no joint (i, j) term, and tau starts with a random sign.
 
     Source: Kayyam et al. 2026, section 2; the reduction is proved in the tests.
     """
@@ -241,9 +241,9 @@ class PlusBias(ScoreTerm):
 
 
 class KeyBias(ScoreTerm):
-    """The term ``+`` as a function: scores become ``tau a_ij + b(j)``.
+    """What ``+`` computes, parametrised directly: scores become ``tau a_ij + b(j)``.
 
-    It has a temperature and a table of biases, per layer or per head. Initially it has no effect.
+    A factor and a table of biases are learned, per layer or per head. Initially they do nothing.
     """
 
     is_learned_bias = True
@@ -255,7 +255,7 @@ class KeyBias(ScoreTerm):
         self.weight = nn.Parameter(torch.empty(sets, config.position.key_positions))
 
     def initialize(self, _: Initializer, __: Initialization, /) -> None:
-        """Start with a temperature of 1 and without biases."""
+        """Start with a factor of 1 and without biases."""
         nn.init.ones_(self.gain)
         nn.init.zeros_(self.weight)
 
@@ -316,7 +316,7 @@ class Temperature(ScoreTerm):
 
 
 class Decay(ScoreTerm):
-    """Weights of linear attention are multiplied by a factor per token of distance, per KV head.
+    """Weights of linear attention decay by a factor per token of distance, one for each KV head.
 
     A fixed factor, or the initial value of a learned one, is 1 - 2^(-5 - h) for KV head h.
     Distances count tokens in order, as windows do, regardless of the positions.
@@ -336,7 +336,7 @@ class Decay(ScoreTerm):
                 self.weight.copy_(self.fixed_logits(self.weight.device))
 
     def forward(self, scores: Scores) -> Scores:
-        """Add the logarithm of the decay to the scores."""
+        """Set the logarithm of the decay."""
         device = scores.query.device
         logits = self.fixed_logits(device) if self.weight is None else self.weight
         wide = torch.promote_types(scores.query.dtype, torch.float32)
@@ -387,8 +387,8 @@ def normalise_diagonal(
     """Divide the diagonal of K K^T by its mean or by its norm over the tokens that a query sees.
 
     Over all tokens this would leak the future, so causal layers use the running mean or norm. In a
-    layer with a window, they include only its tokens. ``squares`` is the diagonal over all keys,
-    scale included; the normalised diagonal is multiplied by ``factor``.
+    layer with a window, mean and norm cover only the window. ``squares`` is the diagonal over all
+    keys, scale included; the normalised diagonal is multiplied by ``factor``.
 
     Source: Kayyam et al. 2026, appendix A.2, figure 5.
     """
@@ -414,7 +414,7 @@ def _find_members(
     documents: Int[Tensor, "batch keys"] | None,
     config: AttentionConfig,
 ) -> Float[Tensor, "rows 1 keys keys"] | None:
-    """Return ones for members of each token's document, window and stride; ``None`` if all are."""
+    """Return 1 for pairs in the same document, window and stride, else 0; None if all are 1."""
     variant, keys = config.variant, squares.shape[-1]
     members: list[Tensor] = []
     if documents is not None:
@@ -426,7 +426,7 @@ def _find_members(
 
 
 def _sum_diagonal(terms: Tensor, members: Tensor | None, *, causal: bool) -> Tensor:
-    """Return the sum over each token's members; in causal layers, over those up to it."""
+    """Return the sum over each token's members; in causal layers, only up to the token."""
     if members is None:
         return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
     return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)

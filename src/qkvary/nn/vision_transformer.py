@@ -52,7 +52,7 @@ class VisionTransformer(nn.Module):
         return self.stack(x, layout=layout)[:, 0]
 
     def head(self, features: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch classes"]:
-        """Logits from the class token's hidden state."""
+        """Return the logits for a hidden state of the class token."""
         return self.head_out(features if self.head_in is None else F.gelu(self.head_in(features)))
 
     def attention_maps(

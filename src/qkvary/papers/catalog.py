@@ -36,7 +36,7 @@ def published_file(name: str) -> Any:
 
 
 def find_by_end(text: str, names: Collection[str], what: str) -> str:
-    """Return the name that equals a text, or the only one that ends with it."""
+    """Return the name that equals ``text``, or else the only one that ends with it."""
     if text in names:
         return text
     found = [name for name in names if name.endswith(f"-{text}")]

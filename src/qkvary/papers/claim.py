@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 ClaimKind = Literal["arithmetic", "measured", "prediction", "recommendation"]
 KINDS: tuple[ClaimKind, ...] = get_args(ClaimKind)
 Shown = Literal["claim", "opposite", "neither"]
-"""``neither`` for a test or figure that is stated beside a claim and does not decide it."""
+"""``neither`` for a test or figure that is listed with a claim but does not decide it."""
 Quantifier = Literal["", "some", "every"]
 
 
@@ -38,8 +38,8 @@ class ByFigure:
     row: str
     column: str
     literal: bool = False
-    """Whether the claim itself says what is counted; a figure that is right only under another
-    convention then refutes it."""
+    """Whether the claim itself says what is counted; if so, a figure that is right only under
+    another convention refutes the claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class ByStudy:
     """The variant to subtract; empty if the figure is not a difference."""
     claimed: ClaimedRange
     unit: str
-    """The unit after the figure."""
+    """The unit that is written after the figure."""
     quantity: str = ""
     """The metric, ``steps_to_solve``, or a column; empty for the metric of the table."""
     shows: Literal["claim", "neither"] = "claim"

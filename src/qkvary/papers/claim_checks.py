@@ -9,7 +9,7 @@ from qkvary.storage.jsonvalues import decode
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 _ABSENT = "nothing"
-"""Stands in messages for a value that one of two claims does not have."""
+"""Stands in messages for a value that only the other claim has."""
 
 
 def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
@@ -49,7 +49,7 @@ def _difference(stored: Mapping[str, str], derived: Mapping[str, str]) -> str:
     for field in dict.fromkeys((*derived, *stored)):
         one, other = stored.get(field, _ABSENT), derived.get(field, _ABSENT)
         if one != other:
-            return f"{field} is {one}, and {other} follows"
+            return f"{field} is {one}, but {other} follows"
     return ""
 
 

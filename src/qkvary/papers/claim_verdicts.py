@@ -4,18 +4,17 @@ Each judge gives a finding (``findings``). A claim has the verdict of its findin
 Otherwise:
 
 - an exact finding refutes it: a wrong figure, or a test that shows the opposite without a
-  condition;
-- a claim that names its settings or variants (``every``) fails if one finding fails, and is
-  not distinguished if one finding is not;
-- a claim of "sometimes" (``some``) fails only if all findings fail;
-- any other claim *holds with a condition*, which lists where it holds and where it does not.
+  condition; - a claim that names its settings or variants (``every``) fails if one finding fails,
+  and is not distinguished if one finding is not distinguished; - a claim of "sometimes" (``some``)
+  fails only if all findings fail; - any other claim *holds with a condition*, which lists where it
+  holds and where it does not.
 
 The scale of a study counts: if its networks are more than ten times smaller than those of the
 claim, its figure decides nothing, and is ignored if a printed figure agrees with the claim.
 
-Printed figures that follow from each other do not repeat a measurement: a claim that is not
-arithmetic and has no other judge holds with that condition. Comparisons of printed figures count
-only if neither a study nor a test decides.
+Printed figures that follow from each other are no new measurement: a claim that is not arithmetic
+and has no other judge then holds with a condition that says so. Comparisons of printed figures
+count only if neither a study nor a test decides.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from qkvary.text.numbers import compact
 PRINTED = "by printed figures, which were not measured again here"
 """The condition of a claim that only printed figures judge, without a recomputation."""
 UNDECIDED = "by printed figures; what was measured here does not decide it"
-"""The condition if studies judge it too, but do not decide."""
+"""The condition if studies judge the claim too but do not decide it."""
 SCALE = 10
 """The largest factor by which a study's networks may be smaller than those of a claim."""
 NAMES = 2
@@ -112,7 +111,7 @@ def _missing(claim: Claim) -> str:
 
 
 def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that count: measurements, if they decide, before printed comparisons."""
+    """Return the findings that count: printed comparisons only if no study or test decides."""
     tested = [one for one in findings if one.verdict != "not tested here"]
     if any(one.printed and one.verdict.startswith("holds") for one in tested):
         tested = [one for one in tested if not one.is_small]
@@ -172,7 +171,7 @@ def _join(*sentences: str) -> str:
 
 
 def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> str:
-    """Write the sizes of the networks that a verdict rests on, and their studies."""
+    """Return a phrase with the sizes of the networks that a verdict rests on, and their studies."""
     # For these verdicts, only the findings that agree with them are reasons.
     alone = verdict in ("does not hold", "not distinguished")
     reasons = [one for one in findings if one.verdict == verdict] if alone else findings

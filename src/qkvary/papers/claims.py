@@ -36,9 +36,9 @@ def claims(
 ) -> Result[tuple[JudgedClaim, ...]]:
     """Look up what the papers claim: a verdict for each claim, its figure and the command for it.
 
-    Without a claim or a filter: the number of claims per document and verdict. With one: the
-    claims, each with the figures that judge it, their page or test, and the command that finds them
-    again.
+    Without a claim or a filter, the result is the number of claims per document and verdict.
+    Otherwise it is the claims, each with the figures that judge it, their page or test, and the
+    command that finds them again.
 
     Args:
         claims: Claims by their names, such as poster-3.

@@ -14,11 +14,11 @@ from qkvary.text.names import count
 
 MEANINGS = (
     "Every verdict follows by rule from a figure and its interval: a recomputed figure of the "
-    "document, a test of this project, or a difference in a study here, with small networks. "
-    "Not distinguished: a part of the interval lies in the claimed range, and a part outside; also "
-    "where networks are too small for the claim, or a judge decides nothing. "
-    "Paths below studies and tests, and commands with pytest or python, are those of a clone of "
-    "the repository: an installed package has neither."
+    "document, a test of this project, or a difference in a study here, with small networks. Not "
+    "distinguished: a part of the interval lies in the claimed range, and a part outside; also "
+    "where networks are too small for the claim, or a judge decides nothing. Paths in studies and "
+    "tests, and commands with pytest or python, need a clone of the repository: an installed "
+    "package has neither folder."
 )
 CAVEATS = (
     ("The claims are paraphrased. The line below each names its place in the document."),
@@ -37,9 +37,9 @@ CAVEATS = (
     ),
 )
 FOLDED = 3
-"""Up to this number of findings of a claim, all are shown; of more, one per record and a count."""
+"""A claim with at most this many findings shows them all; with more, one per record and a count."""
 MANY = 5
-"""Up to this number of findings, one per record is shown; of more, only one that does not hold."""
+"""A claim with at most this many shows one per record; with more, only one that does not hold."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -54,7 +54,7 @@ def claims_report(
     asked: bool,
     near: str = "",
 ) -> Report:
-    """Return the report of some claims; the terminal prints each that was asked for.
+    """Return the report of some claims; if they were ``asked`` for, the terminal prints each.
 
     Where no claim was found, ``near`` is a word to search for instead.
     """

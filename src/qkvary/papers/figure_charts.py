@@ -25,7 +25,7 @@ _AREA = svg.Scale(low=0, high=len(_WIDTHS) - 1, start=64, end=226)
 
 
 def mean_curve(curves: Sequence[LearningCurve]) -> LearningCurve:
-    """Return the mean of a variant's curves in several settings, at the steps of all of them.
+    """Return the mean of a variant's curves in several settings, at the steps that all curves have.
 
     The band spans the smallest to the largest run of all settings.
     """

@@ -22,7 +22,7 @@ _PRINTED_COLUMNS = {"variant", "column", "published", "ours"}
 
 
 class Printed(NamedTuple):
-    """A printed figure, and our own."""
+    """A printed number, and ours."""
 
     table: str
     """The name of the published table."""
@@ -45,7 +45,7 @@ class StudyRecords:
     """One sentence per unreadable run."""
 
     def settings(self, task: str, where: Mapping[str, str]) -> list[Setting]:
-        """Return the settings of a task whose fields have some values."""
+        """Return the settings of a task whose fields have the values in ``where``."""
         return [
             setting
             for setting in self.study.settings
@@ -57,8 +57,8 @@ class StudyRecords:
 def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
     """Return the records of a study, from a store or from the tables of its report.
 
-    The tables, read where the store has no run of the study, hold neither attention maps nor
-    pictures.
+    The tables are read only if the store has no run of the study; they hold neither attention maps
+    nor pictures.
     """
     study = load_study(name)
     # A study may have thousands of keys; without runs, none of them is needed.

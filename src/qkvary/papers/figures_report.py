@@ -151,7 +151,7 @@ def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Tab
     rows = list(_printed_rows(figure, drawn, read))
     return tabulate(
         f"{figure.name}-printed",
-        "Numbers that are printed of the same tasks, and ours",
+        "Published numbers for the same tasks, and ours",
         rows,
         label("variant"),
         word("quantity"),
@@ -453,10 +453,10 @@ def _draw_transfer(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         if own
     )
     text = (
-        "Relative errors of a trained network and of the best linear map, with 95 % intervals. "
-        "The paper prints 4-5 % and 9-10 % at every width; its text has lost the formula, and "
-        "the readings shown here have about its linear error. Our network was trained for "
-        "4,000 steps of 512 inputs, the paper's for 20,000 steps of 65,536: longer training "
+        "Relative errors of a trained network and of the best linear map, with 95 % intervals. The "
+        "paper prints 4-5 % and 9-10 % at every width; its text lacks the formula, and the "
+        "readings of it shown here have about the printed linear error. Our network was trained "
+        "for 4,000 steps of 512 inputs, the paper's for 20,000 steps of 65,536: longer training "
         "would lower its errors."
     )
     group = Group(blocks=charts, layout="wide", file=figure.name)

@@ -150,7 +150,7 @@ def _parameters(tables: Path, judge: ByStudy) -> tuple[int, int] | None:
 
 
 def _sizes(tables: Path, judge: ByStudy, labels: Collection[str]) -> list[int]:
-    """Return every network's size in a table of several, of which ``costs`` has the mean alone."""
+    """Return the sizes of a table's networks if it has several; ``costs`` has only their mean."""
     path = find_table(tables, "runs")
     try:
         study = load_study(judge.study)

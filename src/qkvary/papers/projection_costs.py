@@ -45,10 +45,10 @@ def computation(figure: PublishedFigure) -> Derivation:
         )
     return Derivation(
         value=f"{plain} + H n^2 m",
-        formula="n tokens through each input projection; m products for each score of each head",
+        formula="n tokens through each input projection; m MACs for each score of each head",
         convention=f"{WITHOUT_BIASES}; the map of + as published",
         others=(Alternative(value=f"{plain} + n^2 m", convention=_ONE_HEAD),),
-        note="Reduced exactly to one temperature and one bias per key, + takes about n products.",
+        note="Reduced exactly to one temperature and one bias per key, + needs about n MACs.",
     )
 
 

@@ -19,8 +19,8 @@ def published(
 ) -> Result[tuple[Recomputed, ...]]:
     """Recompute the papers' tables: every figure as printed and as it should be, with a verdict.
 
-    Without a table: the number of equal figures per table, and every other figure with its formula
-    and the reason. With tables: all their figures.
+    Without a table, the result is the number of equal figures per table, and every other figure
+    with its formula and the reason. With tables, it is all their figures.
 
     Args:
         tables: Names of tables to print row by row, or the ends of names (table-7, scenario); if

@@ -2,13 +2,11 @@
 
 The verdict compares the recomputed number with the printed one, given its printed digits:
 
-- ``equal``: it rounds to the printed figure;
-- ``other convention``: only under another convention, which is named, does it round to it;
-- ``rounding``: the printed figure was truncated, rounded twice or to fewer digits than printed, or
-  is consistent with the rounding of its inputs;
-- ``wrong``: none of these;
-- ``measured``: an experiment or a choice of the authors, from which others may derive;
-- ``stated``: words, or no figure at all.
+- ``equal``: it rounds to the printed figure; - ``other convention``: only under another convention,
+which is named, does it round to it; - ``rounding``: the printed figure was truncated, rounded twice
+or to fewer digits than printed, or is consistent with the rounding of its inputs; - ``wrong``: none
+of these; - ``measured``: an experiment or a choice of the authors, from which other figures may
+follow; - ``stated``: words, or no figure at all.
 
 Never imports torch.
 """
@@ -213,7 +211,7 @@ def _rounding(value: Value, figure: PublishedFigure, spread: tuple[float, float]
     if spread:
         ends = " to ".join(format_value(end, figure) for end in spread)
         fits = spread[0] <= high and low <= spread[1]
-        return f"{number} of rounded figures, which allow {ends}." if fits else ""
+        return f"{number} from rounded figures, which allow {ends}." if fits else ""
     if rounds_twice_to(value, printed, step):
         return f"{number}, rounded twice."
     if truncates_to(value, printed, step):

@@ -63,8 +63,8 @@ def figure_row(
 ) -> dict[str, Raw]:
     """Return a figure with its interval and the smallest difference that could be detected.
 
-    ``scale`` is a factor of all figures, such as 100 for points; ``reference`` is what was
-    subtracted, if anything; ``runs`` are counted by the units of the estimate if not given.
+    ``scale`` multiplies all figures, such as 100 for points; ``reference`` is what was subtracted,
+    if anything; ``runs`` is by default the number of units of the estimate.
     """
     found = {
         "value": estimate.mean,

@@ -50,10 +50,10 @@ def derive_tokens(run: Run, steps: int, note: str = "") -> Derivation:
 
 
 def derive_steps(run: Run, note: str = "") -> Derivation:
-    """Derive the whole steps of a budget of 10^10 tokens."""
+    """Derive the number of whole steps in a budget of 10^10 tokens."""
     return Derivation(
         value=BUDGET // run.tokens_per_step,
-        formula=f"10^10 tokens / ({run.formula}), whole",
+        formula=f"10^10 tokens / ({run.formula}), rounded down",
         convention="settings of the public code",
         note=note,
     )

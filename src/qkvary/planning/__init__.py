@@ -1,1 +1,1 @@
-"""What fits, and which variant to choose? Plans and advice from costs and published quality."""
+"""What fits in memory, and which variant to choose? Plans and advice from costs and quality."""

@@ -1,8 +1,8 @@
 """Advice on which variant to serve, from its costs and published quality.
 
-A variant is dominated by one that needs no more cache and is no worse by the published figures. The
-published figures come from one seed and have two digits, so each gets a rounding interval;
-unpublished changes are never guessed. Never imports torch.
+A variant is dominated by another that needs no more cache and is no worse by the published numbers.
+These come from one seed and have two digits, so each gets a rounding interval; unpublished changes
+are never guessed. Never imports torch.
 """
 
 import re
@@ -30,10 +30,10 @@ RowStatus = Status | Literal["same function", "no published figure"]
 HALVED = parse_format("fp8")
 """A format with half the bytes of 16-bit numbers."""
 CONVERSION_PRICE = (
-    "measured on SmolLM2-135M, +0.086 ± 0.006 nats a token without training and +0.015 ± 0.005 "
-    "after a million tokens of healing, where an 8-bit cache costs 0.001"
+    "measured on SmolLM2-135M, the loss rises by 0.086 ± 0.006 nats per token without training and "
+    "by 0.015 ± 0.005 after a million tokens of healing; an 8-bit cache adds 0.001"
 )
-"""The measured rise of the loss by a conversion to half the cache
+"""The measured increase in loss when a conversion halves the cache
 (``studies/ours/cache-conversion``)."""
 SMALL = 600_000_000
 """Models with fewer parameters are compared with the papers' 300M networks, larger ones with their
@@ -51,9 +51,9 @@ class ServedVariant(Candidate):
     quality: Quality | None
     """The published change of perplexity against QKV."""
     status: RowStatus
-    """Whether another variant of the same format dominates this one, and how surely."""
+    """Whether another variant in the same format dominates this one, and how certainly."""
     dominated_by: tuple[str, ...]
-    """The variants that need no more cache and are no worse."""
+    """The variants that dominate this one: they need no more cache and are no worse."""
 
     @property
     def cache(self) -> Format:
@@ -72,8 +72,8 @@ def serve_variants(
     """Plan every candidate in every format, and compare candidates within a format.
 
     A candidate that stores only states is planned in the first format alone. ``size`` names the
-    papers' model whose published changes are used; hidden candidates may dominate one that is
-    shown.
+    papers' model whose published changes are used. Hidden candidates are not returned, but may
+    dominate those that are.
     """
     shown = {candidate.label for candidate in candidates}
     hidden = [extra for extra in hidden_candidates if extra.label not in shown]
@@ -82,7 +82,7 @@ def serve_variants(
         compared = [*candidates, *hidden]
         plans = [plan_serving(candidate.model, demand, cache) for candidate in compared]
         qualities = [published_change(candidate, size) for candidate in compared]
-        # Exact ways to store less are the same function: they neither dominate nor are dominated.
+        # Exact savings compute the same function: they neither dominate nor are dominated.
         statuses = compare(
             {
                 candidate.label: (plan.user_bytes, quality)
@@ -131,15 +131,15 @@ def published_change(candidate: Candidate, size: Size) -> Quality | None:
 
 
 def nearest_size(parameters: int) -> Size:
-    """Return the papers' model with which one of ``parameters`` parameters is compared."""
+    """Return the size of the papers' model to compare a model of ``parameters`` parameters with."""
     return "300M" if parameters < SMALL else "1.2B"
 
 
 def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[str, ...]:
-    """Return the options that fit, in the order in which to try them.
+    """Return one sentence per option, in the order in which to try them.
 
-    The order is: a low-bit cache, exact savings, a conversion, training, a smaller model. The
-    first of ``served`` is the given model in the first format.
+    The order is: a low-bit cache, exact savings, a conversion, training, a smaller model.
+    ``served[0]`` must be the given model in the first cache format.
     """
     original = served[0]
     first = [row for row in served if row.cache == original.cache]
@@ -179,7 +179,7 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
 
 
 def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]:
-    """Yield the measured cost of halving the cache, if all layers can be converted."""
+    """Yield what a conversion to half the cache gains and costs, if all layers can be converted."""
     if original.cache.bits != HALVED.bits * 2 or not all(
         isinstance(layer.attention, ProjectedAttention)
         and layer.attention.config.variant.core_name == "softmax"
@@ -197,7 +197,7 @@ def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]
 
 
 def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
-    """Yield the largest model for a device, if the weights do not fit on one device."""
+    """Yield the size of the largest model for one device, if the given one needs several."""
     if original.plan.devices_per_replica == 1:
         return
     left = demand.usable_bytes - original.plan.user_bytes
@@ -208,13 +208,13 @@ def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
         f"{compact(8 * left / parse_format(name).bits)} parameters in {name}" for name in formats
     )
     yield (
-        "A smaller model, or lower-bit weights: one device holds, with a cache as large as one "
-        f"user's, {' or '.join(most)}."
+        f"A smaller model, or lower-bit weights: one device holds {' or '.join(most)}, and a cache "
+        "as large as one user's now."
     )
 
 
 def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield further serving advice in sentences, from the plans in the first format."""
+    """Yield more serving advice, one sentence each, from the plans in the first cache format."""
     first = [row for row in served if row.cache == served[0].cache]
     frontier = [row for row in _rank(first) if row.status == "frontier" and not row.is_original]
     if frontier:
@@ -229,7 +229,7 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
             yield (
                 f"{row.label} is {row.status}: {listed(row.dominated_by)} "
                 f"{'takes' if one else 'take'} no more cache and {'is' if one else 'are'} no worse "
-                "by the published figures."
+                "by the published numbers."
             )
     yield from _at_equal_cost(first)
     both = next((row for row in first if row.label == "Q-MQA"), None)
@@ -239,7 +239,7 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
 
 
 def _warn_of_llama_cpp(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield the cost of K=V with several KV heads in an engine that has no kernel for it."""
+    """Yield how slow K=V with several KV heads is in llama.cpp, which has no kernel for it."""
     for row in rows:
         attention = row.model.layers[0].attention
         if not isinstance(attention, ProjectedAttention):
@@ -247,16 +247,16 @@ def _warn_of_llama_cpp(rows: Sequence[ServedVariant]) -> Iterator[str]:
         sharing, heads = attention.config.variant.sharing, attention.config.num_kv_heads
         if sharing.key == sharing.value and heads > 1:
             yield (
-                f"Stock llama.cpp pays time for K=V with many KV heads ({row.label}): it "
-                f"multiplies each query head with the whole tensor, {heads} times as much as "
-                "head by head. With 8 KV heads it had 0.38 times the speed of QKV, with one "
-                "0.95 times (measured at 30M)."
+                f"Stock llama.cpp is slow for K=V with many KV heads ({row.label}): it multiplies "
+                f"each query head with the whole tensor, {heads} times as much work as head by "
+                "head. K=V had 0.38 times the speed of QKV with 8 KV heads, and 0.95 times with "
+                "one (measured at 30M)."
             )
             return
 
 
 def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...]:
-    """Return the distinct limitations of the published figures that were used."""
+    """Return the distinct limitations of the published numbers that were used."""
     qualities = [quality for quality in found_qualities if quality is not None]
     sources = [
         f"Published changes are those of a language model of {quality.size} without an encoder: "
@@ -295,7 +295,7 @@ def _rank(rows: Sequence[ServedVariant]) -> list[ServedVariant]:
 
 
 def _needs_fewer(row: ServedVariant, original: ServedVariant) -> bool:
-    """Return whether a variant fits on fewer devices than the model."""
+    """Return whether a variant serves all users with fewer devices than the given model."""
     own, other = original.plan.devices, row.plan.devices
     return other is not None and (own is None or other < own)
 
@@ -310,7 +310,7 @@ def _change(row: ServedVariant) -> str:
 
 
 def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Compare K=V with head sharing at equal bytes and parameters, where figures were published."""
+    """Yield comparisons of K=V at equal cache and parameters, if its quality was published."""
     tied = next((row for row in rows if row.label == "Q-K=V" and row.quality), None)
     if tied is None or tied.quality is None:
         return

@@ -46,7 +46,7 @@ class Curve:
 class CacheCurves:
     """The cache of one user against the context.
 
-    A line goes from tokens to bytes; rows with equal caches share one.
+    Each line shows bytes by number of tokens; rows with equal caches share a line.
     """
 
     curves: tuple[Curve, ...]
@@ -69,29 +69,29 @@ class CacheCurves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedPoint(Quality):
-    """The quality of a variant trained by the papers, and its place in a chart."""
+    """The quality of a variant that the papers trained, and its place in a chart."""
 
     share: float
     """The cache as a share of QKV's."""
     status: Status
-    """Whether another variant of its size dominates this one, and how surely."""
+    """Whether another variant of its size dominates this one, and how certainly."""
     dominated_by: tuple[str, ...]
-    """The variants with no larger cache and no worse quality."""
+    """The variants that dominate this one: no larger cache and no worse quality."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityPoints:
-    """The papers' changes of perplexity against cache, for one size."""
+    """The papers' changes of perplexity against the size of the cache, for one model size."""
 
     size: Size
     points: tuple[PublishedPoint, ...]
     """Every trained variant, largest cache first."""
     caveats: tuple[str, ...]
-    """The limitations of the figures; the first names their source."""
+    """The limitations of the published changes; the first names their source."""
 
 
 def compute_cache_curves(plan: Plan) -> CacheCurves | None:
-    """Compute the cache of one user against the context, or ``None`` without any cache.
+    """Compute the cache of one user against the context; ``None`` if no row has a cache.
 
     The cache is in the plan's first format, at its peak during decoding.
     """
@@ -131,7 +131,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
 
 
 def compute_quality_points(size: Size) -> QualityPoints:
-    """Compute the papers' quality against cache at one size, with its limitations."""
+    """Compute the papers' quality against the size of the cache, for one model size."""
     found = qualities(size)
     ranked = sorted(found, key=lambda quality: quality.change_percent)
     costs = {quality.variant: cache_bytes(quality.variant, size) for quality in found}
@@ -170,9 +170,10 @@ def _windows(model: Model) -> set[int]:
 
 
 def _sample_contexts(model: Model, context: int) -> tuple[int, int, list[int]]:
-    """Return four contexts per doubling, and those where a curve may bend, between two powers of 2.
+    """Return both ends of the context axis, and the contexts at which curves are computed.
 
-    These are around the context, the model's maximum and its shortest window.
+    The ends are powers of 2 around the context, the model's maximum and its shortest window. The
+    contexts are four per doubling, and those where a curve may bend.
     """
     windows = _windows(model)
     shortest = min([DEFAULT_FIRST, context // 4, *(window // 2 for window in windows)])

@@ -1,4 +1,4 @@
-"""What an engine allocates for a demand, compared with the exact minimum.
+"""What engines allocate for a demand, compared with the exact minimum.
 
 vLLM divides the heads among the devices of a replica; llama.cpp and transformers divide the layers.
 Never imports torch.
@@ -29,18 +29,18 @@ class EngineRow:
 
     engine: str
     user_bytes: int | None = None
-    """Bytes of one user's cache at the full context, on all devices of a replica; ``None`` where
-    the rules do not cover the model."""
+    """Bytes of one user's cache at the full context, over all devices of a replica; ``None`` if the
+    engine's rules do not cover the model."""
     users: int | None = None
     """Number of users whose cache fits into one replica next to the weights."""
     tokens: int | None = None
     """The size of the cache in tokens, as the engine logs it."""
     remark: str
-    """The settings of the engine, or the reason why there is no figure."""
+    """The settings of the engine, or the reason why there are no numbers."""
 
 
 def compare_engines(model: Model, demand: Demand, plan: ServingPlan) -> tuple[EngineRow, ...]:
-    """Return the minimum and what each engine allocates, with the format and devices of a plan."""
+    """Return the minimum and what each engine allocates, in a plan's format and on its devices."""
     devices = plan.devices_per_replica or 1
     weights = -(-weight_bytes(model, demand.weights) // devices)
     free = max(0, demand.usable_bytes - weights)

@@ -52,7 +52,7 @@ class Answer:
     advice: tuple[str, ...]
     """Further advice, in sentences."""
     caveats: tuple[str, ...]
-    """The limitations of the figures."""
+    """The limitations of the published numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Plan:
     candidates: Candidates
     """The model and its variants."""
     demand: Demand
-    """What is to be served, and on which device."""
+    """The workload to serve, and the device."""
     formats: tuple[Format, ...]
     """The formats of the cache; charts show the first."""
     task: TaskKind
@@ -96,9 +96,9 @@ def make_plan(
 
     Args:
         model: The model.
-        demand: The demand and the device.
+        demand: The workload and the device.
         formats: The formats of the cache.
-        labels: The variants, or their labels; if none, those worth comparing.
+        labels: The variants, or their labels; if empty, those worth comparing.
         goal: Serving or training. A network that does not decode is always trained.
         task: The kind of task.
         regime: The settings of training.
@@ -133,7 +133,7 @@ def make_plan(
 
 
 def _answer_serving(candidates: Candidates, demand: Demand, formats: Sequence[Format]) -> Answer:
-    """Plan the serving of every candidate in every format; savings are counted in the first."""
+    """Plan the serving of every candidate in every format; exact savings are for the first one."""
     model = candidates.original.model
     size = nearest_size(model_parameters(model).total)
     # Variants that were not requested may dominate requested ones.

@@ -1,4 +1,4 @@
-"""The cost of sharing in quality, by the papers' figures, with their limitations.
+"""The quality that sharing costs, by the papers' numbers, with their limitations.
 
 Changes are recomputed from the printed perplexities, with intervals for their rounding. Never
 imports torch.
@@ -54,10 +54,10 @@ class Quality:
     perplexity: float
     """The printed perplexity, which is over padded positions, not over real tokens."""
     seeds: int
-    """The number of trained networks that the figure is a mean of."""
+    """The number of trained networks over which the perplexity is averaged."""
     source: str
     caveats: tuple[str, ...]
-    """Limitations of the figure, in sentences."""
+    """Limitations of the published change, in sentences."""
 
     @property
     def recomputed(self) -> str:
@@ -111,8 +111,8 @@ def compare(
 ) -> dict[str, tuple[Status, tuple[str, ...]]]:
     """Compare variants by cost and published quality.
 
-    Returns for each variant whether it is dominated, with what certainty, and by which: a
-    dominating variant costs no more and is no worse, and one of the two holds strictly.
+    Returns for each variant whether it is dominated, how certainly, and by which variants. A
+    dominating variant costs no more and is no worse, and is strictly better in one of the two.
     """
     points = {label: (cost, one.change_percent) for label, (cost, one) in places.items()}
     found: dict[str, tuple[Status, tuple[str, ...]]] = {}
@@ -134,12 +134,12 @@ def network(label: str, size: Size = "300M") -> LanguageModelConfig:
 
 @functools.cache
 def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
-    """Return the bytes of such a model's 16-bit cache."""
+    """Return the 16-bit cache bytes of the papers' model of a size, with the variant ``label``."""
     return model_cache_bytes(as_model(network(label, size)), context=tokens, stored_as="bf16")
 
 
 def change(before: float, after: float) -> float:
-    """Return a change in percent."""
+    """Return the relative change from ``before`` to ``after`` in percent."""
     return 100 * (after / before - 1)
 
 

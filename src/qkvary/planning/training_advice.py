@@ -79,7 +79,7 @@ def train_variants(
 
 
 def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
-    """Yield the training advice in sentences."""
+    """Yield the training advice, one sentence each."""
     base = rows[0]
     if base.plan.largest_batch < 1:
         yield _explain_misfit(base)
@@ -95,11 +95,14 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
         saved = 100 * (1 - best.plan.macs_per_token / base.plan.macs_per_token)
         if saved > 0:
             yield (
-                f"Fewest products on the published frontier: {best.label}, {saved:.1f} % below "
-                "the given model; training can be faster by that much at most."
+                f"Fewest multiply-accumulates on the published frontier: {best.label}, "
+                f"{saved:.1f} % below the given model; training can be faster by at most that much."
             )
         else:
-            yield "No variant on the published frontier takes fewer products than the given model."
+            yield (
+                "No variant on the published frontier needs fewer multiply-accumulates than the "
+                "given model."
+            )
     if {"Q-K=V", "MQA"} <= {row.label for row in known}:
         yield SPEED_REMARK
 

@@ -22,9 +22,9 @@ from qkvary.text.numbers import fixed, whole
 
 DEFINITIONS = {
     "the freedom of a head": (
-        "q k^T and v W_O stay the same if query and key change their basis together, W_Q to "
-        "W_Q A^-T and W_K to W_K A, and value and output theirs, W_V to W_V B and W_O to B^-1 "
-        "W_O. So what depends on the basis says nothing about what a network computes."
+        "q k^T and v W_O stay the same if query and key change their basis together, W_Q to W_Q "
+        "A^-T and W_K to W_K A, and value and output theirs, W_V to W_V B and W_O to B^-1 W_O. So "
+        "a value that depends on the basis says nothing about what a network computes."
     ),
     "explained": (
         "1 - |(V - K M) W_O|^2 / |V W_O|^2 for the best linear map M of keys to values over "
@@ -41,27 +41,27 @@ DEFINITIONS = {
         "basis, is in the JSON as plain_similarity."
     ),
     "lost": (
-        "The joint spectrum: singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], C the "
-        "covariance of the layer input (damped by a share of 0.001 of its mean), M_q the "
-        "second moment of the queries, M_o = W_O W_O^T, each half divided by its norm. Lost: "
-        "the energy beyond head_dim values, which no single tensor of head_dim channels keeps."
+        "The joint spectrum: singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], C the covariance "
+        "of the layer input (damped by a share of 0.001 of its mean), M_q the second moment of the "
+        "queries, M_o = W_O W_O^T, each half divided by its norm. Lost: the energy beyond the "
+        "first head_dim singular values, which no single tensor of head_dim channels keeps."
     ),
     "forecast": (
-        "Nats per token by which the loss of this text rises if the best single tensor of head_dim "
-        "channels, a linear map of the layer input, serves key and value of a head, W_Q and W_O "
-        "adapted, nothing trained. Half the sum of the squared singular values beyond head_dim of "
-        "C^1/2 [W_K, W_V] M^1/2 with M = E[g g^T], g the gradient of the loss with respect to key "
-        "and value (Gauss-Newton, damped), added up over KV heads. The tensor chosen on each half "
-        "of the windows is evaluated with the M of the other half, and the mean is given: on the "
-        "text used to choose it (fitted_forecast in the JSON) a tensor looks much too cheap."
+        "The rise of the loss of this text, in nats per token, if the best single tensor of "
+        "head_dim channels (a linear map of the layer input) serves as both key and value of a "
+        "head, with W_Q and W_O adapted and nothing trained. It is half the sum of the squared "
+        "singular values beyond head_dim of C^1/2 [W_K, W_V] M^1/2 with M = E[g g^T], g the "
+        "gradient of the loss with respect to key and value (Gauss-Newton, damped), added up over "
+        "KV heads. The tensor chosen on each half of the windows is evaluated with the M of the "
+        "other half, and the mean is given: on the text used to choose it (fitted_forecast in the "
+        "JSON) a tensor looks much too cheap."
     ),
     "random": (
-        "For tokens and explained: two weights with independent normal entries on the same "
-        "tokens, 8 pairs sampled with the seed. For CKA and lost: W_K M_q^1/2 and W_V M_o^1/2 "
-        "keep their singular values, and read random orthogonal directions of the same layer "
-        "input, 8 pairs sampled. (A random W_K with the head's M_q would depend on the "
-        "basis.) A constant of keys or values needs no cache, so all tokens are read around "
-        "their mean."
+        "For tokens and explained: two weights with independent normal entries on the same tokens, "
+        "8 pairs sampled with the seed. For CKA and lost: W_K M_q^1/2 and W_V M_o^1/2 keep their "
+        "singular values, and read random orthogonal directions of the same layer input, 8 pairs "
+        "sampled. (A random W_K with the head's M_q would depend on the basis.) A constant offset "
+        "of keys or values needs no cache, so the mean over tokens is always subtracted."
     ),
 }
 
@@ -126,7 +126,9 @@ def _compare_keys(layers: tuple[LayerAnalysis, ...], table: Table) -> Section:
     return Section(
         key="keys-and-values",
         title="Keys and values",
-        lead="Values that do not depend on the basis of a head, above those of random weights.",
+        lead=(
+            "Values that do not depend on the basis of a head; below each, that of random weights."
+        ),
         blocks=(
             table,
             Group(
@@ -146,8 +148,9 @@ def _weights(*tables: Table) -> Section:
     return Section(
         key="weights",
         title="Weights",
-        lead="These values change with the basis of a head, which is free: training from another "
-        "start can give others for the same function. Only W_Q W_K^T keeps its own.",
+        lead="These values change with the basis of a head, which is arbitrary: training from "
+        "another start can give other values for the same function. Only those of W_Q W_K^T "
+        "do not change.",
         blocks=tables,
     )
 

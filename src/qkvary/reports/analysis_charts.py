@@ -88,7 +88,7 @@ def spectrum_chart(layer: LayerAnalysis) -> svg.Drawing:
         width=_PANEL_WIDTH,
         height=_PANEL_HEIGHT,
         title=f"Joint spectrum of layer {layer.number}",
-        description=f"Of the energy, at most {numbers.percent(lost)} is beyond {joint / 2:g} "
+        description=f"At most {numbers.percent(lost)} of the energy is beyond {joint / 2:g} "
         f"directions of {joint}.",
         parts=tuple(parts),
     )

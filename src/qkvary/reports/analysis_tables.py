@@ -17,7 +17,7 @@ _KINDS = tuple(EffectiveRank.__dataclass_fields__)
 def _mean(
     part: str, write: Callable[[float], str], name: str, chance: str = "", source: str = "random"
 ) -> Callable[[LayerAnalysis], Cell]:
-    """Return a function that writes the mean over a layer's heads, and that of chance below."""
+    """Return a function that writes the mean over a layer's heads, and the one by chance below."""
 
     def cell(layer: LayerAnalysis) -> Cell:
         heads: Sequence[object] = getattr(layer, part)
@@ -41,9 +41,8 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
 
     weights, tokens = (pair(f"{part}_overlap", f"{part}_chance") for part in ("weight", "token"))
     note = (
-        "Means over KV heads; forecasts are their sums, and score changes their largest "
-        "values. * not trusted: changes are beyond second order. No value here changes with "
-        "the basis of a head."
+        "Values are means over KV heads, but forecasts are sums and score changes maxima. * not "
+        "trusted: changes are beyond second order. No value here changes with the basis of a head."
     )
     return tabulate(
         "keys-and-values",
@@ -66,10 +65,10 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
 def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
     """Return the cosines of the weights of each layer, by three definitions."""
     note = (
-        "Flattened: the matrices as vectors. Columns: the mean of the cosines of equal "
-        "channels. Heads: the mean size of the cosines of equal heads. Random: a mean of 0 "
-        "with the standard deviation below each value, derived as 1/sqrt(entries). A "
-        "weight with fewer heads is compared with every head of its group."
+        "Flattened: the matrices as vectors. Columns: the mean cosine of corresponding channels. "
+        "Heads: the mean absolute cosine of corresponding heads. Random: a mean of 0 with the "
+        "standard deviation below each value, derived as 1/sqrt(entries). A weight with fewer "
+        "heads is compared with every head of its group."
     )
 
     def cell(place: int, kind: str, layer: LayerAnalysis) -> Cell:

@@ -46,7 +46,7 @@ def conversion_report(made: Rewriting, checkpoint: str) -> Report:
     return Report(
         subject=f"conversion: {checkpoint}",
         question=f"What does {made.name} make of {checkpoint}?",
-        lead=f"{made.statement}; holds: {', '.join(made.conditions)}",
+        lead=f"{made.statement}; conditions that hold: {', '.join(made.conditions)}",
         sections=(Section(key="rewrite", title="Rewrite", blocks=shown, brief=True),),
         caveats=made.notes,
         data={
@@ -87,7 +87,7 @@ def _layers(labels: Sequence[str], changed: Sequence[str]) -> Table:
 def _matrices(made: Rewriting) -> Table:
     return tabulate(
         "conditioning",
-        "Matrices that are inverted, the worst first",
+        "Inverted matrices, the worst-conditioned first",
         sorted(made.conditioning, key=attrgetter("number"), reverse=True),
         word("matrix"),
         number("condition_number=number", "condition number", numbers.real),

@@ -107,8 +107,8 @@ def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[
 def _notes(costs: CostComparison, size: Callable[[float], str]) -> Iterator[str]:
     base = costs.rows[0]
     yield (
-        "* the given weights; others would have to be trained; changes are to the first "
-        "row; MACs of one decoded token at the full context."
+        "* has the given weights; the other variants would have to be trained. Changes are "
+        "relative to the first row. MACs are for decoding one token at the full context."
     )
     if base.cache_bytes is None:
         yield "Nothing is decoded from a bidirectional network, so there is no cache."

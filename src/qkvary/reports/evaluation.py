@@ -138,8 +138,8 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     yield Prose(said, small=True)
     if text["windows"] > (1 if protocol.joined else text["documents"]):
         yield Prose(
-            "A window after the first of a document starts in its middle, without the token with "
-            "which the tokenizer begins texts: a network that always saw one can be worse there.",
+            "Windows after the first of a document start inside it, without the tokenizer's "
+            "beginning token: a network that was always given this token can be worse there.",
             small=True,
         )
     paper = document.get("paper")
@@ -285,12 +285,15 @@ def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
     if against is not None:
         yield (
             f"shared: {against['words_in_a_row']} words in a row of a question with its right "
-            f"answer, or all of a shorter one, occur in one of the "
-            f"{count(against['documents'], 'document')} for training of {against['data']}; this "
-            "table is of the other questions"
+            "answer, or all of a shorter one, occur in one of the "
+            f"{count(against['documents'], 'training document')} of {against['data']}; this table "
+            "has the other questions"
         )
     if any(task["cut_prompts"] for task in tasks.values()):
-        yield "cut: prompts longer than the network reads, which lost few-shot examples on the left"
+        yield (
+            "cut: prompts that were longer than the network's context and lost few-shot examples "
+            "on the left"
+        )
 
 
 def _number(figure: float, digits: int = 3) -> str:

@@ -52,7 +52,7 @@ def text_width(text: str) -> float:
 
 
 def place(spots: Sequence[Spot], obstacles: Sequence[Box], area: Box) -> list[Label | None]:
-    """Return the label of each spot, None without room.
+    """Return the label of each spot, or None if there is no room for it.
 
     No name leaves the area or touches an obstacle: a marker, an error bar.
     """

@@ -45,7 +45,7 @@ class Axis:
     high: float
     write: Callable[[float], str]
     ticks: int = 5
-    """The number of values that are written, about."""
+    """About how many values are written."""
     logarithmic: bool = False
     binary: bool = False
     """Whether the ticks are powers of two."""

@@ -9,7 +9,7 @@ from qkvary.text import names
 
 
 def render_markdown(report: Report, folder: str = "") -> str:
-    """Return the report with every table, and its main picture, or all drawings if it has none.
+    """Return the report with every table and its main picture; with all drawings if it has none.
 
     Drawings are linked as SVG files in ``folder``, relative to the document; if it is empty, they
     are left out.

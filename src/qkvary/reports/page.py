@@ -1,6 +1,6 @@
-"""The page of a report, one HTML file that needs nothing else, and its part for notebooks.
+"""The page of a report as one self-contained HTML file, and the part of it for notebooks.
 
-Equal reports give equal text. The templates escape every text, and ``svg`` its drawings. Subjects
+Equal reports give equal text. The templates escape every text, and ``svg`` its drawings. Reports
 are built elsewhere.
 """
 
@@ -106,7 +106,7 @@ def _kind(block: Block) -> str:
 
 
 def _sort_value(cell: Cell) -> str:
-    """Return the number by which a cell is sorted; empty if the text shows it, or it has none."""
+    """Return the number by which a cell is sorted; empty if its text shows it or there is none."""
     if isinstance(cell.raw, bool) or not isinstance(cell.raw, int | float):
         return ""
     # The page's script treats a text as a number exactly if this matches.

@@ -33,7 +33,9 @@ def plan_report(plan: Plan) -> Report:
     curves = None if savings is None else compute_cache_curves(plan)
     blocks: list[Block] = [variants]
     if savings is not None and curves is None:
-        blocks.append(Prose("No chart of the cache: no variant has one.", small=True))
+        blocks.append(
+            Prose(("There is no chart of the cache, because no variant has a cache."), small=True)
+        )
     sections = (
         *([] if savings is None else [_savings(plan, savings)]),
         Section(key="variants", title="Variants", blocks=tuple(blocks), brief=True),
@@ -48,9 +50,9 @@ def plan_report(plan: Plan) -> Report:
     users = names.count(demand.users, "user")
     return Report(
         subject=f"plan: {plan.model.name}",
-        question=f"What serves {users} of {tokens} with {name} on {device}?"
+        question=f"How to serve {users} of {tokens} with {name} on {device}?"
         if answer.rows
-        else f"What trains {name} on sequences of {tokens} on {device}?",
+        else f"How to train {name} with sequences of {tokens} on {device}?",
         lead=f"{names.count(len(plan.model.layers), 'layer')}: {plan.layers}",
         answer=answer.summary,
         caveats=(*answer.caveats[:1], *plan.notes),
@@ -93,7 +95,7 @@ def _savings(plan: Plan, report: SavingsReport) -> Section:
     methods = [_describe_saving(one, len(plan.model.layers), size) for one in report.savings]
     lossy = names.listed([f"{name} {size(held)}" for name, held in report.lossy])
     known = (*report.already, *report.obstacles)
-    words = "scales counted; changes the function, to be measured"
+    words = "scales are counted; the function changes, so measure the quality"
     return Section(
         key="savings",
         title="With the given weights",
@@ -143,8 +145,8 @@ def _context(curves: CacheCurves, *, decimal: bool) -> Section:
     return Section(
         key="context",
         title="Cache and context",
-        lead="Rows with equal caches share a line; marks are at the requested context. "
-        "In the shaded part, one user and the weights no longer fit on one device. * the given "
+        lead="Rows with equal caches share a line; marks are at the requested context. In the "
+        "shaded part, one user and the weights no longer fit on one device. * has the given "
         "weights; every other line would have to be trained.",
         blocks=(Group(blocks=(chart,), layout="alone"),),
     )

@@ -23,7 +23,7 @@ FAR = 10.0
 
 
 def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
-    """Draw the cache of one user against the context, both in doublings."""
+    """Draw the cache of one user against the context, both on axes of powers of two."""
     held = [value for curve in data.curves for _, value in curve.points]
     low, high = min([*held, data.memory_bytes]) / 1.3, max(held) * 1.3
     # The device and its two lines of words take a sixth of the height.

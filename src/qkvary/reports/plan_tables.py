@@ -31,12 +31,12 @@ MOST_COLUMNS = 7
 
 
 def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
-    """Return a table: cache of one user by context, including the requested one."""
+    """Return the table of one user's cache by context, including the requested context."""
     size = partial(numbers.data_size, decimal=decimal)
     notes = [
         (
-            f"Stored in {data.cache.name}; the peak up to that many tokens. "
-            "Both axes of the chart are logarithmic; a window bends a line where it is full."
+            f"Stored in {data.cache.name}; each value is the peak up to that many tokens. Both "
+            "axes of the chart are logarithmic; a window bends a line where it is full."
         )
     ]
     if data.left_out:
@@ -150,11 +150,11 @@ def _devices(plan: ServingPlan) -> Cell:
 def _serving_notes(plan: Plan) -> Iterator[str]:
     device, made_for = plan.demand.device, plan.model.max_tokens
     limit = "" if made_for is None else f" (the model was made for {made_for:,})"
-    yield "* the given weights; every other row would have to be trained."
+    yield "* has the given weights; every other row would have to be trained."
     yield (
-        "Cache is that of one user; users are those of one replica, which may be divided among "
-        f"devices, such as 13 on 2 ({plan.demand.replica_sizes[-1]} at most); devices are those "
-        "for all users; longest is the maximum of tokens of a single user in the memory of one "
+        "Cache is per user. Users are those of one replica, which may be divided among devices, "
+        f"such as 13 on 2 ({plan.demand.replica_sizes[-1]} at most). Devices are those for all "
+        "users. Longest is the maximum number of tokens of a single user in the memory of one "
         f"replica{limit}."
     )
     if device.bandwidth_bytes_per_second is None:
@@ -162,13 +162,14 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
     else:
         known = device.flops_per_second_16_bit is not None
         yield (
-            "Tokens/s are the roofline (upper bound) of one replica with the users that it "
-            f"serves{'' if known else '; from bandwidth alone, --flops adds the arithmetic'}."
+            "Tokens/s is the roofline (upper bound) of one replica with the users that it "
+            f"serves.{'' if known else ' Only bandwidth is counted; --flops adds the arithmetic.'}"
         )
     yield (
-        "Change % is the printed change of perplexity against all heads and projections, "
-        "trained from scratch; below it, what the printed perplexities give where that "
-        "differs, with their rounding interval; a dash where nothing was published."
+        "Change % is the published change of perplexity against the variant with all heads and "
+        "projections, both trained from scratch. Below it is the change that the printed "
+        "perplexities give, where it differs, with their rounding interval. A dash: nothing was "
+        "published."
     )
     states = {row.name: row.state_bytes for row in plan.answer.rows if row.state_bytes}
     for name, held in states.items():
@@ -176,7 +177,7 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
         yield f"{name}: {size} per user are a state that does not grow with the context."
     lossy = [*dict.fromkeys(row.cache.name for row in plan.answer.rows if row.cache.is_lossy)]
     if lossy:
-        yield f"Lossy, scales counted: {names.listed(lossy)}; to be measured."
+        yield f"Lossy, so measure the quality: {names.listed(lossy)}. Scales are counted."
 
 
 def engines_table(plan: Plan) -> Table:
@@ -242,8 +243,8 @@ def training_table(plan: Plan) -> Table:
         notes=(
             (
                 f"Precision: {regime.precision}; "
-                f"{'each block recomputed' if regime.checkpointing else 'activations stored'}, "
-                f"at {numbers.share(regime.utilization)} of the matrix rate."
+                f"{'each block recomputed' if regime.checkpointing else 'activations stored'}, at "
+                f"{numbers.share(regime.utilization)} of the peak matmul rate."
             ),
             (
                 "Weights include the state of their optimizer. Activations are those of one "
@@ -251,8 +252,8 @@ def training_table(plan: Plan) -> Table:
                 "as fit on one device with the weights and optimizer. MACs are per token."
             ),
             (
-                "Published tokens/s are those of the authors' machines and 300M networks. "
-                "Change % is the printed change of perplexity, and below it what the "
+                "Published tokens/s are those of the authors' machines and 300M networks. Change % "
+                "is the published change of perplexity; below it is the change that the printed "
                 "perplexities give."
             ),
         ),
@@ -277,7 +278,7 @@ def change_cell(quality: Quality | PublishedPoint | None) -> Cell:
 
 
 def _status(row: ServedVariant | PublishedPoint) -> Cell:
-    """Return the frontier status of a variant, with those that dominate it."""
+    """Return the frontier status of a variant, with the variants that dominate it."""
     below = (f"by {names.listed(row.dominated_by)}",) if row.dominated_by else ()
     tone: Tone = "" if row.status == "frontier" and not below else "quiet"
     return Cell(raw=row.status, text=row.status, below=below, tone=tone)

@@ -16,7 +16,7 @@ from qkvary.reports.variant_styles import FAMILIES, mark, swatch
 
 
 def published_quality(sizes: Sequence[Size]) -> tuple[Block, ...]:
-    """Return the papers' quality against cache of networks of these sizes, each caveat once."""
+    """Return the papers' quality against cache for these network sizes, with each caveat once."""
     points = [compute_quality_points(size) for size in sizes]
     shared = tuple(
         one for one in points[0].caveats if all(one in chart.caveats for chart in points)

@@ -46,10 +46,10 @@ def published_table(comparison: PublishedComparison, key: str) -> Table:
     """Return a published table with our figures."""
     repeats = [cell.repeats for cell in comparison.cells if cell.repeats is not None]
     outside = (
-        f"Each published figure is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
-        "If these were like ours, it would lie in the interval of a repeat in 95 of 100 cases, so "
-        f"that {0.05 * len(repeats):.1f} of {len(repeats)} are expected outside by chance. "
-        f"Outside (“not”): {repeats.count(False)}."
+        f"Each published number is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
+        "If those runs were like ours, it would lie in the interval of a repeat in 95 of 100 "
+        f"cases, so that {0.05 * len(repeats):.1f} of {len(repeats)} are expected outside by "
+        f"chance. Outside (“not”): {repeats.count(False)}."
     )
     left_out = names.listed([names.clip(name, 80) for name in comparison.not_compared])
     notes = [

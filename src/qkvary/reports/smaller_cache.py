@@ -33,8 +33,8 @@ def smaller_cache_report(made: SmallerCache, checkpoint: str) -> Report:
     """Return the report of a conversion of a named checkpoint, or of its forecast."""
     tables = (_stages(made), _costs(made), _layers(made))
     caveat = (
-        f"losses are on {made.held_out_tokens:,} tokens that the conversion did not read; it was "
-        f"fitted to {made.fitted_tokens:,}"
+        f"losses are on {made.held_out_tokens:,} held-out tokens; the conversion was fitted to "
+        f"{made.fitted_tokens:,} others"
     )
     return Report(
         subject=f"smaller cache: {checkpoint}",
@@ -52,7 +52,7 @@ def _lead(made: SmallerCache) -> str:
     found = made.forecast
     if made.layers or found is None:
         last, first = made.stages[-1], made.stages[0]
-        return f"{made.statement}; the loss is {last.loss - first.loss:+.4f} nats a token"
+        return f"{made.statement}; the loss changes by {last.loss - first.loss:+.4f} nats per token"
     seconds = numbers.duration(made.seconds or 0.0, 2)
     return (
         f"{made.statement}; forecast: up to {found.divergence:+.4f} nats a token before the refit, "
@@ -76,7 +76,7 @@ def _stages(made: SmallerCache) -> Table:
             "CPU time",
             lambda seconds: numbers.duration(seconds, 2) if seconds else "-",
         ),
-        notes=["Nats a token; divergence is KL(as it is || stage)."],
+        notes=["Values are in nats per token; divergence is KL(unchanged || stage)."],
     )
 
 
@@ -101,7 +101,7 @@ def _costs(made: SmallerCache) -> Table:
 
 
 def _layers(made: SmallerCache) -> Table:
-    """Return a row per converted layer; adjacent equal layers share one until converted."""
+    """Return the table of layers; before they are converted, adjacent equal ones share a row."""
     rows = _describe_layers(made)
     if not made.layers and made.forecast is None:
         rows = [next(iter(alike)) for _, alike in groupby(rows, key=lambda row: row["after"])]
@@ -121,7 +121,10 @@ def _layers(made: SmallerCache) -> Table:
         notes=[
             "Left out: the share of the spectrum of keys and values that the new tensors lack.",
             "Errors are relative to the output of attention.",
-            "Forecast: the rise in nats a token if only this layer is converted, before the refit.",
+            (
+                "Forecast: the rise in nats per token if only this layer is converted, before the "
+                "refit."
+            ),
         ],
     )
 

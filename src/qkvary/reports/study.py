@@ -325,15 +325,15 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         title="The variants and their costs",
         link="Variants",
         lead="Each drawing is derived from the definition that the network was built from. The "
-        "labels are the papers’ names: a minus separates projections, an equals sign "
-        "joins roles that read one projection. Tinted boxes are what a cache keeps when text is "
+        "labels are the papers’ names: a minus separates projections, an equals sign joins "
+        "roles that share one projection. Tinted boxes are what a cache keeps when text is "
         "generated.",
         blocks=(*([Group(blocks=diagrams, layout="diagrams")] if diagrams else []), costs),
     )
 
 
 def _published(summary: Summary) -> Section:
-    """Return the section of published figures, those of language models only if trained here."""
+    """Return the section of published figures; language models appear only if trained here."""
     trained = {quality.variant for size in SIZES for quality in qualities(size)}
     known = trained & set(summary.variants) - {summary.baseline}
     tables: list[Block] = [
@@ -343,16 +343,16 @@ def _published(summary: Summary) -> Section:
     if known and any(table.is_language for table in summary.tables):
         title = "Language models of 300 million and 1.2 billion parameters, as published"
         note = Prose(
-            "Change of perplexity against cache: of the papers’ networks, not of the networks of "
-            "this study. The line joins the points on the frontier: none has a smaller cache and "
-            "is better."
+            "The change of perplexity against cache in the papers’ networks, not in those of this "
+            "study. The line joins the points on the frontier: none has a smaller cache and is "
+            "better."
         )
         tables.append(Fold(title=title, blocks=(note, *published_quality(SIZES))))
     return Section(
         key="published",
         title="Published figures",
-        lead="The papers’ figures, and those measured here. “Does not recompute” means that "
-        "the figure does not follow from the paper’s own inputs.",
+        lead="The papers’ numbers, and those measured here. “Does not recompute” means that the "
+        "published number does not follow from the paper’s own inputs.",
         blocks=tuple(tables),
     )
 

@@ -150,8 +150,8 @@ def contrast_table(summary: Summary) -> Table:
     level = numbers.percent(summary.method.confidence, 0)
     corrected = f"corrected for {names.count(comparisons, 'comparison')}"
     note = (
-        "The first variant minus the second, in pairs of the same setting and seed. These "
-        f"comparisons are a separate family from those with {summary.baseline}. "
+        "Differences are the first variant minus the second, in pairs of the same setting and "
+        f"seed. These comparisons are a separate family from those with {summary.baseline}. "
         f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data."
     )
     return tabulate(
@@ -266,7 +266,8 @@ def solving_table(table: ResultTable, key: str) -> Table:
     reaches = "A task is solved when its validation metric reaches"
     threshold = f" {reaches} {thresholds[0]:g}." if thresholds else ""
     unsolved = (
-        "A run that never did counts as its last step in the mean, and as later in the median."
+        "A run that never solved it counts with its last step in the mean, and as later than "
+        "all others in the median."
     )
     difference = partial(numbers.fixed, decimals=0, sign=True)
     mean = "restricted_mean_steps=solving.restricted_mean_steps"
@@ -337,8 +338,8 @@ def cost_table(tables: Sequence[ResultTable]) -> Table:
     )
     utilization = number("utilization", write=partial(numbers.percent, decimals=0), below="mean")
     note = (
-        "Utilization is the arithmetic of training, without hidden pairs and recomputation, over "
-        "that of one large product on the same device at the end of the run."
+        "Utilization is the arithmetic rate of training, without masked pairs and recomputation, "
+        "relative to that of one large matmul on the same device at the end of the run."
     )
     return tabulate(
         "costs",

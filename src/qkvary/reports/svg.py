@@ -29,7 +29,7 @@ def number(value: float) -> str:
 
 
 def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Markup:
-    """Write one element; Markup stays, text is escaped.
+    """Write one element; Markup is kept, text is escaped.
 
     ``class_`` and ``stroke_width`` are spelt for SVG, and an attribute that is None is dropped.
     """
@@ -91,7 +91,7 @@ def path(points: Sequence[Point], class_: str, closed: bool = False, dash: str =
 
 
 def path_data(points: Sequence[Point]) -> str:
-    """Write the ``d`` of a polyline on a grid of tenths, so that rounding does not add up.
+    """Write the ``d`` of a polyline on a grid of tenths, so that rounding errors do not add up.
 
     Points that lie on the straight line between their neighbours are left out.
     """
@@ -207,7 +207,7 @@ class Scale:
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
     def ticks(self, count: int = 5) -> list[float]:
-        """Return round values on this axis, at most about ``count``."""
+        """Return about ``count`` or fewer round values on this axis."""
         if self.binary:
             return binary_ticks(self.low, self.high, count, self.logarithmic)
         return (log_ticks if self.logarithmic else linear_ticks)(self.low, self.high, count)
@@ -265,7 +265,7 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def binary_ticks(low: float, high: float, count: int, logarithmic: bool) -> list[float]:
-    """Return powers of two, or multiples of one, at most about ``count``."""
+    """Return about ``count`` ticks or fewer: powers of two, or multiples of one power if linear."""
     if logarithmic:
         first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
         every = max(1, math.ceil((last - first + 1) / (count + 1)))

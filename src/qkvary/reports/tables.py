@@ -188,7 +188,7 @@ def shorten(table: Table) -> Table:
 
 
 def csv_field(value: Raw) -> str:
-    """Return one field: numbers as numbers, formulas after an apostrophe."""
+    """Return a value as a CSV field; a leading apostrophe disarms what a spreadsheet would run."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -216,7 +216,7 @@ def table_csv(table: Table) -> str:
 
 
 def look_up(value: object, path: str) -> Any:
-    """Return an attribute of a value, or an entry of a mapping; ``None`` has ``None`` everywhere.
+    """Return an attribute of a value or an entry of a mapping; of ``None``, return ``None``.
 
     ``old.inner`` is an attribute of an attribute; the empty path gives the value itself.
     """
@@ -232,7 +232,7 @@ def look_up(value: object, path: str) -> Any:
 def pick(value: object, wanted: str) -> dict[str, Any]:
     """Return attributes of a value by the blank-separated paths in ``wanted``.
 
-    ``new=old.inner`` gives one another name.
+    ``new=old.inner`` renames an attribute.
     """
     pairs = (name.rpartition("=") for name in wanted.split())
     return {new or path: look_up(value, path) for new, _, path in pairs}

@@ -107,6 +107,11 @@ def refuse_files(folder: Path) -> None:
         raise TargetError(f"expected a folder at {nearest}, got a file")
 
 
+def is_writable(folder: Path) -> bool:
+    """Return whether a folder can be written, or created."""
+    return os.access(_nearest(folder), os.W_OK)
+
+
 def check_folder(folder: Path) -> None:
     """Check that a folder can be written, or created, before long work."""
     refuse_files(folder)

@@ -184,6 +184,8 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Manifest:
 
 CHECKPOINTS_NAME = "checkpoints"
 """The folder of checkpoints inside the folder of a run."""
+CHECKPOINT_SECONDS = 60.0
+"""Default number of seconds between checkpoints; shorter runs write none."""
 DEFAULT_KEEP = 2
 """Default number of checkpoints to keep: the newest, and one more in case it is damaged."""
 

@@ -15,7 +15,7 @@ from qkvary.studies.published_tables import PublishedTable
 from qkvary.tasks.config import TaskConfig
 from qkvary.text.names import listed, suggest
 from qkvary.text.numbers import check_seed
-from qkvary.training.config import RunConfig, TrainingConfig
+from qkvary.training.config import ExecutionSettings, RunConfig, TrainingConfig
 
 MOST_SEEDS = 1000
 """Maximum number of seeds of a study; more is taken for a typing error, and listing the runs would
@@ -421,6 +421,14 @@ class Study:
                     f"study {self.name!r}: expected two different variants in a contrast, "
                     f"got {pair[0]} twice"
                 )
+
+    def with_execution(self, execution: ExecutionSettings) -> Self:
+        """Return the same study with one set of execution settings for all runs."""
+        settings = tuple(
+            replace(one, training=replace(one.training, execution=execution.config))
+            for one in self.settings
+        )
+        return replace(self, settings=settings, device=execution.device)
 
     def cells(self) -> tuple[Cell, ...]:
         """Return every run, seed by seed, so that a stopped study has complete seeds.

@@ -28,7 +28,7 @@ def printable(text: str) -> str:
 
 
 def clip(text: str, length: int = 120) -> str:
-    """Shorten a long text and state that it was cut."""
+    """Shorten a long text, and append that it was cut and how long it was."""
     if len(text) <= length:
         return text
     return f"{text[: length - 1].rstrip()}… (cut, {len(text):,} characters)"
@@ -66,7 +66,7 @@ def listed(names: Sequence[str], last: str = "and") -> str:
 
 
 def spell(name: str) -> str:
-    """Return the key of a name for look-ups: lower case, hyphens for blanks and underscores."""
+    """Return a name as look-ups compare it: lower case, hyphens for blanks and underscores."""
     return re.sub(r"[\s_]+", "-", name.strip().casefold())
 
 

@@ -1,9 +1,10 @@
 """Formats, reads and checks numbers: digits, percentages, counts, bytes, durations."""
 
 import math
+import operator
 import re
 from collections.abc import Sequence
-from typing import overload
+from typing import cast, overload
 
 from qkvary.text.names import short
 
@@ -53,7 +54,7 @@ def interval(low: float | None, high: float | None, decimals: int = 3, sign: boo
 
 
 def decimals_of(spread: float | None) -> int:
-    """Return the number of decimals that show two digits of a spread: 3 for 0.034, 0 for 120."""
+    """Return how many decimals show two digits of a spread: 3 for 0.034, 0 for 120."""
     if spread is None or not math.isfinite(spread) or spread <= 0:
         return 3
     return min(6, max(0, 1 - math.floor(math.log10(spread))))
@@ -107,7 +108,7 @@ def scaled(value: float | None, step: int, units: Sequence[str], digits: int) ->
 
 
 def change(value: float, base: float) -> str:
-    """Format a relative difference to a base as a signed percentage."""
+    """Format how much a value differs from a base, as a signed percentage."""
     if value == base:
         return "=" if base else ""
     return f"{trim(real(100 * (value / base - 1), 3, sign=True))} %" if base else "new"
@@ -143,7 +144,7 @@ def check_whole(name: str, value: object, *, low: int, high: int) -> None:
 
 
 def check_seed(value: object) -> None:
-    """Refuse anything but a seed."""
+    """Refuse anything but a whole number that can be a random seed."""
     check_whole("seed", value, low=0, high=LARGEST_SEED)
 
 
@@ -217,7 +218,7 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_flops(text: str) -> float:
-    """Parse a rate such as ``121TFLOPS``."""
+    """Parse a matrix rate such as ``121TFLOPS``."""
     return _parse(re.sub(r"/s$", "", text.strip()), _FLOPS, "a matrix rate such as 121TFLOPS")
 
 
@@ -248,18 +249,17 @@ def read_count(given: int | str, name: str, *, low: int = 1) -> int: ...
 @overload
 def read_count(given: int | str | None, name: str, *, low: int = 1) -> int | None: ...
 def read_count(given: object, name: str, *, low: int = 1) -> int | None:
-    """Return a number of tokens or users, or read it from text such as ``32k``; ``None`` stays."""
+    """Return a number of tokens or users, parsing text such as ``32k``; ``None`` stays ``None``."""
     if given is None:
         return None
     try:
-        count = parse_count(given) if isinstance(given, str) else given
+        count = parse_count(given) if isinstance(given, str) else operator.index(cast("int", given))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    if isinstance(count, bool) or not isinstance(count, int):
-        # All bad input is a ValueError.
-        raise ValueError(  # noqa: TRY004
-            f"{name}: expected a whole number such as '32k', got {given!r}"
-        )
+    except TypeError:
+        count = None
+    if count is None or isinstance(given, bool):
+        raise ValueError(f"{name}: expected a whole number such as '32k', got {given!r}")
     if count < low:
         raise ValueError(f"{name}: expected at least {low}, got {count}")
     if count > LARGEST_COUNT:

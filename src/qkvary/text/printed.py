@@ -1,4 +1,4 @@
-"""Printed figures as numbers that are known up to their last printed digit."""
+"""Numbers as papers print them, known up to the last printed digit."""
 
 import math
 import re
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class PrintedFigure(Protocol):
-    """A figure in print."""
+    """A number as it is printed."""
 
     @property
     def printed(self) -> str:
@@ -15,7 +15,7 @@ class PrintedFigure(Protocol):
 
     @property
     def value(self) -> float | None:
-        """The figure's number; None for words and formulas."""
+        """The number's value; ``None`` for words and formulas."""
         ...
 
 
@@ -26,13 +26,13 @@ _SLACK = 1e-9
 """Tolerance for floating-point errors, relative to a rounding step."""
 
 WIDE_INTERVAL = 0.2
-"""From this width of an interval on, in percentage points, one decimal is enough."""
+"""Width of an interval, in percentage points, from which one decimal is enough."""
 
 
 def printed_step(figure: PrintedFigure) -> float:
     """Return the unit of the last printed digit, in the unit of the value: 0.1 for ``+3.1%``.
 
-    ``423k`` with the value 423,000 has the step 1,000. Words with a number have 1.
+    ``423k`` with the value 423,000 has the step 1,000. A number in words has the step 1.
     """
     match = _NUMBER.search(figure.printed)
     if match is None:
@@ -44,9 +44,9 @@ def printed_step(figure: PrintedFigure) -> float:
 
 
 def printed_interval(figure: PrintedFigure) -> tuple[float, float]:
-    """Return the interval of numbers that round to this figure."""
+    """Return the interval of numbers that round to this printed number."""
     if figure.value is None:
-        raise ValueError(f"expected a figure with a number, got {figure.printed!r}")
+        raise ValueError(f"expected a printed number, got {figure.printed!r}")
     half = printed_step(figure) / 2
     return figure.value - half, figure.value + half
 
@@ -54,7 +54,7 @@ def printed_interval(figure: PrintedFigure) -> tuple[float, float]:
 def coarse_step(figure: PrintedFigure) -> float:
     """Return the step if trailing zeros are not significant: 100 for ``5,900``.
 
-    The first two digits always count, or only the first after "about": 10 for ``~30%``.
+    The first two digits are always significant, after "about" only the first: 10 for ``~30%``.
     """
     match = _NUMBER.search(figure.printed)
     if match is None or match["decimals"]:
@@ -66,29 +66,29 @@ def coarse_step(figure: PrintedFigure) -> float:
 
 
 def printed_range(figure: PrintedFigure) -> tuple[float, float] | None:
-    """Return the ends of a figure such as ``40-50%``; ``None`` for any other."""
+    """Return the ends of a range such as ``40-50%``; ``None`` if it is not a range."""
     match = _RANGE.search(figure.printed)
     return (float(match[1]), float(match[2])) if match else None
 
 
 def useful_decimals(low: float, high: float) -> int:
-    """Return the useful number of decimals of a percentage with this interval."""
+    """Return how many decimals are useful for a percentage with this interval."""
     return 1 if high - low >= WIDE_INTERVAL else 2
 
 
 def rounds_to(number: float, printed: float, step: float) -> bool:
-    """Return whether a number is printed as this figure; ties may round either way."""
+    """Return whether rounding a number gives the printed one; ties may round either way."""
     return abs(number - printed) <= step * (0.5 + _SLACK)
 
 
 def truncates_to(number: float, printed: float, step: float) -> bool:
-    """Return whether truncating a number gives the printed figure."""
+    """Return whether truncating a number gives the printed one."""
     cut = math.trunc(number / step + math.copysign(_SLACK, number)) * step
     return abs(cut - printed) <= step * _SLACK * 10
 
 
 def rounds_twice_to(number: float, printed: float, step: float) -> bool:
-    """Return whether rounding a number first to one or two more digits gives the printed figure."""
+    """Return whether rounding twice, first to one or two more digits, gives the printed number."""
     for finer in (step / 10, step / 100):
         once = _half_up(number, finer)
         if abs(_half_up(once, step) - printed) <= step * _SLACK * 10:

@@ -31,12 +31,12 @@ def no_progress(_what: str, _unit: str = "windows") -> Display:
 
 
 class ProgressLine:
-    """Progress on one line of a terminal that is updated; elsewhere a line now and then."""
+    """Progress on one line that is updated, on a terminal; elsewhere as a new line now and then."""
 
     _drawn_lines: ClassVar[set["ProgressLine"]] = set()
 
     def __init__(self, shown: float = float("-inf")) -> None:
-        """Print to standard error; the first line appears some time after ``shown``."""
+        """Print to standard error, at first one pause after the time ``shown`` or later."""
         self._stream = sys.stderr
         self._is_terminal = self._stream.isatty()
         self._pause = PAUSE_ON_TERMINAL if self._is_terminal else PAUSE_ELSEWHERE
@@ -85,7 +85,7 @@ class ProgressLine:
 
 
 def say(sentence: str) -> None:
-    """Print a sentence on standard error, where a progress line may be drawn."""
+    """Print a sentence on standard error, after clearing any progress line there."""
     ProgressLine.clear_all()
     sys.stderr.write(f"{printable(sentence)}\n")
     sys.stderr.flush()

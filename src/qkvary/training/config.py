@@ -38,6 +38,8 @@ ScheduleName = Literal[
 Decay = Literal["all", "matrices"]
 Precision = Literal["full", "bf16"]
 OnNonfinite = Literal["stop", "skip"]
+Strategy = Literal["ddp", "fsdp"]
+"""``ddp``: each process has the full network. ``fsdp``: each has some rows of every weight."""
 TestAt = Literal["last", "best"]
 """The step whose network is tested: the last one, or the one with the best validation metric."""
 

@@ -1,7 +1,7 @@
-"""One process of a training: its part of the gradient, and the other processes.
+"""One process of a training run: its part of the gradient, and the other processes.
 
-The gradient of a step is that of the mean over all counted targets, however the batch is split:
-each micro-batch is weighted by its share of those targets.
+The gradient of a step is that of the mean loss over all counted targets, however the batch is
+split: each micro-batch is weighted by its share of those targets.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from qkvary.training.progress import ignore
 
 
 class Distribution(ProcessGroup):
-    """The processes that train one network, seen from one of them; here there is one process.
+    """The processes that train one network, seen from one of them; this class is for one process.
 
     Rank 0 writes files.
     """
@@ -84,7 +84,7 @@ class Distribution(ProcessGroup):
 
         ``accept`` checks the part without tensors: it raises ``DamagedError`` to try an older
         checkpoint. ``report`` gets a sentence for each damaged checkpoint that is newer than the
-        loaded one; these are quarantined. Returns the ``about`` of the loaded one, or None.
+        loaded one; these are quarantined. Returns the ``about`` of the loaded checkpoint, or None.
 
         Raises:
             NoValidCheckpointError: if there are checkpoints, and all are damaged.
@@ -130,7 +130,7 @@ class Distribution(ProcessGroup):
         restore_optimizer(optimizer, state.optimizer)
 
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-        """Return the digest of all weights and the optimizer state of one process; collective."""
+        """Return the digest of all weights and the whole optimizer state; collective."""
         return state_sha256(model.state_dict(), optimizer_tensors(optimizer))
 
     def gather_network(self, model: nn.Module, _: Callable[[], nn.Module], /) -> nn.Module:
@@ -173,9 +173,9 @@ class Gradients:
     ) -> float | None:
         """Accumulate the gradient of a step in the parameters and return the loss.
 
-        A process that trains alone calls ``stop`` between micro-batches with the share of them that
-        is done. If it returns True, the step is abandoned: its gradient is incomplete, and the
-        result is None.
+        A process that trains alone calls ``stop`` between micro-batches, with the share of the
+        micro-batches done so far. If ``stop`` returns True, the step is abandoned: its gradient is
+        incomplete, and the result is None.
         """
         distribution, training = self.distribution, self.run.training
         seed = step_seed(self.run.seed, step, distribution.rank)

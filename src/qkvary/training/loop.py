@@ -22,7 +22,7 @@ from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import DivergedError, UsageError
 from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.manifest import CHECKPOINTS_NAME, DEFAULT_KEEP, FileEntry
+from qkvary.storage.manifest import CHECKPOINT_SECONDS, CHECKPOINTS_NAME, DEFAULT_KEEP, FileEntry
 from qkvary.tasks.contract import EvaluationContext, Split, Task
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ROUNDING_VERSION, RunConfig
@@ -44,8 +44,6 @@ from qkvary.training.progress import (
 )
 from qkvary.training.run_log import open_log
 
-CHECKPOINT_SECONDS = 30.0
-"""Seconds between checkpoints; shorter runs write none."""
 _VERSIONS: Mapping[str, JsonValue] = {
     "torch": str(torch.__version__),
     "rounding": ROUNDING_VERSION,
@@ -88,7 +86,7 @@ def train(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     keep: int = DEFAULT_KEEP,
     distribution: Distribution | None = None,
-    begun: RunConfig | None = None,
+    stored: RunConfig | None = None,
 ) -> Outcome:
     """Train one network in ``directory``, resuming from the newest valid checkpoint.
 
@@ -96,8 +94,8 @@ def train(
     this with the same arguments.
 
     ``stop`` is called before each step, and by one process between micro-batches; if it returns
-    True, a checkpoint of the last full step is written and training stops. ``begun`` is the run as
-    it began, if that was with other execution settings; the log records the differences.
+    True, a checkpoint of the last full step is written and training stops. ``stored`` is the run
+    with its stored execution settings, if others are requested; the log records the differences.
     """
     if keep < 1:
         raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
@@ -107,7 +105,7 @@ def train(
     loop: _Trainer | None = None
     try:
         with use_threads(run.threads):
-            loop = _Trainer(run, begun or run, task, directory, callbacks, processes, keep)
+            loop = _Trainer(run, stored or run, task, directory, callbacks, processes, keep)
             return loop.finish(loop.advance(stop, checkpoint_seconds))
     except DivergedError as error:
         trainer = cast("_Trainer", loop)
@@ -128,7 +126,7 @@ class _Trainer:
     def __init__(
         self,
         run: RunConfig,
-        begun: RunConfig,
+        stored: RunConfig,
         task: Task,
         directory: Path,
         callbacks: Callbacks,
@@ -137,8 +135,8 @@ class _Trainer:
     ) -> None:
         self.run, self.task, self.directory, self.callbacks = run, task, directory, callbacks
         self.distribution, self.keep = distribution, keep
-        self.changed = begun.execution.differences(run.execution)
-        self.key = begun.run_key
+        self.changed = stored.execution.differences(run.execution)
+        self.key = stored.run_key
         self.state = RunState()
         self.stopwatch = Stopwatch(self.state)
         self.model, settings = self.build(), run.training.execution

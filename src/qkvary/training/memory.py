@@ -17,7 +17,7 @@ from qkvary.training.config import RunConfig
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST = 2**31 - 1
 _MAPPED_BYTES = 2**25
-"""Bytes from which glibc maps a block separately, which avoids fragmentation; the maximum that
+"""Block size from which glibc maps blocks separately, which avoids fragmentation; the maximum that
 glibc itself allows."""
 
 
@@ -25,8 +25,8 @@ def keep_freed_memory() -> bool:
     """Make this process reuse freed memory; return whether its allocator can (glibc on Linux).
 
     Each training step allocates the same memory as the one before. By default glibc returns freed
-    memory to the system, which zeroes it page by page on the next allocation: 2 to 4 % of a step on
-    a CPU. The setting lasts as long as the process. No number of a run depends on it.
+    memory to the system, which zeroes it page by page on the next allocation. That takes 2 to 4 %
+    of a step on a CPU. The setting lasts as long as the process and does not change any result.
     """
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return False

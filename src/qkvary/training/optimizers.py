@@ -1,6 +1,6 @@
 """Adam with per-variant weight decay, and its learning rate and momentum at each step.
 
-Both are pure functions of the step.
+Learning rate and momentum are pure functions of the step.
 """
 
 import inspect
@@ -38,8 +38,8 @@ class _Adam(torch.optim.Adam):
 def weight_decays(model: nn.Module, network: Network, config: OptimizerConfig) -> dict[str, float]:
     """Return the weight decay of every parameter by name.
 
-    A block's parameters decay by the variant of its layer (``OptimizerConfig.decay_of``). Others
-    decay like the layers if these agree, and as configured otherwise.
+    A block's parameters decay by the variant of its layer (``OptimizerConfig.decay_of``). Other
+    parameters decay like the layers if all layers agree, and as configured otherwise.
 
     Source: the query-identity paper trains its networks with 2^-5 instead of 0.1.
     """

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -29,7 +29,7 @@ from qkvary.checkpoints.sharded_state import (
     shard_metadata,
 )
 from qkvary.checkpoints.training_state import TrainingState, read_state, state_sha256
-from qkvary.storage.errors import DamagedError, ResourceError, UsageError
+from qkvary.storage.errors import DamagedError, ResourceError
 from qkvary.storage.jsonvalues import JsonValue, encode
 from qkvary.storage.manifest import (
     FileContents,
@@ -39,13 +39,10 @@ from qkvary.storage.manifest import (
     write_checked,
     write_manifest,
 )
-from qkvary.training.config import Precision
+from qkvary.training.config import Precision, Strategy
 from qkvary.training.distribution import Distribution
 from qkvary.training.optimizers import optimizer_tensors, restore_optimizer
 from qkvary.training.processes import TIMEOUT_SECONDS, Collectives, RankInfo, connect
-
-Strategy = Literal["ddp", "fsdp"]
-"""``ddp``: each process has the full network. ``fsdp``: each has some rows of every weight."""
 
 _BLOCK = re.compile(r"(?:^|\.)blocks\.\d+$")
 
@@ -55,8 +52,6 @@ def join_process_group(
     strategy: Strategy, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Generator[Distribution]:
     """Join the process group that torchrun started; without torchrun there is one process."""
-    if strategy not in get_args(Strategy):
-        raise UsageError(f"unknown strategy {strategy!r}; choices: {', '.join(get_args(Strategy))}")
     info = RankInfo.from_environment(os.environ)
     if info.size == 1:
         yield Distribution()
@@ -103,7 +98,7 @@ class Replicated(_MultiProcess):
     """Each process has the full network; gradients are averaged (DDP)."""
 
     def wrap(self, model: nn.Module, _: Precision, /) -> nn.Module:
-        """Wrap the network; its weights are those of rank 0."""
+        """Wrap the network; every rank gets the weights of rank 0."""
         wrapped = DistributedDataParallel(
             model,
             device_ids=[torch.cuda.current_device()] if self.kind == "cuda" else None,
@@ -234,7 +229,7 @@ class Sharded(_MultiProcess):
             self.run_on_first(finish)
 
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-        """Return the digest of all weights and the optimizer state that one process would have."""
+        """Return the digest of all weights and optimizer state, equal to that of one process."""
         tensors = _tensors(model, optimizer)
         return state_sha256(tensors["weights"], tensors["optimizer"], whole=_whole)
 
@@ -270,7 +265,7 @@ class Sharded(_MultiProcess):
     def restore(
         self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Give each shard of a network and its optimizer the rows that were read."""
+        """Copy the rows that were read into this rank's shards of network and optimizer."""
         weights: dict[str, Tensor] = model.state_dict()
         for name, tensor in weights.items():
             mine = _local(tensor)

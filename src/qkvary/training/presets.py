@@ -72,7 +72,7 @@ class Preset:
     remarks: tuple[Remark, ...] = ()
     """Remarks for the description; each is shown if it holds for the variant."""
     base: str = ""
-    """The preset from which this one differs in variant or tuning; it accepts other variants."""
+    """The preset that differs from this one in variant or tuning and accepts other variants."""
 
     @property
     def variant(self) -> str:
@@ -139,7 +139,7 @@ def find_preset(name: str) -> Preset:
 
 
 def adamw(learning_rate: float, *, decay: Decay) -> OptimizerConfig:
-    """Return the AdamW of papers 1 and 3 and of GPT-3: betas, weight decay and clipping."""
+    """Return AdamW as in papers 1 and 3 and in GPT-3: betas, weight decay and clipping."""
     return OptimizerConfig(
         name="adamw",
         learning_rate=learning_rate,
@@ -207,8 +207,8 @@ def _three_projections(
 _PAPER_1 = (
     _three_projections(
         "lm-300m",
-        "a step has 6 rows at once, 24 times, on 8 devices; the poster gives both networks the "
-        "rate, warm-up and accumulation of the larger one: lm-300m-poster",
+        "a step has 24 micro-batches of 6 rows on each of 8 devices; the poster gives both "
+        "networks the learning rate, warm-up and accumulation of the larger one: lm-300m-poster",
         "the published script of Q-GQA has 8 KV heads where the table says 4",
         steps=4_238,
         micro=6,
@@ -220,10 +220,10 @@ _PAPER_1 = (
     ),
     _three_projections(
         "lm-300m-poster",
-        "the poster's rate, warm-up, accumulation and validations, where lm-300m has those of "
-        "the public code; the poster's 10 billion positions in 4,238 steps imply 4 rows at "
-        "once, 36 times, on 8 devices, and its 10 million validation tokens imply 1,220 "
-        "batches of 4 rows",
+        "the learning rate, warm-up, accumulation and validations of the poster, while lm-300m has "
+        "those of the public code; the poster's 10 billion positions in 4,238 steps imply 36 "
+        "micro-batches of 4 rows on each of 8 devices, and its 10 million validation tokens imply "
+        "1,220 batches of 4 rows",
         steps=4_238,
         micro=4,
         accumulated=36,
@@ -234,8 +234,8 @@ _PAPER_1 = (
     ),
     _three_projections(
         "lm-1.2b",
-        "576 rows a step: 2 at a time, 36 times, on 8 devices; the reported results are those "
-        "of step 7,500, before the rate reaches its floor",
+        "576 rows a step: 36 micro-batches of 2 rows on each of 8 devices; the reported results "
+        "are those of step 7,500, before the learning rate reaches its floor",
         steps=8_477,
         micro=2,
         accumulated=36,
@@ -262,19 +262,20 @@ _GPT2_TRAINING = TrainingConfig(
 """The published cosine spans 600,000 steps, far more than were trained."""
 
 _GPT2_VALIDATION = 200 * 12 * 1_024
-"""Batches, windows per batch, tokens per window. The public code draws other windows for each
-validation, the same for all networks; here they are the first of the validation split."""
+"""Batches times windows per batch times tokens per window. For each validation, the public code
+draws new windows, the same for all networks; here they are the first of the validation split."""
 
 _IDENTITY = (
-    "identity query: scores are halved and matrices decay with 2^-5 = 0.1 * 0.3125, as published"
+    "identity query: scores are halved, and the weight decay of matrices is 2^-5 = 0.1 * 0.3125, "
+    "as published"
 )
 _DERIVED = (
-    "identity query, matrices decay with 2^-5; scores are scaled by s sqrt d = 0.55, the paper's "
-    "own derivation, where it rounds to 1/2"
+    "identity query: the weight decay of matrices is 2^-5; scores are scaled by s sqrt d = 0.55, "
+    "as the paper derives before it rounds to 1/2"
 )
-_UNTIED = "a separate head, which the theorem about one layer needs; nothing is published"
-_NO_FIGURE = "in the public code; no figure is printed for it"
-_SAME_TUNING = "the baseline with the settings of the identity query; nothing is published about it"
+_UNTIED = "a separate head, which the theorem about one layer needs; no results are published"
+_NO_FIGURE = "in the public code; the paper has no results for it"
+_SAME_TUNING = "the baseline with the settings of the identity query; no results are published"
 
 
 def _gpt2(name: str, *remarks: str, weight_decay: float = 0.1) -> Preset:
@@ -299,7 +300,7 @@ def _gpt2(name: str, *remarks: str, weight_decay: float = 0.1) -> Preset:
 _PAPER_3 = (
     _gpt2(
         "gpt2-124m",
-        "windows are drawn without replacement here, and with it in the public code",
+        "windows are drawn without replacement here, but with replacement in the public code",
     ),
     _gpt2("gpt2-117m-mlp", "smaller feed-forward networks: 3.5 d"),
     _gpt2("gpt2-118m-narrow", "12 heads of 62 channels"),
@@ -320,14 +321,14 @@ _PAPER_3 = (
 # ---- for new work
 
 _MODERN_REMARK = Remark(
-    "half of each head's channels rotate; where the value reads the key's projection the output "
-    "is rotated back (value_rope counter)",
+    "rotary positions on half of each head's channels; if the value shares the key's projection, "
+    "the output is rotated back (value_rope counter)",
     about="rotary",
 )
 
 _PORTABLE_REMARK = Remark(
     "key and value are one normalised tensor, and one rotated key serves all heads: latent "
-    "attention, which engines compute",
+    "attention, which inference engines support",
     about="decoupled",
 )
 
@@ -384,7 +385,7 @@ _MODERN_SIZES = (
         16,
         16,
         3e-3,
-        "minutes on two cores: 5 tokens a parameter, a quarter of Chinchilla's",
+        "minutes on two cores; 5 tokens per parameter, a quarter of Chinchilla's",
         corpus="tinystories",
         tokenizer="bytes",
     ),
@@ -394,7 +395,7 @@ _MODERN_SIZES = (
         64,
         8,
         1e-3,
-        "bytes, because GPT-2's table alone would have more parameters",
+        "bytes as tokens, because GPT-2's token table alone would exceed the rest in parameters",
         _CHINCHILLA,
         corpus="english-novels",
         tokenizer="bytes",

@@ -73,7 +73,7 @@ class Collectives:
         self.rank, self.size = rank, size
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
-        """Sum numbers in the order of the ranks, so that all ranks get the same bits."""
+        """Return the sums over all ranks, added in rank order, so that all get the same bits."""
         mine = torch.tensor(values, dtype=torch.float64)
         return [sum(column) for column in zip(*self._gather(mine).tolist(), strict=True)]
 

@@ -1,7 +1,7 @@
 """The progress of a run: its guards, its state between two steps, callbacks and timing.
 
-By losses and gradient norms, a guard skips a step or ends a diverged run. Its state is part of
-the state of the run, so a resumed run decides like an uninterrupted one. Torch-free.
+From losses and gradient norms, the guards decide to skip a step or to end a diverged run. Their
+state is part of the run's state, so a resumed run decides like an uninterrupted one. Torch-free.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from qkvary.tasks.contract import Generate
 
 LOSS_WINDOW = 100
-"""Recent losses that define the usual level."""
+"""Number of recent losses that define the usual level."""
 OUTLIER_DEVIATIONS = 8.0
 """A loss this many median absolute deviations above the median is an outlier."""
 LONGEST_SPIKE = 50
-"""Consecutive outliers after which the run counts as diverged."""
+"""Number of consecutive outliers after which the run counts as diverged."""
 MIN_OUTLIER_SHARE = 0.1
 """Losses below this fraction of the first loss are never outliers: the losses of a nearly solved
 task vary by large factors."""
@@ -41,7 +41,7 @@ class GuardState:
     far_off: int = 0
     """Number of consecutive outliers so far."""
     skipped: list[int] = field(default_factory=list[int])
-    """Recent steps skipped because they were not finite."""
+    """Recent steps skipped because their loss or gradient was not finite."""
     large: int = 0
     """Number of steps skipped because their gradient was too large."""
 
@@ -135,7 +135,7 @@ class RunState:
     """Mean training loss of the last log interval."""
     validation: dict[str, float] = field(default_factory=dict[str, float])
     best: BestStep | None = None
-    """The best validation so far, if its step is the one that is tested."""
+    """The best validation so far, if the run tests the weights of its best step."""
     steps_to_solve: int | None = None
     """Step of the first validation that found the task solved."""
     seconds: dict[str, float] = field(
@@ -151,7 +151,7 @@ class RunState:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunState":
         """Return the state that ``to_json`` wrote."""
-        # States written by older versions have no best step, or the gaps of a damaged log.
+        # States of older versions may lack the best step, or contain the gaps of a damaged log.
         best, older = values.get("best"), {"log_gaps"}
         state = cls(**{name: value for name, value in values.items() if name not in older})
         state.guards = GuardState(**values["guards"])

@@ -1,4 +1,4 @@
-"""Copies the log of a run to a tracker of experiments. Torch-free until one is opened.
+"""Copies the log of a run to an experiment tracker. Torch-free until a tracker is opened.
 
 The log itself is the run's ``metrics.jsonl``; a copy is never read back, and no error of a tracker
 ends a run.
@@ -10,9 +10,11 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
+from qkvary.arch.parts import check_word
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.packages import require
 
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
 _NOT_CURVES = ("event", "step")
@@ -23,9 +25,9 @@ class TrackedRun:
     """A run, as trackers name it."""
 
     project: str
-    """The study or training."""
+    """The name of the study or training."""
     name: str
-    """The run, by its title and the start of its key."""
+    """The name of the run: its title and the start of its key."""
     config: Mapping[str, Any]
     folder: Path
 
@@ -39,7 +41,7 @@ def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
     """Open a tracker; event files of TensorBoard are in ``FOLDER/tensorboard/PROJECT/NAME/``."""
     if tracker == "tensorboard":
         directory = run.folder / "tensorboard" / run.project / run.name
-        # Hides later entries from an earlier process that was killed.
+        # Hides entries from this step on, left by an earlier process that was killed.
         board: Any = import_module("torch.utils.tensorboard")
         writer = board.SummaryWriter(str(directory), purge_step=first_step)
 
@@ -56,6 +58,12 @@ def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
         library, own = cast("Any", import_module("wandb")), {"id": run.name, "dir": str(run.folder)}
     library.init(project=run.project, name=run.name, config=dict(run.config), resume="allow", **own)
     return _Opened(library.log, library.finish)
+
+
+def require_tracker(name: str) -> None:
+    """Refuse a tracker that is unknown or not installed."""
+    check_word("log", name, get_args(TrackerName))
+    require(name)
 
 
 class LogCopy:
@@ -102,5 +110,5 @@ class LogCopy:
                 yield
         # Trackers raise all kinds of exceptions, and no copy of a log is worth a run.
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            self._warn(f"{self._name} gets no more of the log: {type(error).__name__}: {error}")
+            self._warn(f"stopped copying the log to {self._name}: {type(error).__name__}: {error}")
             self._name, self._opened = None, None

@@ -1,6 +1,6 @@
-"""Device utilization of training: its FLOP rate relative to that of a large matrix product.
+"""Device utilization of training: its FLOPs per second relative to those of a large matmul.
 
-It is measured at the end of a run by the process that trained it, because the rate of the product
+It is measured at the end of a run by the process that trained it, because the speed of the matmul
 depends on the machine and its load. It is not part of the run's identity.
 """
 
@@ -23,9 +23,9 @@ REPEATS = 5
 def measure_utilization(
     run: RunConfig, steps_per_second: float, *, processes: int = 1
 ) -> dict[str, float]:
-    """Return ``utilization`` and its reference, ``product_flops_per_second``.
+    """Return ``utilization`` and its reference, ``product_flops_per_second`` of all processes.
 
-    The latter is that of all processes. Empty if it cannot be measured.
+    The result is empty if they cannot be measured.
     """
     if not isinstance(run.network, LanguageModelConfig) or not steps_per_second:
         return {}
@@ -49,7 +49,7 @@ def training_flops_per_second(run: RunConfig, steps_per_second: float) -> float:
 
 
 def product_flops_per_second(run: RunConfig) -> float:
-    """Measure the FLOPs per second of a product of large square matrices, computed like a run.
+    """Return the FLOPs per second of a matmul of large square matrices, computed like the run.
 
     Takes the median of five repeats after one warm-up.
     """

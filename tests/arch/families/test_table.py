@@ -31,10 +31,10 @@ def test_every_file_that_declares_families_is_in_the_table() -> None:
 @pytest.mark.parametrize(
     ("model_type", "got"),
     [
-        ("gemma3n", "got 'gemma3n'; a reading"),
-        (None, "got none; a reading"),
-        (3, "got a int; a reading"),
-        ("x" * 1000, f"got '{'x' * 60}'; a reading"),
+        ("gemma3n", "got 'gemma3n'; reading it"),
+        (None, "got none; reading it"),
+        (3, "got a int; reading it"),
+        ("x" * 1000, f"got '{'x' * 60}'; reading it"),
     ],
 )
 def test_an_unknown_family_is_refused_without_another_reading(model_type: object, got: str) -> None:
@@ -51,7 +51,7 @@ def test_the_text_of_an_unknown_multimodal_model_is_read() -> None:
     model = read_model({"model_type": "seer", "text_config": load("llama-3.1-8b")}, "seer")
     assert model.layers == read("llama-3.1-8b").layers
     assert model.notes == (NOTE,)
-    with pytest.raises(ValueError, match="got 'seer'; a reading as one"):
+    with pytest.raises(ValueError, match="got 'seer'; reading it as one"):
         read_model({"model_type": "seer", "text_config": {"hidden_size": 24}}, "seer")
     with pytest.raises(ValueError, match="expected a nested configuration for text_config"):
         read_model({"model_type": "seer", "text_config": "llama"}, "seer")

@@ -151,7 +151,7 @@ def test_a_source_that_does_not_build_is_told_and_leaves_nothing(
     with pytest.raises(build.BuildError, match="error: nothing is known"):
         build.build([source])
     assert list(folder.iterdir()) == []
-    with pytest.warns(UserWarning, match="goes without its native kernel: .*nothing is known"):
+    with pytest.warns(UserWarning, match="runs without its native kernel: .*nothing is known"):
         assert build.load([source]) is None
 
 

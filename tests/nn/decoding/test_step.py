@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     for wrong in (VOCABULARY, -1):
         with pytest.raises(IndexError, match="expected tokens from 0 to 22"):
             take(torch.tensor([2, wrong, 3]), None)
-    with pytest.raises(ValueError, match="expected a batch of 3 as stored, got 4"):
+    with pytest.raises(ValueError, match="expected a batch of 3, as in the cache, got 4"):
         take(torch.zeros(4, dtype=torch.long), None)
     for shape in ([3, PROMPT], [3, PROMPT + 2], [2, PROMPT + 1]):
         with pytest.raises(ValueError, match=r"expected attention_mask \[3, 6\]"):

@@ -1,4 +1,4 @@
-"""Readers of heads, rotation and attention from configurations, and of the model around layers.
+"""Functions that read heads, rotation and attention from configurations, or build the whole model.
 
 Most families share these parts; a part of only one family is in that family's file.
 """
@@ -16,8 +16,8 @@ from qkvary.arch.terms import ScorePosition
 from qkvary.arch.variants import QKV
 
 MOST_KINDS = 100
-"""Maximum number of kinds of layers; more is a mistake in the configuration, and each kind is
-counted separately."""
+"""Maximum number of different layers in a model. More would be a mistake in the configuration and
+slow, because the costs of each kind of layer are counted separately."""
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 Kind = TypeVar("Kind", bound=Hashable)
@@ -30,7 +30,7 @@ class Heads:
 
     d_model: int
     count: int
-    """Query heads."""
+    """Number of query heads."""
     kv_count: int
     dim: int | None = None
     """Channels of a head; ``None`` means ``d_model / count``."""
@@ -51,7 +51,7 @@ class Heads:
             window=window,
             positions=positions,
         )
-        # The usual size has one spelling, whether or not a file names it.
+        # Equal configurations stay equal if only one file states the usual head_dim.
         usual = self.dim is None or self.dim * self.count == self.d_model
         return AttentionConfig(
             d_model=self.d_model,
@@ -66,7 +66,7 @@ class Heads:
 
 
 def rotary_section(fields: Fields) -> Fields:
-    """Return the settings of rotary positions, where transformers reads them.
+    """Return the settings of rotary positions, from the section that transformers uses.
 
     ``rope_scaling`` replaces ``rope_parameters``, unless it is empty.
     """
@@ -77,7 +77,7 @@ def rotary_section(fields: Fields) -> Fields:
 def read_rotation(
     fields: Fields, *, fraction: float = 1.0, base: float = 10_000.0
 ) -> PositionConfig:
-    """Return base and fraction of rotary positions, from their section or from the top level."""
+    """Return the rotary positions, from their section or from the top level."""
     nested = rotary_section(fields)
     names = ("partial_rotary_factor", "rotary_pct")
     bases = ("rope_theta", "rotary_emb_base")
@@ -107,8 +107,8 @@ def build_decoder(
 ) -> Model:
     """Return a model of these layers with token embeddings, a final norm and a head.
 
-    ``tied`` is the default of ``tie_word_embeddings``; ``None`` means never tied. ``others`` are
-    fields of the model that differ.
+    ``tied`` is the default of ``tie_word_embeddings``; ``None`` means never tied. ``others`` sets
+    or replaces fields of the model.
     """
     d_model, vocabulary = layers[0].attention.d_model, fields.size("vocab_size")
     is_tied = tied is not None and fields.flag("tie_word_embeddings", default=tied)
@@ -124,7 +124,7 @@ def build_decoder(
 
 
 def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention of a configuration, whose indexer may be an earlier layer's."""
+    """Return the latent attention; with ``shares_indexer``, its indexer is an earlier layer's."""
     indexer = None
     if fields.has("index_topk"):
         indexer = Indexer(
@@ -147,6 +147,6 @@ def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttent
 
 
 def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    """Note if multi-token prediction is left out; ``predicts`` is their default number."""
+    """Return a note if a model has multi-token prediction layers, by default ``predicts`` many."""
     further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
     return ("does not count the layers that predict further tokens",) if further else ()

@@ -33,7 +33,7 @@ def _read_gpt2(fields: Fields, name: str) -> Model:
 
 
 def _read_gpt1(fields: Fields, name: str) -> Model:
-    """Return the model: norms follow the sublayers, so there is no final norm."""
+    """Return a GPT-1, whose norms follow the sublayers, so that it needs no final norm."""
     note = "transformers keeps no cache for this family"
     return replace(_read_gpt2(fields, name), norms=(), notes=(note,))
 

@@ -131,7 +131,7 @@ RECIPES: Mapping[str, Recipe] = {
     "olmo3": Recipe(
         attention=_NORMED_WIDE,
         kinds=LayerKinds(period=4, window=4096),
-        # Only layers that see everything have scaled positions.
+        # Only layers with full attention have scaled positions.
         rotary=Rotary(base=500_000.0, local_base=("rope_theta", 500_000.0)),
     ),
     "seed_oss": Recipe(

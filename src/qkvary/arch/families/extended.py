@@ -92,7 +92,7 @@ def _change_layers(model: Model, change: Callable[[Layer], Layer]) -> Model:
 
 
 def _read_doge(fields: Fields, name: str) -> Model:
-    """Return the model; a matrix turns each value into a bias on the scores of its token."""
+    """Return a Doge, where a matrix maps each value to a bias on the scores of its token."""
     model = recipes.read(_DOGE, fields, name)
     config = recipes.read_head_config(_DOGE, fields, recipes.Kind(GLOBAL, None, sparse=False))
     step = Linear(inputs=config.kv_width, outputs=config.num_kv_heads, bias=config.bias)
@@ -104,14 +104,13 @@ def _read_doge(fields: Fields, name: str) -> Model:
 
 
 def _read_jetmoe(fields: Fields, name: str) -> Model:
-    """Return the model; experts project queries and outputs, and each expert has its own heads."""
+    """Return a JetMoE, where experts with their own heads project queries and outputs."""
     active, kv_heads = fields.size(*recipes.ACTIVE), fields.size("num_key_value_heads")
     size = fields.size("kv_channels", "head_dim")
     given = fields.replace(num_attention_heads=kv_heads * active, head_dim=size)
     model = recipes.read(_JETMOE, given, name)
     d_model, count = model.d_model, fields.size(*recipes.COUNTS)
-    # Experts that a token passes through are counted as projections; the other experts are counted
-    # here.
+    # Experts that a token passes through are counted as projections, the other experts here.
     idle = (count - active) * 2 * kv_heads * size * d_model
     router = Linear(inputs=d_model, outputs=count)
     return _change_layers(
@@ -139,7 +138,7 @@ def _read_dbrx(fields: Fields, name: str) -> Model:
 
 
 def _read_hrm(fields: Fields, name: str) -> Model:
-    """Return the model; two stacks run several times, and each run has its own cache."""
+    """Return an HRM, whose two stacks run several times; each run has its own cache."""
     turns = fields.size("H_cycles", default=2) * (fields.size("L_cycles", default=3) + 1)
     every = fields.layers("num_hidden_layers")
     depth = fields.size("num_layers_per_stack", default=every)
@@ -201,7 +200,7 @@ def _read_axk2(fields: Fields, name: str) -> Model:
 
 
 def _read_hy_v4(fields: Fields, name: str) -> Model:
-    """Return the model, whose sublayers read and write several residual streams."""
+    """Return a Hy V4, whose sublayers read and write several residual streams."""
     model = recipes.read(_HY_V4, fields, name)
     streams = fields.size("hc_mult", default=4)
     wide = streams * model.d_model
@@ -229,7 +228,7 @@ _DOTS3_SIZES = {
 
 
 def _read_dots3(fields: Fields, name: str) -> Model:
-    """Return the model; layers with a window have latents of a different size."""
+    """Return a Dots 3, whose layers with a window have latents of a different size."""
     count = fields.layers("num_hidden_layers")
     usual = [INDEXED if index < 2 or index % 4 == 1 else LOCAL for index in range(count)]
     words = (GLOBAL, LOCAL, INDEXED)
@@ -275,7 +274,7 @@ def _dots3_aliases(fields: Fields) -> dict[str, int]:
 
 
 def _read_longcat(fields: Fields, name: str) -> Model:
-    """Return the model; a block is two layers with dense networks, the first also with experts."""
+    """Return a LongCat; a block is two layers with dense networks, the first also with experts."""
     d_model, count = fields.size("hidden_size"), fields.size(*recipes.COUNTS)
     zero = fields.count("zero_expert_num", default=256)
     wide = fields.size("ffn_hidden_size", "intermediate_size")

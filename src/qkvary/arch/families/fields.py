@@ -22,8 +22,8 @@ _SHORT.maxlevel = 2
 class Fields:
     """The content of one configuration, with the family's name for messages.
 
-    Every reader takes a name and its older spellings; the first that is present counts.
-    A null counts as absent, as in the files themselves. What is missing or makes no sense is a
+    Methods take the names of one field, the current name first; the first name present counts.
+    A null counts as absent, as in the files themselves. A missing or invalid value raises
     ``ValueError``.
     """
 
@@ -36,7 +36,7 @@ class Fields:
         return any(self.content.get(name) is not None for name in names)
 
     def mentions(self, name: str) -> bool:
-        """Return whether the name is present, even as null: a null may not mean absence."""
+        """Return whether the name is present, even as null, where null differs from absence."""
         return name in self.content
 
     def replace(self, **changes: object) -> "Fields":
@@ -44,7 +44,7 @@ class Fields:
         return Fields({**self.content, **changes}, self.family)
 
     def size(self, *names: str, default: int | None = None) -> int:
-        """Return a positive whole number, which must be there if there is no default."""
+        """Return a positive whole number; the field is required unless a default is given."""
         found = self.optional_size(*names)
         if found is not None:
             return found
@@ -53,7 +53,7 @@ class Fields:
         raise self.missing(names)
 
     def optional_size(self, *names: str) -> int | None:
-        """Return a positive whole number, or ``None`` where it is absent."""
+        """Return a positive whole number, or ``None`` if the field is absent."""
         value = self._find(names)
         if value is None:
             return None
@@ -80,7 +80,7 @@ class Fields:
         return found
 
     def flag(self, *names: str, default: bool) -> bool:
-        """Return a yes or no."""
+        """Return true or false."""
         value = self._find(names)
         if value is not None and not isinstance(value, bool):
             raise self._wrong(names, "true or false", value)
@@ -96,14 +96,14 @@ class Fields:
         return float(value)
 
     def text(self, *names: str, default: str) -> str:
-        """Return a word."""
+        """Return a string."""
         value = self._find(names)
         if value is not None and not isinstance(value, str):
             raise self._wrong(names, "a text", value)
         return default if value is None else value
 
     def items(self, *names: str) -> tuple[object, ...] | None:
-        """Return a list, or ``None`` where it is absent."""
+        """Return a list, or ``None`` if the field is absent."""
         value = self._find(names)
         if value is None:
             return None
@@ -115,7 +115,7 @@ class Fields:
         return found
 
     def words(self, *names: str, choices: Sequence[str], length: int) -> tuple[str, ...] | None:
-        """Return a list of ``length`` words from ``choices``, or ``None`` where it is absent."""
+        """Return a list of ``length`` words from ``choices``, or ``None`` if it is absent."""
         found = self.items(*names)
         if found is None:
             return None
@@ -139,7 +139,7 @@ class Fields:
         return frozenset(found)
 
     def section(self, *names: str) -> "Fields | None":
-        """Return a nested configuration, or ``None`` where it is absent."""
+        """Return a nested configuration, or ``None`` if the field is absent."""
         value = self._find(names)
         if value is None:
             return None
@@ -148,11 +148,11 @@ class Fields:
         return Fields(cast("Mapping[str, object]", value), self.family)
 
     def nested(self, name: str) -> "Fields":
-        """Return a nested configuration, an empty one where it is absent."""
+        """Return a nested configuration, which is empty if the field is absent."""
         return self.section(name) or Fields({}, self.family)
 
     def refuse(self, name: str, expected: str) -> ValueError:
-        """Return the error of a field whose value does not fit the others."""
+        """Return the error for a field whose value does not fit the other fields."""
         return self._wrong((name,), expected, self.content.get(name))
 
     def _find(self, names: Sequence[str]) -> object:
@@ -163,7 +163,7 @@ class Fields:
         return None
 
     def missing(self, names: Sequence[str]) -> ValueError:
-        """Return the error of a field that must be there."""
+        """Return the error for a required field that is missing."""
         spelled = " or ".join(names)
         known = ", ".join(name[:40] for name in sorted(map(str, self.content))[:12]) or "nothing"
         return ValueError(

@@ -1,9 +1,9 @@
 """Gemma 4 and Gemma 3n, whose last layers read an earlier layer's keys and values.
 
-Gemma 4 has heads of two widths, windows between global layers, and K=V in these. It takes the value
-of a global layer before the key is normalised with a gain and rotated, so that both follow from one
-tensor: ``Q-K=V`` with ``value_rope = "none"``. Engines store both. Gemma 3n has several residual
-streams and inputs per layer.
+Gemma 4 has heads of two widths, windows between global layers, and K=V in global layers. There, the
+value is taken before the key is normalised with a gain and rotated, so that both follow from one
+tensor: ``Q-K=V`` with ``value_rope = "none"``. Engines store key and value. Gemma 3n has several
+residual streams and inputs per layer.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -36,8 +36,8 @@ BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
 """Bases of the rotary frequencies, by default."""
 
 _EQUAL_NOTE = (
-    "keys and values of global layers follow from one tensor; counted separately, as engines "
-    "store them"
+    "keys and values of global layers follow from one tensor; both are counted, because engines "
+    "store both"
 )
 
 

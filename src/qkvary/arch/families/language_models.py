@@ -1,7 +1,7 @@
 """Hugging Face configurations as language models that can be built here.
 
-A family that can be loaded has an entry in ``BLOCKS`` in addition to its recipe, from which costs
-are counted. A field that this program cannot compute is refused by name.
+A family that can be loaded has an entry in ``BLOCKS`` in addition to the recipe that costs use. A
+field that this program does not support is refused by name.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -66,18 +66,18 @@ class Block:
     logit_cap: str | None = None
     """The configuration's field with the soft cap of logits."""
     scale: str | None = None
-    """The configuration's field with the number under the root of the score scale."""
+    """The configuration's field with the number under the square root of the score scale."""
     skips_rotation: bool = False
     """Whether the field ``no_rope_layers`` lists layers without rotary positions."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """Defaults of fields that a configuration may omit, where they differ from Llama's."""
     fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict[str, tuple[object, ...]])
-    """Fields whose values can be computed; other values are refused."""
+    """The supported values of some fields; other values are refused."""
 
 
 _LLAMA = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
 _UNLISTED: Mapping[str, tuple[object, ...]] = {"layer_types": ()}
-"""transformers ignores this list of layers, but other programs read it."""
+"""Refuses a list of layers that transformers ignores, but other programs read."""
 _GEMMA = Block(
     activation="hidden_activation",
     norm="rmsnorm-plus-one",
@@ -177,7 +177,7 @@ BLOCKS: Mapping[str, Block] = {
     "gemma3_text": _GEMMA3,
     "gemma3": _GEMMA3,
 }
-"""The families that can be built here, with their blocks, by ``model_type``."""
+"""The block of each family that can be built here, by ``model_type``."""
 
 
 def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:

@@ -1,6 +1,6 @@
 """Configurations of published models, and where they were published.
 
-``published.json`` has the fields that sizes follow from. A copy of a configuration file counts as a
+``published.json`` has the fields that determine sizes. A copy of a configuration file counts as a
 source if it names the model that it was copied from.
 """
 

@@ -95,8 +95,8 @@ class LayerKinds:
     """Which layers of a family have a window, a state, or full attention."""
 
     windows: Literal["types", "all", "upper", "none"] = "types"
-    """Which layers have a window. ``none``: none; else those that ``layer_types`` marks. Without
-    ``layer_types``: ``all``, or with ``upper`` those from ``max_window_layers`` on."""
+    """Which layers have a window. ``none``: no layer. Otherwise those that ``layer_types`` marks;
+    if it is missing, ``all``: every layer, ``upper``: those from ``max_window_layers`` on."""
     switched: bool = False
     """Whether the field ``use_sliding_window`` switches windows on."""
     window: int | None = None
@@ -113,7 +113,7 @@ class LayerKinds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """The feed-forward network of a family; with experts, the shared one."""
+    """The dense feed-forward network of a family; ``bias`` also applies to shared experts."""
 
     bias: Flag = False
     gated: bool = True
@@ -136,7 +136,7 @@ class Norms:
     final: bool = True
     """Whether the normalisation after the last block has a gain."""
     inner: bool = False
-    """Whether the mixed values and the inner channels are normalised."""
+    """Whether the input of the output projection and the inner channels are normalised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class Recipe:
     required: Mapping[str, tuple[object, ...]] = field(
         default_factory=dict[str, tuple[object, ...]]
     )
-    """Fields whose values can be counted; other values are refused."""
+    """The values of some fields for which costs can be counted; other values are refused."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """Defaults of fields that published files omit."""
     ignored: tuple[str, ...] = ()
@@ -363,7 +363,7 @@ def read_dense(recipe: Recipe, fields: Fields) -> FeedForward:
 
 
 def read_experts(recipe: Recipe, fields: Fields) -> Experts:
-    """Return the experts of a family that has some."""
+    """Return the experts of a layer, in a family with experts."""
     routed = recipe.routed or Routed()
     d_model, count = fields.size("hidden_size", "d_model"), fields.size(*COUNTS)
     width = fields.size(*routed.width)
@@ -405,7 +405,7 @@ def _heads(recipe: Recipe, fields: Fields) -> Heads:
 
 
 def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
-    """Return the rotation fields of one kind of layer, as for a model with one kind only."""
+    """Return the rotation fields of one kind of layer as if the model had no other kind."""
     section = fields.section("rope_parameters")
     own = None if section is None else section.section(mixing)
     name, base = recipe.rotary.local_base or ("rope_theta", recipe.rotary.base)
@@ -414,7 +414,7 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
         return fields
     found: dict[str, object] = {} if own is None else dict(own.content)
     if recipe.rotary.local_base is not None and not is_local:
-        # Only layers that see everything have scaled positions.
+        # Only layers with full attention have scaled positions.
         found |= fields.nested("rope_scaling").content
     theta = fields.number(name if is_local else "rope_theta", default=base)
     return Fields(

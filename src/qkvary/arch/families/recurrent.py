@@ -94,7 +94,7 @@ def read_mamba(fields: Fields) -> RecurrentLayer:
 
 
 def read_mamba2(fields: Fields) -> RecurrentLayer:
-    """Return the Mamba 2 layer; Bamba, Granite 4, Falcon H1 and Nemotron H have it too.
+    """Return the Mamba 2 layer, which Bamba, Granite 4, Falcon H1 and Nemotron H also use.
 
     Source: Dao and Gu 2024, "Transformers are SSMs".
     """
@@ -142,7 +142,7 @@ def _mamba2_head_dim(fields: Fields, d_model: int, heads: int) -> int:
 
 
 def read_lightning(fields: Fields) -> RecurrentLayer:
-    """Return the linear attention with a gate and a fixed decay of MiniMax.
+    """Return MiniMax's linear attention, which has a gate and a fixed decay.
 
     Source: Qin et al. 2024, "Lightning Attention-2".
     """
@@ -164,7 +164,7 @@ def read_lightning(fields: Fields) -> RecurrentLayer:
 
 
 def read_kimi_delta(fields: Fields) -> RecurrentLayer:
-    """Return the delta rule with a decay for each channel of Kimi Linear and Ling.
+    """Return the delta rule of Kimi Linear and Ling, which has a decay for each channel.
 
     Source: Kimi Team 2025, "Kimi Linear".
     """

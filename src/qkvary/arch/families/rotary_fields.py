@@ -20,7 +20,7 @@ _ALWAYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 GROWTH = "llama_4_scaling_beta"
 """The field with the growth of queries, which some families have among the rotary settings."""
 _GROWING: Mapping[str, tuple[str, ...]] = {"ministral3": (GROWTH, LONGEST)}
-"""Further rotary settings that these families may have; the longest text is not read from here."""
+"""Further rotary settings of these families; the longest text is allowed here but not used."""
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     PLAIN: (),
     # transformers reads no original length for these two.
@@ -39,8 +39,8 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
 def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | None:
     """Return the scaling of rotary positions, ``None`` for plain ones.
 
-    ``fields`` are those of a model with one kind of layers, ``channels`` the rotated ones of a
-    head.
+    ``fields`` are those of a model with one kind of layer, ``channels`` is the number of rotated
+    channels of a head.
     """
     section = rotary_section(fields)
     form = section.text("rope_type", "type", default=PLAIN)

@@ -34,7 +34,7 @@ def load_size(name: str) -> Model:
 
 
 def suggest_sizes(name: str) -> Sequence[str]:
-    """Return the known names nearest to one, best first."""
+    """Return the known names nearest to ``name``, best first."""
     return near_names(name, (*name_sizes(), *ALIASES), most=3, cutoff=0.7)
 
 

@@ -42,7 +42,7 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
 
 
 def find_text(config: Mapping[str, object]) -> tuple[str, Fields]:
-    """Return the family of a language model and its fields, which may be a section."""
+    """Return the family of the language model and its fields, which may be those of a section."""
     model_type = config.get("model_type")
     is_known = isinstance(model_type, str) and model_type in FAMILIES
     fields = Fields(config, str(model_type) if is_known else "unknown")
@@ -57,7 +57,7 @@ def find_text(config: Mapping[str, object]) -> tuple[str, Fields]:
     if not isinstance(family, str) or family not in FAMILIES:
         raise _unknown(model_type)
     tied = config.get("tie_word_embeddings")
-    # Whether the head is tied stands outside the section.
+    # The field that ties the head stands outside the section.
     whole = {} if tied is None else {"tie_word_embeddings": tied}
     return family, Fields({**part.content, **whole}, family)
 
@@ -69,5 +69,5 @@ def _unknown(model_type: object) -> ValueError:
         got = "none" if model_type is None else f"a {type(model_type).__name__}"
     return ValueError(
         f"expected model_type to be one of {len(FAMILIES)} known ones such as llama, qwen3 and "
-        f"gemma3, got {got}; a reading as one of these could give wrong numbers"
+        f"gemma3, got {got}; reading it as one of these could give wrong numbers"
     )

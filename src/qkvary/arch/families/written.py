@@ -34,15 +34,15 @@ class Written(NamedTuple):
 
 
 def write_language_model(config: LanguageModelConfig) -> Written | None:
-    """Return the configuration of the first family that expresses a network, ``None`` for none."""
+    """Return the configuration of the first family that can express a network, or ``None``."""
     found = (write_as(config, family) for family in BLOCKS if family not in _WHOLES)
     return next((one for one in found if one is not None), None)
 
 
 def write_as(config: LanguageModelConfig, family: str) -> Written | None:
-    """Return the configuration in a family's format, ``None`` if the family lacks a part.
+    """Return the configuration in a family's format, ``None`` if it cannot express the network.
 
-    Norm gains may be stored as they are, or minus 1 for families that add 1.
+    It may differ in whether norms add 1 to their gains, because stored gains can be shifted by 1.
     """
     whole = all(one.rotated_channels in (0, one.size_per_head) for one in config.layers)
     if not whole and family not in _PARTIAL:
@@ -58,7 +58,7 @@ def write_as(config: LanguageModelConfig, family: str) -> Written | None:
 
 
 def comparable(config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return a configuration that is equal for networks that compute the same.
+    """Return a configuration that is equal for networks that compute the same function.
 
     Dropout and initialisation, which matter only in training, are reset.
     """
@@ -98,7 +98,7 @@ def _comparable_layer(layer: AttentionConfig) -> AttentionConfig:
 def _write(
     config: LanguageModelConfig, recipe: Recipe, block: Block
 ) -> Iterator[tuple[str, object]]:
-    """Yield the fields that describe the network, if the family can."""
+    """Yield the fields that describe the network, as far as the family has them."""
     layer, own = config.layers[0], config.block
     yield "vocab_size", config.vocabulary
     yield "hidden_size", config.d_model

@@ -66,7 +66,7 @@ def lengthen(model: LanguageModel, max_tokens: int) -> LanguageModel:
     if config.positions == "learned":
         raise UsageError(
             f"expected at most {config.max_tokens} tokens, got {max_tokens}: this network has "
-            "learned positions, which end there"
+            "learned positions for no more"
         )
     with torch.device("meta"):
         longer = LanguageModel(dataclasses.replace(config, max_tokens=max_tokens))
@@ -82,13 +82,13 @@ def score_lengths(
     *,
     on_progress: Progress = ignore,
 ) -> tuple[LengthScore, ...]:
-    """Score the same tokens from windows of several lengths, side by side.
+    """Return the scores of the same tokens in windows of several lengths.
 
-    Documents shorter than the longest window are left out. ``on_progress`` counts each length from
-    the start.
+    Documents shorter than the longest window are left out. ``on_progress`` starts anew for each
+    length.
 
     Raises:
-        UsageError: if no document is as long as the longest window, or the network cannot read one.
+        UsageError: if the longest window is longer than every document, or than the network allows.
     """
     longest = max(lengths)
     spans = trim_to_windows(text.spans(joined=protocol.joined), length=longest)

@@ -12,7 +12,7 @@ from qkvary.storage.untrusted_files import parse_json, read_file
 Row = dict[str, Any]
 
 FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
-"""The tasks whose mean papers report."""
+"""The five tasks whose mean papers report."""
 LARGEST_FILE = 2**28
 _UNFINISHED = re.compile(r"(?<=[.!?]) ([^.!?]+)$")
 
@@ -29,7 +29,7 @@ class LocalTask:
     """Possible files of few-shot examples: the first that exists is used, otherwise the file of the
     questions."""
     convert: Callable[[Row], Row]
-    """Converts a row of the local file to the fields that the prompts read."""
+    """Converts a row of the local file to the fields that the prompts use."""
     usual_shots: int = 5
     is_processed: bool = False
     """Whether ``convert`` already does what the configuration's ``process_docs`` does."""
@@ -40,7 +40,7 @@ class LocalTask:
 
 
 def read_rows(path: Path, convert: Callable[[Row], Row] | None = None) -> list[Row]:
-    """Read the documents of a task."""
+    """Return the rows of a task's file, after ``convert`` if it is given."""
     lines = read_file(path, limit=LARGEST_FILE).split(b"\n")
     found: list[Row] = []
     for number, line in enumerate(lines, start=1):
@@ -71,10 +71,10 @@ def _arc(row: Row) -> Row:
 
 
 def _hellaswag(row: Row) -> Row:
-    """Return the fields, with the change that ``process_docs`` would make and the copy lacks.
+    """Return the fields, with the one change of ``process_docs`` that the local copy lacks.
 
-    lm-eval capitalises the unfinished sentence at the end of a context, the copy does not: "... on
-    a roof. he" becomes "... on a roof. He".
+    lm-eval capitalises the unfinished sentence at the end of a context, but the copy does not: "...
+    on a roof. he" becomes "... on a roof. He".
     """
     gold = int(row["gold"])
     query = _UNFINISHED.sub(lambda found: " " + found[1].capitalize(), str(row["query"]))

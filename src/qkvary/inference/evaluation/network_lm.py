@@ -80,7 +80,7 @@ class NetworkLM(HFLM):
             stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
             if len(stops) > MAX_STOPS:
                 raise UsageError(
-                    f"expected at most {MAX_STOPS} texts that end an answer, got {len(stops)} in "
+                    f"expected at most {MAX_STOPS} stop strings for an answer, got {len(stops)} in "
                     f"{request.task_name}"
                 )
             longest = int(options.get("max_gen_toks", _LONGEST_ANSWER))
@@ -104,7 +104,7 @@ class NetworkLM(HFLM):
         return answers
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> Any:
-        """Answer requests, whose tasks are remembered for the count of truncated prompts."""
+        """Answer requests, and keep their tasks meanwhile, to count truncated prompts by task."""
         self._names = [request.task_name for request in requests]
         try:
             return cast("Any", super()).loglikelihood(requests, disable_tqdm=disable_tqdm)
@@ -125,7 +125,7 @@ class NetworkLM(HFLM):
         disable_tqdm: bool = False,
         override_bs: int | None = None,
     ) -> Any:
-        """Count the prompts that do not fit before lm-eval truncates them on the left."""
+        """Count the prompts that are too long, before lm-eval truncates them on the left."""
         # Windows of a rolling text belong to no task, and are not cut.
         names = self._names or [""] * len(requests)
         for name, (_, context, answer) in zip(names, requests, strict=True):

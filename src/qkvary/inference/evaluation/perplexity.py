@@ -1,9 +1,9 @@
 """Perplexity of a text: per real token, per byte, and by the papers' protocol.
 
-A document's separator is a real token, because its end must be predicted; padding is not. The
-papers' protocol: one document is one row, truncated to the context plus one token and padded with
-the separator, and padding counts in the mean. Then ``loss = f real_loss + (1 - f) pad_loss`` with
-the share f of real tokens.
+A document's separator is a real token, because the end of a document must be predicted; padding is
+not. In the papers' protocol each document is one row, truncated to the context plus one token and
+padded with the separator, and padding counts in the mean: ``loss = f real_loss + (1 - f) pad_loss``
+with the share f of real tokens.
 
 Source: the public code of paper 1 (300M and 1.2B on SlimPajama).
 """
@@ -108,10 +108,10 @@ class PaperScore:
 def score_text(
     model: Decoder, text: Text, protocol: Protocol, *, on_progress: Progress = ignore
 ) -> TextScore:
-    """Score every token of a text once, by a network in evaluation mode.
+    """Score every token of a text once, with a network in evaluation mode.
 
     Raises:
-        ValueError: if there is no token to predict, or the network cannot read such windows.
+        ValueError: if there is no token to predict, or the network does not support the windows.
     """
     spans = text.spans(joined=protocol.joined)
     windows = cut(spans, context=protocol.context, stride=protocol.stride)
@@ -129,7 +129,7 @@ def summarise(
     documents: int,
     windows: int,
 ) -> TextScore:
-    """Return the mean of the losses of a text, which are NaN where a token was no target.
+    """Return the score of a text from the losses of its tokens, NaN for tokens not predicted.
 
     Raises:
         ValueError: if no token was predicted.
@@ -164,9 +164,9 @@ def score_as_papers(
     batch_size: int = 8,
     on_progress: Progress = ignore,
 ) -> PaperScore:
-    """Score documents by the papers' protocol, rows that read ``context`` tokens.
+    """Score documents by the papers' protocol, in rows of ``context`` input tokens.
 
-    The tail of a long document is not read.
+    The tail of a longer document is left out.
 
     Raises:
         ValueError: if there is no separator for padding.

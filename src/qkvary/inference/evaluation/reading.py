@@ -12,7 +12,7 @@ from qkvary.inference.evaluation.local_tasks import FIVE, LOCAL_TASKS, LocalTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReading:
-    """A text, and the windows from which it is scored."""
+    """A text, and the windows in which it is scored."""
 
     data: tuple[Path, ...]
     """Files or folders of .txt and .jsonl, or one prepared set."""
@@ -29,7 +29,7 @@ class TextReading:
     lengths: tuple[int, ...] = ()
     """Window lengths at which the perplexity by position is compared."""
     paper: bool = False
-    """Whether to score as the papers did too: one document per row, padded with separators."""
+    """Whether to also score as the papers did: one document per row, padded with separators."""
 
     def __post_init__(self) -> None:
         check_word("split", self.split, get_args(DataSplit))

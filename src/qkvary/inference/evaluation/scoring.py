@@ -75,7 +75,7 @@ def _score(
     wanted: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
     device = device_of(model)
-    # Positions are found on the host, so that the device need not be waited for.
+    # Positions are found on the host, so that it does not wait for the device.
     chosen = tuple(place.to(device) for place in torch.from_numpy(wanted).nonzero(as_tuple=True))
     features = model.features(torch.from_numpy(inputs).to(device))
     losses = model.token_losses(features[chosen], torch.from_numpy(targets).to(device)[chosen])

@@ -1,4 +1,4 @@
-"""Tasks with lm-eval: its prompts and scoring, our networks, and local copies of data sets.
+"""Evaluation on tasks: lm-eval's prompts and scoring, our networks, local copies of data sets.
 
 Only this module and ``network_lm`` use lm-eval (docs/decisions/0014). Needs the extra ``eval``.
 """
@@ -60,7 +60,7 @@ class PreparedTasks:
     manager: TaskManager
 
     def load(self) -> dict[str, Any]:
-        """Load tasks and groups as lm-eval does, with local rows and their number of examples."""
+        """Load tasks and groups as lm-eval does; set local rows and the number of examples."""
         reading, advice, problem = self.reading, "", None
         local = {one.task: one for one in reading.local.values()}
         paths = [str(files("lm_eval") / "tasks" / one.config) for one in local.values()]
@@ -90,7 +90,7 @@ def prepare_tasks(reading: TaskReading) -> PreparedTasks:
     others, folder = reading.others, reading.task_data
     if others and reading.against is not None:
         raise UsageError(
-            f"expected tasks with local files to compare with a set, got {', '.join(others)}; "
+            f"expected only tasks with local files with --against, got {', '.join(others)}; "
             f"choices: {', '.join(LOCAL_TASKS)}"
         )
     against = None
@@ -167,7 +167,7 @@ def measure_tasks(
 
 
 def question_text(task: Any, document: Mapping[str, Any]) -> str:
-    """Return a question with its correct answer in lm-eval's words, without its labels."""
+    """Return a question and its correct answer as lm-eval's prompt has them, without labels."""
     requests: Any = task.construct_requests(
         document, task.fewshot_context(document, 0), metadata=(task.config.task, 0, 1)
     )

@@ -18,8 +18,8 @@ class Metric:
 
     value: float
     error: float = math.nan
-    """The standard error over questions; NaN for fewer than two questions, or if the figure is not
-    a mean."""
+    """The standard error over questions; NaN for fewer than two questions, or if the value is not a
+    mean."""
     chance: float | None = None
     """The accuracy of guessing; ``None`` without choices."""
 
@@ -45,13 +45,13 @@ class Metrics:
 
     @property
     def normalised(self) -> Metric | None:
-        """The accuracy of the most probable choice per character, if the task has it."""
+        """The accuracy with choices ranked by log-probability per character, if the task has it."""
         return self.metrics.get("acc_norm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contamination(Metrics):
-    """The overlap of a task's questions with a training text, and accuracies on the others."""
+    """How many questions of a task share words with a training text; metrics on the others."""
 
     questions: int
     shared: int
@@ -93,7 +93,7 @@ class TaskMeasurement:
 
     @property
     def mean(self) -> Metrics | None:
-        """The mean of the five tasks of equal weight; ``None`` unless all five were evaluated.
+        """The mean of the five tasks with equal weights; ``None`` unless all five were evaluated.
 
         If a task has no accuracy per character, its plain accuracy is used.
         """
@@ -109,7 +109,7 @@ class TaskMeasurement:
 
 
 def measure_mean(answers: Sequence[float], choices: Sequence[int] | None = None) -> Metric:
-    """Average the answers to questions."""
+    """Return the mean of a metric over questions, with its standard error and chance level."""
     count = len(answers)
     value = sum(answers) / count
     spread = sum((one - value) ** 2 for one in answers)

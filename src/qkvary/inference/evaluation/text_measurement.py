@@ -1,4 +1,4 @@
-"""The scores of a language model on one text: per token, as the papers counted, by length."""
+"""The scores of a language model on one text: per token, as in the papers, and by length."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class TextMeasurement:
     """The network's maximum number of tokens."""
     score: TextScore
     paper: PaperScore | None
-    """The score as the papers count; ``None`` if it was not requested, or there is no separator."""
+    """The score by the papers' protocol; ``None`` if not requested, or without a separator."""
     lengths: tuple[LengthScore, ...]
 
 
@@ -58,16 +58,16 @@ def measure_text(
         joined=reading.joined,
         batch_size=batch_size,
     )
-    with show_progress("reading") as on_progress:
+    with show_progress("scoring") as on_progress:
         score = score_text(longest, text, protocol, on_progress=on_progress)
     paper, lengths = None, ()
     if reading.paper and text.separator is not None:
-        with show_progress("reading as the papers did") as on_progress:
+        with show_progress("scoring as the papers did") as on_progress:
             paper = score_as_papers(
                 longest, text, context=context, batch_size=batch_size, on_progress=on_progress
             )
     if reading.lengths:
-        with show_progress("reading at several lengths") as on_progress:
+        with show_progress("scoring at several lengths") as on_progress:
             lengths = score_lengths(
                 network, text, reading.lengths, protocol, on_progress=on_progress
             )
@@ -90,7 +90,7 @@ def _load_text(loaded: LoadedModel, reading: TextReading) -> Text:
         own = loaded.tokenizer
         if own is not None and own.describe() != tokenizer.describe():
             raise UsageError(
-                f"expected a set with the tokens of the checkpoint, got {first} with others"
+                f"expected a set with the checkpoint's tokenizer, got {first} with another one"
             )
         return text
     if loaded.tokenizer is None:

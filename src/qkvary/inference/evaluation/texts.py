@@ -37,7 +37,7 @@ class Text:
         return len(self.starts) - 1
 
     def spans(self, *, joined: bool = False) -> NDArray[np.int64]:
-        """Return the start and end of each document, or of all as one: [documents, 2]."""
+        """Return the start and end of each document, or of all joined as one: [documents, 2]."""
         if joined:
             return np.array([[0, len(self.tokens)]])
         return np.stack((self.starts[:-1], self.starts[1:]), axis=1)
@@ -48,7 +48,7 @@ class Text:
         return int(self.token_bytes.of(self.tokens, before)[chosen].sum())
 
     def cut(self, tokens: int) -> "Text":
-        """Return the first tokens of the text."""
+        """Return a text of only the first ``tokens`` tokens."""
         if tokens >= len(self.tokens):
             return self
         starts = np.append(self.starts[self.starts < tokens], tokens)

@@ -10,12 +10,12 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Windows of tokens, each read from an empty context; three arrays of equal length."""
+    """Windows of tokens, each starting from an empty context; three arrays of equal length."""
 
     starts: Positions
     """The position of the first token of each window."""
     lengths: Positions
-    """Tokens read per window; the token after the last is a target too."""
+    """Input tokens per window; the token after the last one is a target too."""
     known: Positions
     """Targets at the beginning of each window that an earlier window has scored; they are context
     only."""
@@ -27,8 +27,8 @@ class Windows:
 def cut(spans: Positions, *, context: int, stride: int) -> Windows:
     """Cut documents into windows that score every token once, except each document's first.
 
-    A target has at least ``context - stride + 1`` preceding tokens in its window, or all of its
-    document.
+    A target has at least ``context - stride + 1`` preceding tokens in its window, or all that its
+    document has.
     """
     if not 1 <= stride <= context:
         raise ValueError(f"expected a stride from 1 to the context of {context}, got {stride}")

@@ -1,1 +1,1 @@
-"""Attention of a few new queries over many stored keys: several kernels, and a choice."""
+"""Attention of a few new queries to many stored keys: several kernels, and their choice."""

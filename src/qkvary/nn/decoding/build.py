@@ -33,12 +33,12 @@ NATIVE = ("-march=native", "-mcpu=native", "")
 
 
 class BuildError(RuntimeError):
-    """An existing compiler does not build the source."""
+    """There is a compiler, but it does not build the source."""
 
 
 @functools.cache
 def find_compiler() -> str | None:
-    """Return the C++ compiler: ``$CXX`` if that is one, else the first one found."""
+    """Return the C++ compiler: ``$CXX`` if it exists, else the first one found, or None."""
     for name in (os.environ.get("CXX", ""), *COMPILERS):
         found = shutil.which(name) if name else None
         if found is not None:
@@ -47,13 +47,13 @@ def find_compiler() -> str | None:
 
 
 def kept_folder() -> Path | None:
-    """Return ``decoding`` in the cache directory, or None where there is none."""
+    """Return the folder ``decoding`` in the cache directory, or None without such a directory."""
     folder = cache_directory()
     return None if folder is None else folder / "decoding"
 
 
 def can_keep() -> bool:
-    """Try to write to the folder; return whether that works."""
+    """Return whether libraries can be kept, by trying to write to their folder."""
     folder = kept_folder()
     if folder is None:
         return False
@@ -65,7 +65,11 @@ def can_keep() -> bool:
 
 
 def build(sources: Sequence[Path]) -> Path | None:
-    """Build the first of ``sources``, which includes the others, unless it was built before."""
+    """Build the library of ``sources`` unless it was built before; return its path.
+
+    Only the first source is compiled; it includes the others. None if there is no compiler or no
+    folder to write to.
+    """
     compiler, path = find_compiler(), _path(sources)
     if compiler is None or path is None or _is_whole(path):
         return path
@@ -75,7 +79,7 @@ def build(sources: Sequence[Path]) -> Path | None:
 
 
 def _build(compiler: str, source: Path, library: Path) -> Path | None:
-    """Build a library and its seal, if its folder can be written."""
+    """Build a library and its seal; return None if its folder cannot be written."""
     try:
         with _temporary(library.parent) as room:
             made, seal = room / library.name, room / "seal"
@@ -161,7 +165,7 @@ def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
             _compile(compiler, sources[0], made)
             return ctypes.CDLL(str(made))
     except (BuildError, OSError) as error:
-        warnings.warn(f"decoding goes without its native kernel: {error}", stacklevel=2)
+        warnings.warn(f"decoding runs without its native kernel: {error}", stacklevel=2)
         return None
 
 

@@ -27,20 +27,20 @@ SUPPORTS: Mapping[str, Callable[[Decoding], bool]] = {
     "native": native.supports,
     "triton": triton_attention.supports,
 }
-"""Whether a kernel supports a call; the others support every call."""
+"""Whether a kernel supports a call; kernels that are not listed support every call."""
 
 LAYER = "layer"
 """The name of the layer's own computation, which is not in ``KERNELS``."""
 
 _started: dict[object, bool] = {}
-"""Whether the kernel in Triton completes a call, by the kind of call."""
+"""Whether the Triton kernel completes a call, by the kind of call."""
 
 
 def choose(problem: Decoding, kernel: str = "auto") -> str:
     """Return the name of the kernel for a call.
 
-    ``auto`` leaves it to the environment or to the rule, and any other name pins it. What a pinned
-    kernel does not support goes to ``folded``.
+    ``auto`` leaves the choice to the environment or to the rule; any other name pins the kernel. A
+    call that a pinned kernel does not support goes to ``folded``.
     """
     name = pinned(kernel)
     if name in ("auto", LAYER):
@@ -74,10 +74,10 @@ def _prefer(problem: Decoding) -> str:
 
 
 def _starts(problem: Decoding) -> bool:
-    """Return whether the kernel in Triton completes a call; a failure is reported once."""
+    """Return whether the Triton kernel completes a call; a failure is reported once."""
     try:
         triton_attention.attend_triton(problem)
     except RuntimeError as error:
-        warnings.warn(f"decoding goes without its kernel 'triton': {error}", stacklevel=2)
+        warnings.warn(f"decoding runs without its kernel 'triton': {error}", stacklevel=2)
         return False
     return True

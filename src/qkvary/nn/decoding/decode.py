@@ -17,18 +17,18 @@ def decode_attention(
     kernel: str = "auto",
     bias: Bias | None = None,
 ) -> Float[Tensor, "batch heads queries value_dim"]:
-    """``softmax(scale q k^T + bias) v`` for few queries, without gradients.
+    """Return ``softmax(scale q k^T + bias) v`` for a few queries, without gradients.
 
     The queries belong to the last keys and see no later keys. A query that sees no key gets zeros.
 
     Args:
         query: The new queries.
         key: All stored keys, including the new ones.
-        value: All stored values; the key itself, or a view of the same memory, is read once.
-        scale: Factor of the products.
+        value: All stored values; if they are the keys in the same memory, both are read once.
+        scale: Factor of ``q k^T``.
         valid: False for hidden keys, such as padding.
         kernel: ``auto``, or a name of ``choice.KERNELS`` to pin it.
-        bias: Added to the scaled products, [batch, heads, queries, keys].
+        bias: Added to the scaled scores, [batch, heads, queries, keys].
 
     Raises:
         ValueError: if shapes, types or the kernel's name do not fit.

@@ -1,8 +1,8 @@
 """Decoding attention in plain torch, in two forms, on any device.
 
-Both take fewer KV heads than heads without copying keys, by folding the heads of a group into the
-queries. If the value is the key, the same tensor is passed twice, and it may still be in the
-processor's cache for the second product.
+Both accept fewer KV heads than query heads without copying keys: they fold the heads of a group
+into the queries. If the value is the key, the same tensor is passed twice, and it may still be in
+the processor's cache for the second matmul.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ def attend_folded(problem: Decoding) -> Mixed:
 
 
 def attend_matmul(problem: Decoding) -> Mixed:
-    """Attend with two products and the full score matrix between them."""
+    """Attend with two matmuls and the full score matrix between them."""
     visible = problem.folded_visible()
     query, bias = problem.folded_query() * problem.scale, problem.folded_bias()
     scores = query @ problem.key.mT

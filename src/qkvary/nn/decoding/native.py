@@ -1,8 +1,8 @@
 """The native kernel of ``native/attention.cpp``, which reads tensors in place.
 
-It reads each tile of keys once for both products, with any strides between tokens, heads and batch
-rows. The channels of a token must be contiguous. Codes and un-rotated keys are read by the native
-step alone (``step``).
+It reads each tile of keys once for both matmuls, with any strides between tokens, heads and batch
+rows. The channels of a token must be contiguous. Only the native step (``step``) reads codes and
+un-rotated keys.
 """
 
 import ctypes
@@ -47,9 +47,9 @@ STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 CODES = {8: 3, 4: 4}
 """The library's number for the codes of a quantised cache, by their bits."""
 LOG2_E = math.log2(math.e)
-"""Scales scores by log2(e), because the kernel computes powers of two."""
+"""The factor log2(e) of scores, because the kernel computes powers of two."""
 PERIOD = 64
-"""Number of positions in the table of near positions; another holds the multiples of it."""
+"""Number of positions in the near table; the far table has the multiples of this number."""
 WIDEST_VECTOR = 16
 """Number of floats in the widest vector register; rows of tables are padded to a multiple of it."""
 
@@ -298,7 +298,7 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     """Return a supported call in the library's form, and the copies that it points to.
 
     All fields are packed at once. A pass over the cache evicts Python's data from the processor's
-    caches, so setting the fields one by one would take a tenth of the pass.
+    caches, so setting the fields one by one would take a tenth of the time of that pass.
     """
     batch, groups, tokens, _ = problem.key.shape
     shared = problem.is_shared
@@ -353,8 +353,8 @@ def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
 
     With j = 64 b + r and an un-rotated key k_j, q' R(j) k_j = (R(-64 b) q)' R(r) k_j for a query q
     that is rotated by its own position: the step rotates the query once for 64 keys, and rotates
-    the keys with one small table that stays in the first-level cache. Both apply to one product, so
-    only the first has the factor of a scaled rotation. Columns after the pairs are zeros.
+    the keys with one small table that stays in the first-level cache. Each score involves both
+    tables, so only the first has the factor of a scaled rotation. Columns after the pairs are zero.
     """
     pairs, scaling = config.rotated_channels // 2, config.position.scaling
     width = math.ceil(pairs / WIDEST_VECTOR) * WIDEST_VECTOR
@@ -369,13 +369,13 @@ def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
 
 
 def point(stored: Stored, entries: Tensor) -> None:
-    """Make a call read entries in place; the channels of a token are contiguous."""
+    """Make a call read entries in place; the channels of a token must be contiguous."""
     stored.data, stored.dim = entries.data_ptr(), entries.shape[-1]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = entries.stride()
 
 
 def cover(call: Call, rows: int, tokens: int, valid: Tensor | None) -> None:
-    """Make a call with one query per row read the first ``tokens`` tokens, without a mask."""
+    """Make a call with one query per row read the first ``tokens`` tokens, except hidden ones."""
     call.batch, call.tokens, call.start = rows, tokens, tokens - 1
     call.valid = None if valid is None else valid.data_ptr()
     call.valid_stride = 0 if valid is None else valid.stride(0)

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 Stored = Shaped[Tensor, "_ _ _ _"]
-"""[batch, kv_heads, keys, channels]; the width is checked here, because key and value may
-differ."""
+"""[batch, kv_heads, keys, channels]; ``Decoding`` checks the sizes, since keys and values may have
+different numbers of channels."""
 
 Bias = Float[Tensor, "_ _ _ _"]
 """[batch, heads, queries, keys]."""
@@ -32,7 +32,7 @@ class Decoding:
     valid: Bool[Tensor, "batch keys"] | None = None
     """False for hidden keys."""
     bias: Bias | None = None
-    """Added to the scaled products, such as the products of decoupled positions."""
+    """Added to the scaled scores, such as the scores of decoupled positions."""
 
     def __post_init__(self) -> None:
         key, value, dtype = self.key, self.value, self.query.dtype
@@ -81,7 +81,7 @@ class Decoding:
 
     @property
     def rows(self) -> int:
-        """Number of queries that read one KV head."""
+        """Number of queries that attend to one KV head."""
         return self.query.shape[1] // self.key.shape[1] * self.query.shape[2]
 
     def folded_query(self) -> Float[Tensor, "batch kv_heads rows key_dim"]:
@@ -92,7 +92,7 @@ class Decoding:
     def unfold(
         self, mixed: Float[Tensor, "batch kv_heads rows value_dim"]
     ) -> Float[Tensor, "batch heads queries value_dim"]:
-        """Return rows as the queries of their heads."""
+        """Undo the folding: return rows as the queries of their heads."""
         batch, heads, queries, _ = self.query.shape
         return mixed.reshape(batch, heads, queries, mixed.shape[-1])
 

@@ -99,9 +99,9 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
 
 
 def _supports_layer(cache: LayerCache) -> bool:
-    """Return whether a layer has plain scores over entries that are used as stored, or rotated.
+    """Return whether the library supports a layer and the layout of its cache.
 
-    A layer with a state instead of entries is supported too.
+    It supports plain scores over entries that are used as stored or only rotated, and states.
     """
     config, options = cache.config, cache.options
     variant = config.variant
@@ -148,13 +148,13 @@ def _supports_scores(cache: LayerCache) -> bool:
 
 
 class NativeStep:
-    """Computes the next token of every row in one library call, with addresses looked up once.
+    """Computes the next logits of every row in one library call, with addresses looked up once.
 
     It keeps the addresses of the parameters: make a new step after moving or casting the network.
     """
 
     def __init__(self, model: LanguageModel | EncoderDecoder, cache: KVCache) -> None:
-        """Describe a network that ``supports`` accepts, and its cache, which has seen a token."""
+        """Prepare steps of a network that ``supports`` accepts, with a cache that has tokens."""
         loaded = native.library()
         if loaded is None:
             raise RuntimeError("the native kernels cannot be built here")
@@ -194,7 +194,7 @@ class NativeStep:
     ) -> Float[Tensor, "rows vocabulary"]:
         """Return the logits after one new token per row, and store the token's entries.
 
-        The mask is False for padding, over the tokens seen and the new ones.
+        The mask covers the tokens seen and the new ones; it is False for padding.
         """
         index = self.cache.length
         check_length(self.model.config, cached=index, new=1)
@@ -235,7 +235,7 @@ class NativeStep:
     ) -> State | None:
         """Point to the current memory of a layer's entries, which move when rows are reordered.
 
-        Returns the memory of a state that includes the new token, if the layer has a state.
+        Returns the memory for the state after the new token, if the layer has a state.
         """
         claimed = cache.claim(1, rows)
         native.cover(call, rows, cache.length + 1, valid)
@@ -401,7 +401,7 @@ class NativeStep:
         )
 
     def _positions(self, learned: Tensor | None) -> int | None:
-        """Return the table that is added to the embedded tokens."""
+        """Return the address of the table that is added to the embedded tokens, or None."""
         model = self.model
         if learned is not None:
             return self._at(learned)
@@ -418,7 +418,7 @@ class NativeStep:
 
 
 def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
-    """Return a mask in the library's form, one byte per token; the library checks nothing."""
+    """Return a checked mask in the library's form, one byte per token."""
     if mask is None:
         return None
     if mask.shape != (rows, tokens):
@@ -428,7 +428,7 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 
 def _point_sums(sums: Sums, store: StateStore) -> State:
-    """Point to a state and to new memory for the next one, which is returned.
+    """Point to a state and to new memory for the next state; return the latter.
 
     The state itself is not changed: a step may fail, and others may refer to the state.
     """

@@ -29,12 +29,12 @@ LEAST = 16
 """The smallest number of rows, keys and channels that matrix units can multiply."""
 MOST_FEW = {torch.float32: 1, torch.float16: 0, torch.bfloat16: 0}
 """Up to this number of rows a program does not use matrix units: they are slow for float32 without
-rounding, and they compute 16 rows for one. Measured on an H200 (``studies/ours/gpu``)."""
+rounding, and compute 16 rows even for one. Measured on an H200 (``studies/ours/gpu``)."""
 MOST_ROWS, MOST_KEYS = 64, 256
 """Maximum number of rows and of keys per tile."""
 TILE_BYTES = 1 << 15
 """Bytes of a tile of keys or queries. Of 27 sizes measured on an H200 this was the fastest for
-32 and 8 KV heads of 64 channels in bfloat16, at 0.63 to 0.71 of the rate of a copy. If a
+32 and 8 KV heads of 64 channels in bfloat16, at 0.63 to 0.71 of the bandwidth of a copy. If a
 multiprocessor has too little shared memory, tiles are halved and programs doubled until they
 fit."""
 MOST_ROW_BYTES = 1 << 10
@@ -96,7 +96,7 @@ def kind_of(problem: Decoding) -> object:
 
 
 def attend_triton(problem: Decoding) -> Float[Tensor, "batch heads queries value_dim"]:
-    """Attend to runs of keys and merge them."""
+    """Attend to each run of keys and merge the results."""
     if kernels is None:
         raise RuntimeError("Triton is not installed")
     try:
@@ -120,7 +120,7 @@ def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows va
 
 
 def cut(problem: Decoding, tile_bytes: int) -> Cut:
-    """Return sizes of runs and tiles of at most ``tile_bytes`` for a call, by its device."""
+    """Return the runs and tiles of a call on its device; a tile has at most ``tile_bytes``."""
     batch, groups, keys, _ = problem.key.shape
     bytes_of_row = _bytes_of_row(problem)
     most = tile_bytes // bytes_of_row

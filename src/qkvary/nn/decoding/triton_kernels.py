@@ -1,9 +1,9 @@
 """Decoding attention in Triton: one pass over a run of keys, and the merge of the runs.
 
-A program attends with the rows of one KV head, which are the queries of all heads that read it, to
-one run of its keys. It reads them tile by tile, and each tile once for both products if the value
-is the key. ``triton_attention`` chooses the sizes. It is the only file that imports this one, since
-Triton may not be installed.
+A program attends to one run of the keys of one KV head; its rows are queries of all heads that
+share the KV head. It loads the keys tile by tile; if the value is the key, each tile is loaded once
+for both matmuls. ``triton_attention`` chooses the sizes. It is the only file that imports this one,
+since Triton may not be installed.
 """
 
 from subprocess import SubprocessError
@@ -30,7 +30,7 @@ PRODUCTS = {
     # The interpreter cannot multiply bfloat16.
     torch.bfloat16: tl.float32 if INTERPRETED else tl.bfloat16,
 }
-"""The dtype in which both products multiply, by the dtype of the queries."""
+"""The dtype of the inputs of both matmuls, by the dtype of the queries."""
 
 LOWEST = tl.constexpr(-1e38)
 """The initial maximum of a row's scores: finite, so that rows without keys need no special case."""
@@ -50,7 +50,7 @@ class Stored(NamedTuple):
 
 
 class Bias(NamedTuple):
-    """A bias on scores in powers of two, [batch, kv_heads, rows, tokens], contiguous."""
+    """A bias on scores, for powers of two, [batch, kv_heads, rows, tokens], contiguous."""
 
     numbers: Tensor
     """The values, float32."""
@@ -94,7 +94,7 @@ def see(valid, batch, token, tokens, last):
 @triton.jit
 @no_type_check
 def add_bias(scores, bias, row, is_row, token, tokens):
-    """Return the scores with their bias, if they have one."""
+    """Return the scores plus the bias, if there is a bias."""
     if bias is not None:
         place = bias.numbers + row[:, None] * bias.keys + token[None, :]
         scores += tl.load(place, mask=is_row[:, None] & (token < tokens)[None, :], other=0)
@@ -104,7 +104,7 @@ def add_bias(scores, bias, row, is_row, token, tokens):
 @triton.jit
 @no_type_check
 def score(asked, keys, FEW: tl.constexpr):
-    """Return the products of query rows and keys, [rows, TILE]; ``FEW`` rows avoid matrix units."""
+    """Return dot products of queries and keys, [rows, TILE]; ``FEW`` rows avoid matrix units."""
     if FEW:
         asked, keys = asked.to(tl.float32), keys.to(tl.float32)
         return tl.sum(asked[:, None, :] * keys[None, :, :], 2)
@@ -152,11 +152,11 @@ def attend_run(
         scale: Factor of the scores, for powers of two.
         rows: Number of queries of a KV head: those of the first query head, then of the second, and
             so on.
-        queries: Queries per head; number i sees the first ``tokens - queries + i + 1`` keys.
+        queries: Queries per head; query i sees the first ``tokens - queries + i + 1`` keys.
         tokens: Number of keys.
         ROWS: Rows per program.
         TILE: Keys read at a time.
-        PRODUCTS: The dtype of the factors of both products; sums are float32.
+        PRODUCTS: The dtype of the inputs of both matmuls; sums are float32.
         FEW: Whether there are too few rows for matrix units.
     """
     blocks = tl.cdiv(rows, ROWS)

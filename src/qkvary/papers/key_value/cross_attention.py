@@ -16,7 +16,7 @@ from qkvary.nn.projections import Heads
 
 
 def make_cross(own: AttentionConfig, cross: AttentionConfig) -> Attention:
-    """Return cross attention; it has the mistake where self-attention shares query and key."""
+    """Return cross attention, with the mistake if self-attention shares query and key."""
     if own.variant.sharing.query == own.variant.sharing.key:
         return ReplacedQuery(cross, draw=False)
     return make_attention(cross)
@@ -34,7 +34,7 @@ class ReplacedQuery(Attention):
         cache: LayerCache | None = None,
         kernel: str = "layer",
     ) -> Heads:
-        """Return query, key and value; the key is the query for a memory as long as x."""
+        """Return query, key and value; the key is the query if ``memory`` is as long as ``x``."""
         heads = super().read(x, layout, memory=memory, cache=cache, kernel=kernel)
         if memory is not None and memory.shape[1] == x.shape[1]:
             return heads._replace(query=heads.key)

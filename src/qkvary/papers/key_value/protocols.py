@@ -1,4 +1,4 @@
-"""Networks and training of the papers, by their text or code. Torch-free."""
+"""Networks and training of the papers, as in their text or code. Torch-free."""
 
 from collections.abc import Mapping
 
@@ -148,7 +148,7 @@ def character_network(
 
 
 def quick_sequences(name: SequenceTaskName, *, steps: int, learning_rate: float) -> Setting:
-    """Return a synthetic task that is learned in seconds, with equal initial deviations."""
+    """Return a setting that trains a synthetic task in seconds, with equal initial deviations."""
     length = 16
     return Setting(
         name=name,
@@ -165,7 +165,7 @@ def quick_sequences(name: SequenceTaskName, *, steps: int, learning_rate: float)
 
 
 def quick_characters() -> Setting:
-    """Return a study of tiny Shakespeare's characters that takes seconds."""
+    """Return a setting that trains on tiny Shakespeare's characters in seconds."""
     context = 32
     return Setting(
         name="characters",
@@ -222,7 +222,7 @@ def number_network(context: int) -> LanguageModelConfig:
 
 
 def number_training(context: int, *, learning_rate: float) -> TrainingConfig:
-    """Return 15 epochs of one cycle with Adam, with the defaults of fastai's ``fit_one_cycle``.
+    """Return the training: 15 epochs of Adam on fastai's one-cycle schedule (``fit_one_cycle``).
 
     Weight decay is decoupled and exempts biases and norms.
 
@@ -248,8 +248,8 @@ def number_training(context: int, *, learning_rate: float) -> TrainingConfig:
 NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
     "as-published": (
         (
-            "The scored numbers are all above about 8,000, the training numbers below: the "
-            "words that begin the scored ones hardly occur in training."
+            "The scored numbers are all above about 8,000 and the training numbers below, so the "
+            "words that begin a scored number hardly occur in training."
         ),
     ),
     "clean": (
@@ -266,7 +266,7 @@ NUMBER_CEILING = (
     "windows of 16, 32, 64 and 128 words the best possible accuracies are 0.80, 0.90, 0.95 and "
     "0.98, the best losses 0.52, 0.26, 0.13 and 0.06."
 )
-"""The score of a solver that knows all numbers."""
+"""The best possible scores, those of a solver that knows all numbers."""
 
 NUMBER_UNDERTRAINED = (
     "Windows of 64 and 128 words give 12 and 6 updates an epoch, and the learning rate 1e-4 is a "
@@ -285,7 +285,7 @@ NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
         "training has a loss of 2.75."
     ),
 }
-"""The loss of a predictor that reads no words, over windows of all sizes."""
+"""The scores of predictors that ignore the input, over windows of all sizes."""
 
 
 def number_grid(

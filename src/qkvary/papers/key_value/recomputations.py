@@ -38,8 +38,8 @@ def _derive_half(*, macs: bool) -> Derivation:
 TABLES: Registry = {
     "key-value-text": by_row(
         {
-            "parameters of KV attention, of QKV's (%)": lambda: _derive_half(macs=False),
-            "FLOPs of KV attention, of QKV's (%)": lambda: _derive_half(macs=True),
+            "parameters of KV attention, in % of QKV's": lambda: _derive_half(macs=False),
+            "FLOPs of KV attention, in % of QKV's": lambda: _derive_half(macs=True),
             "tasks": lambda: Derivation(
                 value=5 + 5 + 3, formula="5 synthetic + 5 vision + 3 language"
             ),

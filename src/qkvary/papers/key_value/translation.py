@@ -38,8 +38,8 @@ def translation_network(
 ) -> EncoderDecoderConfig:
     """Return the pre-norm encoder-decoder of the translation experiment.
 
-    A word that occurs ``min_count`` times has a token; ``words`` are the tokens of source and
-    target for other texts than Multi30k.
+    A word needs ``min_count`` occurrences to get a token; ``words`` are the vocabulary sizes of
+    source and target for texts other than Multi30k.
 
     Source: code of paper 2: interleaved sinusoids, scaled embeddings, dropout 0.1 after the
     embedding, on attention probabilities, inside the feed-forward network and after each sublayer,

@@ -25,8 +25,8 @@ EPOCHS: Mapping[ImageSetName, int] = {
 PUBLISHED_TABLES = ("three-projections-table-3", "key-value-table-3")
 
 _QUICK_LIMIT = (
-    "Each variant is one small network, trained for half a minute to two minutes on one core, "
-    "all at one learning rate: this shows what sharing costs there, not at a usual size. Three "
+    "Each variant is one small network, trained for half a minute to two minutes on one core, all "
+    "at one learning rate: this shows what sharing costs in that case, not at a usual size. Three "
     "seeds detect only large differences."
 )
 
@@ -42,7 +42,7 @@ def vision_network(
 ) -> VisionTransformerConfig:
     """Return the vision transformer of the published code, for a data set or a user's own images.
 
-    Scores are divided by the root of the width, as in the code, or of that of a head.
+    Scores are divided by the square root of the network's width, as in the code, or of a head's.
 
     Source: code of paper 2: pre-norm without a norm after the last block, input projections
     without bias, d_ff = d with GELU, no dropout, m = 50, learned class token and positions drawn
@@ -99,7 +99,7 @@ def vit_base(name: ImageSetName, *, image_size: int) -> VisionTransformerConfig:
 
 
 def trained_images(task: ImageTaskConfig) -> int:
-    """Return the number of images that training reads."""
+    """Return the number of images that a task trains on, without those held out."""
     images = task.images
     on_test = task.splits == "as-published" and images.validates_on_test
     return images.train_images - (0 if on_test else task.validation_images)
@@ -113,11 +113,11 @@ def vision_grid(
     weight_decay: float,
     scale: ScaleBy,
 ) -> tuple[Setting, ...]:
-    """Return the published settings: data x patches x widths x layers x heads x rates.
+    """Return the published settings: data x patches x widths x layers x heads x learning rates.
 
-    The rate is constant (the code's MultiStepLR would lower it after 100 epochs, which no run has;
-    the schedule ``multistep`` is here for longer ones),
-    with two validations an epoch; the best is tested.
+    The learning rate is constant: the code's MultiStepLR lowers it only after 100 epochs, and no
+    run is that long (for longer runs, use the schedule ``multistep``). Each run is validated twice
+    per epoch, and its best network is tested.
 
     Source: code of paper 2: batches of 200 for MNIST and FashionMNIST, of 128 for CIFAR.
     """
@@ -157,10 +157,10 @@ def vision_grid(
 
 
 def quick_protocols(study: str, name: ImageSetName, **sizes: Any) -> Mapping[str, Study]:
-    """Return a study of one data set with clean splits, and one with the published splits.
+    """Return two studies of one data set by protocol: with clean and with the published splits.
 
-    It takes minutes: the published network with small sizes, a cosine with warm-up, and 5,000
-    images held out by default.
+    Each takes minutes: it has the published network in a small size, a cosine with warm-up, and by
+    default 5,000 held-out images.
     """
     return {
         "clean": _quick_study(study, name, "clean", **sizes),
@@ -185,30 +185,30 @@ def _quick_study(
     is_complete = images.part_of is None
     epochs = steps * batch_size / trained_images(task)
     larger = (
-        " Published figures next to ours are averages over 48 configurations, most of them "
-        "larger, that were trained longer and tested at their best epoch on the test images. "
-        "The study vision-published-part trains one of them on MNIST as published."
+        " Published numbers next to ours are averages over 48 configurations, most of them larger, "
+        "that were trained longer and tested at their best epoch on the test images. The study "
+        "vision-published-part trains one of them on MNIST as published."
     )
     another = (
-        f" {images.title} are a subset of a data set: no published figure is compared with them."
+        f" {images.title} are a subset of a data set: no published number is compared with them."
     )
     held_out = {
         "clean": f"{validation_images:,} training images are held out for validation.",
         "as-published": "Validation is on the test images, since paper 1 prints a validation "
         "accuracy; nothing is chosen by it here."
         if images.format == "folders"
-        else "Validation is as in the published code, on test images or on images that are "
-        "mostly trained on; nothing is chosen by it here.",
+        else "Validation is as in the published code, on the test images or on images of which "
+        "most are also training images; nothing is chosen by it here.",
     }
     return Study(
         name=study,
         question=f"What does sharing cost a small vision transformer on {images.title}?",
         description=(
             f"{images.title}: {images.train_images:,} training and {images.test_images:,} test "
-            "images. The network of paper 2's code with patches of "
-            f"{patch_size} pixels, {network.tokens} tokens, width 64, two layers and four heads; "
-            f"{steps:,} steps of {batch_size} images ({epochs:.1f} epochs), AdamW at "
-            f"{learning_rate:g} with a warm-up and a cosine, the last network tested. "
+            f"images. The network is that of paper 2's code, with patches of {patch_size} pixels, "
+            f"{network.tokens} tokens, width 64, two layers and four heads. It trains for "
+            f"{steps:,} steps of {batch_size} images ({epochs:.1f} epochs) with AdamW at "
+            f"{learning_rate:g}, a warm-up and a cosine; the last network is tested. "
             f"{held_out[splits]}{'' if is_complete else another}"
         ),
         settings=(

@@ -23,8 +23,8 @@ POSITIONAL_FLOORS: Mapping[tuple[int, int], float] = {
     (128, 8): 0.155,
     (256, 16): 0.083,
 }
-"""The accuracy of the best guess from the position of a query alone, by length and pairs, for the
-default power. It exceeds chance because early pairs are queried at small distances more often."""
+"""The accuracy of the best guess from a query's position alone, by (length, pairs), for the default
+power. It exceeds chance because early pairs are queried at small distances more often."""
 
 
 def with_cores(labels: Sequence[str]) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def recall_training(
     warmup_steps: int = 0,
     gradient_clip: float | None = None,
 ) -> TrainingConfig:
-    """Return the training with AdamW and a cosine to zero, which ends when the task is solved."""
+    """Return a training with AdamW and a cosine to zero that ends when the task is solved."""
     return TrainingConfig(
         steps=steps,
         batch_size=batch_size,
@@ -93,8 +93,9 @@ def recall_floor(task: RecallTaskConfig) -> str:
     """Return a sentence on the scores of solvers that do not recall."""
     floor = POSITIONAL_FLOORS[task.length, task.pairs]
     return (
-        f"Always answering with the value of one pair scores {1 / task.pairs:g}, and with that of "
-        f"the pair that is likeliest at the position of the query {floor:g}: neither recalls."
+        "Without recall, always answering with the value of the same pair scores "
+        f"{1 / task.pairs:g}, and answering with that of the pair that is likeliest at the query's "
+        f"position scores {floor:g}."
     )
 
 

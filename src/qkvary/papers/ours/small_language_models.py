@@ -44,7 +44,7 @@ def small_network(
     vocabulary: int = BYTES,
     position: PositionConfig | None = None,
 ) -> LanguageModelConfig:
-    """Return paper 1's network with 2 layers and no dropout, since no example is repeated.
+    """Return paper 1's network with 2 layers, and without dropout because no example is repeated.
 
     Positions are those of the variants (rotary), not added to embeddings, and the initial weights
     are three times as large as in paper 1: with smaller weights, chance decides when such a small
@@ -68,7 +68,7 @@ def small_network(
 
 
 def small_training(*, steps: int, context: int, learning_rate: float) -> TrainingConfig:
-    """Return paper 1's training (AdamW that decays everything, warm-up, a cosine to a tenth).
+    """Return paper 1's training: AdamW with decay of all parameters, warm-up, a cosine to a tenth.
 
     A step has 1,024 positions. All variants have the same weight decay, although the papers give
     identity queries 2^-5.
@@ -94,7 +94,7 @@ def novels(*, context: int) -> LanguageTaskConfig:
 
 
 def novels_setting(name: str, network: LanguageModelConfig, *, steps: int, **more: Any) -> Setting:
-    """Return a setting on rows of novels; ``more`` are further fields of it."""
+    """Return a setting on rows of novels; ``more`` are further fields of the setting."""
     context = network.max_tokens
     return Setting(
         name=name,
@@ -144,6 +144,6 @@ def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
         )
     return (
         f"At usual sizes the same {networks} networks with {seeds} seeds would take longer. On one "
-        f"{device.title} at {100 * UTILIZATION:g} % of its rate, which the smallest do not reach: "
-        f"{'; '.join(parts)}."
+        f"{device.title} at {100 * UTILIZATION:g} % of its peak FLOP/s, which the smallest do not "
+        f"reach: {'; '.join(parts)}."
     )

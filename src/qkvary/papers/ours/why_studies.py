@@ -41,7 +41,7 @@ SIZES: Mapping[str, Size] = {
         d_model=256, num_layers=4, num_heads=16, context=128, steps=800, learning_rate=2e-3
     ),
 }
-"""The sizes of these studies; a run takes ten seconds to some minutes on one thread."""
+"""The sizes of these studies; a run takes between ten seconds and a few minutes on one thread."""
 
 STD = 0.06
 """Initial standard deviation of weights, as in ``small_network``."""
@@ -59,7 +59,7 @@ def why_setting(
     weight_decay: float = 0.1,
     d_ff: int | None = None,
 ) -> Setting:
-    """Return a setting with its own table, on the bytes of novels; of all variants by default."""
+    """Return a setting on the bytes of novels with its own table, by default for all variants."""
     plain = small_network(context=size.context, num_heads=size.num_heads, d_model=size.d_model)
     attention = plain.layers[0]
     init = Initialization(scheme="normal", std=std)
@@ -104,18 +104,18 @@ def why_study(
     """Return a study of one size with five seeds, whose baseline is the first variant."""
     own = (
         f"These are networks of {size.num_layers} layers of {size.d_model} channels after "
-        f"{size.steps * POSITIONS_PER_STEP:,} bytes, with rows of {size.context}: the beginning "
-        "of a training, at one learning rate for all unless a rate is named."
+        f"{size.steps * POSITIONS_PER_STEP:,} bytes, with rows of {size.context}: the beginning of "
+        "a training, at one learning rate for all unless another is named."
     )
     return Study(
         name=name,
         question=question,
         description=(
-            f"{description} The networks have {size.num_layers} layers of {size.d_model} "
-            f"channels and {size.num_heads} heads with {positions}. They read the bytes of "
+            f"{description} The networks have {size.num_layers} layers of {size.d_model} channels "
+            f"and {size.num_heads} heads with {positions}. They are trained on the bytes of "
             f"English novels in rows of {size.context}, for {size.steps:,} steps of "
-            f"{POSITIONS_PER_STEP:,} bytes at the learning rate {size.learning_rate:g}, with "
-            "AdamW, which decays all parameters of all variants alike."
+            f"{POSITIONS_PER_STEP:,} bytes at the learning rate {size.learning_rate:g}, with AdamW "
+            "and the same weight decay for all parameters and variants."
         ),
         settings=tuple(replace(one, limits=(own, *limits)) for one in settings),
         variants=variants,

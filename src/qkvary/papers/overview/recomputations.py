@@ -94,7 +94,7 @@ def _cache(figure: PublishedFigure) -> Derivation:
         else (),
         note="The ratio of MQA is the number of heads, which the article does not give."
         if label == "MQA"
-        else "The layer input may be kept alone, which halves the cache: A (X Wv) = (A X) Wv."
+        else "The layer input alone can be cached, which halves the cache: A (X Wv) = (A X) Wv."
         if label == "Q-I-V"
         else "",
     )

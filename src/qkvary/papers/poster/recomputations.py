@@ -34,7 +34,7 @@ DOWNSTREAM = "poster-downstream"
 def _downstream_reduction(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
     slip = Alternative(
-        value=costs.cache_reduction(label), convention="the figure of the 300M network, 16 heads"
+        value=costs.cache_reduction(label), convention="the number for the 300M network, 16 heads"
     )
     slips = (slip,) if label == "Q-MQA" else ()
     return dataclasses.replace(derive_reduction(label, "1.2B"), slips=slips)
@@ -71,9 +71,9 @@ _ROWS: dict[str, Callable[[], Derivation]] = {
         for label in ("QKV", "Q-K=V")
         for words, tokens in (("32K", costs.TOKENS_32K), ("128K", costs.TOKENS_128K))
     },
-    "change of Q-K=V at 1.2B (%)": lambda: derive_change("Q-K=V", LARGE, "perplexity"),
+    "perplexity change of Q-K=V at 1.2B (%)": lambda: derive_change("Q-K=V", LARGE, "perplexity"),
     "accuracy of Q-K=V against QKV": _accuracy,
-    "change of Q-K=V shrinks with size": _shrinks,
+    "perplexity change of Q-K=V shrinks with size": _shrinks,
     "steps at 300M": lambda: derive_steps(RUN_300M),
     "steps at 1.2B": lambda: derive_steps(
         RUN_1200M, "The two differ by two steps, without consequence; the paper reports step 7,500."

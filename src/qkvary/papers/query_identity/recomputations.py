@@ -76,7 +76,7 @@ def _score_ratio() -> Derivation:
     return Derivation(
         value=1 / (std * math.sqrt(width)),
         formula="1 / (0.02 x sqrt(768))",
-        convention="layer inputs of unit norm, weights of deviation 0.02",
+        convention="normed layer inputs, weights with standard deviation 0.02",
         note="It depends on width and initialisation: 1.8 here, rounded to 2.",
     )
 
@@ -93,7 +93,7 @@ _ROWS = {
         formula=RUN_124M.formula,
         convention="settings of the public code",
     ),
-    "what scores with an identity query are divided by": _score_ratio,
+    "divisor of scores with an identity query": _score_ratio,
 }
 
 TABLES: Registry = {

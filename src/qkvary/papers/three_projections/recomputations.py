@@ -26,7 +26,7 @@ from qkvary.text.printed import printed_interval
 SMALL = "three-projections-table-4"
 LARGE = "three-projections-table-10"
 
-SQUARE = "every pair of tokens counted, also those that causality hides; biases and softmax not"
+SQUARE = "every pair of tokens counted, even if masked; biases and softmax not counted"
 _NETWORKS = {"three": "QKV", "two": "Q-K=V", "one": "Q=K=V"}
 """The variants of the three columns of Tables 5, 6 and 8, where Q=K-V costs the same as Q-K=V."""
 _NAMES: Mapping[Source, str] = {"q": "Q", "k": "K", "v": "V", "x": "X"}
@@ -206,7 +206,7 @@ def _share(figure: PublishedFigure) -> Derivation:
         )
     return Derivation(
         value=attention_share(label, tokens),
-        formula="attention / (attention + MLP + LM head), in products",
+        formula="attention / (attention + MLP + LM head), in MACs",
         convention=SQUARE,
         note=" ".join(notes),
     )
@@ -218,7 +218,7 @@ def _saving(figure: PublishedFigure) -> Derivation:
     before, after = (costs.macs(one, tokens).total for one in ("QKV", label))
     return Derivation(
         value=quality.change(before, after),
-        formula="all products / all products of QKV - 1",
+        formula="all MACs / all MACs of QKV - 1",
         convention=SQUARE,
     )
 
@@ -233,7 +233,7 @@ def derive_token_kb(label: str) -> Derivation:
 
 
 def derive_cache_gb(label: str, size: quality.Size, tokens: int, users: int = 1) -> Derivation:
-    """Derive a cache in 10^9 bytes, and with "k" meaning 1,000 tokens, of 2^15 or 2^17 tokens."""
+    """Derive a cache of 2^15 or 2^17 tokens in 10^9 bytes, and with "k" read as 1,000 tokens."""
     decimal = {
         costs.TOKENS_32K: costs.ROUND_32K,
         costs.TOKENS_128K: costs.ROUND_128K,

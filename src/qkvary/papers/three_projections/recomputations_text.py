@@ -56,7 +56,7 @@ def _caches() -> Rows:
         rows[f"{label} cache reduction at 1.2B (%)"] = functools.partial(
             derive_large_reduction, label
         )
-    rows["Q-MQA cache at 1.2B, 'nearly' so many times smaller"] = _nearly_hundred
+    rows["Q-MQA cache at 1.2B, nearly how many times smaller than QKV"] = _nearly_hundred
     return rows
 
 
@@ -109,11 +109,11 @@ def _nearly_hundred() -> Derivation:
 
 def _serving() -> Rows:
     return {
-        "context of Q-K=V in the memory of QKV, times": lambda: Derivation(
+        "how many times longer a context Q-K=V holds in QKV's memory": lambda: Derivation(
             value=quality.cache_bytes("QKV") / quality.cache_bytes("Q-K=V"),
             formula="bytes a token of QKV / of Q-K=V",
         ),
-        "users of Q-K=V in the memory of QKV, times": _users_ratio,
+        "how many times more users Q-K=V serves in QKV's memory": _users_ratio,
         "serving cost saved, memory-bound (%)": lambda: Derivation(
             value=saved_percent(PAPER),
             formula="saved / cost of QKV, as in the deployment scenario",
@@ -191,7 +191,7 @@ def _shares() -> Rows:
             formula="both counted",
             holds=_equal_costs() == "identical",
         ),
-        "(Q=K-V)+ costs less than QKV below (tokens)": _plus_limit,
+        "tokens below which (Q=K-V)+ costs less than QKV": _plus_limit,
     }
 
 
@@ -227,7 +227,7 @@ def _gains_shrink() -> Derivation:
     )
     return Derivation(
         value=f"{first:.1f} % at 128 tokens, {last:.1f} % at 4,096",
-        formula="products saved by Q-K=V / products of QKV",
+        formula="MACs saved by Q-K=V / MACs of QKV",
         convention="every pair of tokens counted",
         holds=last > first,
         note="Attention's share grows, but the projections' part in it shrinks.",
@@ -248,16 +248,16 @@ def _plus_limit() -> Derivation:
         formula="n for which n d^2 saved = H n^2 m added: d^2 / (m H)",
         convention="m = 100, d = 1000, 4 heads; + computed as published",
         others=(Alternative(value=limit, convention="one head"),),
-        note="Reduced exactly, + costs less than a projection at any length of practice.",
+        note="Reduced exactly, + costs less than a projection at any practical length.",
     )
 
 
 def _quality() -> Rows:
     return {
-        "change of Q=K-V, figure 7 and section 4 (%)": lambda: dataclasses.replace(
+        "perplexity change of Q=K-V, figure 7 and section 4 (%)": lambda: dataclasses.replace(
             derive_change("Q=K-V"), note="Table 4 prints +4.9 %; both are right only at 4.85."
         ),
-        "change of Q=K-V in training, section 3.3.1 (%)": _training_change,
+        "perplexity change of Q=K-V in training, section 3.3.1 (%)": _training_change,
         "MQA against QKV at 1.2B": _mqa_outperforms,
         "order of the variants at both sizes": _order,
         "Q-K=V on the frontier of perplexity and cache": _frontier,
@@ -315,8 +315,8 @@ def _frontier() -> Derivation:
         formula="a smaller cache and a lower printed perplexity",
         holds=all(one.status == "frontier" for one in statuses.values()),
         note=(
-            "So it is at 1.2B, beyond rounding, from one seed. Stacked on MQA (Q-MQA), key-value "
-            "sharing is on the frontier."
+            "At 1.2B it is dominated too, beyond rounding, from one seed. Combined with MQA "
+            "(Q-MQA), key-value sharing is on the frontier."
         ),
     )
 
@@ -356,7 +356,7 @@ def _tiny_imagenet() -> Derivation:
     ]
     return Derivation(
         value=len(numbers),
-        formula="figures in the column of Table 3",
+        formula="numbers in the TinyImageNet column of Table 3",
         convention="QKV counted",
         others=(Alternative(value=len(numbers) - 1, convention="QKV left out"),),
         note="The best of them is Q=K=V.",

@@ -125,7 +125,9 @@ def _derive(quantity: Callable[[Convention], float], formula: str) -> Derivation
 
 _COLUMNS: dict[str, Derive] = {
     "cache": lambda figure: derive_cache_gb(variant_of(figure), "300M", costs.TOKENS_32K),
-    "users": _per_variant(lambda served: served.users_per_gpu, "memory / cache of a user, whole"),
+    "users": _per_variant(
+        lambda served: served.users_per_gpu, ("memory / cache of one user, rounded down")
+    ),
     "gpus": _per_variant(lambda served: served.gpus, "100 users / users per GPU, rounded up"),
     "month": _per_variant(lambda served: served.dollars_per_month, "GPUs x $2,000"),
 }

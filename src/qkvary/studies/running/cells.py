@@ -18,7 +18,7 @@ from qkvary.arch.canonical import identity_dict
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.manifest import DEFAULT_KEEP
+from qkvary.storage.manifest import CHECKPOINT_SECONDS, DEFAULT_KEEP
 from qkvary.studies.records import make_record
 from qkvary.studies.running.store import Claim, RunResult, Store
 from qkvary.studies.study import Cell
@@ -43,7 +43,7 @@ process; ``busy``: another process holds it; ``stopped``: it can be resumed."""
 class CellOptions:
     """The options of execution; results do not depend on them."""
 
-    checkpoint_seconds: float = 30.0
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
     keep: int = DEFAULT_KEEP
     tracker: TrackerName | None = None
     project: str = ""

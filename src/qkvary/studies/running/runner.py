@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from qkvary.storage.environment import stop_in_order, usable_cores
-from qkvary.storage.packages import require
+from qkvary.storage.manifest import CHECKPOINT_SECONDS
 from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.contract import Executor, WorkerTask
 from qkvary.studies.running.executors.local import LocalExecutor
 from qkvary.studies.running.scheduler import Scheduler
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
-from qkvary.training.trackers import TrackerName
+from qkvary.training.trackers import TrackerName, require_tracker
 
 TRAINER = "qkvary.studies.running.training"
 
@@ -30,7 +30,7 @@ class RunnerOptions:
     strict: bool = False
     """Whether failed and diverged runs set the exit code to 1."""
     retry_failed: bool = False
-    checkpoint_seconds: float = 30.0
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
     quiet: bool = False
     """Whether to print no progress and no messages."""
     trainer: str = TRAINER
@@ -44,7 +44,7 @@ class RunnerOptions:
         if self.workers is not None and self.workers < 1:
             raise ValueError(f"workers must be at least 1, got {self.workers}")
         if self.tracker is not None:
-            require(self.tracker)
+            require_tracker(self.tracker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

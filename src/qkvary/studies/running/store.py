@@ -22,8 +22,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
+from qkvary.arch.canonical import from_dict, identity_json
 from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.storage.durable import (
     TEMPORARY_PREFIX,
@@ -41,7 +42,7 @@ from qkvary.storage.durable import (
 )
 from qkvary.storage.errors import BusyError, DamagedError, UnsafeError
 from qkvary.storage.journal import JOURNAL_NAME, parse_journal
-from qkvary.storage.jsonvalues import encode
+from qkvary.storage.jsonvalues import decode, encode
 from qkvary.storage.manifest import (
     CHECKPOINTS_NAME,
     MANIFEST_NAME,
@@ -51,6 +52,7 @@ from qkvary.storage.manifest import (
 )
 from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.studies.records import Record, from_json, to_json
+from qkvary.training.config import ExecutionConfig, ExecutionSettings, RunConfig
 
 State = Literal["open", "running", "done"]
 
@@ -232,6 +234,18 @@ def config_bytes(config: Mapping[str, Any]) -> bytes:
     return (encode(config, indent=1) + "\n").encode()
 
 
+def read_identity(config: bytes) -> tuple[str, ExecutionSettings | None]:
+    """Return a run's identity apart from its execution settings, and these; None if damaged."""
+    try:
+        found = cast("dict[str, Any]", decode(config))
+        run = from_dict(RunConfig, found["run"])
+        plain = run.with_execution(ExecutionSettings(config=ExecutionConfig(), device="cpu"))
+        named = [identity_json(plain), found["data_fingerprint"], found["numerics_version"]]
+        return encode(named), run.execution
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "", None
+
+
 def _restore(
     directory: Path, config: Mapping[str, Any], problem: str | None, done: bool
 ) -> tuple[str, ...]:
@@ -260,7 +274,8 @@ def _restore(
     expected = config_bytes(config)
     found = path.read_bytes() if path.exists() else None
     if found != expected:
-        if found is not None:
+        # The same data may have another path now.
+        if found is not None and read_identity(found) != read_identity(expected):
             warnings.append(f"{path} was changed; it is rewritten")
         atomic_write_file(path, expected)
     return tuple(warnings)

@@ -43,14 +43,17 @@ def train_cell(
     callbacks: Callbacks = NO_CALLBACKS,
     options: CellOptions = DEFAULT_OPTIONS,
     distribution: Distribution | None = None,
-    execution: ExecutionSettings | None = None,
+    requested: ExecutionSettings | None = None,
     task: Task | None = None,
 ) -> RunResult | None:
-    """Train the network of a run in its folder; return None if it was stopped."""
+    """Train the network of a run in its folder; return None if it was stopped.
+
+    The run has the stored execution settings; ``requested`` are those of the next steps, if others.
+    """
     keep_freed_memory()
     started, processes = now(), distribution or Distribution()
     task = task or load_cell_task(cell.run.task)
-    run = cell.run if execution is None else cell.run.with_execution(execution)
+    run = cell.run if requested is None else cell.run.with_execution(requested)
 
     def save_network(step: int | None, network: nn.Module) -> None:
         saved = cast("LanguageModel", network)
@@ -71,7 +74,7 @@ def train_cell(
         distribution=processes,
         checkpoint_seconds=options.checkpoint_seconds,
         keep=options.keep,
-        begun=cell.run,
+        stored=cell.run,
     )
     if outcome.status == "stopped":
         return None

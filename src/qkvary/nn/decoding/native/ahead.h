@@ -1,4 +1,4 @@
-// What comes next in memory, fetched a line at a time between products.
+// Prefetches what is read next from memory, a cache line at a time, between products.
 
 #pragma once
 
@@ -13,29 +13,29 @@ namespace products {
 namespace {
 
 constexpr int64_t LINE = 64;    // Bytes that memory moves at once, on most processors.
-constexpr int64_t PAGE = 4096;  // Bytes at whose end processors stop fetching by themselves.
+constexpr int64_t PAGE = 4096;  // Bytes of a page; processors' own prefetching stops at its end.
 
-// Bytes between what is read and what is fetched, into the first cache and into the second; 0 for
-// nothing.
+// Distance in bytes from what is read to what is prefetched into the first-level cache (near) and
+// into the second-level cache (far); 0 for no prefetching.
 struct Reach {
   int64_t near, far;
 };
 
-// Some processors fetch best by themselves, and are slowed down by lines that are asked for; others
-// begin too late, or wait for more lines at once in the second cache.
+// Some processors prefetch best by themselves and are slowed down by explicit prefetches; others
+// begin too late, or allow more outstanding lines in the second-level cache.
 constexpr Reach REACHES[] = {{12288, 0}, {8192, 65536}, {0, 0}};
 constexpr int WAYS = sizeof REACHES / sizeof *REACHES;
 
-// Which reach is the fastest on this processor. The first calls that read more than the caches hold
-// take turns, one reach a call: within a call, one would wait for what the other has asked memory
-// for. The first reach stays unless the best call of another clearly wins.
+// Finds the fastest reach on this processor. The first calls that read more than the caches hold
+// take turns, one reach per call: within a call, one reach would wait for lines that the other has
+// requested. The first reach stays unless the best call of another is clearly faster.
 class Trial {
  public:
-  static constexpr int64_t WORTH = 32 << 20;  // Bytes of a call.
-  // Of each call: each way equally often, and at every place of any pattern of up to ten layers.
+  static constexpr int64_t WORTH = 32 << 20;  // Bytes from which a call is timed.
+  // The way of each call: each equally often, at every place of any pattern of up to ten layers.
   static constexpr char TURNS[] = "122110022101020200002200111112202022211121110200";
   static constexpr int CALLS = sizeof TURNS - 1;
-  static constexpr double CLEARLY = 0.95;  // Of the time of the first.
+  static constexpr double CLEARLY = 0.95;  // Share of the first way's time that others must beat.
 
   Trial() { pin(-1); }
 
@@ -48,14 +48,14 @@ class Trial {
     return chosen < 0 ? TURNS[calls_.load(std::memory_order_relaxed) % CALLS] - '0' : chosen;
   }
 
-  // Takes a way, or tries all anew with -1.
+  // Fixes a way, or tries all again for -1.
   void pin(int64_t way) {
     std::lock_guard<std::mutex> guard(lock_);
     chosen_ = static_cast<int>(std::clamp<int64_t>(way, -1, WAYS - 1)), calls_ = 0;
     std::fill_n(best_, WAYS, std::numeric_limits<double>::infinity());
   }
 
-  // What a call took for a byte.
+  // Records the time per byte of a call.
   void count(int way, double time) {
     std::lock_guard<std::mutex> guard(lock_);
     if (chosen() >= 0) return;
@@ -100,12 +100,12 @@ class Turn {
   const Clock::time_point start_;
 };
 
-// What is to be fetched, in bytes of whole lines. Much at once would wait for each other, and the
-// products for it.
+// What is to be prefetched, in bytes of whole lines. Many prefetches at once would wait for each
+// other, and the products for them.
 class Ahead {
  public:
-  // Fetches rows of a number of bytes into the first cache; and into the second cache the rows at a
-  // distance after them, unless it is 0.
+  // Prefetches rows into the first-level cache, and the rows at a distance after them into the
+  // second-level cache, unless the distance is 0.
   Ahead(const char *first, int64_t row_stride, int64_t row_bytes, int64_t rows, int64_t distance)
       : line_(first), far_(distance), is_run_(row_stride == row_bytes),
         is_plain_(is_run_ && !distance) {
@@ -121,7 +121,7 @@ class Ahead {
     }
   }
 
-  // Of each of so many steps.
+  // The bytes to prefetch in each of a number of steps.
   int64_t share(int64_t steps) const {
     return static_cast<uint32_t>(left_ / LINE + steps - 1) / static_cast<uint32_t>(steps) * LINE;
   }
@@ -141,7 +141,7 @@ class Ahead {
       line_ += LINE;
       if (line_ < end_) continue;
       line_ += skip_, end_ += stride_;
-      // The first lines of the next page let the processor begin with it before this one ends.
+      // The first lines of the next page make the processor prefetch it before this one ends.
       if (far_ && is_run_)
         for (int i = 0; i < 3; ++i) __builtin_prefetch(end_ + far_ + i * LINE, 0, 2);
     }

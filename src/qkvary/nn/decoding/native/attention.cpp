@@ -47,16 +47,16 @@ struct Call {
 
 namespace {
 
-// Tokens of a task, and tasks of a sequence that there are at least before they grow: few leave
-// little to merge, many keep threads busy. They depend on nothing else, so that results do not.
+// Tokens of a task, and the number of tasks of a sequence from which tasks grow: few tasks leave
+// little to merge, many keep threads busy. The number of threads has no influence on results.
 constexpr int64_t LEAST_SPAN = 1024, MOST_SPAN = 4096, LEAST_TASKS = 16;
 constexpr int64_t PERIOD = 64;  // Of the rotation's near table.
-constexpr int64_t LEAST_WORK = 1 << 20;  // Products that are worth a thread.
+constexpr int64_t LEAST_WORK = 1 << 20;  // Multiplications that are worth a thread.
 
 int64_t round_up(int64_t n) { return (n + W - 1) / W * W; }
 
-// Tokens of a tile: as stored, it fits in the first cache with what is prefetched. Small ones
-// let reading go on, large ones give processors more to do at once.
+// Tokens of a tile, which fits in the first-level cache with what is prefetched. Small tiles keep
+// memory busy, large ones give processors more to do at once.
 int64_t tile_of(int64_t row_bytes) {
   int64_t tokens = 64;
   while (tokens > 16 && tokens * row_bytes > 8192) tokens /= 2;
@@ -103,12 +103,12 @@ struct Sizes {
     const bool few = !tiled && call.rows <= std::min<int64_t>(block, 4);
     whole = few && vectors % unit == 0 && vectors <= 4 * unit ? vectors : 0;
 #if defined(QKVARY_SHORTS)
-    // Queries of half precision lose next to nothing as integers.
+    // Half-precision queries lose almost no accuracy as integers.
     integral = whole && call.storage == INT4 && call.plain != FLOAT32 && call.half == 0 &&
                call.key.dim % CODES == 0 && call.value.dim % CODES == 0 &&
                call.key.dim <= MOST_CODES * CODES;
 #endif
-    // Rows are read a vector beyond their end where they are cut into parts.
+    // Rows that are cut into parts are read one vector beyond their end.
     plain_stride = std::max(round_up(call.key.dim), value_width) + W;
   }
 
@@ -127,8 +127,8 @@ struct Sizes {
   int64_t mixed_at(int64_t c) const { return paired ? paired_place(c) : c; }
 };
 
-// Numbers of a thread that begin at a line, kept from call to call: fresh pages cost as much as a
-// part of the products.
+// A thread's buffer, aligned to a cache line and kept from call to call: fresh memory pages take
+// time.
 class Kept {
  public:
   float *fit(int64_t size) {
@@ -181,7 +181,7 @@ void turn_tile(float *to, int64_t to_stride, const float *from, int64_t from_str
   }
 }
 
-// Queries turned back by the place of a period: what they meet is turned by places within it.
+// Rotates queries back by the start of a period; keys are rotated by their places within it.
 template <int R>
 void turn_query(float *to, const float *from, const Call &call, const Sizes &sizes,
                 int64_t period) {
@@ -230,8 +230,8 @@ struct Task {
     return real && std::none_of(real + from, real + from + count, [](uint8_t v) { return v; });
   }
 
-  // A tile as it is stored, and what is fetched meanwhile: as much as it holds, from further on, at
-  // a steady pace, since memory that waits for the products is not read in time.
+  // A tile as it is stored, and what is prefetched meanwhile: as many bytes of later tokens, at a
+  // steady pace, so that memory never waits for the products.
   Tile place(const Tokens &keys, const Tokens &values, int64_t first, int64_t count) const {
     const int64_t part = sizes.tile / 16, soft = sizes.tiled ? 4 : 0;
     const int64_t scores = part * (call.shared ? (16 - soft) / 2 : 16 - soft);
@@ -738,7 +738,7 @@ int64_t qkvary_decode(const Call *call) {
         plan.work(scratch);
         done = true;
       } catch (const std::exception &) {
-        // The threads that have room take the tasks of those that have not.
+        // Threads with enough memory take the tasks of those without.
       }
     });
     if (!done) return 1;

@@ -11,7 +11,7 @@
 namespace products {
 namespace {
 
-constexpr float MOST_NUMBER = 0x1p120f;  // That a scale holds.
+constexpr float MOST_NUMBER = 0x1p120f;  // The bound of numbers that have a scale.
 
 // The scale of numbers up to `most`, rounded up.
 inline float scale_of(double most, int most_code) {
@@ -24,7 +24,7 @@ inline int code_of(double number, float scale) {
   return static_cast<int>(std::nearbyint(number / (scale > 0 ? scale : 1.0f)));
 }
 
-// The first `count` of the newest tokens of a head become codes: the last `count` of those coded.
+// Quantises the first `count` of the newest tokens of a head: they become the last `count` codes.
 template <class S>
 void encode(const Stored &to, int64_t storage, int64_t coded, int64_t count, int64_t batch,
             int64_t head) {

@@ -29,7 +29,7 @@ namespace {
 
 using namespace vectors;
 
-constexpr int MOST_ROWS = 4;  // That a weight is multiplied with when it is read.
+constexpr int MOST_ROWS = 4;  // Maximum number of rows that a loaded weight is multiplied with.
 
 template <int BYTES>
 inline void fetch(const void *place, Reach reach) {
@@ -41,7 +41,7 @@ inline void fetch(const void *place, Reach reach) {
   }
 }
 
-// Numbers of x, one to a lane; and those that products of pairs of bfloat16 take, rounded to it.
+// How x is stored: one float per lane (Single), or two bfloat16 per lane for paired products.
 struct Single {
   using Type = float;
   static constexpr int LANES = W;
@@ -155,7 +155,7 @@ inline void multiply_codes(Vec *sums, const int8_t *row, const float *scales, co
 }
 #endif
 
-// Outputs `first` to `last` of y = W x + b for N rows; their distances are `inner` and `width`.
+// Outputs `first` to `last` of y = W x + b for N rows, which are `inner` and `width` apart.
 template <int N, class P, class S, class B>
 [[gnu::noinline]] void multiply_rows(const Matrix &m, int64_t first, int64_t last,
                                      const typename P::Type *x, float *y, Reach reach) {
@@ -231,7 +231,7 @@ void multiply(const Matrix &m, int64_t first, int64_t last, const float *x, floa
   multiply_as<Single, S, B>(m, first, last, x, m.inner, y, rows, reach);
 }
 
-// W numbers of a row of weights, from column c on; the first `count` of them where there are no more.
+// W numbers of a row of weights, from column c on, or `count` of them at the end of the row.
 template <class S>
 inline Vec load_weights(const Matrix &m, int64_t row, int64_t c, int64_t count) {
   const Vec v = load_first(static_cast<const S *>(m.weight) + row * m.inner + c, count);

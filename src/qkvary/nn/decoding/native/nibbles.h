@@ -85,8 +85,8 @@ inline Shorts pair_words(const char *first, const char *second, int part) {
 #endif
 }
 
-// The queries of a few rows as 8-bit integers, the even channels and the odd ones, for so many
-// tokens as a vector has: what that loses is a small part of what 4-bit codes have lost.
+// The queries of a few rows as 8-bit integers, even and odd channels apart, repeated for the tokens
+// of a vector. The rounding error is a small part of the error of the 4-bit codes.
 struct NibbleQuery {
   int8_t numbers[4][MOST_CODES][2][4 * W];
   float scales[4][MOST_CODES], offset[4];
@@ -98,7 +98,7 @@ struct NibbleQuery {
         const float *from = rows + r * stride + n * CODES;
         float most = 0, sum = 0;
         for (int64_t c = 0; c < CODES; ++c) most = std::fmax(most, std::fabs(from[c])), sum += from[c];
-        // An integer cannot say that a number is none; the scale can.
+        // Integers cannot represent NaN or infinity, so the scale becomes NaN.
         const float scale = scales[r][n] = sum - sum == 0.0f ? most / 127 : __builtin_nanf("");
         for (int64_t c = 0; c < CODES; ++c) {
           const float number = scale > 0 ? std::nearbyint(from[c] / scale) : 0.0f;

@@ -15,8 +15,8 @@ struct Seat {
   int64_t layer = 0;  // Where it is.
 };
 
-// Waits until all threads of a step have come, again and again. Parts of a step are too short for
-// a thread to sleep in between, but not for one to give way.
+// A barrier of the threads of a step, used again and again. Parts of a step are too short for a
+// waiting thread to sleep, but not for it to yield.
 class Meeting {
  public:
   void wait(int64_t all) {

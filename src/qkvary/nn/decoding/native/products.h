@@ -39,7 +39,7 @@ struct Pairs {
 };
 #endif
 
-// Lets no compiler make one address or distance from others: all of them do not fit the registers.
+// Keeps compilers from deriving an address or distance from others: that would need more registers.
 template <class T>
 inline void keep_apart(T &p) {
   asm("" : "+r"(p));
@@ -93,8 +93,8 @@ template <int R, int G, int T, class P>
       store(scores + g * block + i * W, sum_lanes<C>(sums + g * T + i * C));
 }
 
-// The same of any number of vectors of tokens, of `width` words each. As many sums as the registers
-// hold wait for each other the least.
+// The same for any number of vectors of tokens, of `width` words each. Latency is hidden best by as
+// many independent sums as fit the registers.
 template <int R, int G, class P>
 [[gnu::noinline]] void score(float *scores, const float *query, const char *keys, int64_t stride,
                              int64_t width, int64_t tokens, Ahead &fetched) {
@@ -228,16 +228,17 @@ void mix_all(float *outputs, int64_t width, const float *weights, const char *va
 
 // The running softmax of R rows; one row has C lanes.
 //
-// Weights are relative to a score that was the largest once. It stays until another one is far
-// above it: so weights do not wait for the largest score of their tile, and outputs seldom change.
+// Weights are relative to an anchor, a score that was the largest once. It stays until another one
+// is far above it, so that weights do not wait for the largest score of their tile and outputs are
+// seldom rescaled.
 struct Running {
   static constexpr float SLACK = 8.0f;  // Weights are 2^8 at most.
 
   Vec anchor = all(LOWEST), total = {};
 
-  // Makes weights of scores times `scale`; whether earlier ones `change`, and by which factors. A
-  // row's lanes are neighbours. Where tokens come first, they are those at the same place of each R,
-  // and weights are rounded to bfloat16.
+  // Computes weights from scores times `scale`; returns whether earlier ones must be rescaled, by
+  // the factors `change`. The lanes of a row are neighbours. If tokens come first, they are R lanes
+  // apart, and weights are rounded to bfloat16.
   template <int R, bool TOKENS_FIRST = false>
   bool update(float *weights, const float *scores, float scale, int64_t tokens, Vec &change,
               Ahead &fetched, int64_t blocks) {
@@ -247,7 +248,7 @@ struct Running {
     const int64_t share = ahead.share(blocks * vectors / STEP);
     Vec high, sum;
     const auto weigh = [&](auto bounded) {
-      // While nothing was seen, there is nothing to be relative to.
+      // Before the first visible token there is no anchor.
       const Vec base = anchor == LOWEST ? Vec{} : anchor;
       high = all(LOWEST), sum = Vec{};
       for (int64_t i = 0; i < vectors; i += STEP) {

@@ -40,7 +40,7 @@ struct Short {
       most = larger(most, larger(v, -v)), wrong |= v != v;
     }
     const float largest = largest_lane<W>(most)[0], magic = 12582912.0f;
-    // An integer cannot say that a number is none; the scale can.
+    // Integers cannot represent NaN, so the scale becomes NaN.
     scale = any(wrong) ? __builtin_nanf("") : largest / 32767.0f;
     const float factor = scale > 0 ? 1.0f / scale : 0.0f;
     std::memset(numbers, 0, sizeof numbers);

@@ -69,17 +69,17 @@ enum Failure : int64_t { FULL = 1, UNKNOWN_TOKEN = 2, NO_SCALE = 3 };
 
 bool is_latent(const Layer &layer) { return layer.latent_key.weight; }
 
-// Of the query and the mixture of a head, as projections have them.
+// Channels per head of the query and of the mixture, as projections have them.
 int64_t head_dim(const Layer &layer) { return layer.out.inner / layer.queries; }
 
 constexpr int64_t ROPES = 64;  // Rotary keys that a thread compares at once.
 
-// Of a thread: these keys token by token and channel by channel, and what shares a line with them.
+// Size of a thread's buffer for these keys, by token and by channel, with padding to a cache line.
 int64_t rope_numbers(const Layer &layer) { return 2 * round_up(layer.rope.dim) * ROPES + W; }
 
 constexpr int LEARNED = 5, QUERY_ROPE = 3, KEY_ROPE = 4;  // Sources that are projections.
 
-// Numbers of one step, kept from call to call: fresh pages cost as much as a part of the products.
+// The buffers of a step, kept from call to call: fresh memory pages take time.
 struct Buffers {
   std::vector<float> memory;
   float *x, *normed, *sources[LEARNED], *narrow, *query, *stored, *mixed, *change, *inner, *gate;

@@ -90,8 +90,8 @@ void read_columns(const Added &sums, const float *queries, float *mixed) {
   if (c < sums.dim) read_sums<R, 1, ADDS, false>(sums, c, queries, mixed);
 }
 
-// Adds a token to the sums of a group, and mixes what its queries read of them. Of key and queries
-// the features replace them afterwards.
+// Adds a token to the sums of a group, and computes the mixtures of its queries from the sums. Key
+// and queries are overwritten by their features.
 template <class S>
 void add_token(const Sums &sums, int64_t index, int64_t group, float *key, const float *value,
                float *queries, int64_t count, int64_t dim, bool is_real, float *mixed) {

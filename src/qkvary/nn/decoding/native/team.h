@@ -1,4 +1,5 @@
-// Threads that stay from call to call: to make one takes as long as to attend to thousands of keys.
+// A thread pool kept from call to call: starting a thread takes as long as attending to thousands
+// of keys.
 
 #pragma once
 
@@ -19,7 +20,7 @@ namespace {
 class Team {
  public:
   // Calls work(thread, threads) in at most this many threads, including the caller, and waits for
-  // all of them. Whoever comes while the others are at work does it alone.
+  // all of them. A caller that finds the pool busy does its work alone.
   template <class F>
   void run(int64_t threads, const F &work) {
     std::unique_lock<std::mutex> mine(calls_, std::defer_lock);
@@ -46,7 +47,7 @@ class Team {
     const void *work = nullptr;
     int64_t threads = 0;
   };
-  // A thread that sleeps is late for the next call, which often comes at once.
+  // Yields before a thread sleeps: it would wake up late for the next call, which often comes soon.
   static constexpr int TURNS = 200;
 
   std::mutex calls_, lock_;
@@ -60,7 +61,7 @@ class Team {
       for (; members_ < threads; ++members_)
         std::thread(&Team::serve, this, members_, round_.load()).detach();
     } catch (const std::exception &) {
-      // Those that there are do the work of those that there are not.
+      // The threads that were started do the work of those that could not be.
     }
     return threads < members_ ? threads : members_;
   }
@@ -81,8 +82,8 @@ class Team {
   }
 };
 
-// The team of this process; it is never taken down, since its threads wait in it. A fork takes no
-// threads along, so that who was forked makes a team of its own when it needs one.
+// The team of this process; it is never destroyed, since its threads wait in it. Threads do not
+// survive a fork, so a forked process makes a new team when it needs one.
 inline Team &team() {
   static std::atomic<Team *> current{nullptr};
 #if defined(__unix__) || defined(__APPLE__)

@@ -25,7 +25,7 @@ using namespace vectors;
 
 constexpr int TOKENS = 64;
 
-// The kernel of the system grants the use of the registers to a process that asks.
+// Whether the operating system lets this process use the tile registers, which must be requested.
 inline bool granted() {
   constexpr long REQUEST = 0x1023, TILE_DATA = 18;
   static const bool answer = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
@@ -40,7 +40,7 @@ struct alignas(64) Shapes {
   void set(int tile, int count, int bytes) { rows[tile] = count, row_bytes[tile] = bytes; }
 };
 
-// What was written before is in memory when tiles are read: compilers do not know that they are.
+// Makes compilers write earlier stores to memory: they do not know that tile loads read them.
 inline void settle(const void *read = nullptr) { asm volatile("" : : "r"(read) : "memory"); }
 
 // Registers: 0, 1 scores; 2 queries; 3 keys or values; 4, 5 outputs; 6, 7 weights.

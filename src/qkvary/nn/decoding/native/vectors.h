@@ -55,7 +55,7 @@ struct Int4 {
 template <class S>
 constexpr bool IS_CODE = std::is_same_v<S, int8_t> || std::is_same_v<S, Int4>;
 
-// Where channel c is among those stored from here on; an even one of 4-bit codes.
+// The address of channel c, which must be even for 4-bit codes.
 template <class S>
 inline const S *skip(const S *from, int64_t c) {
   return from + (std::is_same_v<S, Int4> ? c / 2 : c);
@@ -185,7 +185,7 @@ inline Vec load(const int8_t *p) {
 
 inline Vec load(const Int4 *p) {
 #if defined(QKVARY_AVX512)
-  // A byte in each two words; of both the lowest 4 bits count, which choose from a table.
+  // Spreads each byte over two words; the lowest 4 bits of each word select from a table.
   const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
   const __m512i words = _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28));
   const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
@@ -219,7 +219,7 @@ inline void load_row(Vec *to, const S *from) {
   }
 }
 
-// Lets no compiler read a vector from memory for each of its uses.
+// Keeps compilers from loading a vector from memory again for each of its uses.
 inline void hold(Vec &v) {
 #if defined(QKVARY_AVX512)
   asm("" : "+v"(v));
@@ -232,7 +232,7 @@ inline void hold(Vec &v) {
 
 inline void store(float *p, Vec v) { std::memcpy(p, &v, sizeof v); }
 
-// C floats, over and over.
+// C floats, repeated to fill a vector.
 template <int C>
 inline Vec repeat(const float *p) {
   static_assert(W % C == 0, "a vector holds whole copies");
@@ -368,7 +368,7 @@ inline Vec add_product(Vec sum, Vec a, Vec b) {
 #endif
 }
 
-// The second operand decides where one is NaN.
+// Where an operand is NaN, the result is the second operand.
 inline Vec larger(Vec a, Vec b) {
 #if defined(QKVARY_AVX512)
   return (Vec)_mm512_max_ps((__m512)a, (__m512)b);

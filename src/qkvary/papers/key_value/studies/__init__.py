@@ -1,1 +1,1 @@
-"""Its experiments by its text and by its code; one study per file, named after the file."""
+"""Paper 2's experiments, as in its text and as in its code; one study per file, named after it."""

@@ -42,9 +42,9 @@ STUDY = Study(
     name="chars-published",
     question="Are the published losses of character generation reproduced?",
     description=(
-        "Tiny Shakespeare by the code of paper 2: 10,000 iterations (the text says 1,000), "
-        "AdamW with torch's weight decay of 0.01, dropout 0.2, two runs. Every 200 iterations, "
-        "the mean loss of 200 random batches is measured. The code seeds once, with 1337."
+        "Tiny Shakespeare as in the code of paper 2: 10,000 iterations (the text says 1,000), "
+        "AdamW with torch's weight decay of 0.01, dropout 0.2, two runs. Every 200 iterations, the "
+        "mean loss of 200 random batches is measured. The code seeds once, with 1337."
     ),
     settings=tuple(_setting(*size, steps=10_000) for size in SIZES),
     variants=CHARACTER_VARIANTS,
@@ -57,11 +57,11 @@ PROTOCOLS = {
         STUDY,
         name="chars-published-first-1000",
         description=(
-            "The first 1,000 of the 10,000 iterations by the code of paper 2. That is the "
-            "number that its text states, at the size whose losses its notebook stores for it. "
-            "Tiny Shakespeare, AdamW at a constant rate with torch's weight decay of 0.01, "
-            "dropout 0.2, two runs. Every 200 iterations, the mean loss of 200 random batches "
-            "is measured."
+            "The first 1,000 of the 10,000 iterations of paper 2's code: its text states 1,000. "
+            "The network size is the one whose losses after 1,000 iterations are stored in its "
+            "notebook. Tiny Shakespeare, AdamW at a constant learning rate with torch's weight "
+            "decay of 0.01, dropout 0.2, two runs. Every 200 iterations, the mean loss of 200 "
+            "random batches is measured."
         ),
         settings=(_setting(*SIZES[0], steps=1_000),),
         published=published_tables("key-value-notebook-characters-1000"),

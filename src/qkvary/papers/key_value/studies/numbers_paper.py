@@ -8,11 +8,11 @@ from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Study
 
 _GRID = (
-    "Predict the next word of the spelled numbers: windows of 16, 32, 64 and 128 words, "
-    "learning rates 1e-3 and 1e-4, width 64, 4 layers, 8 heads, 15 epochs of one cycle, five "
-    "runs. The text and the code of paper 2 agree on these. Where the text leaves a choice "
-    "open, the code decides: every word of a window is a target, while the text's example asks "
-    "only for the word after the window. The published runs have no seed. "
+    "Predict the next word of the spelled numbers: windows of 16, 32, 64 and 128 words, learning "
+    "rates 1e-3 and 1e-4, width 64, 4 layers, 8 heads, 15 epochs of a one-cycle schedule, five "
+    "runs. The text and the code of paper 2 agree on these. Where the text leaves a choice open, "
+    "the code decides: every word of a window is a target, while the text's example asks only for "
+    "the word after the window. The published runs have no seed. "
 )
 
 STUDY = Study(
@@ -34,13 +34,14 @@ PROTOCOLS: Mapping[str, Study] = {
         STUDY,
         name="numbers-paper-clean",
         question=(
-            "Which variants learn to count in words where the scored numbers are like those of "
-            "training?"
+            "Which variants learn to count in words when the scored numbers resemble the training "
+            "numbers?"
         ),
         description=(
             _GRID + "Clean: all numbers are used, and of every ten windows the ninth is for "
-            "validation and the tenth for the test, so that every split has numbers of all sizes. "
-            "The published figures next to ours were measured on the published split."
+            "validation and the tenth for the test, so that every split has numbers of all "
+            "sizes. The published numbers next to ours were measured on the published "
+            "split."
         ),
         settings=number_grid("clean"),
     ),

@@ -8,12 +8,14 @@ from qkvary.papers.key_value.translation import translation_grid
 STUDY = replace(
     translation_published.STUDY,
     name="translation-paper",
-    question="Does a shared query and key in self-attention cost BLEU, and does the encoding?",
+    question=(
+        "Does sharing query and key in self-attention lower BLEU, and does the 2D encoding (+)?"
+    ),
     description=(
-        "Multi30k in both directions by the text of paper 2, which keeps QKV in cross "
-        "attention. Where the text is silent, its code decides: 20 epochs of 580 batches of "
-        "50, two runs, a loss whose divisor includes padding, and a BLEU that counts the begin "
-        "and end tokens. Words are split by our own rule instead of spaCy's."
+        "Multi30k in both directions as in the text of paper 2, which keeps QKV in cross "
+        "attention. Where the text is silent, its code decides: 20 epochs of 580 batches of 50, "
+        "two runs, a loss whose divisor includes padding, and a BLEU that counts the begin and end "
+        "tokens. Words are split by our own rule instead of spaCy's."
     ),
     settings=translation_grid("as-published"),
 )

@@ -8,14 +8,14 @@ from qkvary.studies.study import Study
 
 STUDY = Study(
     name="translation-published",
-    question="Are the published BLEU scores reproduced, and does the encoding lower them?",
+    question="Are the published BLEU scores reproduced, and does the 2D encoding (+) lower them?",
     description=(
-        "Multi30k in both directions by the code of paper 2: 20 epochs of 580 batches of 50, "
-        "two runs. The divisor of its loss includes padding, and its BLEU counts the begin and "
-        "end tokens. Its layer for a shared query and key is also used in cross attention, "
-        "with all three projections and the 2D encoding; it takes the key as the query "
-        "wherever padded source and target are equally long, so that the output does not see "
-        "the target. Words are split by our own rule instead of spaCy's."
+        "Multi30k in both directions as in the code of paper 2: 20 epochs of 580 batches of 50, "
+        "two runs. The divisor of its loss includes padding, and its BLEU counts the begin and end "
+        "tokens. Its layer for a shared query and key also does the cross attention, there with "
+        "all three projections and the 2D encoding. Wherever padded source and target are equally "
+        "long, that layer uses the key as the query, so the output does not depend on the target. "
+        "Words are split by our own rule instead of spaCy's."
     ),
     settings=translation_grid("as-published", "published-code"),
     variants=VARIANTS,
@@ -30,11 +30,12 @@ PROTOCOLS = {
         STUDY,
         name="translation-published-clean",
         question=(
-            "Without the mistakes, does a shared query and key cost BLEU, and does the encoding?"
+            "Without the code's mistakes, does sharing query and key lower BLEU, and does the "
+            "2D encoding?"
         ),
         description=(
-            "The grid and training of the code of paper 2, with QKV in cross attention as its text "
-            f"says, the loss per word, and {SACREBLEU}."
+            "The grid and training are those of paper 2's code, with QKV in cross attention as "
+            f"its text says, the loss per word, and {SACREBLEU}."
         ),
         settings=translation_grid("clean"),
         published=(),

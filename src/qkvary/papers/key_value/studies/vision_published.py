@@ -9,11 +9,12 @@ from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import ImageSplits
 
 _WHAT = (
-    "MNIST, FashionMNIST (20 epochs), CIFAR-10 (40) and CIFAR-100 (50) by the code of paper 2: "
-    "AdamW with torch's weight decay of 0.01 and a constant rate (its schedule would begin after "
-    "100 epochs), scores divided by the square root of the width, patches of 7 and 4 pixels for "
-    "the grey images and of 8 for CIFAR; widths 64, 256, 512, layers 2, 4, heads 2, 4, rates 1e-3, "
-    "1e-4, two runs; of two validations per epoch, the best network is tested. "
+    "MNIST, FashionMNIST (20 epochs), CIFAR-10 (40) and CIFAR-100 (50) as in the code of paper 2: "
+    "AdamW with torch's weight decay of 0.01 and a constant learning rate (its schedule would "
+    "begin after 100 epochs), scores divided by the square root of the width, patches of 7 and 4 "
+    "pixels for the grey images and of 8 for CIFAR; widths 64, 256, 512, layers 2, 4, heads 2, 4, "
+    "learning rates 1e-3, 1e-4, two runs. Each run is validated twice per epoch, and its best "
+    "network is tested. "
 )
 
 
@@ -31,17 +32,17 @@ STUDY = Study(
     name="vision-published",
     question="Are the published accuracies of image classification reproduced?",
     description=_WHAT
-    + "As published, MNIST and FashionMNIST validate on the test images, so the printed accuracy "
-    "is the best one there. For CIFAR, 45,000 training and 5,000 validation images are drawn "
-    "independently, so nine of ten validation images are also training images. The published draws "
-    "have no seed; here all runs have the same one.",
+    + "As published, MNIST and FashionMNIST are validated on the test images, so the printed "
+    "accuracy is the best one on them. For CIFAR, 45,000 training and 5,000 validation images "
+    "are drawn independently, so nine of ten validation images are also training images. The "
+    "published draws have no seed; here all runs have the same one.",
     settings=_grid("as-published"),
     variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1),
     published=published_tables(*PUBLISHED_TABLES),
 )
 ONE_OF_MANY = (
-    "One of the 48 published configurations: the published figures are means over all of them, "
+    "This is one of the 48 published configurations: the published numbers are means over all 48, "
     "with a standard deviation over configurations of 0.002."
 )
 PROTOCOLS = {
@@ -58,10 +59,10 @@ PROTOCOLS = {
         name="vision-published-part",
         question="Are the published accuracies on MNIST reproduced?",
         description=(
-            "MNIST by the code of paper 2, with its smallest network and the larger rate: "
-            "AdamW with torch's weight decay of 0.01 and a constant rate, scores divided by "
-            "the square root of the width, patches of 7 pixels, width 64, two layers, two "
-            "heads, 20 epochs, two runs. As published, validation is on the test images, twice "
+            "MNIST as in the code of paper 2, with its smallest network and the larger learning "
+            "rate: AdamW with torch's weight decay of 0.01 and a constant learning rate, scores "
+            "divided by the square root of the width, patches of 7 pixels, width 64, two layers, "
+            "two heads, 20 epochs, two runs. As published, validation is on the test images, twice "
             "an epoch, and the best result is reported."
         ),
         settings=tuple(

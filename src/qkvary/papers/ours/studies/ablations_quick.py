@@ -1,4 +1,4 @@
-"""Changes of the scores that paper 1 mentions in addition to its variants."""
+"""Changes to attention scores that paper 1 mentions in addition to its variants."""
 
 from dataclasses import replace
 
@@ -67,16 +67,18 @@ _PLAIN = (
 
 STUDY = Study(
     name="ablations-quick",
-    question="What do other diagonals, temperatures, cores and masks do to shared projections?",
+    question=(
+        "How do score diagonal, temperature, attention core and mask affect shared projections?"
+    ),
     description=(
-        "Options that paper 1's text names in addition to its variants, each with the variants "
-        "that admit it: the diagonal of K K^T divided by its mean or norm, before the score "
-        "scale (as in its listing) or after it; temperatures of 1/2 and 2, and annealing from "
-        "4 to 1 as tau(t) = 4^(1 - t/S); a window of 4, a stride of 4, and both; scores "
-        "without a softmax, namely SOFT's Gaussian kernel (SOFT itself ties query and key: as "
-        "published it is Q=K-V@soft) and SimA's l1 norms. The sizes are those of quickstart: "
-        "swap of 16 digits in 400 steps, and 300 steps of characters of tiny Shakespeare. All "
-        "variants have equal hyper-parameters."
+        "Options that paper 1's text names in addition to its variants, each tested with every "
+        "variant that admits it. The diagonal of K K^T is divided by its mean or norm, before the "
+        "score scale (as in its listing) or after it. Temperatures are 1/2, 2, and annealed from 4 "
+        "to 1 as tau(t) = 4^(1 - t/S). Masks are a window of 4, a stride of 4, and both. Scores "
+        "without a softmax are SOFT's Gaussian kernel (SOFT itself ties query and key: as "
+        "published it is Q=K-V@soft) and SimA's l1 norms. The sizes are those of quickstart: swap "
+        "of 16 digits in 400 steps, and characters of tiny Shakespeare in 300. All variants have "
+        "equal hyper-parameters."
     ),
     settings=(*_PLAIN, *(_anneal(setting) for setting in _PLAIN)),
     variants=(*SYNTHETIC_VARIANTS, *(one for one, _ in _ABLATED)),

@@ -13,9 +13,9 @@ LAST = (
     "without looking at the images; the setting with noise shows how much accuracy that gives."
 )
 SMALL = (
-    "There is one network size and one learning rate for all, and the features come from a "
-    "small network, where the papers have those of ResNet-34: this shows what sharing costs "
-    "there. Three seeds detect only large differences."
+    "There is one network size and one learning rate for all, and the features come from a small "
+    "network, not from ResNet-34 as in the papers: this shows what sharing costs in that case. "
+    "Three seeds detect only large differences."
 )
 
 _SETTINGS: Mapping[str, tuple[FeatureSetName, AnomalyOrder, int, str | None]] = {
@@ -44,10 +44,11 @@ STUDY = Study(
     name="anomaly-quick",
     question="Which of ten images is the odd one out, and what does its place give away?",
     description=(
-        "Nine images of one class and one of another, out of 50 classes of CIFAR-100, "
-        "described by a small network that learned the other 50 classes. The encoder has two "
-        "layers of width 64 without positions, so that chance is 0.10. A shuffled order is "
-        "compared with one in which the anomaly is always last, and the images with pure noise."
+        "A set has nine images of one class and one of another, out of 50 classes of CIFAR-100; "
+        "their features come from a small network that was trained on the other 50 classes. The "
+        "encoder has two layers of width 64 and no position embeddings; guessing scores 0.10. "
+        "Shuffled sets are compared with sets whose anomaly is always last, and images with pure "
+        "noise."
     ),
     settings=tuple(map(_setting, _SETTINGS)),
     variants=SYNTHETIC_VARIANTS,

@@ -20,13 +20,13 @@ _LIMITS = (
         "the others."
     ),
     (
-        "This is a network of two layers after 960 steps. For comparison, the likelihood of "
-        "byte pairs, counted in the training novels, is right in 0.56 of the scored windows, "
-        "and that of single bytes in 0.37."
+        "This is a network of two layers after 960 steps. For comparison, choosing the author by "
+        "the likelihood of byte pairs, counted in the training novels, is right for 0.56 of the "
+        "scored windows, and by that of single bytes for 0.37."
     ),
     (
         "Steps and learning rate were chosen for QKV, by four trial runs with seed 0 whose test "
-        "accuracy was known; the sharings have the same rate."
+        "accuracy was known; the other variants have the same learning rate."
     ),
 )
 
@@ -35,10 +35,10 @@ STUDY = Study(
     question="What does sharing cost an encoder that classifies texts?",
     description=(
         "Which of four authors (Dickens, Doyle, Gaskell, Haggard) wrote 128 bytes of a novel? The "
-        "novels are split by book, three for each author. Bidirectional attention over bytes, two "
-        "layers of width 32 with four heads, learned positions, a head on the mean of the hidden "
-        "states; 960 steps of 16 windows, every author equally likely; 250 windows of each author "
-        "are scored."
+        "novels are split by book, three for each author. The network has bidirectional attention "
+        "over bytes, two layers of width 32 with four heads, learned positions, and a classifier "
+        "on the mean of the hidden states. It trains for 960 steps of 16 windows, every author "
+        "equally likely; 250 windows of each author are scored."
     ),
     settings=(
         Setting(

@@ -10,7 +10,7 @@ LAYERS = 4
 LONGER = 2
 """Number of steps, as a multiple of the usual steps of the size."""
 PARTS = (0.0, 0.05, 0.1, 0.25, 0.5)
-"""The shares of the training after which networks are kept, in addition to the end."""
+"""Fractions of the training after which networks are kept; the final ones are kept too."""
 
 
 def _study(size: Size) -> Study:

@@ -15,14 +15,18 @@ VARIANTS = (*CAUSAL, *(f"{label}@sima" for label in ("QKV", "Q-K=V")))
 """SimA normalises over all tokens, so it has no causal form."""
 STUDY = Study(
     name="linear-quick",
-    question="What does linear attention cost, and does sharing cost more or less with it?",
+    question=(
+        "What does linear attention cost, and does sharing cost more or less there than with "
+        "softmax?"
+    ),
     description=(
-        "Linear attention with the features 1 + elu is compared with the softmax, with every "
-        "sharing of projections, in networks of quickstart: the five tasks on 16 digits, where "
-        "every token sees all others, and characters, where a token sees the earlier ones. The "
-        "scores of SOFT and SimA, which have no softmax either, are compared too. All have "
-        "equal hyper-parameters, which were chosen for the softmax. The bytes of a state are "
-        "divided by the 16 or 32 tokens of a sequence, to be compared with a cache."
+        "Linear attention with the feature map 1 + elu is compared with softmax attention for "
+        "every sharing of projections, in the networks of quickstart. The tasks are the five on 16 "
+        "digits, where every token attends to all others, and characters, where a token attends to "
+        "earlier ones. The scores of SOFT and SimA, which have no softmax either, are compared "
+        "too. All variants have equal hyper-parameters, which were chosen for the softmax. The "
+        "bytes of a linear-attention state are divided by the 16 or 32 tokens of a sequence, to be "
+        "compared with a cache."
     ),
     settings=(
         quick_sequences("swap", steps=400, learning_rate=2e-3),

@@ -17,34 +17,34 @@ SHARES = {256: 88, 512: 53, 1024: 28}
 PACKED = 512
 RATE = 4e-3
 PADDED_RATES = {256: RATE, 512: 2e-3, 1024: RATE}
-"""The best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0; at length 1,024 all three differ by less
-than the spread."""
+"""Learning rate by row length: the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0. At length 1,024
+all three differ by less than the spread."""
 
 
 _LIMITS = (
     (
         "A padded row has fewer real tokens, so that networks of different tables have seen "
-        "different amounts of text: about 320,000, 190,000 and 100,000 tokens with padding, "
-        "and 370,000 without. Within a table all have seen the same text, and nothing twice. "
-        "All these amounts are small: the networks have a million parameters and are at the "
+        "different amounts of text: about 320,000, 190,000 and 100,000 tokens with padding, and "
+        "370,000 without. Within a table all variants have seen the same text, and none of it "
+        "twice. All these amounts are small: the networks have a million parameters and are at the "
         "beginning of their training."
     ),
     (
-        "The share of real tokens in paper 1's rows is not known. By the mean length of its "
-        "documents it is at most about 53 %."
+        "The share of real tokens in paper 1's rows is not known; the mean length of its documents "
+        "suggests about 53 % or less."
     ),
     (
-        "The learning rate of a table is the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0: "
-        "2e-3 with 53 % real tokens (4.19; 4.38 with 4e-3), 4e-3 elsewhere (with 28 % all "
-        "three rates are within the spread). The other variants were trained with the same "
-        "rate; a variant whose best rate differs looks worse than it is."
+        "The learning rate of a table is the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0: 2e-3 "
+        "with 53 % real tokens (4.19; 4.38 with 4e-3), 4e-3 elsewhere (with 28 % all three "
+        "learning rates are within the spread). The other variants were trained at the same "
+        "learning rate; a variant whose best one differs looks worse than it is."
     ),
     (
-        "Networks whose values are keys learn faster at first. QKV passes Q=K=V between steps "
-        "180 and 270 of the 360 without padding, between 270 and 360 with 88 % real tokens, "
-        "and not within the 360 steps with 53 and 28 %. So the sign of a difference depends on "
-        "when the training ended, and does not say what sharing costs in the end; how much of "
-        "a difference is left in the printed loss does not depend on it."
+        "Networks whose values are keys learn faster at first. QKV passes Q=K=V between steps 180 "
+        "and 270 of the 360 without padding, between 270 and 360 with 88 % real tokens, and not "
+        "within the 360 steps with 53 and 28 %. So the sign of a difference depends on when "
+        "training stops, and does not say what sharing costs in the end. How much of a difference "
+        "is left in the printed loss does not depend on that."
     ),
     describe_scale(networks=12, seeds=5, presets=("lm-30m", "lm-300m")),
 )
@@ -68,13 +68,13 @@ STUDY = Study(
     name="lm-dilution",
     question="How much of the cost of sharing is left in a loss that counts padding?",
     description=(
-        "Short stories, one in each row as in paper 1, padded with the separator up to 256, "
-        f"512 or 1,024 tokens: {SHARES[256]}, {SHARES[512]} and {SHARES[1024]} % of the tokens "
-        "that the loss counts are real. Networks have 2 layers of 128 channels, 4 heads and "
-        "rotary positions. Each is scored twice on the same rows: by real tokens, and with the "
-        "padding as in paper 1. They are compared with networks that were trained on stories "
-        "without padding, one after the other in rows of 512, and scored by real tokens of "
-        "stories in separate rows. Every step has the same number of positions."
+        "Short stories, one in each row as in paper 1, padded with the separator up to 256, 512 "
+        f"or 1,024 tokens: {SHARES[256]}, {SHARES[512]} and {SHARES[1024]} % of the tokens that "
+        "the loss counts are real. Networks have 2 layers of 128 channels, 4 heads and rotary "
+        "positions. Each is scored twice on the same rows: on real tokens only, and with the "
+        "padding as in paper 1. They are compared with networks trained without padding, on "
+        "stories packed one after the other into rows of 512, and scored on the real tokens of "
+        "stories in separate rows. Every training step has the same number of positions."
     ),
     settings=(
         *(

@@ -76,9 +76,8 @@ STUDY = Study(
     description=(
         "Modern networks (rotary positions, RMSNorm, SwiGLU) of 1, 3, 10 and 30 million "
         f"parameters with {HEADS} heads, trained on the bytes of English novels in rows of "
-        f"{CONTEXT}; each reads {BYTES_PER_PARAMETER} bytes per parameter. GQA-2 has the cache "
-        "of Q-K=V. Weights are float32, products bfloat16. The study is meant for a GPU "
-        "(`--device cuda`)."
+        f"{CONTEXT}; each is trained on {BYTES_PER_PARAMETER} bytes per parameter. GQA-2 has the "
+        "cache of Q-K=V. Weights are float32, matmuls bfloat16. Run it on a GPU (`--device cuda`)."
     ),
     settings=(
         _rung("1M", 128, 5, rows=32, learning_rate=3e-3),

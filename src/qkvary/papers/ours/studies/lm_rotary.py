@@ -1,4 +1,4 @@
-"""Rotary positions when the value reads the key: three meanings, and the rotated share."""
+"""Rotary positions with a projection shared by key and value: three meanings of the value."""
 
 from qkvary.arch.attention import ValueRope
 from qkvary.papers.ours.small_language_models import (
@@ -28,12 +28,12 @@ def _name(part: str, meaning: str) -> str:
 
 _LIMITS = (
     (
-        f"These are small networks after {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes, with rows "
-        f"of {CONTEXT}: they show which meaning learns faster, not which is better in the end, "
-        "and nothing about long texts."
+        f"These are small networks after {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes, with rows of "
+        f"{CONTEXT}: they show which meaning of the value learns faster, not which is better in "
+        "the end, and nothing about long texts."
     ),
     (
-        "All rows begin at position 0, so that a network may learn where it is from rotated "
+        "All rows begin at position 0, so a network may infer absolute positions from rotated "
         "values. Positions beyond those of training are not tested here."
     ),
     describe_scale(networks=14, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
@@ -51,14 +51,16 @@ def _rotary(part: str, meaning: ValueRope) -> Setting:
 
 STUDY = Study(
     name="lm-rotary",
-    question="With rotary positions, what should the value be where it reads the key?",
+    question=(
+        "With rotary positions, what should the value be where it shares the key's projection?"
+    ),
     description=(
-        "Networks of 2 layers with 256 channels and 8 heads of 32 read English novels in rows "
-        "of 128 bytes; a quarter, half or all of a head rotates (base 100). Where the value "
-        "reads the key's projection, it is the key before its rotation (none), the rotated key "
-        "with the output rotated back (counter), or the rotated key itself (rotated, which "
-        "depends on the absolute position). Biases that fall with the distance (ALiBi), where "
-        "the question does not arise, are compared too."
+        "Networks of 2 layers with 256 channels and 8 heads of 32 are trained on English novels in "
+        "rows of 128 bytes; a quarter, half or all of a head's channels rotate (base 100). Where "
+        "the value shares the key's projection, it is the key before its rotation (none), the "
+        "rotated key with the output rotated back (counter), or the rotated key itself (rotated), "
+        "which depends on the absolute position. Networks with biases that fall with the distance "
+        "(ALiBi), where the question does not arise, are compared too."
     ),
     settings=(
         *(_rotary(part, meaning) for part in FRACTIONS for meaning in (COUNTER, NONE, ROTATED)),

@@ -38,13 +38,13 @@ def _network(value: ValueRope, *, rotates_value: bool = False) -> LanguageModelC
 
 STUDY = Study(
     name="lm-rotary-controls",
-    question="Is it the rotation of the value that lm-rotary measures, or its sharing?",
+    question="Does lm-rotary measure the rotation of the value, or its sharing?",
     description=(
-        "The networks, rows and training are those of lm-rotary in which all channels rotate. "
-        "There the value is rotated only where it reads the key's projection; here a separate "
-        "value is rotated too, with the output rotated back (counter) or not (rotated). "
-        "Learned positions are compared too: nothing is rotated, and a value that reads the "
-        "key is the key."
+        "The networks, rows and training are those of lm-rotary with all channels rotated. There "
+        "the value is rotated only where it shares the key's projection; here a separate value is "
+        "rotated too, with the output rotated back (counter) or not (rotated). Learned positions "
+        "are compared too: with them nothing is rotated, and a value that shares the key's "
+        "projection is the key."
     ),
     settings=(
         rotary_setting(COUNTER, _network("counter"), (APART, SHARED), _LIMITS),

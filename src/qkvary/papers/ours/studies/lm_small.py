@@ -26,24 +26,24 @@ def _rotary(*labels: str) -> tuple[str, ...]:
 _LIMITS = (
     (
         f"These are small networks at the beginning of their training: {_COUNTS.total:,} "
-        f"parameters after {_TOKENS:,} bytes, {_TOKENS / _COUNTS.total:.1f} bytes a parameter, "
-        "where 20 tokens are usual. They show which sharing learns faster there. They cannot "
-        "show what it costs a network that has learnt what it can, nor that an order which "
-        "holds here holds at a usual size."
+        f"parameters after {_TOKENS:,} bytes, {_TOKENS / _COUNTS.total:.1f} bytes per parameter, "
+        "while 20 tokens are usual. They show which sharing learns faster at first. They cannot "
+        "show what sharing costs a fully trained network, nor that the order of the variants is "
+        "the same at a usual size."
     ),
     (
-        f"A head has {_NETWORK.d_model // HEADS} channels, where those of usual networks have 64 "
-        "or 128. So one KV head keeps 32 numbers of a token, and sharing heads removes more than "
-        "at a usual size; sharing projections does not depend on that."
+        f"A head has {_NETWORK.d_model // HEADS} channels; heads of usual networks have 64 or 128. "
+        "So one KV head keeps only 32 numbers per token, and sharing heads removes more than at a "
+        "usual size. What sharing projections removes does not depend on the size of a head."
     ),
     (
-        "Where the value reads the key, the output is rotated back. In networks with 8 heads "
-        "this gains more than sharing key and value costs, as lm-rotary shows. With the key "
-        "before its rotation as the value, these variants would be worse than shown."
+        "Where the value shares the key's projection, the output is rotated back. In networks with "
+        "8 heads this gains more than sharing key and value costs, as lm-rotary shows. With the "
+        "key before its rotation as the value, these variants would be worse than shown."
     ),
     (
-        "The learning rate is the best of three for QKV; the others were trained with the "
-        "same. A variant whose best rate differs looks worse than it is."
+        "The learning rate is the best of three for QKV; the other variants were trained with the "
+        "same. A variant whose best learning rate differs looks worse than it is."
     ),
     describe_scale(networks=15, seeds=5, presets=("lm-30m", "lm-124m", "lm-300m")),
 )
@@ -54,14 +54,14 @@ STUDY = Study(
         "What does sharing cost a language model, compared with others of the same cache or size?"
     ),
     description=(
-        "Networks learn the bytes of 50 English novels, by other authors than those scored, in "
-        "rows of 128. They are paper 1's network, trained as in paper 1, with 2 layers of 256 "
-        "channels and 16 heads, all channels of which rotate with their position, for "
-        f"{STEPS:,} steps of {POSITIONS_PER_STEP:,} bytes. Compared are all variants of its "
-        "Table 4; I-K-V and I-K=V; GQA-8, which has the cache of Q-K=V, and GQA-2, which has "
-        "that of Q-GQA-4; MQA with 32 heads of 8 channels, which has the cache and the "
-        "parameters of Q-MQA; Q-K=V and I-K=V with their saved parameters in the feed-forward "
-        "networks. Where the value reads the key, the output is rotated back."
+        "Networks learn the bytes of 50 English novels in rows of 128 and are scored on novels by "
+        "other authors. The network is paper 1's, trained as in paper 1, with 2 layers of 256 "
+        f"channels, 16 heads and rotary positions on all channels, for {STEPS:,} steps of "
+        f"{POSITIONS_PER_STEP:,} bytes. The study compares all variants of paper 1's Table 4; "
+        "I-K-V and I-K=V; GQA-8, which has the cache of Q-K=V, and GQA-2, which has that of "
+        "Q-GQA-4; MQA with 32 heads of 8 channels, which has the cache and the parameters of "
+        "Q-MQA; and Q-K=V and I-K=V with the saved parameters moved to the feed-forward networks. "
+        "Where the value shares the key's projection, the output is rotated back."
     ),
     settings=(
         novels_setting(MAIN, _NETWORK, steps=STEPS, limits=_LIMITS),

@@ -16,10 +16,10 @@ STUDY = Study(
     name="masked-quick",
     question="What does sharing cost a masked language model?",
     description=(
-        "Characters of tiny Shakespeare that are hidden as in BERT, 15 % of each window of 32, "
-        "predicted from both sides: bidirectional attention, two layers of width 64 with four "
-        "heads, learned positions, 600 steps of 32 windows, loss over 24,000 held-out characters. "
-        "Equal hyper-parameters for all."
+        "The network predicts hidden characters of tiny Shakespeare from both sides; 15 % of each "
+        "window of 32 are hidden, as in BERT. It has bidirectional attention, two layers of width "
+        "64 with four heads and learned positions, and trains for 600 steps of 32 windows. The "
+        "loss is that of 24,000 held-out characters. All variants have equal hyper-parameters."
     ),
     settings=(
         Setting(

@@ -1,4 +1,4 @@
-"""Shared keys and values in the portable form, which other engines compute."""
+"""Shared keys and values in the portable form, which other engines can run."""
 
 from qkvary.papers.ours.small_language_models import (
     CONTEXT,
@@ -23,29 +23,31 @@ _LIMITS = (
         "show which form learns faster there, not which is better in the end."
     ),
     (
-        "A head has 16 channels, where those of usual networks have 64 or 128. So 8 to 32 "
-        "channels of decoupled positions are half to twice a head; usual are 64 for a head of "
-        "128."
+        "A head has 16 channels; heads of usual networks have 64 or 128. So 8 to 32 channels of "
+        "decoupled positions are half to twice a head, where 64 for a head of 128 are usual."
     ),
     (
-        "The portable form keeps 8, 16 or 32 more numbers of a token and layer than the 256 of "
-        "the others, and has up to 280,000 more parameters (latent attention 378,000), because "
+        "The portable form keeps 8, 16 or 32 more numbers per token and layer than the 256 of the "
+        "others, and has up to 280,000 more parameters (latent attention 378,000), because "
         "positions take additional projections. Blocks have LayerNorm and GELU as in lm-small; "
-        "what is exported has RMSNorm and SwiGLU."
+        "exported networks have RMSNorm and SwiGLU."
     ),
     describe_scale(networks=9, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
 )
 
 STUDY = Study(
     name="portable-quality",
-    question="Are shared keys and values as good in the portable form as with rotated keys?",
+    question=(
+        "Does the portable form of shared keys and values learn as well as the form with rotated "
+        "keys?"
+    ),
     description=(
-        "The networks, text and training are those of lm-small. Q-K=V with rotary positions "
-        "and the output rotated back, which other engines do not compute, is compared with the "
-        "form that they compute: unrotated keys and decoupled positions of 8, 16 or 32 "
-        "channels, with and without a norm of the tensor that key and value share. With the "
-        "same cache of 256 numbers a token and layer, there are latent attention (MLA: 240 "
-        "channels and 16 of positions) and GQA-8."
+        "The networks, text and training are those of lm-small. Q-K=V with rotary positions and "
+        "the output rotated back, which other engines cannot run, is compared with the form that "
+        "they can: unrotated keys and decoupled positions of 8, 16 or 32 channels, each once with "
+        "and once without a norm of the tensor that key and value share. Latent attention (MLA: "
+        "240 channels and 16 for positions) and GQA-8, which have the cache of Q-K=V, 256 numbers "
+        "per token and layer, are compared too."
     ),
     settings=(
         novels_setting(

@@ -1,4 +1,4 @@
-"""Which projection can attention do without? Every sharing of two, and every identity."""
+"""Which projection can attention do without? Every shared pair, and the input in every role."""
 
 from qkvary.papers.key_value.protocols import quick_characters
 from qkvary.studies.study import Study
@@ -7,10 +7,11 @@ STUDY = Study(
     name="projections-quick",
     question="Which of the three projections does a small language model need least?",
     description=(
-        "Compared are every pair of roles that reads one projection (Q=K-V, Q-K=V, Q=V), every "
-        "role that reads the layer input instead of a projection (I-K-V, Q-I-V, Q-K-I), one "
-        "projection for all, and positions in the scores of a shared query and key. All train "
-        "on the characters of quickstart: two layers, 300 steps, equal hyper-parameters."
+        "The study compares every pair of roles that shares one projection (Q=K-V, Q-K=V, Q=V), "
+        "every role that uses the layer input instead of a projection (I-K-V, Q-I-V, Q-K-I), one "
+        "projection for all roles (Q=K=V), and a shared query and key with a position term in the "
+        "scores ((Q=K-V)+). All variants train on the characters of quickstart: two layers, 300 "
+        "steps, equal hyper-parameters."
     ),
     settings=(quick_characters(),),
     variants=("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=V", "Q=K=V", "I-K-V", "Q-I-V", "Q-K-I"),

@@ -7,18 +7,18 @@ from qkvary.studies.study import Study
 STUDY = Study(
     name="quickstart",
     question=(
-        "What does it cost to share the query, key and value projections, and is it the symmetry "
-        "of shared queries and keys that costs it?"
+        "What does sharing the query, key and value projections cost, and is the symmetry of a "
+        "shared query and key the reason?"
     ),
     description=(
-        "Every variant with a published figure, and I-K=V, which has the parameters and the "
-        "cache of Q=K=V without its symmetry. They learn swap and sort of 16 digits in 400 and "
-        "600 steps, and to generate characters of tiny Shakespeare in 300. The networks have "
-        "two layers and four heads, and training stops where some variants have solved a task "
-        "and others have not. All variants have equal hyper-parameters, equal data and equal "
-        "initial deviations of projections. These are smaller networks than the papers': "
-        "published figures next to ours show whether the order is the same, not whether the "
-        "values are."
+        "Every variant with a published result is compared, and I-K=V, which has the parameters "
+        "and the cache of Q=K=V without its symmetry. They learn swap and sort of 16 digits in 400 "
+        "and 600 steps, and to generate characters of tiny Shakespeare in 300. The networks have "
+        "two layers and four heads, and training stops where some variants have solved a task and "
+        "others have not. All variants have equal hyper-parameters, equal data and equal initial "
+        "standard deviations of projections. These are smaller networks than the papers': "
+        "published numbers next to ours show whether the order is the same, not whether the values "
+        "are."
     ),
     settings=(
         quick_sequences("swap", steps=400, learning_rate=2e-3),

@@ -8,9 +8,9 @@ LONGER, LATE = "five times the steps", 4_000
 
 _LIMITS = (
     (
-        "A network learns to recall all at once, and most are stopped after 800 steps: a variant "
-        "that recalls nothing by then is slower, and might recall everything later, as those with "
-        "five times the steps show."
+        "A network learns to recall suddenly, and most runs stop after 800 steps: a variant that "
+        "recalls nothing by then is slower, and might recall everything later, as the runs of five "
+        "times the steps show."
     ),
     (
         "There are 31 keys, 32 values and 4 pairs in 32 tokens, and all variants share one "
@@ -26,15 +26,16 @@ STUDY = Study(
     name="recall-quick",
     question="Which sharing learns to recall, and how many bytes of cache does it take?",
     description=(
-        "Multi-query associative recall (Arora et al. 2023, Zoology), small: 4 pairs of a key "
-        "and a value, and after them each key once more, to be answered with its value; 32 "
-        "tokens, a vocabulary of 64, two layers, at most 800 steps of 32 sequences, or until "
-        "0.99 of the validation is right. All sharings of paper 1's tables are trained with "
-        "four heads of 8 and of 16 channels; sharings of projections also with one head of 64, "
-        "whose cache has the bytes of four heads of 16. All are also trained with linear "
-        "attention, whose state is one matrix per head, so that one head of 64 has 3.8 times "
-        "the bytes of four of 16 (33,280 and 8,704 in both layers); QKV and Q-K=V also with "
-        "SOFT. The networks of width 64 are trained once more, for at most 4,000 steps."
+        "A small multi-query associative recall (Arora et al. 2023, Zoology): a sequence has 4 "
+        "pairs of a key and a value, and after them each key once more, to be answered with its "
+        "value. Sequences have 32 tokens, the vocabulary 64. Networks have two layers and train "
+        "for at most 800 steps of 32 sequences, or until 0.99 of the validation answers are right. "
+        "All sharings of paper 1's tables are trained with four heads of 8 and of 16 channels; "
+        "sharings of projections also with one head of 64, whose cache has the bytes of four heads "
+        "of 16. All are also trained with linear attention, whose state is one matrix per head, so "
+        "that one head of 64 has 3.8 times the bytes of four of 16 (33,280 and 8,704 in both "
+        "layers); QKV and Q-K=V also with SOFT. The networks of width 64 are trained once more, "
+        "for at most 4,000 steps."
     ),
     settings=(
         quick_recall(SMALL, d_model=32, num_heads=4, learning_rate=5e-3, limits=_LIMITS),

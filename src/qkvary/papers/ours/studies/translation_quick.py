@@ -17,10 +17,10 @@ from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConf
 EPOCHS = 3
 MIN_COUNT = 3
 LIMIT = (
-    "Each variant is one small network, trained for three epochs, all at one learning rate: "
-    "this shows what sharing costs there; three seeds detect only large differences. Words "
-    "that occur fewer than three times have no token: a translation without any other mistake "
-    "has a sacreBLEU of 78.5 (German) and 88.6 (English)."
+    "Each variant is one small network, trained for three epochs, all at one learning rate: this "
+    "shows what sharing costs in that case; three seeds detect only large differences. Words that "
+    "occur fewer than three times have no token: a translation without any other mistake has a "
+    "sacreBLEU of 78.5 (German) and 88.6 (English)."
 )
 
 NEAREST = (
@@ -60,16 +60,16 @@ def _setting(
 
 
 _WHAT = (
-    " on all of Multi30k in three epochs: one layer, width 128, words that occur three times or "
-    "more, and a short schedule: the nine runs of a direction take less than an hour on two "
-    "processors. Translations are greedy. "
+    " on all of Multi30k in three epochs, with one layer, width 128, a vocabulary of the words "
+    "that occur three times or more, and a short schedule. The nine runs of a direction take less "
+    "than an hour on two processors. Translations are greedy. "
 )
 
 STUDY = Study(
     name="translation-quick",
     question=(
-        "Does a shared query and key in self-attention cost translation quality, and does the "
-        "encoding?"
+        "Does sharing query and key in self-attention cost translation quality, and does the 2D "
+        "encoding (+)?"
     ),
     description=f"English to German{_WHAT}BLEU is {SACREBLEU} of the 1,000 test sentences of 2016.",
     settings=(_setting("en", "de", "clean", "none"),),

@@ -1,4 +1,4 @@
-"""Queries with a projection, a map per head, or neither; and keys without one, by depth."""
+"""Queries with a projection, a map per head, or neither; keys without a projection, by depth."""
 
 from qkvary.papers.ours.why_studies import Size, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
@@ -21,11 +21,10 @@ def _study(size: Size) -> Study:
         size,
         question="How much of its own projection does a query need?",
         description=(
-            "The queries range from the key itself (Q=K-V, symmetric scores) over the key "
-            "through a map of each head (Q[map]=K-V) to a projection of their own (QKV). In "
-            "addition there are a query that is the value (Q=V), a query that is the layer "
-            "input (I-K-V), and a key that is the layer input (Q-I-V) in the first layer, in "
-            "the last and in all."
+            "The query is the key itself (Q=K-V, symmetric scores), the key passed through one map "
+            "per head (Q[map]=K-V), or its own projection (QKV). Further variants use the value as "
+            "the query (Q=V), the layer input as the query (I-K-V), or the layer input as the key "
+            "(Q-I-V). Q-I-V is used in the first layer only, in the last only, or in all layers."
         ),
         settings=(why_setting("novels", size),),
         variants=(LEARNED, SYMMETRIC, MAPPED, VALUED, INPUT_QUERY, INPUT_KEY, early, late),
@@ -37,9 +36,9 @@ def _study(size: Size) -> Study:
         ),
         limits=(
             (
-                "A map is a full matrix of a head's channels. One of a low rank added to the "
-                "identity, between Q=K-V and Q[map]=K-V, has no label: a head has few channels "
-                "here."
+                "A map is a full matrix of a head's channels. No label names the case between "
+                "Q=K-V and Q[map]=K-V, a low-rank map added to the identity: a head has few "
+                "channels here."
             ),
         ),
     )

@@ -25,11 +25,11 @@ def _study(size: Size) -> Study:
         size,
         question="What do networks lose without the skips that the theorems of paper 3 leave out?",
         description=(
-            "Theorem 4.2 of paper 3 removes every query matrix from a network without norms "
-            "whose feed-forward networks have no skip. Here such networks are trained, each "
-            "with learned queries (QKV) and with the layer input as query (I-K-V); by the "
-            "theorem, both compute the same functions there. They have both skips, each alone, "
-            "or none; without norms, they have the attention skip alone."
+            "Theorem 4.2 of paper 3 removes every query matrix from a network without norms whose "
+            "feed-forward networks have no skip. Here such networks are trained, with learned "
+            "queries (QKV) and with the layer input as query (I-K-V), which by the theorem can "
+            "compute the same functions. For comparison, networks with norms have both skips, "
+            "either skip alone, or none."
         ),
         settings=[
             why_setting(name, size, skips=skips, norm=norm)
@@ -43,8 +43,8 @@ def _study(size: Size) -> Study:
                 "that suit both skips."
             ),
             (
-                "Without norms the scores of I-K-V are scaled as after a norm, where inputs have "
-                "standard deviation 1: here they begin smaller."
+                "Without norms, the scores of I-K-V have the scale for normed inputs, whose "
+                "standard deviation is 1; the inputs here start smaller."
             ),
         ),
     )

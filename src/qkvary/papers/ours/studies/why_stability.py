@@ -1,4 +1,4 @@
-"""Learning rates above the best one, with two weight decays, without a query projection."""
+"""Learning rates above the best one and two weight decays, with and without a query projection."""
 
 from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
@@ -6,7 +6,7 @@ from qkvary.studies.study import Study
 LEARNED, IDENTITY = "QKV@rotary", "I-K-V@rotary"
 DECAYS = {"0.1": 0.1, "2^-5": 2.0**-5}
 FACTORS = (4.0, 16.0)
-"""Learning rates, as multiples of the usual rate."""
+"""Learning rates, as multiples of the usual one."""
 
 
 def _study(size: Size) -> Study:
@@ -22,9 +22,10 @@ def _study(size: Size) -> Study:
         question="Is training without a query projection more stable?",
         description=(
             "Paper 3 trains identity queries with the smaller weight decay 2^-5 without "
-            "divergence, and takes it as a sign of stability. Here learned queries (QKV) and the "
-            "layer input as query (I-K-V) both train with 0.1 and 2^-5, at 4 and 16 times the "
-            "usual learning rate; why-weight-decay has them at the usual one."
+            "divergence, and takes this as a sign of stability. Here learned queries (QKV) and the "
+            "layer input as query (I-K-V) are both trained with weight decays of 0.1 and 2^-5, at "
+            "4 and 16 times the usual learning rate; why-weight-decay has the runs at the usual "
+            "one."
         ),
         settings=tuple(
             why_setting(name(rate, decay), size, learning_rate=rate, weight_decay=DECAYS[decay])

@@ -27,7 +27,7 @@ def _study(size: Size) -> Study:
         question="Does an identity query need a smaller weight decay than a learned one?",
         description=(
             "Paper 3 trains identity queries with weight decay 2^-5 and its baseline with 0.1. "
-            "Here both have 0.1, 2^-5, none, and 1."
+            "Here both are trained with weight decays of 0.1, 2^-5, 0 and 1."
         ),
         settings=tuple(
             why_setting(name, size, weight_decay=decay) for name, decay in DECAYS.items()
@@ -45,8 +45,8 @@ def _study(size: Size) -> Study:
                 f"{1 - math.exp(-0.1 * learned):.0%}, and 1 by {1 - math.exp(-learned):.0%}."
             ),
             (
-                "The training reads no byte twice, so the effect of weight decay on overfitting is "
-                "not tested here."
+                "Training uses no byte twice, so the effect of weight decay on overfitting is not "
+                "tested here."
             ),
         ),
     )

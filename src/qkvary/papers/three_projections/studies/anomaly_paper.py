@@ -1,4 +1,4 @@
-"""Set anomaly in CIFAR-100 by the text of papers 1 and 2; its notebook could not be read."""
+"""Set anomaly in CIFAR-100 as in the text of papers 1 and 2; its notebook could not be read."""
 
 from dataclasses import replace
 
@@ -8,18 +8,18 @@ from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Study
 
 _WHAT = (
-    "Ten images of CIFAR-100, described by ResNet-34 trained on ImageNet; nine show one class, and "
-    "{}. Widths 256, 512, layers 2, 4, heads 2, 4, 20 epochs, two runs; the network with the best "
-    "validation accuracy is tested. The papers do not say how many channels the + form has here; "
-    "50 is what they use for images."
+    "A set has ten images of CIFAR-100, given as features of a ResNet-34 trained on ImageNet; nine "
+    "show one class, and {}. Widths 256, 512, layers 2, 4, heads 2, 4, 20 epochs, two runs; the "
+    "network with the best validation accuracy is tested. The papers do not say how many channels "
+    "the + form has here; 50 is what they use for images."
 )
 
 STUDY = Study(
     name="anomaly-paper",
     question="Which of ten images is the odd one out, and does sharing projections hide it?",
     description=_WHAT.format(
-        "the tenth shows another, as in the code from which theirs is derived: a network that "
-        "knows positions can answer without looking"
+        "the last always shows another, as in the code from which theirs is derived, so a network "
+        "that knows positions can answer without looking"
     ),
     settings=published_grid("last"),
     variants=SYNTHETIC_VARIANTS,

@@ -8,11 +8,11 @@ STUDY = Study(
     name="synthetic-paper",
     question="Which variants learn the five synthetic tasks over the papers' 36 configurations?",
     description=(
-        "Widths 32, 64, 256, layers 2, 4, heads 2, 4, lengths 16, 64, 128, as the text of "
-        "papers 1 and 2 says. Each is trained for two epochs of 50,000 sequences in three "
-        "runs. The published averages were not made over these 36 configurations: see "
-        "synthetic-published. All variants have equal hyper-parameters; projections are drawn "
-        "as published, so that those of fewer projections start larger."
+        "Widths 32, 64, 256, layers 2, 4, heads 2, 4, lengths 16, 64, 128, as the text of papers 1 "
+        "and 2 says. Each is trained for two epochs of 50,000 sequences in three runs. The "
+        "published averages were not made over these 36 configurations: see synthetic-published. "
+        "All variants have equal hyper-parameters; projections are initialized as published, so "
+        "variants with fewer projections start with larger weights."
     ),
     settings=synthetic_grid(widths=(32, 64, 256), lengths=(16, 64, 128)),
     variants=SYNTHETIC_VARIANTS,

@@ -11,15 +11,15 @@ from qkvary.training.config import OptimizerConfig, TrainingConfig
 _BATCH_SIZE, _EPOCHS = 128, 50
 
 _WHAT = (
-    "Tiny ImageNet by the text of paper 1, for which there is no code: ViT-B/16 on images of 224 "
-    "pixels (197 tokens, width 768, 12 layers and heads, d_ff 3,072, dropout 0.1), 100,000 "
-    "training images of 200 classes, two runs, and the four variants of its table. The images "
-    "have 64 pixels and are resized when they are batched. Our choices, where the text says "
-    '"as above" or nothing: Adam at 1e-4 without weight decay, batches of 128, 50 epochs, and the '
-    "flips and crops of the code for CIFAR-100; ImageNet's mean and deviation; a norm after the "
-    "last block, and one matrix as head. A run has some 10^19 floating-point operations: use "
-    "--device cuda. The table prints 40, 35 and 32 minutes an epoch for three, two and one "
-    "projections; the records have the steps per second of each run. "
+    "Tiny ImageNet as in the text of paper 1, for which there is no code: ViT-B/16 on images of "
+    "224 pixels (197 tokens, width 768, 12 layers and heads, d_ff 3,072, dropout 0.1), 100,000 "
+    "training images of 200 classes, two runs, and the four variants of its table. The images have "
+    '64 pixels and are resized when they are batched. Our choices, where the text says "as above" '
+    "or nothing: Adam at 1e-4 without weight decay, batches of 128, 50 epochs, and the flips and "
+    "crops of the code for CIFAR-100; ImageNet's mean and deviation; a norm after the last block, "
+    "and one matrix as head. A run has some 10^19 floating-point operations: use --device cuda. "
+    "The table prints 40, 35 and 32 minutes an epoch for three, two and one projections; the "
+    "records have the steps per second of each run. "
 )
 
 
@@ -45,8 +45,8 @@ STUDY = Study(
     name="tiny-imagenet-paper",
     question="Do fewer projections classify Tiny ImageNet as well as three?",
     description=_WHAT
-    + "The labels of the test are not public: as in the paper, the validation accuracy is the "
-    "result, here that of the best epoch.",
+    + "The test labels are not public: as in the paper, the result is the validation accuracy, "
+    "here that of the best epoch.",
     settings=(_setting("as-published"),),
     variants=("QKV", "Q=K-V", "Q-K=V", "Q=K=V"),
     seeds=(0, 1),
@@ -58,8 +58,8 @@ PROTOCOLS = {
         STUDY,
         name="tiny-imagenet-paper-clean",
         description=_WHAT
-        + "Clean: 5,000 training images choose the epoch, and the official validation images are "
-        "tested once.",
+        + "Clean: 5,000 training images are held out to choose the epoch, and the official "
+        "validation images are tested once.",
         settings=(_setting("clean"),),
     ),
 }

@@ -9,12 +9,12 @@ from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import ImageSplits
 
 _WHAT = (
-    "MNIST, FashionMNIST (20 epochs), CIFAR-10 (40) and CIFAR-100 (50) by the text of papers 1 "
-    "and 2: patches of 4 and 7 pixels, widths 64, 256, 512, layers 2, 4, heads 2, 4, rates "
-    "1e-3, 1e-4, Adam, scores divided by the square root of a head's width, two runs. Patches "
-    "of 7 do not divide the 32 pixels of CIFAR: patches of 8 are used there, as in the code. "
-    "The text names MultiStepLR without its steps: the rate is constant, as it is in the code. "
-    "Batches, augmentation and the rest of the network are the code's. "
+    "MNIST, FashionMNIST (20 epochs), CIFAR-10 (40) and CIFAR-100 (50) as in the text of papers 1 "
+    "and 2: patches of 4 and 7 pixels, widths 64, 256, 512, layers 2, 4, heads 2, 4, learning "
+    "rates 1e-3, 1e-4, Adam, scores divided by the square root of a head's width, two runs. "
+    "Patches of 7 do not divide the 32 pixels of CIFAR: patches of 8 are used there, as in the "
+    "code. The text names MultiStepLR without its steps: the learning rate is constant here, as it "
+    "is in the code. Batches, augmentation and the rest of the network are the code's. "
 )
 
 
@@ -37,8 +37,8 @@ STUDY = Study(
     name="vision-paper",
     question="Which variants classify images as well as QKV over the papers' configurations?",
     description=_WHAT
-    + "The text does not say what validation is on: 5,000 training images are held out, and the "
-    "best of two validations an epoch is tested.",
+    + "The text does not say what validation is on: 5,000 training images are held out. Each run "
+    "is validated twice per epoch, and its best network is tested.",
     settings=_grid("clean"),
     variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1),
@@ -50,8 +50,8 @@ PROTOCOLS = {
         STUDY,
         name="vision-paper-as-published",
         description=_WHAT
-        + "Validation as in the code: on the test images for MNIST and FashionMNIST; for CIFAR on "
-        "images nine tenths of which are also training images.",
+        + "Validation as in the code: on the test images for MNIST and FashionMNIST; for CIFAR, on "
+        "images of which nine in ten are also training images.",
         settings=_grid("as-published"),
     ),
 }

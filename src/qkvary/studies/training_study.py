@@ -1,44 +1,30 @@
-"""The study of ``qkvary train``, made from a preset, a data set and options.
+"""The study of ``qkvary train``, made from a preset, a data set and options. Torch-free."""
 
-The folder of a run holds neither the name of the training nor its other runs. Each note is a study,
-written once and never changed; notes that differ only in variants or seeds form one training.
-
-Execution settings change the last bits of a step, so they are part of the identity of a run. A run
-that differs only in these settings is *similar* and can still be resumed; its log then records the
-change. Torch-free.
-"""
-
-import hashlib
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
-from qkvary.arch.canonical import from_dict, to_dict
+from qkvary.arch.parts import check_word
 from qkvary.arch.variants import AnyVariant
-from qkvary.storage.durable import atomic_write_file, make_directory
-from qkvary.storage.environment import check_device, now
+from qkvary.storage.environment import check_device
 from qkvary.storage.errors import UsageError
-from qkvary.storage.jsonvalues import DocumentFormat, decode, encode
-from qkvary.storage.manifest import DEFAULT_KEEP, stored_steps
-from qkvary.storage.packages import require
-from qkvary.studies.running.store import CHECKPOINTS_NAME, CONFIG_NAME, Store
-from qkvary.studies.study import Cell, Setting, Study
+from qkvary.storage.manifest import CHECKPOINT_SECONDS, DEFAULT_KEEP
+from qkvary.storage.untrusted_files import StrPath, read_name
+from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
-from qkvary.text.names import FOLDER_DIGITS, count, slug
+from qkvary.text.names import count
 from qkvary.text.numbers import duration, read_count, real, whole
 from qkvary.training.config import (
     ExecutionConfig,
-    ExecutionSettings,
     OnNonfinite,
     Precision,
     RunConfig,
+    Strategy,
     TrainingConfig,
 )
 from qkvary.training.presets import Preset
-from qkvary.training.trackers import TrackerName
+from qkvary.training.trackers import TrackerName, require_tracker
 
 if TYPE_CHECKING:
     from qkvary.data.prepared_sets import PlannedSet
@@ -107,7 +93,7 @@ class PresetOptions(ExecutionOptions):
 class TrainingOptions(PresetOptions):
     """Changes to a preset, and how its runs are executed."""
 
-    tokenizer: str | None = None
+    tokenizer: StrPath | None = None
     """gpt2, bytes, characters, or a tokenizer.json; the preset's tokenizer if not given."""
     device: str = "cpu"
     """Device: cpu, cuda, cuda:1, mps."""
@@ -117,15 +103,16 @@ class TrainingOptions(PresetOptions):
     """Log how the network continues this text, at each validation."""
     log: TrackerName | None = None
     """A tracker that gets a copy of the logs; none if not given."""
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
     """Seconds between two checkpoints."""
     keep: int | str = DEFAULT_KEEP
     """Number of newest checkpoints to keep; at least 1."""
     allow_change: bool = False
-    """Resume runs that began with another device, number of threads or micro-batch size."""
+    """Resume runs that began with another device, number of threads or micro-batch size; those that
+    have ended are shown, and not trained again."""
     anew: bool = False
     """Leave such runs alone, and begin new ones."""
-    strategy: Literal["ddp", "fsdp"] = "ddp"
+    strategy: Strategy = "ddp"
     """Under torchrun: ddp gives every process the whole network, fsdp a shard of it."""
 
     def read(self) -> Self:
@@ -134,14 +121,18 @@ class TrainingOptions(PresetOptions):
         counts = {name: read_count(getattr(self, name), name) for name in _COUNTS}
         if self.steps is not None and self.minutes is not None:
             raise UsageError("expected --steps or --minutes, got both")
+        if self.allow_change and self.anew:
+            raise UsageError("expected --allow-change or --anew, got both")
+        check_word("strategy", self.strategy, get_args(Strategy))
         if not 0.0 <= self.checkpoint_seconds < math.inf:
             raise UsageError(
                 "expected a number of seconds for --checkpoint-seconds, 0 for every step, got "
                 f"{self.checkpoint_seconds}"
             )
         if self.log is not None:
-            require(self.log)
-        return replace(self, **cast("dict[str, Any]", counts))
+            require_tracker(self.log)
+        tokenizer = self.tokenizer and read_name(self.tokenizer, "a tokenizer by its name or path")
+        return replace(self, tokenizer=tokenizer, **cast("dict[str, Any]", counts))
 
 
 _COUNTS = (
@@ -308,190 +299,3 @@ def describe_effort(
         batch = 2 ** max(0, math.floor(math.log2(rows / FEWEST_STEPS)))
         better = f"--batch-size {batch} --steps {max(1, math.floor(rows / batch))}"
     return f"{text}. More than {MOST_PASSES} passes teach little: try {better}"
-
-
-# ---- stored trainings
-
-
-NOTES = "trainings"
-NOTE = DocumentFormat(name="a note of a training", version=1, key="format")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """A training: the runs of one or more notes."""
-
-    study: Study
-    """All requested variants and seeds, in the order of the requests."""
-    commands: tuple[str, ...]
-    notes: tuple[str, ...]
-    """Names of the training's notes, without suffix."""
-
-
-def note_training(store: Store, study: Study, command: str) -> None:
-    """Write a note of a training, unless it exists."""
-    written = to_dict(study)
-    digest = hashlib.sha256(encode(written).encode()).hexdigest()[:FOLDER_DIGITS]
-    path = store.path / NOTES / f"{slug(study.name)}-{digest}.json"
-    if path.exists():
-        return
-    make_directory(path.parent)
-    atomic_write_file(path, NOTE.write({"command": command, "noted": now(), "study": written}))
-
-
-def list_trainings(store: Store) -> tuple[Training, ...]:
-    """Return all trainings of a store, the oldest first."""
-    # Notes store whole seconds; within one second, modification times decide.
-    paths = sorted(
-        (store.path / NOTES).glob("[!.]*.json"), key=lambda path: path.stat().st_mtime_ns
-    )
-    found = [_read_note(path) for path in paths]
-    trainings: list[Training] = []
-    for _, training in sorted(found, key=lambda one: one[0]):
-        for number, known in enumerate(trainings):
-            joined = _join(known, training)
-            if joined is not None:
-                trainings[number] = joined
-                break
-        else:
-            trainings.append(training)
-    return tuple(trainings)
-
-
-def find_training(store: Store, name: str) -> Training:
-    """Return the training that a name means: of that note, or the newest of that study."""
-    trainings = list_trainings(store)
-    for training in trainings:
-        if name in training.notes:
-            return training
-    named = [training for training in trainings if training.study.name == name]
-    # A training that has not made a step does not hide an older one.
-    found = [training for training in named if _has_begun(store, training)] or named
-    if found:
-        return found[-1]
-    known = ", ".join(dict.fromkeys(repr(training.study.name) for training in trainings))
-    raise UsageError(
-        f"expected a training of {store.path}, got {name!r}; "
-        + (f"choices: {known}" if known else "it has none: run `qkvary train` first")
-    )
-
-
-def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
-    """Describe the older trainings of the same name: note, steps, variants and commands of each."""
-    found: list[str] = []
-    for one in list_trainings(store):
-        study = one.study
-        if study.name == newest.study.name and one.notes != newest.notes and _has_begun(store, one):
-            steps = count(study.settings[0].training.steps, "step")
-            commands = ", ".join(f"`{command}`" for command in one.commands)
-            found.append(f"{one.notes[0]} ({steps}, {', '.join(study.variants)}: {commands})")
-    return tuple(found)
-
-
-def page_name(store: Store, study: Study) -> str:
-    """Return the name of a training's page: the study's, or the note's for an older training."""
-    named = [one for one in list_trainings(store) if one.study.name == study.name]
-    begun = [one for one in named if _has_begun(store, one)] or named
-    own = next((one for one in named if _keys(study) <= _keys(one.study)), None)
-    return study.name if own is None or own is begun[0] else own.notes[0]
-
-
-def _read_note(path: Path) -> tuple[str, Training]:
-    """Return a note's time and training."""
-
-    def build(note: dict[str, Any]) -> tuple[str, Training]:
-        study = from_dict(Study, note["study"])
-        training = Training(study=study, commands=(str(note["command"]),), notes=(path.stem,))
-        return str(note["noted"]), training
-
-    return NOTE.read(path.read_bytes(), path, build)
-
-
-def _join(first: Training, second: Training) -> Training | None:
-    """Return both trainings as one, or None if their runs cannot belong to one study."""
-    one, other = first.study, second.study
-    if one.name != other.name:
-        return None
-    variants = tuple(dict.fromkeys((*one.labels, *other.labels)))
-    study = replace(one, variants=variants, seeds=tuple(dict.fromkeys((*one.seeds, *other.seeds))))
-    if not (_keys(one) | _keys(other)) <= _keys(study):
-        return None
-    return Training(
-        study=study,
-        commands=tuple(dict.fromkeys((*first.commands, *second.commands))),
-        notes=(*first.notes, *second.notes),
-    )
-
-
-def _keys(study: Study) -> set[str]:
-    return {cell.run_key for cell in study.cells()}
-
-
-def _has_begun(store: Store, training: Training) -> bool:
-    return any(
-        store.state(key) == "done" or store.log_events(key) for key in sorted(_keys(training.study))
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimilarRun:
-    """A stored run that differs from a requested one only in its execution settings."""
-
-    cell: Cell
-    execution: ExecutionSettings
-    step: int
-    """Step of the newest checkpoint; 0 if the run is done and has none."""
-
-    @property
-    def differences(self) -> str:
-        """The settings in which the stored run differs, as command line options."""
-        words: list[str] = []
-        changed = self.execution.differences(self.cell.run.execution)
-        for name, (stored, _) in changed.items():
-            option = "--" + name.replace("_", "-")
-            if stored is None or isinstance(stored, bool):
-                words.append(option if stored else f"no {option}")
-            else:
-                words.append(f"{option} {stored}")
-        return ", ".join(words)
-
-
-def find_similar_run(
-    store: Store, cells: Mapping[str, Cell], *, state: Literal["open", "done"] = "open"
-) -> SimilarRun | None:
-    """Return the most advanced similar run in a state; None if one of ``cells`` has begun."""
-    keys = store.keys()
-    if not keys:
-        return None
-    steps = {key: stored_steps(store.directory(key) / CHECKPOINTS_NAME) for key in keys}
-    if any(store.state(key) != "open" or steps.get(key) for key in cells):
-        return None
-    wanted = {_identity_without_execution(cell.run.identity()): cell for cell in cells.values()}
-    found: list[SimilarRun] = []
-    for key in keys:
-        if store.state(key) != state or (not steps[key] and state == "open"):
-            continue
-        identity, execution = _read(store, key)
-        if execution is not None and (cell := wanted.get(identity)) is not None:
-            step = max(steps[key], default=0)
-            found.append(SimilarRun(cell=cell, execution=execution, step=step))
-    return max(found, key=lambda one: one.step, default=None)
-
-
-def _read(store: Store, key: str) -> tuple[str, ExecutionSettings | None]:
-    """Return identity and execution settings of a stored run; None if they cannot be read."""
-    try:
-        data = (store.directory(key) / CONFIG_NAME).read_bytes()
-        identity = cast("dict[str, Any]", decode(data))
-        execution = from_dict(RunConfig, identity["run"]).execution
-        return _identity_without_execution(identity), execution
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return "", None
-
-
-def _identity_without_execution(identity: dict[str, Any]) -> str:
-    run: dict[str, Any] = {**identity["run"], "device": None}
-    run["training"] = {**run["training"], "execution": None}
-    run["task"] = {**run["task"], "data": None}
-    named = (run, identity["data_fingerprint"], identity["numerics_version"])
-    return json.dumps(named, sort_keys=True)

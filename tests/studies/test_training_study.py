@@ -6,7 +6,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.data.prepared_sets import PlannedSet
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import UsageError
-from qkvary.studies.pretraining import VALIDATION_TOKENS, TrainingOptions, training_study
+from qkvary.studies.training_study import VALIDATION_TOKENS, TrainingOptions, training_study
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.training.config import ExecutionConfig
 from qkvary.training.presets import find_preset, preset_names

@@ -1,0 +1,252 @@
+"""The trainings of a store, and its runs that a new command can resume or show. Torch-free.
+
+The folder of a run holds neither the name of the training nor its other runs. Each note is a study,
+written once and never changed; notes that differ only in variants or seeds form one training.
+
+Execution settings change the last bits of a step, so they are part of the identity of a run. A run
+that differs only in these settings is *similar* and can still be resumed; its log then records the
+change.
+"""
+
+import hashlib
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from qkvary.arch.canonical import from_dict, to_dict
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.environment import now
+from qkvary.storage.errors import UsageError
+from qkvary.storage.jsonvalues import DocumentFormat, encode
+from qkvary.storage.manifest import CHECKPOINTS_NAME, stored_steps
+from qkvary.studies.running.store import CONFIG_NAME, State, Store, config_bytes, read_identity
+from qkvary.studies.study import Cell, Study
+from qkvary.text.names import FOLDER_DIGITS, count, slug
+from qkvary.training.config import ExecutionSettings
+
+NOTES = "trainings"
+# Version 1 may have the field ``minutes``, which earlier readers ignore.
+NOTE = DocumentFormat(name="a note of a training", version=1, key="format")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A training: the runs of one or more notes."""
+
+    study: Study
+    """All requested variants and seeds, in the order of the requests."""
+    commands: tuple[str, ...]
+    notes: tuple[str, ...]
+    """Names of the training's notes, without suffix."""
+    minutes: tuple[float, ...] = ()
+    """The minutes for which its steps were chosen."""
+
+
+def note_training(store: Store, study: Study, command: str, minutes: float | None = None) -> None:
+    """Write a note of a training, unless it exists; its steps may be chosen for ``minutes``."""
+    written = to_dict(study)
+    chosen = {} if minutes is None else {"minutes": float(minutes)}
+    digest = hashlib.sha256(encode(written | chosen).encode()).hexdigest()[:FOLDER_DIGITS]
+    path = store.path / NOTES / f"{slug(study.name)}-{digest}.json"
+    if path.exists():
+        return
+    make_directory(path.parent)
+    note = {"command": command, "noted": now(), "study": written, **chosen}
+    atomic_write_file(path, NOTE.write(note))
+
+
+def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -> int | None:
+    """Return the steps that were chosen for these minutes and one of these variants before."""
+    for training in list_trainings(store):
+        if minutes in training.minutes:
+            noted, run = training.study, training.study.cells()[0].run
+            study = study_of(run.training.steps).with_execution(run.execution)
+            if {*noted.labels} & {*study.labels} and _join_studies(noted, study) is not None:
+                return run.training.steps
+    return None
+
+
+def list_trainings(store: Store) -> tuple[Training, ...]:
+    """Return all trainings of a store, the oldest first."""
+    # Notes store whole seconds; within one second, modification times decide.
+    paths = sorted(
+        (store.path / NOTES).glob("[!.]*.json"), key=lambda path: path.stat().st_mtime_ns
+    )
+    found = [_read_note(path) for path in paths]
+    trainings: list[Training] = []
+    for _, training in sorted(found, key=lambda one: one[0]):
+        for number, known in enumerate(trainings):
+            joined = _join(known, training)
+            if joined is not None:
+                trainings[number] = joined
+                break
+        else:
+            trainings.append(training)
+    return tuple(trainings)
+
+
+def find_training(store: Store, name: str) -> Training:
+    """Return the training that a name means: of that note, or the newest of that study."""
+    trainings = list_trainings(store)
+    for training in trainings:
+        if name in training.notes:
+            return training
+    named = [training for training in trainings if training.study.name == name]
+    # A training that has not made a step does not hide an older one.
+    found = [training for training in named if _has_begun(store, training)] or named
+    if found:
+        return found[-1]
+    known = ", ".join(dict.fromkeys(repr(training.study.name) for training in trainings))
+    raise UsageError(
+        f"expected a training of {store.path}, got {name!r}; "
+        + (f"choices: {known}" if known else "it has none: run `qkvary train` first")
+    )
+
+
+def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
+    """Describe the older trainings of the same name: note, steps, variants and commands of each."""
+    found: list[str] = []
+    for one in list_trainings(store):
+        study = one.study
+        if study.name == newest.study.name and one.notes != newest.notes and _has_begun(store, one):
+            steps = count(study.settings[0].training.steps, "step")
+            commands = ", ".join(f"`{command}`" for command in one.commands)
+            found.append(f"{one.notes[0]} ({steps}, {', '.join(study.variants)}: {commands})")
+    return tuple(found)
+
+
+def page_name(store: Store, study: Study) -> str:
+    """Return the name of a training's page: the study's, or the note's for an older training."""
+    named = [one for one in list_trainings(store) if one.study.name == study.name]
+    begun = [one for one in named if _has_begun(store, one)] or named
+    own = next((one for one in named if _keys(study) <= _keys(one.study)), None)
+    return study.name if own is None or own is begun[0] else own.notes[0]
+
+
+def _read_note(path: Path) -> tuple[str, Training]:
+    """Return a note's time and training."""
+
+    def build(note: dict[str, Any]) -> tuple[str, Training]:
+        training = Training(
+            study=from_dict(Study, note["study"]),
+            commands=(str(note["command"]),),
+            notes=(path.stem,),
+            minutes=(float(note["minutes"]),) if "minutes" in note else (),
+        )
+        return str(note["noted"]), training
+
+    return NOTE.read(path.read_bytes(), path, build)
+
+
+def _join(first: Training, second: Training) -> Training | None:
+    """Return both trainings as one, or None if their runs cannot belong to one study."""
+    study = _join_studies(first.study, second.study)
+    if study is None:
+        return None
+    return Training(
+        study=study,
+        commands=tuple(dict.fromkeys((*first.commands, *second.commands))),
+        notes=(*first.notes, *second.notes),
+        minutes=(*first.minutes, *second.minutes),
+    )
+
+
+def _join_studies(one: Study, other: Study) -> Study | None:
+    if one.name != other.name:
+        return None
+    variants = tuple(dict.fromkeys((*one.labels, *other.labels)))
+    study = replace(one, variants=variants, seeds=tuple(dict.fromkeys((*one.seeds, *other.seeds))))
+    return study if (_keys(one) | _keys(other)) <= _keys(study) else None
+
+
+def _keys(study: Study) -> set[str]:
+    return {cell.run_key for cell in study.cells()}
+
+
+def _has_begun(store: Store, training: Training) -> bool:
+    return any(
+        store.state(key) == "done" or store.log_events(key) for key in sorted(_keys(training.study))
+    )
+
+
+# ---- similar runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunRun:
+    """A stored run that is a requested one, or differs from it only in its execution settings."""
+
+    cell: Cell
+    """The requested run."""
+    stored: ExecutionSettings
+    step: int
+    """Step of the newest checkpoint; 0 if there is none."""
+    is_done: bool
+
+    def differences(self, other: ExecutionSettings) -> str:
+        """Return the stored settings that differ from ``other``, as command line options."""
+        words: list[str] = []
+        for name, (stored, _) in self.stored.differences(other).items():
+            option = "--" + name.replace("_", "-")
+            if stored is None or isinstance(stored, bool):
+                words.append(option if stored else f"no {option}")
+            else:
+                words.append(f"{option} {stored}")
+        return ", ".join(words)
+
+
+def find_similar_runs(
+    store: Store, cells: Mapping[str, Cell], *, with_done: bool
+) -> list[BegunRun]:
+    """Return the similar runs of cells that have not begun, all with the same stored settings.
+
+    A finished run counts only ``with_done``.
+
+    Raises:
+        UsageError: if these settings are not those of all cells that have begun.
+    """
+    found: dict[ExecutionSettings, list[BegunRun]] = {}
+    for run in _begun_runs(store, cells, with_done=with_done):
+        found.setdefault(run.stored, []).append(run)
+    shared = max(
+        found.values(),
+        key=lambda runs: (len(runs), *max((run.is_done, run.step) for run in runs)),
+        default=[],
+    )
+    titles = {run.cell.title for run in shared}
+    for run in chain.from_iterable(found.values()):
+        if run.cell.title not in titles:
+            first = shared[0]
+            raise UsageError(
+                "expected runs that began with the same settings, got "
+                f"{first.cell.title} with {first.differences(run.stored)}, and {run.cell.title} "
+                f"with {run.differences(first.stored)}: train them with separate commands, or "
+                "start other runs (--anew)"
+            )
+    return [run for run in shared if run.stored != run.cell.run.execution]
+
+
+def _begun_runs(store: Store, cells: Mapping[str, Cell], *, with_done: bool) -> Generator[BegunRun]:
+    """Yield the run of each cell that has begun, and the similar runs of the others."""
+    wanted: dict[str, Cell] = {}
+    for key, cell in cells.items():
+        state, step = _progress(store, key)
+        if step or state != "open":
+            yield BegunRun(cell=cell, stored=cell.run.execution, step=step, is_done=state == "done")
+        else:
+            wanted[read_identity(config_bytes(cell.run.identity()))[0]] = cell
+    for key in store.keys() if wanted else ():
+        state, step = _progress(store, key)
+        if step if state == "open" else with_done and state == "done":
+            config = store.directory(key) / CONFIG_NAME
+            identity, stored = read_identity(config.read_bytes() if config.exists() else b"")
+            cell = wanted.get(identity)
+            if cell is not None and stored is not None:
+                yield BegunRun(cell=cell, stored=stored, step=step, is_done=state == "done")
+
+
+def _progress(store: Store, key: str) -> tuple[State, int]:
+    """Return the state of a run and the step of its newest checkpoint, 0 if it has none."""
+    return store.state(key), max(stored_steps(store.directory(key) / CHECKPOINTS_NAME), default=0)
