@@ -4,10 +4,11 @@ Each judge gives a finding (``findings``). A claim has the verdict of its findin
 Otherwise:
 
 - an exact finding refutes it: a wrong figure, or a test that shows the opposite without a
-  condition; - a claim that names its settings or variants (``every``) fails if one finding fails,
-  and is not distinguished if one finding is not distinguished; - a claim of "sometimes" (``some``)
-  fails only if all findings fail; - any other claim *holds with a condition*, which lists where it
-  holds and where it does not.
+  condition;
+- a claim that names its settings or variants (``every``) fails if one finding fails, and is
+  not distinguished if one finding is not distinguished;
+- a claim of "sometimes" (``some``) fails only if all findings fail;
+- any other claim *holds with a condition*, which lists where it holds and where it does not.
 
 The scale of a study counts: if its networks are more than ten times smaller than those of the
 claim, its figure decides nothing, and is ignored if a printed figure agrees with the claim.
