@@ -7,6 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from qkvary.api.arguments import reads_arguments
 from qkvary.api.options import Checkpoint, CheckpointTokenizer, open_checkpoint
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout
@@ -32,6 +33,7 @@ DEFAULT_STORAGES = (
 )
 
 
+@reads_arguments
 def bench_quantized(
     checkpoint: Checkpoint,
     /,

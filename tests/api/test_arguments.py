@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,9 +14,12 @@ from qkvary.arch.variants import Variant
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import save_model
+from qkvary.data.labelled_texts import load_labelled_texts
 from qkvary.data.model_configs import resolve_model
+from qkvary.data.own_images import describe_images
 from qkvary.data.prepared import open_prepared
 from qkvary.data.prepared_sets import prepare_source
+from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.studies.catalog import load_study
 from qkvary.studies.running.store import Store
@@ -90,6 +94,7 @@ def test_a_label_is_a_variant() -> None:
 LAYER = qk.Attention(d_model=8, num_heads=2, causal=True)
 MODEL = qk.LanguageModel(d_model=8, num_heads=2, num_layers=1, vocabulary=5, max_tokens=9)
 X, IDS = torch.zeros(1, 3, 8), torch.zeros(1, 3, dtype=torch.long)
+NOBODY = "~nobody-of-this-name/x"
 NO_STUDY: dict[str, Any] = {"name": "s", "question": "", "description": ""}
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: AttentionConfig(d_model=8, num_heads=2, variant=3), "expected a variant or its label"),
@@ -108,11 +113,14 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.generate(3, "a"), "expected the name or path of a checkpoint"),
     (lambda: qk.generate((MODEL,), "a"), r"a network with its tokenizer .*, got \(LanguageModel\)"),
     (lambda: qk.convert(("a", None), "gauge"), r"got \(str, NoneType\)"),
-    (lambda: qk.convert("tiny", 3), "expected the name of a rewrite, got 3"),
-    (lambda: qk.convert("tiny", "gauge", layer="3"), "at least 1 for layer, got '3'"),
+    (lambda: qk.convert("tiny", 3), "rewrite: expected a text, got 3"),
+    (lambda: qk.convert("tiny", "gauge", layer="3"), "layer: expected a whole number, got '3'"),
     (lambda: qk.convert("tiny", "gauge", seed=2**63), "at most 9223372036854775807 for seed"),
-    (lambda: qk.generate("tiny", 3), "expected a text for a prompt, got 3"),
-    (lambda: qk.generate("tiny", "a", stop=3), "expected texts for stop, got 3"),
+    (lambda: qk.generate("tiny", 3), "prompt: expected a text or a list, each a text, got 3"),
+    (
+        lambda: qk.generate("tiny", "a", stop=3),
+        "stop: expected a text or a list, each a text, got 3",
+    ),
     (lambda: qk.generate((MODEL, None), "a"), "a checkpoint with a tokenizer, got one without"),
     (lambda: qk.evaluate("tiny", 3), "expected a file or folder of texts, got 3"),
     (lambda: qk.evaluate("tiny"), "got neither"),
@@ -121,6 +129,30 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.evaluate((MODEL, None), __file__), "checkpoint with a tokenizer, or a prepared"),
     (lambda: qk.evaluate("tiny", tasks=()), "expected tasks, got none"),
     (lambda: qk.evaluate("tiny", tasks="piqa", limit=0), "a limit of at least 1, got 0"),
+    (lambda: qk.cost("300M", batch=None), "batch: expected a whole number or a text, got None"),
+    (lambda: qk.cost("300M", dtype=8), "dtype: expected a text, got 8"),
+    (lambda: qk.cost("300M", decimal="no"), "decimal: expected True or False, got 'no'"),
+    (lambda: qk.plan("300M", gpu="t4", price="1"), "price: expected a number, got '1'"),
+    (lambda: qk.plan("300M", gpu="t4", goal="trainng"), r"serving, training, .*mean training\?"),
+    (lambda: qk.claims(verdict="true"), "verdict: expected a list, each one of holds, .*, got 'tr"),
+    (lambda: qk.claims(3), "claims: expected a text, got 3"),
+    (lambda: qk.export("tiny", "x", to="gguff"), r"to: expected one of .*did you mean gguf\?"),
+    (lambda: qk.study("quickstart", seeds=2.5), "expected seeds such as 7 or 0,1,2 or 0-4, got"),
+    (lambda: qk.study("quickstart", slurm=3), "slurm: expected a mapping or a list, each a text"),
+    (lambda: qk.load("tiny", code=3), "expected a Python file, got 3"),
+    (lambda: qk.load("tiny", dtype="f32"), "dtype: expected one of float64, .*, got 'f32'"),
+    (lambda: qk.report(3), "expected the name of a study or the path of its file, got 3"),
+    (lambda: qk.generate("tiny", "a", tokenizer=3), "expected a tokenizer, got 3"),
+    (lambda: qk.show_data("x", document="1"), "document: expected a whole number, got '1'"),
+    (lambda: qk.bench_decode(variants=3), "variant: expected a list, each a text, got 3"),
+    (lambda: load_tokenizer(NOBODY), f"expected a tokenizer, got {NOBODY}: "),
+    (lambda: name_tokenizer(NOBODY), f"expected a tokenizer, got {NOBODY}: "),
+    (
+        lambda: qk.generate((MODEL, None), "a", tokenizer=NOBODY),
+        f"expected a tokenizer, got {NOBODY}: ",
+    ),
+    (lambda: describe_images(NOBODY), f"expected a folder of images, got {NOBODY}: "),
+    (lambda: load_labelled_texts(NOBODY), f"expected a folder of texts, got {NOBODY}: "),
     (lambda: qk.evaluate("tiny", tasks="piqa", task_data=3), "a folder of task files, got 3"),
     (lambda: qk.Attention(d_model=8), "expected d_model, num_heads, got no num_heads"),
     (lambda: qk.Attention(8), "expected an AttentionConfig, or d_model, num_heads by name"),
@@ -129,14 +161,17 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.cost(3), "expected a model as its name, its path, a configuration"),
     (lambda: qk.cost("300M", 3), "expected a variant or its label such as 'Q-K=V', got 3"),
     (lambda: qk.cost("300M", context=1.5), "expected a whole number such as"),
-    (lambda: qk.plan("300M", gpu="t4", goal="fame"), "goal to be one of serving, training, got"),
+    (
+        lambda: qk.plan("300M", gpu="t4", goal="fame"),
+        "goal: expected one of serving, training, got",
+    ),
     (lambda: qk.plan("300M", gpu="t4", users=True), "expected a whole number"),
     (lambda: qk.variants(model="300M", d_model=8), "expected a model or sizes of a layer"),
     (lambda: qk.variants(model="deepseek-v2-lite"), "whose layers project to queries"),
     (lambda: qk.run_study("quickstrt"), r"did you mean quickstart\?"),
     (lambda: qk.load(3), "expected the name or path of a checkpoint, got 3"),
     (lambda: qk.cost("gpt2", context=2**40 + 1), "a whole number of at most 1,099,511,627,776"),
-    (lambda: qk.plan("gpt2", gpu=4), "expected one of the devices"),
+    (lambda: qk.plan("gpt2", gpu=4), "gpu: expected a text, got 4"),
     (lambda: qk.run_study(3), "expected the name of a study or the path of its file, got 3"),
     (lambda: qk.run_study("quickstart", seeds=range(10**12)), "at most 1,000 seeds"),
     (lambda: qk.Study(**NO_STUDY, settings=3, variants=(), seeds=(0,)), "a list of settings"),
@@ -151,3 +186,16 @@ def test_a_wrong_type_is_one_sentence(call: Callable[[], Any], message: str) -> 
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_clear_is_accepted(tmp_path: Path) -> None:
+    """Numbers of NumPy, a path where a text is expected, and one value where several are."""
+    asked = {"out": tmp_path, "variants": "Q-K=V"}
+    found = qk.status("quickstart", seeds=[np.int64(3)], **asked).to_dict()
+    assert found == qk.status("quickstart", seeds=3, **asked).to_dict()
+    one, same = (qk.cost("300M", context=kind(64), batch=kind(2)) for kind in (int, np.int32))
+    assert one.to_dict() == same.to_dict()
+    words = {"document": "poster", "verdict": "holds", "search": "cache"}
+    assert qk.claims(**words).value == qk.claims(**{key: [one] for key, one in words.items()}).value
+    with pytest.raises(ValueError, match=r"which has its own, got nowhere\.json"):
+        qk.load("tiny", tokenizer=Path("nowhere.json"))

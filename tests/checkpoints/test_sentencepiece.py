@@ -77,7 +77,10 @@ def test_the_pieces_of_a_model_are_its_tokens() -> None:
     ("data", "message"),
     [
         (model(field(2, 2, field(3, 0, b"\1"))), "a model that is neither BPE nor of characters"),
-        (model(field(2, 2, field(3, 0, b"\4"))), "a model of characters with pieces of several"),
+        (
+            model(field(2, 2, field(3, 0, b"\4"))),
+            "a character model with pieces of several characters",
+        ),
         (model(field(3, 2, field(2, 2, b"map"))), "a map of characters"),
         (model(field(1, 2, field(1, 2, b"x") + field(3, 0, b"\4"))), "user-defined pieces"),
         (PIECE + model(), "other first pieces than <unk>, <s>, </s>"),

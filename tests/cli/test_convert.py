@@ -46,7 +46,7 @@ def test_figures_alone_as_json(checkpoint: Path, typed: Typed) -> None:
     table = 9 * 20
     assert found["parameters"]["after"] == found["parameters"]["before"] - 2 * 400 + table
     assert found["notes"] == [
-        "sinusoidal positions became a table of 9 x 20 numbers, in another basis"
+        "sinusoidal positions became a table of 9 x 20 values, in another basis"
     ]
 
 

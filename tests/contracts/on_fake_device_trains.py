@@ -119,7 +119,9 @@ def compare(name: str, folder: Path, *, near: float = 1e-9, **training: Any) -> 
     if expected.attention is not None:
         assert found.attention is not None
         assert found.attention.maps == pytest.approx(expected.attention.maps, abs=max(near, 1e-6))
-    calls = len(seen) // STEPS
+    # The batches of evaluations, which come after the last step, are asked for too.
+    run = make_run(name, DEVICE, **training).training
+    calls = run.batch_size // (run.execution.micro_batch_size or run.batch_size)
     waits = seen[calls * (STEPS - 1)] - seen[0]
     # A table that is kept.
     waits.pop("nn/layout.py _frequencies", None)

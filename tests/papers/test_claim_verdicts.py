@@ -257,6 +257,13 @@ def printed(row: str, other: str, below: float, column: str = "validation_perple
     return ByComparison(first=first, second=second, claimed=ClaimedRange(below=below))
 
 
+def test_a_column_of_one_setting_names_the_settings_of_another() -> None:
+    claims = {one.name: one for one in load_document("three-projections").claims}
+    for name, said in (("63", "between settings: "), ("66", "between settings of CIFAR-100: ")):
+        found = judge_claim(claims[f"three-projections-{name}"], find_packaged).findings
+        assert any(said in one.figure for one in found), name
+
+
 def test_printed_figures_of_one_network_are_compared_within_a_spread() -> None:
     # 5.19 against 5.27, each to 0.005, and 0.03 between runs: -0.12 to -0.04.
     found = [verdict_of([printed("MQA", "Q-K=V", below)])[0] for below in (0, -0.05, -0.11, -0.13)]

@@ -31,7 +31,7 @@ def test_requests_are_answered_in_order() -> None:
         ("panic", "^a panic$"),
         ("hang", "^its parser takes more than 1 seconds$"),
         ("fill", "needs too much memory|^MemoryError$"),
-        ("crash", "^its parser ended with SIGSEGV, as it does where"),
+        ("crash", "^its parser ended with SIGSEGV, as it does when"),
         ("leave", "^its parser ended with code 5, as"),
     ],
 )

@@ -14,7 +14,6 @@ from qkvary.nn.encoder import Encoder
 from qkvary.tasks.contract import Batch, EvaluationContext, Network, Split
 from qkvary.training.config import ExecutionConfig, TemperatureSchedule
 from qkvary.training.loop import Outcome, train
-from tests.training.test_loop import after
 from tests.training.toy import ToyTask, toy_network, toy_run
 
 STEPS, START, ANNEALED = 6, 16.0, 4
@@ -50,10 +49,10 @@ def factor_of(model: nn.Module) -> float:
     return factor
 
 
-def run_to(directory: Path, task: EncoderTask, steps: int = STEPS) -> Outcome:
+def run_to(directory: Path, task: EncoderTask, steps: int = STEPS + 1) -> Outcome:
     schedule = TemperatureSchedule(start=START, steps=ANNEALED)
     run = toy_run(steps=STEPS, evaluate_every=2, temperature=schedule)
-    return train(run, task, directory, stop=after(steps))
+    return train(run, task, directory, stop=lambda: len(task.trained) >= steps)
 
 
 def test_every_step_and_score_has_the_temperature_of_the_formula(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def log(directory: Path, *kinds: str) -> list[dict[str, Any]]:
 
 
 def after(steps: int) -> Callable[[], bool]:
-    """A wish to stop after so many steps."""
+    """A wish to stop after so many steps and batches of evaluations."""
     asked = itertools.count()
     return lambda: next(asked) >= steps
 
@@ -91,19 +91,37 @@ def test_the_logged_loss_is_the_mean_of_its_interval(tmp_path: Path) -> None:
         assert value == pytest.approx(sum(interval) / len(interval), rel=1e-12)
 
 
-@pytest.mark.parametrize("step", [0, 1, 7, 13, 40])
+@pytest.mark.parametrize(
+    ("step", "asked"),
+    # Also in the validations after steps 13 and 40, in the test, and after it.
+    [(0, 0), (1, 1), (7, 7), (13, 13), (13, 14), (40, 43), (40, 44), (0, 45)],
+)
 def test_stopping_at_any_step_changes_nothing(
-    tmp_path: Path, step: int, whole: tuple[Outcome, list[dict[str, Any]]]
+    tmp_path: Path, step: int, asked: int, whole: tuple[Outcome, list[dict[str, Any]]]
 ) -> None:
-    first = train(toy_run(), ToyTask(), tmp_path, stop=after(step))
-    assert first.status == ("stopped" if step < 40 else "done")
+    first = train(toy_run(), ToyTask(), tmp_path, stop=after(asked))
+    assert first.status == ("stopped" if asked < 45 else "done")
     again = train(toy_run(), ToyTask(), tmp_path)
     assert again.state_sha256 == whole[0].state_sha256
     assert again.metrics == whole[0].metrics
     events = [without_time(e) for e in log(tmp_path) if e["event"] != "resumed"]
     assert events == [without_time(event) for event in whole[1]]
     resumed = [(event["step"], event["rounding"]) for event in log(tmp_path, "resumed")]
-    assert resumed == ([(step, ROUNDING_VERSION)] if 0 < step < 40 else [])
+    assert resumed == ([(step, ROUNDING_VERSION)] if step else [])
+
+
+@pytest.mark.parametrize("asked", [13, 14, 15])
+def test_stopping_while_the_best_is_tested_changes_nothing(tmp_path: Path, asked: int) -> None:
+    run = toy_run(test_at="best")
+    (tmp_path / "whole").mkdir()
+    whole = train(run, ToyTask(), tmp_path / "whole")
+    for _ in range(2):
+        assert train(run, ToyTask(), tmp_path, stop=after(asked)).status == "stopped"
+        asked = min(asked, 1)
+    again = train(run, ToyTask(), tmp_path)
+    assert (again.metrics, again.state_sha256) == (whole.metrics, whole.state_sha256)
+    events = [without_time(one) for one in log(tmp_path) if one["event"] != "resumed"]
+    assert events == [without_time(one) for one in log(tmp_path / "whole")]
 
 
 @pytest.mark.parametrize("step", [0, 13])
@@ -163,7 +181,7 @@ def test_what_is_not_finite_stops_the_run_before_the_update(
     assert not math.isfinite(shown)
     assert "test" not in task.evaluations
     (tmp_path / "sound").mkdir()
-    sound = train(toy_run(), ToyTask(), tmp_path / "sound", stop=after(step))
+    sound = train(toy_run(), ToyTask(), tmp_path / "sound", stop=after(step + step // 13))
     assert outcome.state_sha256 == sound.state_sha256, "the last good weights were kept"
     assert stored_steps(tmp_path / "checkpoints")[0] == step
     (tmp_path / "whole").mkdir()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
+from qkvary.api.arguments import reads_arguments
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from qkvary.analysis.results import NetworkAnalysis
 
 
+@reads_arguments
 def analyze(
     model: Checkpoint,
     text: Annotated[Texts, Parameter(name="--text")],

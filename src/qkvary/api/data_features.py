@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from qkvary.api.arguments import reads_arguments
 from qkvary.api.results import Result, say_in_lines
 from qkvary.data.feature_sets import FEATURE_SETS, features_path
 from qkvary.storage.durable import atomic_write_file, remove_dir
@@ -14,6 +15,7 @@ from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.progress_line import ShowProgress, no_progress
 
 
+@reads_arguments
 def prepare_features(
     weights: Annotated[StrPath, Parameter(name="--weights")],
     *,

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from qkvary.api.arguments import reads_arguments
 from qkvary.api.results import Result, add_data
 from qkvary.data.prepared_sets import find_prepared
 from qkvary.reports.report import Prose
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 SAMPLE_TOKENS = 60
 
 
+@reads_arguments
 def show_data(prepared: StrPath, *, document: int = 0) -> "Result[PreparedData]":
     """Show a prepared set: counts, splits, overlaps, and the beginning of a text.
 

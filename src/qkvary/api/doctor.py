@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from qkvary.api.arguments import reads_arguments
 from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.machine import machine_report
@@ -18,6 +19,7 @@ PACKAGES = ("numpy", "scipy", "safetensors", "jinja2", "vl-convert-python", "cyc
 KERNEL_LENGTHS = (16, 64, 65, 256, 1024)
 
 
+@reads_arguments
 def doctor(*, out: StrPath = RUNS) -> Result[dict[str, Any]]:
     """Show what this machine offers: versions, devices, compiler, kernels, the folder of runs.
 

@@ -23,7 +23,7 @@ from qkvary.data.splits import DataSplit
 from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
-from qkvary.storage.untrusted_files import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.numbers import read_count
 from qkvary.text.progress_line import ShowProgress, no_progress
 
@@ -99,7 +99,9 @@ class Asking:
             else read_path(self.task_data, "a folder of task files"),
             fewshot=self.fewshot,
             limit=self.limit,
-            against=None if self.against is None else os.fspath(self.against),
+            against=None
+            if self.against is None
+            else read_name(self.against, "the folder or name of a prepared set"),
         )
 
 

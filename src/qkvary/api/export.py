@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from qkvary.api.arguments import reads_arguments
 from qkvary.api.options import Checkpoint, CheckpointTokenizer, open_checkpoint
 from qkvary.api.results import Result, say_in_lines
 from qkvary.storage.durable import check_file, check_folder
@@ -13,6 +14,7 @@ from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.names import count
 
 
+@reads_arguments
 def export(
     model: Checkpoint,
     out: Annotated[StrPath, Parameter(name="--out")],

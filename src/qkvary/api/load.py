@@ -1,12 +1,11 @@
 """``qk.load``: a network with weights, and its tokenizer."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkvary.api.options import NETWORK, NetworkOptions, takes_options
 from qkvary.arch.canonical import import_file
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
-from qkvary.storage.untrusted_files import StrPath
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -41,7 +40,7 @@ def load(
         UnsafeError: if the checkpoint is a pickle, which could run code.
     """
     if code is not None:
-        import_file(Path(code))
+        import_file(read_path(code, "a Python file"))
     loaded = load_checkpoint(checkpoint)
     if tokenizer is not None:
         loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)

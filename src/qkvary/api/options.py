@@ -30,6 +30,7 @@ from typing import (
 
 from cyclopts import Parameter
 
+from qkvary.api.arguments import read_arguments
 from qkvary.arch.labels import as_label
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
@@ -90,12 +91,13 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
             if spellings[name] in given:
                 raise TypeError(f"got {name} and {spellings[name]}, which are one parameter")
             given[spellings[name]] = given.pop(name)
+        read, given = read_arguments(shown, args, given)
         changed: dict[str, dict[str, Any]] = {}
         for name in owners.keys() & given.keys():
             changed.setdefault(owners[name], {})[name] = given.pop(name)
         for name, values in changed.items():
             given[name] = dataclasses.replace(given.get(name, groups[name]), **values)
-        return cast("Any", function)(*args, **given)
+        return cast("Any", function)(*read, **given)
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.parameters.items():
@@ -120,6 +122,7 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
         for spelling in part.name or ()
         if spelling[2:] not in {*own.parameters, *owners}
     }
+    shown = {one.name: one for one in parameters}
     made = cast("Any", call)
     made.__signature__ = own.replace(parameters=parameters)
     return made
@@ -291,7 +294,7 @@ def open_checkpoint(
     loaded, name = _open(given)
     is_path = isinstance(given, str | os.PathLike)
     if tokenizer is not None or (speaks and is_path):
-        reference = None if tokenizer is None else os.fspath(tokenizer)
+        reference = None if tokenizer is None else read_name(tokenizer, "a tokenizer")
         loaded, _ = require_tokenizer(loaded, name, reference)
     if speaks and loaded.tokenizer is None:
         raise UsageError("expected a checkpoint with a tokenizer, got one without")

@@ -1,6 +1,5 @@
 """Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG)."""
 
-import os
 import shlex
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.durable import check_folder, is_writable
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.studies.trainings import describe_older, page_name
@@ -48,7 +47,8 @@ def report(
     from qkvary.reports.study_results import gather_results, report_folder
 
     runs = read_path(out)
-    store, typed = Store(runs), study.name if isinstance(study, Study) else os.fspath(study)
+    store, expected = Store(runs), "the name of a study or the path of its file"
+    typed = study.name if isinstance(study, Study) else read_name(study, expected)
     if to is not None:
         check_folder(read_path(to))
     chosen, training = choose_runs(store, study, part)

@@ -1,7 +1,6 @@
 """Serve a language model through the OpenAI API; the engine is llama.cpp or vLLM."""
 
 import json
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ from qkvary.inference.serving import check_key, choose_port, describe_end, run_e
 from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.packages import require
-from qkvary.storage.untrusted_files import StrPath, read_file, read_path
+from qkvary.storage.untrusted_files import StrPath, read_file, read_name, read_path
 from qkvary.text import numbers
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def serve(
     if found is None:
         raise UsageError(f"expected an engine, got {engine!r}; choices: {', '.join(ENGINES)}")
     source, count, named = find_checkpoint(model), read_count(users, "users"), starting.program
-    program = found.find(None if named is None else os.fspath(named), count)
+    program = found.find(None if named is None else read_name(named, "a program"), count)
     key = starting.read_key()
     port = choose_port(starting.host, starting.port)
     path, notes = _prepare(source, model, engine, weights, tokenizer)

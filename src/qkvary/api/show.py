@@ -1,5 +1,6 @@
 """Show one run: its configuration, curves, metrics and environment."""
 
+from qkvary.api.arguments import reads_arguments
 from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.run import run_report
@@ -11,6 +12,7 @@ from qkvary.studies.running.store import Store
 SHOWN_MATCHES = 5
 
 
+@reads_arguments
 def show(run: str, *, out: StrPath = RUNS) -> Result[Record | None]:
     """Show one run: its configuration, curves, metrics and environment.
 

@@ -1,5 +1,6 @@
 """Add the runs in a file of packed runs to a folder of runs."""
 
+from qkvary.api.arguments import reads_arguments
 from qkvary.api.results import Result, say_in_lines
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.storage.untrusted_files import StrPath, read_path
@@ -8,6 +9,7 @@ from qkvary.studies.running.store import Store
 from qkvary.text.names import count
 
 
+@reads_arguments
 def unpack(file: StrPath, *, out: StrPath = RUNS) -> Result[int]:
     """Add the runs in a file of packed runs to a folder of runs.
 

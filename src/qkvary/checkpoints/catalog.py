@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
 
 EXPORT_KIND = "transformers export"
-"""The kind that the manifest of an export for transformers states."""
+"""The ``kind`` in the manifest of an export for transformers."""
 
 BYTES = 256
 _FOLDER = Path(__file__).parent / "formats"
@@ -88,17 +88,17 @@ def is_export(path: Path) -> bool:
 def require_tokenizer(
     loaded: LoadedModel, name: StrPath, reference: str | None
 ) -> tuple[LoadedModel, Tokenizer]:
-    """Return a checkpoint with a tokenizer, its own or a named one, and that tokenizer.
+    """Return the checkpoint with its own or the named tokenizer, and the tokenizer itself.
 
     Args:
         loaded: The checkpoint.
         name: Its name or path.
-        reference: As for :func:`load_tokenizer`, a ``tok512.bin`` of llama2.c or a ``.model`` of
-            SentencePiece; None for its own.
+        reference: What :func:`load_tokenizer` accepts, a ``tok512.bin`` of llama2.c or a ``.model``
+            of SentencePiece; None for the checkpoint's own tokenizer.
 
     Raises:
-        UsageError: if there is none, if it has one and another is named, or if the named one does
-            not fit.
+        UsageError: if there is no tokenizer, if one is named although the checkpoint has its own,
+            or if the named one does not fit.
     """
     vocabulary = loaded.network.config.vocabulary
     if reference is None:
@@ -128,7 +128,7 @@ def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
     if reference == "bytes":
         # A network with a vocabulary of 256 has no separator.
         return ByteTokenizer(has_separator=vocabulary > BYTES)
-    path = Path(reference).expanduser()
+    path = read_path(reference, "a tokenizer")
     if path.suffix not in (".bin", ".model"):
         return load_tokenizer(reference)
     data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
@@ -146,7 +146,7 @@ def check_output(reference: StrPath, out: StrPath) -> None:
     """Check that an output does not replace the checkpoint from which it is made.
 
     Raises:
-        UsageError: if the folder is the checkpoint or holds it, or there is no such checkpoint.
+        UsageError: if the folder is or contains the checkpoint, or there is no such checkpoint.
     """
     path, target = find_checkpoint(reference).resolve(), read_path(out, "the path of a folder")
     if target.exists() and any(target.samefile(one) for one in (path, *path.parents)):

@@ -1,6 +1,6 @@
 """Chat templates: the Jinja text with which an engine writes messages as a prompt.
 
-It is copied from checkpoint to checkpoint and export, and never run here.
+Templates are copied between checkpoints and into exports; they are never run here.
 """
 
 import os
@@ -22,8 +22,8 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 def read_chat_template(reference: object) -> str | None:
     """Return the chat template of a checkpoint, or ``None``.
 
-    A folder has it in a separate file or in the tokenizer's configuration; of several templates
-    the one named ``default`` counts.
+    The template is in a separate file or in the tokenizer's configuration; of several templates,
+    the one named ``default`` is returned.
     """
     if not isinstance(reference, str | os.PathLike):
         return None

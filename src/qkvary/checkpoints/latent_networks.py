@@ -1,12 +1,13 @@
-"""Networks whose key and value are made from one normalised tensor, as DeepSeek V3, and back.
+"""Converts networks whose key and value come from one normalised tensor to DeepSeek V3 and back.
 
 The key and the value of every head are each the tensor times a matrix. If these matrices select
 blocks of the tensor, the blocks are KV heads; otherwise the tensor is a latent. All heads share one
 rotary key.
 
 The architecture always normalises the tensor. A tensor that must not be normalised is scaled down
-until the norm divides it by the epsilon alone; the gain of the norm scales it up again: ``c s /
-sqrt(mean (c s)^2 + eps) * sqrt(eps) / s`` is c, to a relative error of STILL / 2.
+until the norm, in effect, only divides it by the root of the epsilon; the gain of the norm scales
+it up again: ``c s / sqrt(mean (c s)^2 + eps) * sqrt(eps) / s`` is c up to a relative error of STILL
+/ 2.
 """
 
 import math
@@ -33,7 +34,7 @@ TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-
 STILL = 2.0**-26
 """The largest mean square of a tensor that is scaled down, relative to the epsilon of its norm."""
 _Form = tuple[int, bool]
-"""KV heads, and whether keys and values are blocks of the shared tensor or products of it."""
+"""The number of KV heads, and whether these are blocks of the shared tensor (else a latent)."""
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
@@ -72,7 +73,7 @@ def latent_width(layer: AttentionConfig) -> int:
 
 
 def make_latent_weights(network: LanguageModel) -> Weights:
-    """Return the matrices of query, key and value under the names of the table."""
+    """Return the matrices of query, key and value under the names in ``stock_names``."""
     weights: Weights = {}
     for index, part in enumerate(network.stack.blocks):
         at, attention = f"stack.blocks.{index}.attention", part.attention
@@ -97,10 +98,10 @@ def make_latent_weights(network: LanguageModel) -> Weights:
 
 
 def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> float:
-    """Return the largest power-of-two scale at which a norm leaves a tensor unchanged.
+    """Return the largest power of two by which ``shared`` can be scaled so its norm has no effect.
 
-    ``norm`` is the gain of the norm before the tensor; without it, that norm's output has a
-    mean square of 1.
+    ``epsilon`` is that norm's. ``shared`` is the matrix that makes the tensor from the output of a
+    preceding norm with the gain ``norm``; before this gain, the mean square is 1.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
@@ -171,7 +172,7 @@ def read_latent_network(
 def _find_still_scale(
     sizes: LatentSizes, layer: int, weights: Mapping[str, Tensor]
 ) -> float | None:
-    """Return the scale of a tensor that its norm leaves unchanged, None if the norm changes it."""
+    """Return the scale of a layer's tensor if its norm has no effect, else None."""
     gain = weights.get(f"{_at(layer)}.kv_norm.weight")
     norm = weights.get(f"{_at(layer)}_norm.weight")
     shared = weights[f"{_at(layer)}.latent_down.weight"][: sizes.width]
@@ -197,7 +198,7 @@ def _at(layer: int) -> str:
 def _check_shapes(
     sizes: LatentSizes, weights: Weights, stored: Mapping[str, str], where: str
 ) -> None:
-    """Check the shapes of what is split here; the rest is checked against the built network."""
+    """Check the matrices that are split here; the others are checked against the built network."""
     size, heads = sizes.head_dim, sizes.heads
     expected = {
         "latent_query": (heads * (size + sizes.rope), sizes.d_model),
@@ -236,7 +237,7 @@ def _read_form(sizes: LatentSizes, up: list[Tensor]) -> _Form:
 
 
 def _restore_attention(sizes: LatentSizes, form: _Form, layer: int, weights: Weights) -> Weights:
-    """Return the attention weights of a layer, which are taken out of ``weights``."""
+    """Return the attention weights of a layer, and remove them from ``weights``."""
     kv_heads, picks_blocks = form
     query, down, up = (
         weights.pop(f"{_at(layer)}.latent_{part}.weight") for part in ("query", "down", "up")

@@ -1,4 +1,4 @@
-"""The sizes of DeepSeek V3 without experts, from the fields that transformers gives them.
+"""The sizes of DeepSeek V3 without experts, from its configuration in transformers.
 
 Torch-free.
 """
@@ -76,7 +76,7 @@ def read_latent_sizes(fields: Fields) -> LatentSizes:
 
 @contextmanager
 def explain(where: str, what: str = "does not describe a network") -> Generator[None]:
-    """Turn the error of an invalid value into that of a damaged file."""
+    """Turn the ``ValueError`` of an invalid value into a ``DamagedError`` of the file."""
     try:
         yield
     except UsageError:

@@ -30,7 +30,7 @@ class Header(NamedTuple):
     n_heads: int
     n_kv_heads: int
     vocab_size: int
-    """Tokens; negative if the head has a matrix of its own."""
+    """Number of tokens; negative if the head has its own matrix."""
     seq_len: int
 
     @property
@@ -111,7 +111,8 @@ def read_header(data: bytes, file_bytes: int, where: str) -> Header:
         )
     if file_bytes != header.file_bytes:
         raise DamagedError(
-            f"{where} has {file_bytes:,} bytes instead of the {header.file_bytes:,} of its header"
+            f"{where} has {file_bytes:,} bytes instead of the {header.file_bytes:,} that its "
+            "header states"
         )
     return header
 

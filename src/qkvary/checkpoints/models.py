@@ -92,9 +92,9 @@ class ExportResult(NamedTuple):
     files: dict[str, int]
     """The bytes of each file."""
     architecture: str
-    """Its name for the network, or its class that loads it."""
+    """The program's name for the architecture, or its class that loads the checkpoint."""
     notes: tuple[str, ...]
-    """Losses and differences, one sentence each."""
+    """What the export gives up or changes, one sentence each."""
 
 
 def save_model(

@@ -1,4 +1,4 @@
-"""Any reference to a model or checkpoint as a costed ``Model``: from names and headers, no weights.
+"""Resolves a reference to a model or checkpoint to a ``Model`` with costs, without its weights.
 
 Torch-free. Everything that ``load_checkpoint`` loads is found here under the same name.
 """

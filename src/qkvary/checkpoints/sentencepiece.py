@@ -45,7 +45,7 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
     kind = trainer.get(_MODEL_TYPE)
     obstacles = {
         "a model that is neither BPE nor of characters": kind not in (_BPE, _CHARACTERS),
-        "a model of characters with pieces of several": kind == _CHARACTERS
+        "a character model with pieces of several characters": kind == _CHARACTERS
         and any(
             len(text.decode("utf-8", "replace")) > 1 and not text.startswith(b"<0x")
             for text, _, _ in pieces[3:]
@@ -57,7 +57,7 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
     }
     found = next((name for name, is_there in obstacles.items() if is_there), None)
     if found is not None:
-        raise UsageError(f"{where} has {found}, which this program does not tokenize with")
+        raise UsageError(f"{where} has {found}, which this program does not support")
     with explain(where, "is not a tokenizer"):
         return PieceTokenizer(
             [text.replace(SPACE, b" ") for text, _, _ in pieces],

@@ -5,7 +5,7 @@ in one further file per process (``weights-00001-of-00004.safetensors``), and th
 rows of each tensor in each file. So any number of processes can read a checkpoint: each reads its
 rows from the files that hold them.
 
-Here a process is only a rank.
+Processes are known here only by their ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Tensors = Mapping[Kind, Mapping[str, Tensor]]
 
 RowCounts = Mapping[str, Mapping[str, int]]
-"""The number of rows that a process holds of each sharded tensor, by kind and name."""
+"""How many rows of each sharded tensor a process holds, by kind and name."""
 
 Wanted = Callable[[Kind, str, int], range]
 """Returns the range of rows to read, given the kind, name and number of rows of a tensor."""
@@ -73,10 +73,9 @@ class Reader:
     wanted: Wanted = lambda _kind, _name, rows: range(rows)
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
-        """Return the requested rows of every tensor on the CPU; no rows give an empty tensor.
+        """Return the requested rows of every tensor on the CPU; a tensor without any is empty.
 
-        Files without requested rows are distributed over the readers, which only verify
-        them.
+        Files that hold no requested rows are divided among the readers and only verified.
         """
         return {
             kind: {

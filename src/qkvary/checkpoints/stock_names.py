@@ -33,8 +33,8 @@ class Row(NamedTuple):
     gguf: str
     """The name in llama.cpp."""
     ours: str
-    """The name here, without sharing. With commas, the parts that it joins. ``latent_networks``
-    makes those that none of our networks has."""
+    """The name in our network without sharing; several with commas if the tensor joins them.
+    ``latent_networks`` makes the tensors that none of our networks has."""
     change: Change = ""
     """How layout or values differ in transformers; empty if they do not."""
 
@@ -161,7 +161,7 @@ _TABLES: Mapping[str, str] = {
     "deepseek_v3": "deepseek",
 }
 _PARAMETERS = ("embedding", "position_embedding", "head_weight")
-"""Names that are parameters here, where the others are modules with weight and bias."""
+"""Names of parameters; all other names are modules with weight and bias."""
 
 
 def list_tensors(family: str, layers: int) -> Iterator[Row]:

@@ -63,7 +63,7 @@ def plain_weights(
 ) -> Weights:
     """Return the weights of the network without sharing, by our names and in its dtype.
 
-    ``bias`` and ``out_bias`` say whether attention of Llama has them; GPT-2 has a bias
+    ``bias`` and ``out_bias`` say whether attention in Llama has these biases; GPT-2 has a bias
     everywhere.
     """
     if to == "deepseek":
@@ -114,7 +114,7 @@ def _obstacles(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[s
         if variant.core_name != "softmax":
             yield f"the core {variant.core_name}; choices: softmax"
     if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
-        yield "layers with heads of different number or width"
+        yield "layers that differ in the number or width of heads"
     if config.block.norm_placement != "pre":
         yield f"the norm placement {config.block.norm_placement}; choices: pre"
     if config.block.skips != "both":
@@ -139,8 +139,8 @@ def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
         yield f"{block.activation}; choices: gelu, gelu-tanh, relu"
     if layer.num_heads * layer.size_per_head != layer.d_model:
         yield (
-            f"{layer.num_heads} heads of {layer.size_per_head} channels, which are not the "
-            f"{layer.d_model} of the network"
+            f"{layer.num_heads} heads of {layer.size_per_head} channels, which do not add up to "
+            f"the width of {layer.d_model}"
         )
 
 
@@ -163,7 +163,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def count_kv_heads(config: LanguageModelConfig) -> int:
-    """Return the smallest number of KV heads to which those of every layer can be copied."""
+    """Return the smallest number of KV heads that is a multiple of every layer's."""
     return math.lcm(
         *(
             layer.heads(layer.variant.sharing.roles[role])

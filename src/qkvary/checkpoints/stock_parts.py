@@ -1,4 +1,4 @@
-"""Tensors of other programs as the parameters of our networks, and back, by the tables of names.
+"""Converts tensors of other programs to parameters of our networks and back, by tables of names.
 
 A stored tensor may join several of ours, and its channels within a head may be in another order:
 our heads rotate the last channels, those of transformers rotate the first, and llama.cpp's Llama
@@ -22,7 +22,7 @@ Side = Literal["theirs", "gguf"]
 """The program: transformers or llama.cpp."""
 Weights = dict[str, Tensor]
 Order = Callable[[AttentionConfig], Sequence[int]]
-"""Returns the channel of our heads at each place of theirs."""
+"""Returns, for each channel of the other program's heads, the channel of ours."""
 
 PLUS_ONE = "rmsnorm-plus-one"
 """The norm of Gemma, which adds one to its gain."""
@@ -40,7 +40,7 @@ def read_weights(
 ) -> Weights:
     """Return stored tensors as parameters; wrong shapes are refused later."""
     left, found, needed = dict(tensors), Weights(), set[str]()
-    # Sizes that no file has are refused with the weights.
+    # Impossibly large sizes are refused later, when the weights are loaded.
     with suppress(RuntimeError), torch.device("meta"):
         needed = {*make_language_model(config).state_dict()}
     layer, size = config.layers[0], config.layers[0].size_per_head
@@ -99,7 +99,7 @@ def rotated_first(layer: AttentionConfig) -> list[int]:
 
 
 def _change(row: Row, tensor: Tensor, size: int, *, is_stored: bool) -> Tensor:
-    """Return a tensor of ours as transformers lays it out, or a stored one as ours."""
+    """Return our tensor in the layout of transformers, or a stored one in ours."""
     if row.change == "interleaved" and len(tensor) % (3 * size) == 0:
         cut = (-1, 3, size) if is_stored else (3, -1, size)
         return tensor.unflatten(0, cut).transpose(0, 1).flatten(0, 2)

@@ -1,4 +1,4 @@
-"""Checks that a network still matches its configuration, since only that is stored."""
+"""Checks that a network still matches its configuration, since no other structure is stored."""
 
 from collections.abc import Callable, Mapping
 
@@ -53,7 +53,7 @@ def list_differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]
 
 
 def name_some(differences: list[str]) -> str:
-    """Return the first few clauses, and the number of the others."""
+    """Return a text with the first few clauses and the number of the others."""
     left = len(differences) - _LISTED
     return ", ".join(differences[:_LISTED]) + (f" and {left} more" if left > 0 else "")
 

@@ -32,7 +32,7 @@ _NAMES = {
 _LENGTH_BYTES = 8
 
 RowSelector = Callable[[str, int], range]
-"""Returns the rows to read of a tensor with this many; not called for scalars."""
+"""Returns the rows to read, given a tensor's name and number of rows; not called for scalars."""
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
@@ -78,7 +78,7 @@ def read_tensors(path: Path, chosen: RowSelector) -> dict[str, Tensor]:
                 if shape and not 0 <= rows.start <= rows.stop <= shape[0]:
                     raise DamagedError(f"{path} holds {shape[0]} rows of {name}, not {rows.stop}")
                 found = part[rows.start : rows.stop] if shape else file.get_tensor(name)
-                # What the library returns is mapped from the file, which may be removed.
+                # The library's tensor is memory-mapped, and the file may be removed.
                 tensors[name] = found.clone()
     except (SafetensorError, OSError) as error:
         raise DamagedError(f"{path} holds no tensors: {short_reason(error)}") from None

@@ -10,11 +10,14 @@ import io
 import os
 import shlex
 import shutil
+import signal
 import sys
 import textwrap
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
 from qkvary.api.verbs import GROUPS, TARGETS, VERBS
@@ -35,7 +38,7 @@ TYPED: list[str] = []
 PACKAGE = Path(__file__).parents[1]
 HELP_WIDTH = 100
 DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
-"""Exit codes; the others (3, 5, 6, 7, 143) come with the error as its ``exit_code``."""
+"""Exit codes; others come with the error as its ``exit_code``: 3, 5, 6, 7, and 128 + a signal."""
 RESUMING = (("study",), ("train",), ("data", "prepare"), ("data", "features"))
 """The commands that store their work as they run, and can resume."""
 OUT_OF_RESOURCES = {
@@ -52,7 +55,7 @@ HELP = "Train, compare and explain transformers that share query, key and value 
 EPILOGUE = (
     "Add --help to a command for its options, --json for one JSON document, --debug for "
     "tracebacks. Exit codes: 0 done, 2 bad input, 3 damaged data, 4 resources, 5 diverged, 6 busy, "
-    "7 refused for safety."
+    "7 refused for safety, 128 + N stopped by signal N (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP)."
 )
 
 
@@ -156,9 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        is_kept = any(tuple(given[: len(words)]) == words for words in RESUMING)
-        resumes = "; the same command resumes where it stopped" if is_kept else ""
-        print_error(f"interrupted{resumes}")
+        print_error(_describe_interruption())
         return INTERRUPTED
     # The one place where errors become exit codes.
     except Exception as error:  # noqa: BLE001
@@ -225,6 +226,26 @@ def _describe(error: OSError) -> str:
     return f"{error.filename}: {reason}" if error.filename is not None else reason
 
 
+def _describe_interruption() -> str:
+    is_kept = any(tuple(TYPED[: len(words)]) == words for words in RESUMING)
+    return "interrupted" + ("; the same command resumes where it stopped" if is_kept else "")
+
+
+def interrupt(_number: int, frame: FrameType | None) -> None:
+    """Raise ``KeyboardInterrupt``; end the process during an import, which may swallow it."""
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    if frame is None:
+        raise KeyboardInterrupt
+    # Streams may be in use: they cannot be written to in the handler of a signal.
+    with suppress(OSError):
+        os.write(2, f"qkvary: {_describe_interruption()}\n".encode())
+    os._exit(INTERRUPTED)
+
+
 def run() -> None:
     """Run as a program."""
+    # Where SIGINT is ignored, as in the background of a script, it stays ignored.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     sys.exit(main())

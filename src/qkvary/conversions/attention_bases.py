@@ -1,7 +1,7 @@
-"""An attention layer in other bases of its input and output, or with the input as a source.
+"""Changes the bases of an attention layer's input and output, or turns a role into the input.
 
-Queries, keys and values keep their numbers: only the residual stream is written in another basis.
-So every score term, core and mask is unchanged.
+Queries, keys and values stay the same: only the residual stream is written in another basis. So
+every score term, core and mask is unchanged.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Lemmas 3.1, 8.4 and 8.5.
 """
@@ -43,7 +43,7 @@ class LayerDraft:
     """The layer's name in messages."""
 
     def reading(self, source: Source) -> str:
-        """Return the name of the projection matrix that reads the layer input."""
+        """Return the name of a source's matrix that is applied to the layer input."""
         inner = f"{source}_proj.down"
         return inner if inner in self.weights else f"{source}_proj.weight"
 
@@ -86,7 +86,7 @@ def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor:
 
 
 def check_terms(layer: LayerDraft) -> None:
-    """Check that key and value are plain projections, so heads have a gauge."""
+    """Check that key and value are plain projections, whose weights a rewrite can replace."""
     for term in layer.config.variant.terms:
         if term.name in _BETWEEN:
             raise UsageError(
@@ -209,7 +209,7 @@ def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
 
 
 def check_bias(layer: LayerDraft, source: Source) -> None:
-    """Check that another bias can replace the bias of a source."""
+    """Check that a layer without the bias of a source can compute the same."""
     bias = layer.weights.get(f"{source}_proj.bias")
     if bias is None or not bias.any():
         return
@@ -224,7 +224,7 @@ def check_bias(layer: LayerDraft, source: Source) -> None:
     rotated = "key" in readers and variant.positions == "rotary"
     if rotated or (config.value_rope != "none" and "value" in readers):
         raise UsageError(
-            f"expected no bias that is rotated in {layer.name}, got one of the "
+            f"expected no bias that is rotated in {layer.name}, got a bias of the "
             f"{' and '.join(readers)}"
         )
     if variant.core_name != "softmax":
@@ -237,7 +237,7 @@ def check_bias(layer: LayerDraft, source: Source) -> None:
 def release_bias(
     config: AttentionConfig, weights: dict[str, Tensor], source: Source
 ) -> AttentionConfig:
-    """Remove the bias of a source: a key's cancels, a value's moves to the output."""
+    """Remove a source's bias: a key's cancels in the softmax, a value's moves to the output."""
     bias = weights.pop(f"{source}_proj.bias", None)
     if bias is None or not bias.any() or "value" not in config.variant.sharing.readers(source):
         return config

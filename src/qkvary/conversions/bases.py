@@ -1,4 +1,4 @@
-"""A whole network with its residual stream in other bases, one for the input of each layer.
+"""Changes the basis of a network's residual stream: one basis for the input of each layer.
 
 A sublayer with a skip has one basis for input and output; without the skip, the sublayer's last
 matrix changes from one basis to the next. Norms allow no change of basis.
@@ -63,10 +63,10 @@ def change_layers(
 def move_network(
     draft: Draft, bases: Sequence[Basis], identities: Mapping[int, Source]
 ) -> tuple[Draft, list[str]]:
-    """Return a network with its residual stream in other bases, and the side effects.
+    """Return a network with its residual stream in other bases, and notes on side effects.
 
-    ``bases`` holds the basis of each layer's input, the same object for all where the network
-    is uniform; ``identities`` the source that becomes the input of some layers.
+    ``bases`` holds the basis of each layer's input, the same object for all layers if the network
+    is uniform; ``identities`` maps a layer to the source that becomes its input.
     """
     last, is_tied = _last_basis(draft.config, bases)
     weights = {
@@ -146,4 +146,4 @@ def _move_embedding(moved: Draft, basis: Basis) -> list[str]:
     weights["position_embedding"] = table @ basis
     moved.config = dataclasses.replace(config, positions="learned")
     size = f"{config.max_tokens:,} x {config.d_model:,}"
-    return [f"{config.positions} positions became a table of {size} numbers, in another basis"]
+    return [f"{config.positions} positions became a table of {size} values, in another basis"]

@@ -1,4 +1,4 @@
-"""A network as numbers that a rewrite changes, the user's options, and the result.
+"""The weights that a rewrite changes, the options of the user, and the result.
 
 Matrices act on row vectors here, as in the papers: ``q = x W_Q`` with ``W_Q`` of shape
 [d_model, width]. Torch stores the transpose.
@@ -19,14 +19,15 @@ from qkvary.storage.errors import UsageError
 from qkvary.text.numbers import check_seed, check_whole
 
 MOST_CONDITION = 1e6
-"""Matrices with a larger condition number are refused; up to it, logits stay equal to 1e-9."""
+"""Matrices with a larger condition number are refused; up to this one, logits stay equal to within
+1e-9."""
 LARGEST_LAYER = 2**40
 """The largest accepted layer number; more is a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOptions:
-    """The options of a rewrite; each rewrite reads those that apply to it."""
+    """The options of a rewrite; each rewrite uses those that apply to it."""
 
     layer: int | None = None
     """The layer to change, counted from 1; ``None`` for every layer."""
@@ -51,7 +52,7 @@ class Draft:
         return 1 if self.config.shared_blocks else self.config.num_layers
 
     def part(self, prefix: str) -> dict[str, Tensor]:
-        """Return the parameters below a prefix, under the rest of their names."""
+        """Return the parameters whose names start with a prefix, without it in their names."""
         start = len(prefix)
         return {
             name[start:]: value for name, value in self.weights.items() if name.startswith(prefix)
@@ -108,7 +109,7 @@ def choose_blocks(draft: Draft, layer: int | None) -> range:
     if layer is None:
         return range(draft.blocks)
     if draft.config.shared_blocks:
-        raise UsageError("expected no layer with shared blocks, which change together")
+        raise UsageError("expected no layer number with shared blocks, which change together")
     if not 1 <= layer <= draft.config.num_layers:
         raise UsageError(f"expected a layer from 1 to {draft.config.num_layers}, got {layer}")
     return range(layer - 1, layer)

@@ -37,8 +37,8 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
     config = draft.config
     if config.block.norm != "none":
         raise UsageError(
-            f"expected a network without norms, got {config.block.norm}: a change of basis does "
-            "not pass a norm (Theorem 8.2); train with norm none"
+            f"expected a network without norms, got {config.block.norm}: a norm does "
+            "not allow a change of basis (Theorem 8.2); train with norm none"
         )
     layers, statement = _choose_layers(draft, options, role)
     skips = SKIPS[config.block.skips]

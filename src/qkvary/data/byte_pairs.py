@@ -22,7 +22,7 @@ _PLAIN = (*range(33, 127), *range(161, 173), *range(174, 256))
 
 
 def byte_letters() -> dict[str, int]:
-    """Return the letter for each byte in files of GPT-2, in the order of their tokens."""
+    """Return the byte that each letter in GPT-2's files stands for, in token order."""
     others = [byte for byte in range(256) if byte not in _PLAIN]
     letters = {chr(byte): byte for byte in _PLAIN}
     return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
@@ -55,7 +55,7 @@ class BytePairTokenizer:
         self.vocabulary = len(self.pieces) + 1
 
     def shortened(self, vocabulary: int) -> "BytePairTokenizer":
-        """Return the tokenizer of the first merges, as if trained to ``vocabulary`` tokens."""
+        """Return a tokenizer with only the first merges, as if trained to ``vocabulary`` tokens."""
         if not 257 <= vocabulary <= self.vocabulary:
             raise ValueError(
                 f"expected a vocabulary of 257 to {self.vocabulary:,}, got {vocabulary:,}"

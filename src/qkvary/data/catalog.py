@@ -1,4 +1,4 @@
-"""Imports modules of this room by file name, when their data is used and not before. Torch-free."""
+"""Imports modules of this package by file name, when their data is first used. Torch-free."""
 
 import importlib
 from typing import Any

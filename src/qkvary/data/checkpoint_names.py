@@ -45,9 +45,10 @@ def find_packaged(name: str) -> Path | None:
 
 
 def find_checkpoint(reference: StrPath) -> Path:
-    """Return the file or folder of a checkpoint by its path, which comes first, or by its name.
+    """Return the file or folder of a checkpoint, given a path or a name; an existing path wins.
 
-    A run is named by its folder or the start of its key, in ``runs`` or as ``FOLDER/START``.
+    A run's network is found by the run's folder or the start of its key: ``START`` is looked up in
+    ``runs``, ``FOLDER/START`` in ``FOLDER``.
     """
     name = read_name(reference, "the name or path of a checkpoint")
     path = read_path(name)

@@ -25,6 +25,6 @@ MULTI30K_SHA256 = "ac93810c18e472ae9eb2897cb347c6e85fa8a804e75406a4eac3050dfff8e
 """The fingerprint of all files of Multi30k."""
 
 CIFAR100_FEATURES_SHA256 = "b9617e5d82fff3eed0dc42f91fcdd931245ce25c01ebbe2e51885ee75be5689a"
-"""The packaged features of 50 classes of CIFAR-100."""
+"""The checksum of the packaged features of 50 classes of CIFAR-100."""
 FEATURES_MADE_HERE = "cifar100-resnet34"
-"""The features that ``qkvary data features`` computes with weights that the user chooses."""
+"""The name of the features that ``qkvary data features`` computes with weights of the user."""

@@ -1,8 +1,8 @@
 """Documents from files: plain text and JSON lines, optionally gzipped, and parquet.
 
 A text file is one document, or several separated by ``<|endoftext|>``; in the other formats each
-line or row is one. Errors name file and line. Blank documents are skipped. Reading can resume after
-any document.
+line or row is one document. Errors name file and line. Blank documents are skipped. Reading can
+resume after any document.
 """
 
 import gzip
@@ -147,11 +147,11 @@ class FileDocuments:
 
 
 def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
-    """Return the rule for held-out documents, and the fewest cuts that reach the share.
+    """Return the rule for held-out documents, and into how many parts sections are cut.
 
-    The cuts are those per ``SECTION_BYTES`` of text at which the held-out share is close enough,
-    or closest if it never is. A long text may have few sections, and a single one may hold nearly
-    all of it.
+    A section has ``SECTION_BYTES`` of a long text. The first of ``SECTION_CUTS`` is chosen that
+    brings the held-out share close enough, else the one that brings it closest. A long text may
+    have few sections, and one of these may hold nearly all of it.
     """
     tried: list[tuple[float, int, HeldOut]] = []
     for cuts in SECTION_CUTS:
@@ -300,8 +300,8 @@ def check_field(field: str, names: Sequence[str], where: str) -> None:
     """Refuse a line, row or file without the field that holds the text."""
     if field not in names:
         raise UsageError(
-            f"{where}: expected the field {field!r}, got {', '.join(names[:5]) or 'none'}; name "
-            "the text with `qkvary data prepare ... --field NAME`"
+            f"{where}: expected the field {field!r}, got {', '.join(names[:5]) or 'none'}; say "
+            "which field holds the text: `qkvary data prepare ... --field NAME`"
         )
 
 

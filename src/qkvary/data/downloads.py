@@ -60,7 +60,7 @@ def is_offline() -> bool:
 def find_hub_problem() -> str | None:
     """Return the reason that the hub cannot be reached, or ``None``.
 
-    Asked before every use of the hub's libraries, which would retry for more than a minute.
+    Called before every use of the hub's libraries, which would retry for more than a minute.
     """
     if is_offline():
         return "HF_HUB_OFFLINE is set"
@@ -80,7 +80,7 @@ def find_hub_problem() -> str | None:
 
 @contextmanager
 def cache_only() -> Generator[None]:
-    """Let the hub's libraries use their cache alone, as with ``HF_HUB_OFFLINE``."""
+    """Let the hub's libraries use only their cache, as with ``HF_HUB_OFFLINE``."""
     places = [(sys.modules.get(module), name) for module, name in _OFFLINE_FLAGS]
     before = [(module, name, getattr(module, name)) for module, name in places if module]
     for module, name, _ in before:

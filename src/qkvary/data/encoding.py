@@ -1,7 +1,7 @@
 """Fast encoding of documents to token arrays.
 
-A long document is split before whitespace that follows another character. No tokenizer of its kind
-merges across such a place, so the tokens equal those of the whole document.
+A long document is split before whitespace that follows another character. No tokenizer whose
+documents are split merges across such a place, so the tokens equal those of the whole document.
 """
 
 import re
@@ -21,11 +21,11 @@ Tokens = NDArray[Any]
 PIECE_CHARACTERS = 2**20
 """Minimum number of characters of each part of a long document."""
 LIBRARY_CHARACTERS = 2**16
-"""The same for the ``tokenizers`` library, which is slower on longer texts."""
+"""The same minimum for the ``tokenizers`` library, which is slower on longer texts."""
 LONGEST_UNBROKEN = 2**24
 """Maximum number of characters without whitespace that a tokenizer may receive."""
 LETTERS_PER_TOKEN = 32
-"""Letters of a document to encode per requested token; one with longer tokens gives fewer."""
+"""Characters of a document to encode per requested token; if tokens are longer, fewer result."""
 # Every library treats these two as whitespace.
 _BREAK = re.compile(r"(?<=\S)[ \n]")
 
@@ -46,7 +46,7 @@ def token_width(vocabulary: int) -> int:
 
 
 def encode_start(tokenizer: Tokenizer, document: Document, *, tokens: int) -> list[int]:
-    """Return at least ``tokens`` tokens of a document's start, or all if it has fewer.
+    """Return the tokens of a document's start, usually ``tokens`` or more unless it is shorter.
 
     Raises:
         UsageError: if it cannot be encoded.
@@ -95,7 +95,7 @@ def cut_text(text: str, length: int) -> Iterator[str]:
         # The lookbehind also sees the character before ``start + length``.
         if end - start > LONGEST_UNBROKEN + length:
             raise ValueError(
-                f"expected a space in {LONGEST_UNBROKEN:,} characters, got none; use the "
+                f"expected a space within {LONGEST_UNBROKEN:,} characters, got none; use the "
                 "tokenizer bytes for such a text"
             )
         yield text[start:end]

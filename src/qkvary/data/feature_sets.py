@@ -42,7 +42,7 @@ class FeatureSet:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of the origin; it does not identify numbers that are computed on this machine."""
+        """sha256 of the origin; it does not identify features that are computed on this machine."""
         parts = ["image features", self.name, self.origin]
         if self.is_made_here and self.images is not None:
             parts.append(IMAGE_SETS[self.images].fingerprint)

@@ -58,7 +58,8 @@ def download(
 ) -> bytes:
     """Download a file of a data set.
 
-    Messages advise to ``put`` it somewhere. Without ``sha256``, the caller verifies the file.
+    ``put`` is the advice in messages on where to put the file. Without ``sha256``, the caller
+    verifies it.
     """
     if is_offline():
         raise UsageError(
@@ -79,7 +80,7 @@ def load_published(
 ) -> tuple[bytes, str]:
     """Return a published file and where it was found, on this machine or downloaded.
 
-    The first of ``files`` below ``folder`` counts; a downloaded file is kept there in the cache.
+    The first of ``files`` found in ``folder`` is used; a download is kept in the cache.
     """
     path = find_file(folder, files)
     if path is None:

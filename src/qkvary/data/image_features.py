@@ -3,7 +3,8 @@
 ``cifar100-50`` comes with the package: the 50 classes of CIFAR-100 with odd numbers, in the subset
 of 100 training and 20 test images a class, computed by a small network that learned the other 50
 (``studies/ours/anomaly-features``). ``cifar100-resnet34`` has ResNet-34 features of all of
-CIFAR-100, as published; ``qkvary data features`` makes it. ``noise`` depends on no image.
+CIFAR-100, as published; ``qkvary data features`` makes it. ``noise`` is random and depends on no
+image.
 """
 
 import functools
@@ -47,13 +48,13 @@ def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[A
 
 
 def encode_features(features: ImageFeatures) -> bytes:
-    """Return the file of a set of features, in half precision."""
+    """Return the bytes of a file of features, in half precision."""
     return save({name: part.astype(np.float16) for name, part in features._asdict().items()})
 
 
 @functools.lru_cache(maxsize=2)
 def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
-    """Return a set of features; ``sha256`` is that of its file if it was made on this machine."""
+    """Return a set of features; if this machine made its file, ``sha256`` must be the file's."""
     if name not in FEATURE_SETS:
         raise UsageError(f"expected image features, got {name!r}; {suggest(name, FEATURE_SETS)}")
     about = FEATURE_SETS[name]

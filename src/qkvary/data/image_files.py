@@ -62,7 +62,7 @@ def read_idx(data: bytes, where: str) -> NDArray[np.uint8]:
 
 
 def read_cifar(data: bytes, *, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the images, ``[count, 3, 32, 32]``, and labels of a published file, uncompressed.
+    """Return images, ``[count, 3, 32, 32]``, and labels from the bytes of an uncompressed file.
 
     CIFAR-10 has one label per record; CIFAR-100 has a coarse one, which is skipped, and a fine one.
 

@@ -1,7 +1,7 @@
 """Image data sets by name: shape, files, checksums and origin. Imports neither numpy nor torch.
 
-A subset is a separate data set: its name says how many images or classes it has, and nothing
-published is compared with it. Checksums are those of the uncompressed files.
+A subset is a separate data set: its name says how many images or classes it has, and it is not
+compared with published results. Checksums are those of the uncompressed files.
 """
 
 import hashlib

@@ -88,7 +88,7 @@ def _find(images: ImageSet, file: str) -> Path | None:
 
 
 def _decode(images: ImageSet, contents: Mapping[str, bytes]) -> Images:
-    """Decode the files of a split, which are the published ones."""
+    """Decode the published files of a split."""
     if images.format == "idx":
         pixels, labels = (read_idx(data, file) for file, data in contents.items())
         return freeze(pixels[:, None], labels.astype(np.int64))

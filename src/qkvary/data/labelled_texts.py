@@ -17,14 +17,14 @@ from qkvary.data.documents import NULS
 from qkvary.data.sources import CORPORA, find_local
 from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import read_file
+from qkvary.storage.untrusted_files import read_file, read_path
 from qkvary.text.names import suggest
 
 NOVELS = "english-novels"
 """The corpus whose files are named ``Author_Title_Year.txt``."""
 HELD_OUT_SHARE = 0.1
-"""Share of a label's texts that form the validation split, and as many the test split; at least one
-text each."""
+"""Share of a label's texts in the validation split, and also in the test split; each has at least
+one text."""
 FEWEST_TEXTS = len(get_args(DataSplit))
 LARGEST_TEXT = 2**26
 
@@ -60,7 +60,7 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
     """
     if not data:
         raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got ''")
-    files = _novels() if data == NOVELS else _list_folder(Path(data).expanduser())
+    files = _novels() if data == NOVELS else _list_folder(read_path(data, "a folder of texts"))
     for label in labels or ():
         if label not in files:
             raise UsageError(
@@ -102,7 +102,7 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
 def split_texts(
     texts: Sequence[LabelledText],
 ) -> dict[DataSplit, tuple[LabelledText, ...]]:
-    """Split at least three texts by checksum: the smallest are test, the next validation."""
+    """Split at least three texts by checksum: the smallest go to test, the next to validation."""
     ordered = sorted(texts, key=lambda text: text.sha256)
     count = max(1, round(HELD_OUT_SHARE * len(ordered)))
     return {

@@ -35,7 +35,7 @@ class LibraryTokenizer:
         """Load a ``tokenizer.json``; its separator is by default the first of ``SEPARATORS``."""
         require("tokenizers")
         fields = _fields(content)
-        # Tasks truncate and pad.
+        # Truncation and padding are left to the tasks.
         fields["truncation"] = fields["padding"] = None
         self._content = json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
         self._library = ParserProcess("qkvary.data.tokenizer_process", self._content)

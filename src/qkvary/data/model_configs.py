@@ -105,7 +105,7 @@ def _find(reference: str) -> Path | None:
     except PermissionError as error:
         raise ValueError(f"expected a readable file, got {reference}: {error.strerror}") from error
     except (RuntimeError, ValueError, OSError):
-        # Also where the name is too long, or links are circular.
+        # Also if the name is too long, or links are circular.
         return None
     return path if reference else None
 

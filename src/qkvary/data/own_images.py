@@ -18,7 +18,7 @@ from qkvary.data.image_files import Images, LoadedImages, decode_picture, freeze
 from qkvary.data.image_sets import OwnImages
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.packages import require
-from qkvary.storage.untrusted_files import StrPath, read_file
+from qkvary.storage.untrusted_files import StrPath, read_file, read_path
 from qkvary.text.names import listed
 
 LARGEST_FILE, LARGEST_PICTURE = 2**28, 2**22
@@ -32,11 +32,12 @@ _IDX = {"train": ("train",), "test": ("t10k", "test")}
 
 def describe_images(folder: StrPath) -> OwnImages:
     """Return the size and statistics of the images of a folder."""
-    train, test, classes = read_own_images(str(Path(folder).expanduser().resolve()))
+    data = str(read_path(folder, "a folder of images").resolve())
+    train, test, classes = read_own_images(data)
     pixels = train.pixels.astype(np.float64) / 255
     mean, std = pixels.mean(axis=(0, 2, 3)), pixels.std(axis=(0, 2, 3))
     return OwnImages(
-        data=str(Path(folder).expanduser().resolve()),
+        data=data,
         data_sha256=_fingerprint(train, test, classes),
         classes=classes,
         size=train.pixels.shape[-1],
@@ -150,7 +151,7 @@ def _read_pictures(root: Path) -> LoadedImages | None:
     (side, _), *others = sides.items()
     if others:
         raise DamagedError(
-            f"expected pictures of one size in {root}, got {len(sides)}, one of them in "
+            f"expected pictures of one size in {root}, got {len(sides)} sizes, one in "
             f"{others[0][1]}"
         )
     # If one picture has colours, all pictures get three channels.
@@ -174,5 +175,5 @@ def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
 
 
 def _is_for_test(data: bytes) -> bool:
-    """Return whether a picture is for the test, by its contents: equal ones share a split."""
+    """Return whether a picture is for the test, by its contents: equal pictures share a split."""
     return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0

@@ -234,7 +234,7 @@ def _assemble(
 
 
 def _check_described(about: Mapping[str, Any]) -> None:
-    """Check the fields that only describe the set: their sum raises an error."""
+    """Raise an error if a field that only describes the set is missing or of a wrong type."""
     source, overlap, described = about["plan"]["source"], about["overlap"], about["tokenizer"]
     numbers = [
         *overlap["repeated_documents"].values(),

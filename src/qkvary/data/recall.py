@@ -42,11 +42,11 @@ def draw_recall(
 ) -> RecallSequences:
     """Draw ``count`` sequences, always the same ones for the same arguments.
 
-    Keys are distinct, from 1 to ``vocabulary // 2 - 1``; values are distinct, from there on. After
-    the pairs each key is queried once, at an even distance ``2 g`` after the last pair. The
-    distances of the pairs are drawn in the order of the pairs, without replacement, with
-    probabilities proportional to ``(g + 1) ** (power - 1)``. A larger ``count`` begins with the
-    sequences of a smaller one. The sizes are those that ``tasks.config.RecallTaskConfig`` allows.
+    Keys are distinct, from 1 to ``vocabulary // 2 - 1``; values are distinct and larger. After the
+    pairs each key is queried once, at an even distance ``2 g`` after the last pair. The distances
+    of the pairs are drawn in the order of the pairs, without replacement, with probabilities
+    proportional to ``(g + 1) ** (power - 1)``. A larger ``count`` begins with the sequences of a
+    smaller one. The sizes are those that ``tasks.config.RecallTaskConfig`` allows.
     """
     purpose = ("recall", seed, length, pairs, vocabulary, str(power), split)
     drawn = [
@@ -96,8 +96,9 @@ def _draw_distinct(words: NDArray[np.uint64], below: int) -> NDArray[np.int32]:
 def _draw_distances(words: NDArray[np.uint64], pairs: int, power: float) -> NDArray[np.int64]:
     """Return distinct distances in the order of draws without replacement.
 
-    An exponential clock runs for each distance at the rate of its probability; the first to ring
-    are distributed like successive draws (Efraimidis and Spirakis 2006).
+    Each distance has an exponential clock whose rate is proportional to the distance's probability.
+    The order in which clocks ring is distributed like successive draws (Efraimidis and Spirakis
+    2006).
     """
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     rates = np.arange(1, words.shape[1] + 1) ** (power - 1.0)
@@ -109,10 +110,10 @@ def score_positions(length: int, pairs: int, power: float) -> float:
     """Return the best accuracy of a solver that sees the position of a query but no tokens.
 
     It answers with the value of the pair that is likeliest at that position. In
-    ``_draw_distances``, the clock of distance ``g`` has the rate ``r_g`` and is the ``n``-th to
-    ring with the probability ``integral of r_g exp(-r_g t) P(n of the other clocks rang before t)
-    dt``. Every pair is queried once, so that the accuracy is the mean over pairs of the largest of
-    these at each distance.
+    ``_draw_distances``, the clock of distance ``g`` has the rate ``r_g`` and rings after ``n``
+    others with the probability ``integral of r_g exp(-r_g t) P(n of the other clocks rang before t)
+    dt``. The accuracy is the largest probability at each distance, summed and divided by the number
+    of pairs, because every pair is queried once.
     """
     rates = np.arange(1, (length - 2 * pairs) // 2 + 1) ** (power - 1.0)
     # With t = exp(s), the integrand is smooth and vanishes at both ends: equal steps suffice.
@@ -132,7 +133,7 @@ def score_positions(length: int, pairs: int, power: float) -> float:
 def _count_others(
     rang: NDArray[np.float64], number: NDArray[np.float64]
 ) -> Iterator[NDArray[np.float64]]:
-    """Yield for each event the distribution of how many of the others happened.
+    """Yield for each event the distribution of the number of other events that happened.
 
     ``rang`` is each event's probability, ``[events, times]``; ``number`` the distribution of the
     number of earlier events, ``[numbers, times]``.

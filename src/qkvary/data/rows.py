@@ -22,7 +22,7 @@ Rows = NDArray[np.int64]
 
 
 def random_words(count: int, *purpose: str | int) -> Words:
-    """Return uniform 64-bit words; every purpose, a name and any numbers, has its own stream."""
+    """Return uniform 64-bit words; every purpose (a name and any numbers) has its own stream."""
     digest = hashlib.sha256("\n".join(map(str, purpose)).encode()).digest()
     seed = np.random.SeedSequence(int.from_bytes(digest, "big"))
     return np.random.PCG64(seed).random_raw(count)

@@ -1,4 +1,4 @@
-"""The splits of a data set, and the rule for documents whose corpus has none.
+"""The splits of a data set, and the rule for documents of a corpus without splits.
 
 A share of the documents is held out by the sha256 of the text. So equal texts are always in the
 same split, and additional data does not move documents.

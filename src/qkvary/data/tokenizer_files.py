@@ -1,6 +1,6 @@
 """Tokenizers by name: ``gpt2``, ``bytes``, ``characters``, or a file or folder.
 
-GPT-2's list of merges comes from ``QKVARY_DATA``, the cache or the net, and must have the published
+GPT-2's list of merges comes from ``QKVARY_DATA``, the cache or the web, and must have the published
 sha256.
 """
 
@@ -16,7 +16,13 @@ from qkvary.data.files import load_published
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read_file, short_reason
+from qkvary.storage.untrusted_files import (
+    MAX_SIDE_FILE_BYTES,
+    parse_json,
+    read_file,
+    read_path,
+    short_reason,
+)
 
 NAMES = ("gpt2", "bytes", "characters")
 LONGEST_NAME = 80
@@ -36,8 +42,8 @@ def load_tokenizer(
     """Load a tokenizer: one of ``NAMES``, ``gpt2-4096`` (its first 4,096 tokens), or files.
 
     The files are a ``tokenizer.json`` or a folder with one, or with a list of merges and its
-    indices; ``separator`` is the token after every document, if they do not name it. ``documents``
-    define the alphabet of ``characters``.
+    indices; ``separator`` is the token after every document, if the files do not name it.
+    ``documents`` define the alphabet of ``characters``.
     """
     shortened = _SHORTENED.fullmatch(reference)
     if separator and (shortened or reference in NAMES):
@@ -58,7 +64,7 @@ def load_tokenizer(
         if not letters:
             raise UsageError("expected a text that defines an alphabet, got none")
         return CharacterTokenizer("".join(sorted(letters)), has_separator=True)
-    path = Path(reference).expanduser()
+    path = read_path(reference, "a tokenizer")
     if not path.exists():
         raise UsageError(
             f"expected a tokenizer, got {reference!r}; choices: {', '.join(NAMES)}, gpt2-4096, or "
@@ -84,7 +90,7 @@ def name_tokenizer(reference: str) -> str:
     """Return the name of a tokenizer for folder names."""
     if reference in NAMES or _SHORTENED.fullmatch(reference):
         return reference
-    path = Path(reference).expanduser().resolve()
+    path = read_path(reference, "a tokenizer").resolve()
     own = path.name if path.is_dir() else path.stem
     name = path.parent.name if own == "tokenizer" else own
     return plain_name(name)

@@ -50,7 +50,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, with any beginning token; ``ValueError`` if it has none."""
+        """Return the tokens of a text, with any beginning token, or raise ``ValueError``."""
         ...
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
@@ -63,7 +63,7 @@ class Tokenizer(Protocol):
 
 
 def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of a document, with its beginning token or else its separator.
+    """Return the tokens of a document, with a beginning token or else a separator at the end.
 
     A document with a beginning token has no separator: networks of llama2.c have never seen one.
 
@@ -160,8 +160,8 @@ class PieceTokenizer:
 
     Tokens 0, 1 and 2 are unknown, beginning and end; a beginning token also ends the text before
     it. A character without a piece becomes the tokens of its bytes, ``<0x0A>`` for a line feed;
-    where the pieces have no bytes, a run of such characters is one unknown token. If all pieces are
-    single characters, this is a character model.
+    without byte pieces, a run of such characters is one unknown token. If all pieces are single
+    characters, this is a character model.
 
     Source: Kudo and Richardson 2018, SentencePiece, in the form that karpathy/llama2.c stores.
     """
@@ -252,7 +252,7 @@ class PieceTokenizer:
         return tokens
 
     def _merge(self, tokens: list[int]) -> list[int]:
-        """Merge neighbours while a piece for two of them exists; among equal scores, the first."""
+        """Merge neighbours while pieces for them exist; among equal scores, the leftmost first."""
         merged: list[int | None] = list(tokens)
         before = [index - 1 for index in range(len(tokens))]
         behind = [index + 1 for index in range(len(tokens))]

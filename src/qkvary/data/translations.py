@@ -27,8 +27,8 @@ LARGEST_FILE = 2**24
 """Maximum bytes of a file, compressed and uncompressed; the largest of Multi30k has 2 MB."""
 _LANGUAGES: tuple[Language, ...] = ("de", "en")
 HELD_OUT = 20
-"""Of a pair of files, one line in this many becomes validation and one becomes test; both are taken
-from the end."""
+"""In a pair of the user's files, one line in this many goes to validation and one to test, taken
+from the end of the files."""
 _LARGEST_OWN_FILE = 2**28
 _STEMS: Mapping[DataSplit, str] = {
     "train": "train",
@@ -79,7 +79,7 @@ def load_translations(
 
 
 def _decode_pair(found: Mapping[str, tuple[bytes, str]], *, limit: int) -> Sentences:
-    """Return the lines of files with their places, by language."""
+    """Return the lines of each language, given the contents and path of its file."""
     lines = {name: _read_lines(*one, limit=limit) for name, one in found.items()}
     if len({len(some) for some in lines.values()}) > 1:
         counts = " and ".join(f"{len(lines[name]):,} in {at}" for name, (_, at) in found.items())

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from qkvary.api.arguments import reads_arguments
 from qkvary.api.results import Result
 from qkvary.papers.catalog import document_names
 from qkvary.papers.claim import ByStudy, ClaimedDocument, claim_names, load_document
@@ -26,6 +27,7 @@ Name = Annotated[str, Parameter(name="CLAIM", completer=lambda _: claim_names())
 Document = Annotated[str, Parameter(completer=lambda _: document_names())]
 
 
+@reads_arguments
 def claims(
     *claims: Name,
     document: tuple[Document, ...] = (),

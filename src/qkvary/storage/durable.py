@@ -358,7 +358,7 @@ class Note:
     """The contents of a lock file."""
 
     owner: Owner | None = None
-    """None after the owner released the lock. A named owner that does not hold it has died."""
+    """None after the owner released the lock. A named owner without the lock has died."""
     deaths: int = 0
     """Number of consecutive earlier owners that died without progress."""
     progress: str = ""
@@ -381,7 +381,7 @@ class OwnerLock:
         """
         self.path, self._is_released = path, False
         self.deaths = 0
-        """Number of earlier owners that died since there was progress."""
+        """Number of earlier owners that died since the last progress."""
         self.last_owner: Owner | None = None
         """The previous owner, if it died."""
         with explain_os_errors(path):
@@ -413,7 +413,7 @@ class OwnerLock:
             os.pwrite(self._descriptor, encode(fields).encode(), 0)
 
     def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the lock, once; ``keep_deaths`` keeps the count of dead owners for the next."""
+        """Release the lock, once; ``keep_deaths`` keeps the number of deaths for the next owner."""
         if self._is_released:
             return
         self._is_released = True

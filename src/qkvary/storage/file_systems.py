@@ -55,7 +55,8 @@ class FileSystem:
             option = ", ".join(sorted(self.options & _LOCAL_OPTIONS))
             return (
                 f"{self.mount} ({self.kind}) is mounted with {option}: its locks hold on one "
-                "machine only, and two machines can execute the same run; mount it without"
+                "machine only, and two machines can execute the same run; mount it without this "
+                "option"
             )
         if self.kind == "fuse.sshfs":
             return f"{self.mount} is mounted through ssh: its locks hold on one machine only"

@@ -69,7 +69,7 @@ class Manifest:
         return data
 
     def check_size(self, directory: Path, name: str) -> os.stat_result:
-        """Return the status of a file after checking its size alone."""
+        """Return the status of a file after checking only its size."""
         path, entry = directory / name, self.files.get(name)
         if entry is None:
             raise DamagedError(f"{directory / MANIFEST_NAME} does not list {name}")

@@ -23,8 +23,8 @@ PARSER_SECONDS = 5.0
 PARSER_BYTES = 2**31
 """Maximum address space of a native parser's process, in bytes."""
 PARSER_CHARACTERS_PER_SECOND = 20_000
-"""For long texts, one second is added per this many characters; tokenizers need a tenth of it or
-less."""
+"""For long texts, one second is added per this many characters; tokenizers need a tenth of this
+time or less."""
 PARSER_BYTES_PER_CHARACTER = 1024
 """For long texts, this much address space is added per character."""
 
@@ -39,7 +39,7 @@ class ParserProcess:
         self._owner, self._process = 0, None
 
     def ask(self, request: object, *, characters: int = 0) -> Any:
-        """Return the answer to a request; a text of many ``characters`` has higher limits."""
+        """Return the answer to a request; more ``characters`` of text raise the limits."""
         with self._lock:
             # A process that was inherited through a fork belongs to the parent.
             if self._process is None or self._owner != os.getpid():
@@ -77,7 +77,7 @@ class ParserProcess:
                 requests.flush()
                 line = answers.readline()
         finally:
-            # Also if the user interrupts: a later answer would belong to this request.
+            # Also on an interrupt: a late answer would be taken for that of the next request.
             if not line.endswith(b"\n"):
                 self._process = None
                 self._stop()
@@ -106,11 +106,11 @@ def _explain_end(code: int, seconds: float) -> str:
     if code == -signal.SIGPROF:
         return f"its parser takes more than {seconds:.0f} seconds"
     how = signal.Signals(-code).name if code < 0 else f"code {code}"
-    return f"its parser ended with {how}, as it does where it needs too much memory"
+    return f"its parser ended with {how}, as it does when it needs too much memory"
 
 
 def serve(load: Callable[[Any], Callable[[Any], Any]]) -> None:
-    """Answer requests; ``load`` makes the function that does so from the content of the file."""
+    """Answer requests; ``load`` takes the file's content and returns the answering function."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     handle: Callable[[Any], Any] | None = None
     while line := sys.stdin.buffer.readline():

@@ -20,7 +20,7 @@ from qkvary.nn.blocks import Stack, compile_blocks
 from qkvary.nn.threads import use_threads
 from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import DivergedError, UsageError
-from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal
+from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal, parse_journal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import CHECKPOINT_SECONDS, CHECKPOINTS_NAME, DEFAULT_KEEP, FileEntry
 from qkvary.tasks.contract import EvaluationContext, Split, Task
@@ -93,9 +93,11 @@ def train(
     The caller owns the folder, which must exist. Several processes that train together all call
     this with the same arguments.
 
-    ``stop`` is called before each step, and by one process between micro-batches; if it returns
-    True, a checkpoint of the last full step is written and training stops. ``stored`` is the run
-    with its stored execution settings, if others are requested; the log records the differences.
+    ``stop`` is called before each step, and by one process between micro-batches and between the
+    batches of an evaluation; if it returns True, a checkpoint of the last full step is written and
+    training stops. An evaluation that was stopped is made again when the run is resumed. ``stored``
+    is the run with its stored execution settings, if others are requested; the log records the
+    differences.
     """
     if keep < 1:
         raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
@@ -106,7 +108,13 @@ def train(
     try:
         with use_threads(run.threads):
             loop = _Trainer(run, stored or run, task, directory, callbacks, processes, keep)
-            return loop.finish(loop.advance(stop, checkpoint_seconds))
+            loop.advance(stop, checkpoint_seconds)
+            return loop.finish(stop)
+    except _StoppedError:
+        trainer = cast("_Trainer", loop)
+        if trainer.state.step:
+            trainer.checkpoint()
+        return trainer.outcome("stopped")
     except DivergedError as error:
         trainer = cast("_Trainer", loop)
         # Stores the network as it was before the diverged step.
@@ -120,6 +128,10 @@ def train(
     finally:
         if loop is not None:
             loop.journal.close()
+
+
+class _StoppedError(Exception):
+    """The caller stops the run."""
 
 
 class _Trainer:
@@ -254,24 +266,24 @@ class _Trainer:
 
     # ---- steps
 
-    def advance(self, stop: Callable[[], bool], checkpoint_seconds: float) -> bool:
-        """Run the remaining steps; return whether all are done."""
+    def advance(self, stop: Callable[[], bool], checkpoint_seconds: float) -> None:
+        """Run the remaining steps."""
         training, state = self.run.training, self.state
         self.stopwatch.lap("other")
         self.wrapped.train()
         saved = self.reported = time.perf_counter()
+        if self.any_rank(self.lacks_validation()):
+            self.validate(stop)
         self.offer_network()
         while state.step < training.steps:
             if training.stop_when_solved and state.steps_to_solve is not None:
                 break
             if self.any_rank(stop()) or not self.step(stop):
-                if state.step:
-                    self.checkpoint()
-                return False
+                raise _StoppedError
             if state.step % training.log_every == 0 or state.step == training.steps:
                 self.log_loss()
-            if state.step % training.evaluate_every == 0 or state.step == training.steps:
-                self.validate()
+            if self.is_validation_due():
+                self.validate(stop)
             self.offer_network()
             self.report_progress()
             if self.any_rank(time.perf_counter() - saved >= checkpoint_seconds):
@@ -279,7 +291,19 @@ class _Trainer:
                 saved = time.perf_counter()
         self.log_loss()
         self.stopwatch.lap("training")
-        return True
+
+    def is_validation_due(self) -> bool:
+        """Return whether a validation follows this step."""
+        step, training = self.state.step, self.run.training
+        return step % training.evaluate_every == 0 or step == training.steps
+
+    def lacks_validation(self) -> bool:
+        """Return whether the run was stopped during the validation after this step."""
+        if not (self.state.step and self.is_validation_due() and self.distribution.is_first):
+            return False
+        log = parse_journal((self.directory / JOURNAL_NAME).read_bytes(), where=JOURNAL_NAME)
+        known = (one["step"] for one in log.events if one["event"] == "validation")
+        return self.state.step not in known
 
     def any_rank(self, condition: bool) -> bool:
         """Return whether the condition holds on any rank, so that all ranks act alike."""
@@ -349,28 +373,33 @@ class _Trainer:
 
     # ---- scores
 
-    def evaluate(self, split: Split) -> dict[str, float]:
+    def evaluate(self, split: Split, stop: Callable[[], bool]) -> dict[str, float]:
+        def check_stop(*_: object) -> None:
+            # The other processes would wait for this one.
+            if self.distribution.size == 1 and stop():
+                raise _StoppedError
+
         self.wrapped.eval()
         context = EvaluationContext(processes=self.distribution, generate=self.callbacks.generate)
-        with torch.no_grad(), self.gradients.precision():
+        checked = self.wrapped.register_forward_pre_hook(check_stop)
+        with checked, torch.no_grad(), self.gradients.precision():
             scores = self.task.evaluate(self.wrapped, split, context)
         self.wrapped.train()
         return {name: float(score) for name, score in scores.items()}
 
-    def validate(self) -> None:
+    def validate(self, stop: Callable[[], bool]) -> None:
         state, training = self.state, self.run.training
         self.stopwatch.lap("training")
-        state.validation = self.evaluate("validation")
-        self.stopwatch.lap("evaluation")
-        self.log("validation", seconds=state.seconds["training"], **state.validation)
-        about = self.run.task
-        score, sign = state.validation[about.metric], 1.0 if about.higher_is_better else -1.0
+        validation, about = self.evaluate("validation", stop), self.run.task
+        score, sign = validation[about.metric], 1.0 if about.higher_is_better else -1.0
         if training.test_at == "best" and (
             state.best is None or sign * (score - state.best.metric) > 0.0
         ):
-            test = self.evaluate("test")
+            test = self.evaluate("test", stop)
             state.best = BestStep(step=state.step, metric=score, test=test)
-            self.stopwatch.lap("evaluation")
+        state.validation = validation
+        self.stopwatch.lap("evaluation")
+        self.log("validation", seconds=state.seconds["training"], **validation)
         if self.is_sampled:
             self.wrapped.eval()
             network = self.gather_network()
@@ -382,11 +411,9 @@ class _Trainer:
         if sign * (score - training.solve_threshold) >= 0.0:
             state.steps_to_solve = state.step
 
-    def finish(self, complete: bool) -> Outcome:
-        if not complete:
-            return self.outcome("stopped")
+    def finish(self, stop: Callable[[], bool]) -> Outcome:
         best = self.state.best
-        scores = self.evaluate("test") if best is None else best.test
+        scores = self.evaluate("test", stop) if best is None else best.test
         self.wrapped.eval()
         network, attention = self.gather_network(), None
         if self.distribution.is_first:

@@ -42,7 +42,7 @@ def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
     [
         ({"general.architecture": "mamba"}, UsageError, "architecture 'mamba'; choices:"),
         ({"llama.block_count": 3}, DamagedError, "lacks the tensor blk.2.attn_norm.weight"),
-        ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers and fewer tensors"),
+        ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers, but fewer tensors"),
         ({"llama.attention.head_count_kv": 3}, DamagedError, "does not describe a network"),
         ({"llama.rope.scaling.type": "su"}, UsageError, "has rope.scaling.type 'su', which this"),
         ({"tokenizer.ggml.model": "bert"}, UsageError, "a tokenizer of the kind 'bert'; choices"),

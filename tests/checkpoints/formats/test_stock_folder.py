@@ -136,7 +136,7 @@ def change(folder: Path, **fields: Any) -> None:
         ("gpt2", {"activation_function": "silu"}, UsageError, "expected one of gelu_new, gelu_py"),
         ("gpt2", {"n_embd": "drop"}, UsageError, "expected the field n_embd"),
         ("gpt2", {"n_layer": 3}, DamagedError, "lacks the tensor transformer.h.2.ln_1.weight"),
-        ("gpt2", {"n_layer": 900}, DamagedError, "has 900 layers, more than tensors"),
+        ("gpt2", {"n_layer": 900}, DamagedError, "has 900 layers, but fewer tensors"),
         ("llama", {"model_type": "qwen2"}, DamagedError, "lacks the tensor model.layers.0.self_at"),
         ("llama", {"model_type": "mamba"}, UsageError, "expected a family that is loaded (gpt2, l"),
         ("llama", {"model_type": "seer"}, UsageError, "known ones such as llama"),
@@ -166,7 +166,7 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
     for names in ({"a": "../away.safetensors"}, {}, []):
         index.write_text(json.dumps({**content, "weight_map": names}))
-        with pytest.raises(DamagedError, match="does not name shards of its folder"):
+        with pytest.raises(DamagedError, match="does not list shards in its own folder"):
             load_checkpoint(tmp_path)
     index.write_text("{")
     with pytest.raises(DamagedError):

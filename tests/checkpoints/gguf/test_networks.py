@@ -225,6 +225,6 @@ def test_weights_beyond_the_end_of_a_type_are_refused(
     assert file.tensors["token_embd.weight"][0, 0] == largest
     with torch.no_grad():
         network.embedding[0, 0] = 2 * largest
-    message = f"token_embd.weight has weights above {limit}, the end of {kind}$"
+    message = f"token_embd.weight has weights above {limit}, the largest value of {kind}$"
     with pytest.raises(UsageError, match=message):
         write(network, tmp_path, kind)

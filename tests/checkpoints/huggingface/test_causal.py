@@ -115,7 +115,7 @@ def test_an_assistant_with_a_window_takes_tokens_back(label: str, assistant: str
 
 
 def test_an_assistant_without_a_way_back_is_refused() -> None:
-    message = "expected layers that keep tokens for generation that removes tokens"
+    message = "expected layers that keep tokens, because this generation removes some"
     with pytest.raises(ValueError, match=message):
         generate(make_model("QKV"), prompt(1, 8), assistant_model=make_model("QKV@linear"))
 

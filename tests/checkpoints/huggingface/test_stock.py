@@ -191,7 +191,9 @@ GPT2_REFUSED: dict[str, dict[str, Any]] = {
     "parallel sublayers": {"block": BlockConfig(d_ff=11, parallel=True)},
     "rmsnorm": {"block": BlockConfig(d_ff=11, norm="rmsnorm")},
     "4 heads of 7 channels": {"attention": make_config("QKV", causal=True, head_dim=7)},
-    "layers with heads": {"attention": (LAYER, dataclasses.replace(LAYER, num_heads=5))},
+    "layers that differ in the number or width": {
+        "attention": (LAYER, dataclasses.replace(LAYER, num_heads=5))
+    },
 }
 SHARED = llama_config("Q-K=V").layers[0]
 

@@ -75,7 +75,7 @@ def test_fewer_channels_than_the_width_are_never_enough() -> None:
     assert int(channels.sum()) == 3
     found = decide_skip(up, down)
     assert found.channels is None
-    assert "-W_2 P W_1 is no identity" in found.reason
+    assert "-W_2 P W_1 is not the identity" in found.reason
 
 
 @pytest.mark.parametrize("placement", ["pre", "post", "stream"])

@@ -189,7 +189,7 @@ def test_conditions_that_fail_are_named() -> None:
     with pytest.raises(UsageError, match="expected a layer from 1 to 2, got 3"):
         convert(both, "identity-query", layer=3)
     shared = make_network("QKV", block=BlockConfig(d_ff=11, norm="none"), shared_blocks=True)
-    with pytest.raises(UsageError, match="expected no layer with shared blocks"):
+    with pytest.raises(UsageError, match="expected no layer number with shared blocks"):
         convert(shared, "identity-query", layer=1)
     nonlinear = make_network("Q[residual-gelu]-K-V")
     with pytest.raises(UsageError, match="expected a query that is linear in the layer input"):

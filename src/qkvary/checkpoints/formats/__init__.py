@@ -1,1 +1,1 @@
-"""Models that others stored: one file per format, found by its name."""
+"""Checkpoints of other programs: one module per format, found by its file name."""

@@ -1,7 +1,7 @@
 """Post-norm character models with learned positions: ``model.safetensors`` and a ``config.json``.
 
 The configuration lists the characters. A LayerNorm follows every sublayer and the last block; the
-feed-forward network is ReLU, the output has its own matrix and bias.
+feed-forward network uses ReLU, and the output head has its own weight and bias.
 """
 
 from pathlib import Path
@@ -51,7 +51,7 @@ def recognises(path: Path) -> bool:
 
 
 def load(path: Path) -> LoadedModel:
-    """Load a model with its characters."""
+    """Load a model and its character tokenizer."""
     folder, config = read_folder(path)
     where, weights = str(folder / CONFIG), str(folder / WEIGHTS)
     with explain(where):
@@ -69,7 +69,7 @@ def load(path: Path) -> LoadedModel:
             for kind in ("weight", "bias"):
                 name = f"stack.blocks.{layer}.{ours}.{kind}"
                 names[f"blocks.{layer}.{theirs}.{kind}"] = name
-    # Unknown names stay and are refused with the network.
+    # Unknown names stay; building the network refuses them.
     renamed = collect(((names.get(name, name), one) for name, one in tensors.items()), weights)
     return build_model(network, renamed, tokenizer, weights)
 

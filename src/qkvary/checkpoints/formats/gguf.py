@@ -1,7 +1,6 @@
-"""GGUF, the file of llama.cpp, whole or in parts, as one of our networks.
+"""GGUF, the file format of llama.cpp, loaded as one of our networks; files may be split.
 
-Only the architectures and forms that this program computes are read. Everything else is refused
-with the reason.
+Only what our networks can compute is loaded. Everything else is refused, with the reason.
 """
 
 from pathlib import Path
@@ -79,14 +78,14 @@ def _read_network(file: GgufFile, where: str) -> tuple[LanguageModelConfig, Weig
 
 
 def _join_latent(tensors: dict[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
-    """Return the tensors, with those of key and value merged in each layer."""
+    """Return the tensors, with the key and value matrices of each layer merged."""
     for layer in range(sizes.num_layers):
         key, value = (f"blk.{layer}.attn_{kind}_b.weight" for kind in "kv")
         for name in (key, value):
             if name not in tensors:
                 raise DamagedError(f"{sizes.where} has no {name}")
             if tensors[name].dim() != 3:
-                raise DamagedError(f"{sizes.where} has {name} that is not one matrix a head")
+                raise DamagedError(f"{sizes.where} has {name} that is not one matrix per head")
         if tensors[key].mT.shape != tensors[value].shape:
             raise DamagedError(f"{sizes.where} has {key} and {value} whose heads differ")
         both = torch.cat((tensors.pop(key).mT, tensors.pop(value)), dim=1)

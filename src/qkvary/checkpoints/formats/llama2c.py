@@ -1,8 +1,8 @@
 """Llama-style models of karpathy/llama2.c: a ``.bin`` of version 0, and its tokenizer.
 
-The file has seven sizes, then the float32 weights, each kind over all layers. Its rotary embedding
-pairs neighbouring channels; ours pairs the two halves of a head. The rows of query and key
-projections are permuted once, which changes nothing else.
+The file has seven sizes, then the float32 weights, grouped by kind and then by layer. Its rotary
+embedding pairs neighbouring channels; ours pairs the two halves of a head. So the rows of query and
+key projections are permuted on loading; the network computes the same function.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Language models as transformers saves them, read without transformers: Llama, Qwen, Gemma, ...
 
 A ``config.json`` and safetensors, in one file or in shards with an index. The families are those of
-``arch.families.language_models``, and DeepSeek V3 without experts and low-rank queries; of a
-multimodal model, only the language model is read.
+``arch.families.language_models``, and DeepSeek V3 if it has neither experts nor low-rank queries;
+of a multimodal model, only the language model is loaded.
 """
 
 import warnings
@@ -48,7 +48,7 @@ _PREFIX = "transformer."
 _OF_TEXT = ("language_model.model.", "model.language_model.")
 """Prefixes of the names of the language model's tensors in a multimodal model."""
 _OF_OTHERS = ("vision_tower", "multi_modal_projector")
-"""The first part of the names of a multimodal model's other tensors, which are not read."""
+"""The first part of the names of a multimodal model's other tensors, which are not loaded."""
 
 
 def recognises(path: Path) -> bool:
@@ -67,7 +67,7 @@ def load(path: Path) -> LoadedModel:
     named = ((_complete(name, family), tensor) for name, tensor in _read_weights(folder))
     tensors = collect(((name, one) for name, one in named if name is not None), where)
     if sizes.num_layers > len(tensors):
-        raise DamagedError(f"{folder / CONFIG} has {sizes.num_layers} layers, more than tensors")
+        raise DamagedError(f"{folder / CONFIG} has {sizes.num_layers} layers, but fewer tensors")
     ends = {row.ours: row.theirs for row in list_tensors(family, 1)}
     embedding, head = (tensors.get(ends[name]) for name in ("embedding", "head_weight"))
     if _is_head_tied(embedding, head, where, declared=sizes.tied_head):
@@ -91,9 +91,9 @@ def load(path: Path) -> LoadedModel:
 def _is_head_tied(
     embedding: Tensor | None, head: Tensor | None, where: str, *, declared: bool
 ) -> bool:
-    """Return whether the head is the embedding. A stored head that differs is used, with a warning.
+    """Return whether the head is tied to the embedding.
 
-    The rule is that of transformers 5.23.
+    A stored head that differs is not tied and gives a warning, as in transformers 5.23.
     """
     if not declared or embedding is None or head is None:
         return declared
@@ -108,7 +108,7 @@ def _is_head_tied(
 
 
 def read_config(path: Path) -> LanguageModelConfig | None:
-    """Return the configuration; ``None`` for DeepSeek, whose weights say which heads share keys."""
+    """Return the configuration; ``None`` for DeepSeek, where it depends on the weights."""
     _, _, sizes = _read(path)
     return None if isinstance(sizes, LatentSizes) else sizes
 
@@ -151,7 +151,7 @@ def _list_shards(index: Path) -> list[str]:
     names = cast("Mapping[str, object]", shards).values() if isinstance(shards, Mapping) else ()
     found = sorted({name for name in names if isinstance(name, str)})
     if not found or any(Path(name).name != name for name in found):
-        raise DamagedError(f"{index} does not name shards of its folder")
+        raise DamagedError(f"{index} does not list shards in its own folder")
     return found
 
 
@@ -194,8 +194,8 @@ _BUFFERS: Mapping[str, Callable[[Tensor, LanguageModelConfig], bool]] = {
     ".masked_bias": lambda found, _config: bool((found <= -10_000).all()),
     ".inv_freq": _are_frequencies,
 }
-"""Checks of tensors that are not weights against the configuration, by the suffix of the tensor's
-name."""
+"""By the suffix of a tensor's name: a check that the tensor, which is not a weight, agrees with the
+configuration."""
 
 
 def _complete(name: str, family: str) -> str | None:

@@ -30,7 +30,7 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, MAX_WEIGHT_BYTES
 FORMAT = "a network of ours that transformers saved (model.safetensors, and its config.json)"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 OWN_TOKENIZER = "qkvary_tokenizer.json"
-"""The file that describes our tokenizer; transformers reads files of its own."""
+"""The file that describes our tokenizer; transformers does not use it."""
 CONFIG_FORMAT = DocumentFormat(name="a configuration of ours", version=1, key="network_format")
 PREFIX = "network."
 OWN = "qkvary"
@@ -70,7 +70,7 @@ def holds(path: Path, text: bytes) -> bool:
 
 
 def read_folder(path: Path) -> tuple[Path, dict[str, object]]:
-    """Return the folder of a path, which may be the weights in it, and its ``config.json``."""
+    """Return the folder and its ``config.json``; ``path`` is the folder or its weights file."""
     folder = path.parent if path.name == WEIGHTS else path
     where = folder / CONFIG
     try:

@@ -1,1 +1,1 @@
-"""GGUF, the file format of llama.cpp: files, tensor names and vocabularies of both directions."""
+"""GGUF, the file format of llama.cpp: reading and writing files, tensor names and vocabularies."""

@@ -1,6 +1,6 @@
 """The configuration of the network in a GGUF file, from its header alone.
 
-Torch-free. Only the forms that this program computes are read; everything else is refused with the
+Torch-free. Only what our networks can compute is loaded; everything else is refused, with the
 reason.
 """
 
@@ -32,8 +32,8 @@ PAIRED = ("llama", "smollm3")
 """Architectures that rotate pairs of neighbouring channels; the others pair the two halves of a
 head."""
 _GEMMAS = {"gemma": None, "gemma2": 46, "gemma3": 62}
-"""The number of layers by which llama.cpp recognises the model that scales its scores by the width;
-None if no model of the architecture does."""
+"""The number of layers by which llama.cpp recognises the model that scales scores by its width per
+head instead of the head size; None if no model of the architecture does."""
 _WITH_WINDOWS = ("gemma2", "gemma3", "phi3")
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "rope.scaling.type": ("none",),
@@ -44,7 +44,7 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "attention.sliding_window": (0,),
     "expert_count": (0,),
 }
-"""The values of each key that do not change the computation; a factor of 0 means none."""
+"""The values of each key that do not change the computation; a factor of 0 means no scaling."""
 _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetuned")
 """The settings of scaled rotary positions that are supported."""
 
@@ -74,7 +74,7 @@ class Sizes(Fields):
         self.file, self.where, self.shapes = file, where, file.shapes
 
     def require(self, what: str, found: object, expected: object) -> None:
-        """Refuse the network if a value differs from the only one computed here."""
+        """Refuse the network unless a value is the only supported one."""
         if found != expected:
             raise UsageError(f"{self.where} has {what} {found}, expected {expected}")
 
@@ -102,10 +102,10 @@ class Sizes(Fields):
 
     @property
     def num_layers(self) -> int:
-        """Number of blocks, each of which must have a tensor."""
+        """Number of blocks; there must be at least as many tensors."""
         layers = self.size("block_count")
         if layers > len(self.shapes):
-            raise DamagedError(f"{self.where} has {layers:,} layers and fewer tensors")
+            raise DamagedError(f"{self.where} has {layers:,} layers, but fewer tensors")
         return layers
 
     def rows(self, name: str) -> int:
@@ -131,7 +131,7 @@ def _make_network(sizes: Sizes) -> LanguageModelConfig:
     )
     block = config.block
     if sizes.family in _GEMMAS:
-        # One was added to the gains when the file was made.
+        # The gains in the file already include the 1 that Gemma adds.
         block = dataclasses.replace(block, norm="rmsnorm")
     one = isinstance(config.attention, AttentionConfig)
     return dataclasses.replace(config, attention=attention[0] if one else attention, block=block)
@@ -160,7 +160,7 @@ def _describe(sizes: Sizes, family: str) -> Iterator[tuple[str, object]]:
         ("rope.scaling.original_context_length", "original_max_position_embeddings"),
         ("attention.sliding_window", "sliding_window"),
     ):
-        # 0 means none.
+        # 0 means that there is no such length.
         if sizes.content.get(name):
             yield field, sizes.size(name)
     if block.parallel or "use_parallel_residual" in block.fixed:
@@ -170,7 +170,7 @@ def _describe(sizes: Sizes, family: str) -> Iterator[tuple[str, object]]:
         ("final_logit_softcapping", block.logit_cap, 30.0),
     ):
         if field is not None:
-            # Gemma 2 has both where a file does not say.
+            # Gemma 2 has both caps unless a file says otherwise.
             usual = default if sizes.family == "gemma2" else 0.0
             yield field, sizes.number(name, default=usual) or None
     if block.scale is not None:
@@ -199,7 +199,7 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
         own |= {"attention_factor": factor}
     if "attention_factor" not in own:
         sizes.require("rope.scaling.attn_factor", factor, 1)
-    # A share may be rounded down by one channel.
+    # transformers rounds the share of the head down to whole channels.
     shares = (rotated / head_dim, (rotated + 0.5) / head_dim)
     share = next((one for one in shares if int(head_dim * one) == rotated), 2.0)
     return {"rope_theta": base, "partial_rotary_factor": share, **own}
@@ -265,7 +265,7 @@ def make_config(sizes: Sizes) -> LanguageModelConfig | None:
 
 
 def describe_latent(sizes: Sizes) -> dict[str, object]:
-    """Return the configuration of a DeepSeek with its field names in transformers.
+    """Return a DeepSeek's configuration under the field names of transformers.
 
     The header does not say which heads share keys.
     """

@@ -1,7 +1,7 @@
-"""A language model as one file for llama.cpp: its architecture there, sizes and tensors.
+"""Writes a language model as one file for llama.cpp: architecture, sizes and tensors.
 
-What llama.cpp cannot compute is refused with the reason. A partial rotation becomes a full one
-whose other frequencies are divided to zero (``rope_freqs``), as files of other models have it.
+What llama.cpp cannot compute is refused, with the reason. A partial rotation becomes a full one
+whose other frequencies are divided to zero (``rope_freqs``), as in other models' files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from qkvary.storage.untrusted_files import read_start
 GELU_NOTES = {
     "gelu": (
         "llama.cpp computes GELU by its tanh form and a table of half precision: its activations "
-        "differ from this network's by up to 0.0005 and 0.05 %"
+        "differ from this network's by up to 0.0005 plus 0.05 %"
     ),
     "gelu-tanh": (
         "llama.cpp computes GELU by a table of half precision: its activations differ from this "
@@ -90,7 +90,7 @@ def export_gguf(
 def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     """Express a network as the architecture of llama.cpp that fits.
 
-    Rows that are not whole blocks of q8_0 are stored in f16.
+    Matrices whose rows do not fill whole blocks of q8_0 are stored in f16.
     """
     config = network.config
     to = choose_architecture(config)
@@ -105,7 +105,7 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     architecture, sizes, values = own
     tensors = {name: _store(name, one, kind) for name, one in values.items()}
     file = {"general.file_type": _FILE_TYPES[kind], "general.quantization_version": 2}
-    # The order of either way, so that a network gives the same bytes as ever.
+    # The two orders of earlier versions, so that a network still gives the same bytes.
     ordered = {**file, **sizes} if obstacle is None else {**sizes, **file}
     metadata = {ARCHITECTURE: architecture, **ordered}
     notes = [GELU_NOTES[one] for one in (config.block.activation,) if one in GELU_NOTES]
@@ -122,8 +122,8 @@ def _convert_stock(network: LanguageModel, to: StockArchitecture) -> Expressed:
     )
     if config.tied_head:
         del weights["head_weight"]
-    # llama.cpp has one epsilon for all norms, by whose root this gain is divided where it makes a
-    # tensor large again (latent_networks).
+    # llama.cpp has one epsilon for all norms. Where this gain undoes a norm (latent_networks), it
+    # depends on the root of the epsilon.
     for one in weights:
         if one.endswith("kv_norm.weight"):
             weights[one] = weights[one] * (config.block.norm_eps / KV_NORM_EPS) ** 0.5
@@ -156,12 +156,12 @@ def _find_obstacles(config: LanguageModelConfig, to: StockArchitecture) -> Itera
         if layer.value_rope != "none":
             yield (
                 f"values that are rotated keys ({layer.value_rope}), which it does not rotate "
-                "back; train a form that it has: Q-K=V@decoupled-16@kv-norm (such as qkvary train "
-                "lm-10m-portable), GQA-g or MQA"
+                "back; train a form that it supports: Q-K=V@decoupled-16@kv-norm (such as qkvary "
+                "train lm-10m-portable), GQA-g or MQA"
             )
     scaling = position.scaling
     if scaling is not None and (scaling.depends_on_length or scaling.attention_factor != 1.0):
-        yield f"rotary positions of the form {scaling.form} with a factor or a length of their own"
+        yield f"rotary scaling {scaling.form} that depends on the length or scales the scores"
     size = config.layers[0].size_per_head
     if size % 2:
         yield f"heads of {size} channels; choices: an even number"
@@ -191,7 +191,7 @@ def _store(name: str, values: Tensor, kind: TensorType) -> StoredTensor:
         stored = "f16"
     limit = LARGEST.get(stored, math.inf)
     if float(values.abs().max()) > limit:
-        raise UsageError(f"{name} has weights above {limit:,}, the end of {stored}")
+        raise UsageError(f"{name} has weights above {limit:,}, the largest value of {stored}")
     return StoredTensor(values.contiguous().numpy(), stored)
 
 
@@ -236,11 +236,11 @@ def _find_notes(tensors: Mapping[str, StoredTensor], kind: TensorType) -> Iterat
     matrices = [one for name, one in tensors.items() if one.values.ndim > 1 and name not in FLOATS]
     small = sum(one.type == "f32" for one in matrices)
     if small and kind != "f32":
-        yield f"{small} tensors are stored in f32: some of their rows are too small for {kind}"
+        yield f"{small} tensors are stored in f32: some rows have only values too small for {kind}"
     wider = [one.values.ndim for one in tensors.values() if one.type not in ("f32", kind)]
     flat = wider.count(2)
     if flat:
-        yield f"{flat} tensors are stored in f16: their rows are not whole blocks of {kind}"
+        yield f"{flat} tensors are stored in f16: their rows do not fill whole blocks of {kind}"
     if len(wider) > flat:
         yield (
             f"{len(wider) - flat} tensors with a matrix for each head (attn_k_b, attn_v_b) are "

@@ -28,7 +28,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 
 ARCHITECTURE = "general.architecture"
 _WINDOWED = ("gemma2", "gemma3")
-"""Architectures whose windows llama.cpp uses; it ignores the windows of Phi 3."""
+"""Architectures in which llama.cpp applies attention windows; it ignores those of Phi 3."""
 _ALWAYS_BIASED = ("gptneox", "starcoder2")
 """Architectures whose attention always has biases in llama.cpp."""
 _BIASED = (*_ALWAYS_BIASED, "llama", "qwen2", "stablelm")
@@ -36,11 +36,11 @@ _BIASED = (*_ALWAYS_BIASED, "llama", "qwen2", "stablelm")
 
 
 Expressed = tuple[str, dict[str, Any], dict[str, torch.Tensor]]
-"""A network for llama.cpp: its architecture, the values of it by key, and tensors in float32."""
+"""A network for llama.cpp: its architecture, metadata values by key, and tensors in float32."""
 
 
 def convert_family(network: LanguageModel) -> Expressed | None:
-    """Return a network as the family that expresses it, ``None`` if no family does.
+    """Return a network in the architecture of a family that expresses it, or ``None``.
 
     Reading the header back must give the same network.
     """
@@ -67,7 +67,7 @@ def convert_family(network: LanguageModel) -> Expressed | None:
 def describe_sizes(
     config: LanguageModelConfig, name: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the values by key: those of every architecture, and ``more`` of this one."""
+    """Return metadata by key: the sizes that all architectures have, and ``more``."""
     usual = {
         "vocab_size": config.vocabulary,
         "context_length": config.max_tokens,

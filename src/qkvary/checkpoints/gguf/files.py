@@ -1,6 +1,6 @@
-"""GGUF files as bytes, and the numbers of stored tensors.
+"""GGUF files as bytes, and the values of stored tensors.
 
-The package ``gguf`` of llama.cpp packs and unpacks the numbers; ``headers`` reads and checks the
+The package ``gguf`` of llama.cpp packs and unpacks the values; ``headers`` reads and checks the
 rest.
 """
 
@@ -46,7 +46,7 @@ def _quants(kind: str) -> tuple[Any, Any]:
 
 
 def pack_file(metadata: Metadata, tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the bytes of a file; whole numbers of its metadata are stored in 32 bits."""
+    """Return the bytes of a file; integers in its metadata are stored in 32 bits."""
     head = [struct.pack("<4sIQQ", MAGIC, VERSION, len(tensors), len(metadata))]
     for key, value in metadata.items():
         number = _kind_of(value)
@@ -96,7 +96,7 @@ def _pack_plain(value: Any, kind: int) -> bytes:
 
 
 def unpack_tensor(stored: Stored) -> Array:
-    """Return the numbers of a tensor in float32."""
+    """Return the values of a stored tensor in float32."""
     quants, number = _quants(stored.type)
     rows = np.frombuffer(stored.data, np.uint8).reshape(*stored.shape[:-1], -1)
     return quants.dequantize(rows, number).reshape(stored.shape)

@@ -24,10 +24,10 @@ READ_VERSIONS = (2, 3)
 ALIGNMENT = 32
 
 GELU = "qkvary.gelu"
-"""The key that a network with exact GELU (``erf``) sets; llama.cpp ignores it."""
+"""The metadata key that marks a network with exact GELU (``erf``); llama.cpp ignores it."""
 
 CHAT_TEMPLATE = "tokenizer.chat_template"
-"""The key of the template by which llama.cpp turns messages into a prompt."""
+"""The metadata key of the template with which llama.cpp turns messages into a prompt."""
 
 TensorType = Literal["f32", "f16", "bf16", "q8_0"]
 Metadata = Mapping[str, Any]
@@ -224,9 +224,9 @@ def list_parts(path: Path) -> list[Path]:
 
 
 def read_file(path: Path, *, is_whole: bool = False) -> GgufFile:
-    """Return a file with all of its parts; metadata is in the first.
+    """Return a file with all of its parts; the metadata is that of the first part.
 
-    Unless ``is_whole``, only the pages that are used are read, however large the file is, and
+    Unless ``is_whole``, the file is memory-mapped, so that only the pages in use are loaded, and
     lists of texts are ``None``.
     """
     paths = list_parts(path)
@@ -239,7 +239,7 @@ def read_file(path: Path, *, is_whole: bool = False) -> GgufFile:
     parts = [parse_file(read(one), str(one), skips_texts=not is_whole) for one in paths]
     tensors = {name: one for part in parts for name, one in part.tensors.items()}
     if len(tensors) < sum(len(part.tensors) for part in parts):
-        raise DamagedError(f"{path} has two tensors of one name in its parts")
+        raise DamagedError(f"{path} has two tensors with one name in its parts")
     return GgufFile(parts[0].metadata, tensors)
 
 
@@ -270,7 +270,7 @@ def parse_file(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = Fal
         metadata[key] = reader.value()
     entries = [_read_entry(reader) for _ in range(tensors)]
     if sum(entry.size for entry in entries) > len(data):
-        raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors take")
+        raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors need")
     alignment = metadata.get("general.alignment", ALIGNMENT)
     powers = [1 << power for power in range(3, LARGEST_ALIGNMENT.bit_length())]
     if not isinstance(alignment, int) or alignment not in powers:

@@ -1,4 +1,4 @@
-"""Vocabularies of llama.cpp as our tokenizers; those that are not exactly ours are refused."""
+"""Reads vocabularies of llama.cpp as our tokenizers; those without an exact match are refused."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _PIECE_VALUES: Mapping[str, object] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""The settings that our sentencepiece tokenizer supports; llama.cpp's defaults where a file has
-none."""
+"""The only values that our sentencepiece tokenizer supports; a file that omits a setting is taken
+to have this value."""
 _PIECE_FLAGS: Mapping[str, bool] = {
     "add_space_prefix": True,
     "add_bos_token": True,

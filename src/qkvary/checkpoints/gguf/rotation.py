@@ -1,7 +1,8 @@
 """Rotary channels in the order of llama.cpp, and partial rotations as divisors of frequencies.
 
-Torch-free. Here the trailing channels of a head rotate, the first half of them with the second.
-llama.cpp rotates all channels of a head, neighbours together.
+Torch-free. In our networks the last channels of a head rotate, and each channel in the first half
+of them is paired with one in the second. llama.cpp rotates all channels of a head, in neighbouring
+pairs.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ STILL = 1e30
 
 
 def paired_first(layer: AttentionConfig) -> list[int]:
-    """Return our channel for each of llama.cpp's: first the rotated pairs, then the others."""
+    """Return our channel for each channel of llama.cpp: the rotated pairs, then the others."""
     rotated = layer.position.rotary_dim(layer.size_per_head)
     still, half = layer.size_per_head - rotated, rotated // 2
     pairs = [still + k + part for k in range(half) for part in (0, half)]
@@ -23,14 +24,15 @@ def paired_first(layer: AttentionConfig) -> list[int]:
 def rotary_divisors(head_dim: int, rotated: int, base: float) -> list[float]:
     """Return the divisor of each of llama.cpp's frequencies.
 
-    Pair k rotates by ``base^(-2k/head_dim) / divisor`` there and by ``base^(-2k/rotated)`` here.
+    Pair k rotates by ``base^(-2k/head_dim) / divisor`` in llama.cpp and by ``base^(-2k/rotated)``
+    in our networks.
     """
     divisors = [base ** (2 * k / rotated - 2 * k / head_dim) for k in range(rotated // 2)]
     return divisors + [STILL] * (head_dim // 2 - len(divisors))
 
 
 def count_rotated(divisors: Sequence[float], base: float) -> int | None:
-    """Return the number of rotated channels per head, or None if no rotation fits."""
+    """Return the number of rotated channels per head, or None if no rotation has the divisors."""
     rotated = 2 * sum(divisor < STILL / 2 for divisor in divisors)
     if rotated == 0:
         return None

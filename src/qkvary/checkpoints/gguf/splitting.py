@@ -35,11 +35,11 @@ SPLITTINGS: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("stablelm2", "deepseek-r1-qwen"), _ONE_DIGIT),
     **dict.fromkeys(("smollm", "refact", "command-r"), _APART),
 }
-"""The ``pre_tokenizer`` of a ``tokenizer.json``, by llama.cpp's name of the equal pre-tokenizer.
-Source: the pre-tokenizers in ``llama-vocab.cpp`` of llama.cpp."""
+"""The ``pre_tokenizer`` of a ``tokenizer.json``, by llama.cpp's name for the equivalent
+pre-tokenizer. Source: the pre-tokenizers in ``llama-vocab.cpp`` of llama.cpp."""
 WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "pixtral", "lfm2", "falcon3")
-"""Names of the pre-tokenizers that keep a word that is a token, without merging
-(``ignore_merges``)."""
+"""Names of the pre-tokenizers with ``ignore_merges``: a word that is a token stays whole, even if
+no merges lead to it."""
 
 
 def find_splitting(fields: Mapping[str, Any]) -> str:
@@ -56,13 +56,13 @@ def find_splitting(fields: Mapping[str, Any]) -> str:
                 "which llama.cpp does not apply"
             )
     raise UsageError(
-        "expected a tokenizer.json that cuts texts as one of "
+        "expected a tokenizer.json that splits texts like one of "
         f"{', '.join(SPLITTINGS)}, which llama.cpp knows, got another pre_tokenizer; train with "
         "GPT-2's pairs (--tokenizer gpt2) or bytes"
     )
 
 
 def _plain(value: object) -> str:
-    """Return a canonical text of a pre-tokenizer, ignoring the offset setting."""
+    """Return a pre-tokenizer as JSON for comparison, ignoring the offset setting."""
     text = json.dumps(value, sort_keys=True)
     return text.replace('"trim_offsets": false', '"trim_offsets": true')

@@ -26,7 +26,7 @@ from qkvary.data.tokenizers import (
 from qkvary.storage.errors import UsageError
 
 NO_MERGES = ["ÿ ÿ"]
-"""A merge that occurs in no text, because a list of merges needs an entry."""
+"""A merge that never applies, for vocabularies without merges: the list must not be empty."""
 PIECE_NAMES = (b"<unk>", b"<s>", b"</s>")
 
 
@@ -50,12 +50,12 @@ class Vocabulary(NamedTuple):
 
 
 def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
-    """Return the vocabulary of a tokenizer; without a tokenizer, tokens are plain numbers.
+    """Return the vocabulary of a tokenizer; without one, llama.cpp shows tokens as numbers.
 
     Tokens of the network beyond the tokenizer's are marked as unused.
     """
     if tokenizer is None:
-        note = "it has no tokenizer: llama.cpp reads and writes numbers of tokens"
+        note = "it has no tokenizer: llama.cpp takes and prints token numbers"
         return Vocabulary({"tokenizer.ggml.model": "none"}, (note,))
     found = next(make for kind, make in _KINDS.items() if isinstance(tokenizer, kind))(tokenizer)
     metadata = {f"tokenizer.ggml.{key}": value for key, value in found.metadata.items()}
@@ -92,10 +92,10 @@ def _make(
 
 
 def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], list[str]]:
-    """Return any end-of-document token, its type, and a note on how llama.cpp reads it."""
+    """Return any end-of-document token, its type, and a note on how llama.cpp parses it."""
     if tokenizer.separator is None:
         return [], {}, []
-    note = f"llama.cpp reads {DOCUMENT_END} inside a text as that token; qkvary reads its letters"
+    note = f"llama.cpp parses {DOCUMENT_END} inside a text as that token; qkvary as plain text"
     return [DOCUMENT_END.encode()], {tokenizer.separator: TokenType.CONTROL}, [note]
 
 
@@ -106,7 +106,7 @@ def _convert_bytes(tokenizer: ByteTokenizer) -> Vocabulary:
 
 
 def _escape(text: bytes) -> bytes:
-    """Write each byte that is no printable ASCII, and the backslash, in hexadecimal."""
+    """Write the backslash, and each byte that is not printable ASCII, in hexadecimal."""
     return b"".join(
         bytes((byte,)) if 32 <= byte < 127 and byte != 92 else b"\\x%02x" % byte for byte in text
     )
@@ -173,7 +173,9 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> Vocabulary:
     if tokenizer.joins_spaces:
         notes.append("llama.cpp keeps runs of spaces; qkvary joins them")
     if TokenType.BYTE not in types.values():
-        notes.append("llama.cpp stops at characters without a piece; qkvary reads them as unknown")
+        notes.append(
+            "llama.cpp stops at characters without a piece; qkvary encodes them as unknown"
+        )
     return _make(
         "llama",
         tokens,
@@ -213,7 +215,7 @@ def _convert_library(tokenizer: LibraryTokenizer) -> Vocabulary:
         [name.encode() for name in names],
         types,
         tokenizer.separator,
-        [f"llama.cpp reads {special} inside a text as that token; qkvary reads its letters"],
+        [f"llama.cpp parses {special} inside a text as that token; qkvary as plain text"],
         pre=find_splitting(fields),
         merges=list(pairs) or NO_MERGES,
     )

@@ -1,7 +1,7 @@
 """Our cache in transformers: ``generate`` can crop, reorder and repeat it.
 
 A layer owns no tensors; it is an adapter of one layer of a ``KVCache``, which the network fills and
-reads. So every layout and storage of ``KVCache`` works.
+reads. So it works with every layout and storage of ``KVCache``.
 """
 
 import dataclasses
@@ -71,8 +71,8 @@ class NetworkCacheLayer(CacheLayerMixin):
         stored = self.stored
         if stored.state is not None:
             raise ValueError(
-                "expected layers that keep tokens for generation that removes tokens, got the "
-                "state of linear attention"
+                "expected layers that keep tokens, because this generation removes some, got "
+                "the state of linear attention"
             )
         if not (self.is_croppable or stored.length):
             variant = dataclasses.replace(stored.config.variant, window=None)
@@ -109,7 +109,7 @@ class NetworkCacheLayer(CacheLayerMixin):
 
 
 class NetworkCache(Cache):
-    """A ``KVCache`` for ``past_key_values``, which stores only the distinct sources."""
+    """A ``KVCache`` as ``past_key_values``; sources that roles share are stored once."""
 
     def __init__(
         self,

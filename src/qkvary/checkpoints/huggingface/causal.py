@@ -150,9 +150,9 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             input_ids: The tokens after those in the cache.
             attention_mask: 1 for real tokens, 0 for padding, over cached and new tokens.
             past_key_values: The cache from ``make_cache`` or an earlier call.
-            labels: The tokens themselves, or -100 to ignore one; they are shifted here.
+            labels: The input tokens, or -100 where the loss ignores one; ``forward`` shifts them.
             use_cache: Whether to start a cache if none is given.
-            logits_to_keep: The number of last logits to compute, or their indices; 0 for all.
+            logits_to_keep: How many of the last positions get logits, or their indices; 0 for all.
             kwargs: ``num_items_in_batch`` for the loss.
 
         Raises:
@@ -230,8 +230,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
     def _init_weights(self, module: nn.Module) -> None:  # noqa: ARG002
         """Initialise all parameters that were not loaded.
 
-        All at once, for any module: transformers calls this for modules whose own parameters are
-        not all marked as loaded.
+        The call for any module initialises all modules. transformers makes it for each module with
+        a parameter that is not marked as loaded.
         """
         missing = {
             name: parameter
@@ -273,7 +273,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             )
         cache = self.make_cache(max_tokens=most, options=options)
         if generation_config.is_assistant:
-            # Tokens that the other model rejects are removed from the cache.
+            # In assisted decoding, tokens that the main model rejects are removed from the cache.
             cache.activate_past_recording()
         model_kwargs["past_key_values"] = cache
         return True

@@ -170,6 +170,5 @@ def _overlaps(piece: bytes, found: dict[bytes, int]) -> bool:
 
 def _special_note(*names: str) -> str:
     return (
-        f"transformers reads {', '.join(names)} inside a text as that token; qkvary reads its "
-        "letters"
+        f"transformers parses {', '.join(names)} inside a text as that token; qkvary as plain text"
     )

@@ -29,11 +29,11 @@ from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path
 
 Target = StockArchitecture | Literal["transformers", "hf"]
-"""The architecture of the export: our own, one that every engine supports, or the fitting one of
-transformers (``hf``)."""
+"""The architecture of the export: our own, one that every engine supports, or the class of
+transformers that fits the network (``hf``)."""
 
 HEADS = {"gpt_neox": "embed_out.weight"}
-"""Names of output heads in files, by ``model_type``, if they are not ``lm_head.weight``."""
+"""Names of the output head in files, by ``model_type``, where it is not ``lm_head.weight``."""
 
 
 def export_folder(

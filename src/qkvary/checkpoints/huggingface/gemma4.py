@@ -2,11 +2,11 @@
 
 With ``attention_k_eq_v``, a global layer projects once and caches two tensors: the value ``V =
 norm(x W)`` and the key ``K = RoPE_p(gamma * V)``, which rotates only some channels (128 of 512 as
-published). So V with the rotated channels of K determines both, and so does V with the positions.
-Layers with a window and layers that read another layer's keys are unchanged.
+published). So V and the rotated channels of K determine both tensors, and so do V and the
+positions. Layers with a window and layers that read another layer's keys are unchanged.
 
-Bit-exact in float32 and float64. In 16 bits the model rounds K once, from the unrounded norm, but
-this cache rounds it from the rounded V, an error of half a unit in the last place.
+Bit-exact in float32 and float64. In 16 bits the model computes K from the unrounded norm and rounds
+it once, but this cache computes K from the rounded V, an error of half a unit in the last place.
 
 Source: the modelling files of Gemma 4 in transformers 5.23.0.
 """
@@ -39,7 +39,7 @@ class StoredPositions:
     def __init__(self) -> None:
         self.stored: Tensor | None = None
         self.announced: tuple[Tensor | None] | None = None
-        """Those of the next call, where None continues after the stored ones."""
+        """The positions of the next call in a tuple; None in it continues after the stored ones."""
 
     def append(self, rows: int, tokens: int, device: torch.device) -> None:
         """Store the announced positions.
@@ -73,7 +73,7 @@ class KeyFromValue:
     rotary: nn.Module
     """The module that returns cosine and sine of each position."""
     angles: int
-    """The number of rotated channel pairs: the first channels of each half of a head."""
+    """The number of rotated channel pairs; they are the first channels of each half of a head."""
 
     def apply_gain(self, values: Tensor, computed_in: torch.dtype) -> Tensor:
         """Return ``gamma * V`` with the model's rounding: multiplied in float32."""
@@ -120,7 +120,7 @@ class ValueAndSliceLayer(DynamicLayer):
 
 
 class RotateWhenReadLayer(DynamicLayer):
-    """Stores V and computes K at every read. The first such layer updates the positions."""
+    """Stores V and computes K at every step. The first such layer updates the positions."""
 
     def __init__(self, make_key: KeyFromValue, positions: StoredPositions, *, first: bool) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class RotateWhenReadLayer(DynamicLayer):
             self.positions.stored = None
 
     def _change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Change any stored positions; only in the first layer, as all layers share them."""
+        """Change any stored positions, but only once: the layers share them."""
         if self.first and self.positions.stored is not None:
             self.positions.stored = change(self.positions.stored)
 
@@ -183,13 +183,13 @@ _HOOKS: WeakKeyDictionary[nn.Module, RemovableHandle] = WeakKeyDictionary()
 def exact_cache(
     model: nn.Module, *, layout: Layout = "value and slice", offloading: bool = False
 ) -> DynamicCache:
-    """Make an empty exact cache with fewer bytes for ``past_key_values`` of a Gemma 4.
+    """Make an empty exact cache of smaller size for ``past_key_values`` of a Gemma 4.
 
     Args:
         model: A Hugging Face Gemma 4, with or without its towers.
-        layout: ``value and slice`` costs nothing per read token; ``rotate when read`` stores less
-            and rotates every stored key at every step. For its positions, the model gets a hook,
-            which ``uninstall`` removes.
+        layout: ``value and slice`` adds no rotations to a step; ``rotate when read`` stores less,
+            but rotates every stored key at every step. To learn the positions, it adds a hook to
+            the model, which ``uninstall`` removes.
         offloading: As in ``DynamicCache``.
 
     Raises:
@@ -205,7 +205,7 @@ def exact_cache(
 
 
 def install(model: nn.Module, *, layout: Layout = "value and slice") -> None:
-    """Make every new cache of a Gemma 4 an exact smaller one, in ``generate`` too.
+    """Replace every new cache of a Gemma 4, also in ``generate``, by an exact smaller one.
 
     The model gets a hook that replaces layers of empty dynamic caches; its code and weights are
     unchanged. A static or quantised cache is refused when it is used.
@@ -231,7 +231,7 @@ def uninstall(model: nn.Module) -> None:
 
 
 def cache_bytes(cache: Cache) -> int:
-    """Return the bytes that a cache holds, each once, including positions."""
+    """Return the size of a cache in bytes with its positions; shared memory counts once."""
     layers = cast("list[Any]", cache.layers)
     held: list[Tensor | None] = [part for one in layers for part in (one.keys, one.values)]
     held += [kept.stored for kept in _positions_of(cache)]
@@ -255,7 +255,7 @@ def _before_forward(
     *,
     layout: Layout | None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Replace the layers of an empty cache, and pass it the positions of the call."""
+    """Replace the layers of an empty cache, and pass the call's positions to the cache."""
     names = list(inspect.signature(text.forward).parameters)
     given = dict(zip(names, args, strict=False)) | kwargs
     cache = given.get("past_key_values")
@@ -295,7 +295,7 @@ def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layou
         if type(layer) is not DynamicLayer:
             raise ValueError(
                 "expected a dynamic cache, whose layers can keep less than keys and values, got "
-                f"one of {type(layer).__name__}; choices: a DynamicCache, or to uninstall the "
+                f"one of {type(layer).__name__}; choices: pass a DynamicCache, or uninstall the "
                 "exact cache"
             )
         if layer.get_seq_length():

@@ -1,7 +1,7 @@
 """Our language models as Hugging Face GPT-2, Llama or DeepSeek V3, for any engine.
 
 Shared weights are copied, because a stock architecture has three projections. The function is the
-same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` states the loss.
+same up to rounding, but the savings of sharing are gone; ``StockExport.notes`` states them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StockExport(NamedTuple):
     weights: Weights
     """The weights by the architecture's names; a tied head is included."""
     notes: tuple[str, ...]
-    """What the export loses, one sentence each."""
+    """What the export gives up, one sentence each."""
 
     def build(self) -> Any:
         """Build the ``transformers`` model."""
@@ -65,7 +65,7 @@ class StockExport(NamedTuple):
 
 
 def export_stock(network: LanguageModel, to: StockArchitecture | None = None) -> StockExport:
-    """Express a network as GPT-2; as Llama if it rotates; as DeepSeek V3 for decoupled positions.
+    """Express a network as GPT-2, as Llama (rotary) or as DeepSeek V3 (decoupled positions).
 
     If these cannot express it, another family is tried: Qwen 3, Gemma, OLMo 2 and the other
     families that can be loaded.
@@ -110,7 +110,7 @@ def _name(
 
 
 def _change_epsilon(weights: Weights, config: LanguageModelConfig) -> None:
-    """Give all norms the latent's epsilon, because vLLM uses one epsilon for both.
+    """Give all norms the epsilon of the latent's norm, because vLLM has one for all norms.
 
     A norm of ``f x`` with the epsilon ``f^2 eps`` equals the norm of x with eps, so everything that
     is added to the residual stream is multiplied by f.
@@ -169,7 +169,7 @@ def _describe(config: LanguageModelConfig, to: StockArchitecture) -> dict[str, A
         "intermediate_size": block.d_ff,
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": layer.num_heads,
-        # transformers states the longest text without the extension by scaling.
+        # For this scaling, transformers states the maximum length before the extension.
         "max_position_embeddings": scaling.original_tokens
         if scaling is not None and grows
         else config.max_tokens,
@@ -215,7 +215,7 @@ def _find_losses(
     # The cache of latent attention holds the same tensors as ours.
     if to != "deepseek" and stock > own:
         yield (
-            f"its cache holds {stock:,} numbers per token, keys and values of {kv_heads} heads per "
+            f"its cache holds {stock:,} values per token, keys and values of {kv_heads} heads per "
             f"layer, where {own:,} are needed"
         )
     tied = weights["lm_head.weight"].numel() if config.tied_head else 0
@@ -227,8 +227,8 @@ def _find_losses(
     size = (latent_width(layer), layer.variant.decoupled)
     if to == "deepseek" and size != VLLM_LATENT:
         yield (
-            f"vLLM 0.32 has kernels for {listed(list(map(str, VLLM_LATENT_SIZES)), 'or')} numbers "
-            f"of a token, on CPUs for {VLLM_LATENT[0]} and {VLLM_LATENT[1]} rotary ones alone "
+            f"vLLM 0.32 has kernels for {listed(list(map(str, VLLM_LATENT_SIZES)), 'or')} values "
+            f"per token, on CPUs only for {VLLM_LATENT[0]} and {VLLM_LATENT[1]} rotary values "
             f"(8 KV heads of 64 with @decoupled-64, as lm-60m-mla); this network has {size[0]} "
             f"and {size[1]}"
         )

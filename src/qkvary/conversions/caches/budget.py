@@ -1,4 +1,4 @@
-"""Turns the byte budget of a cache into layer sizes: equal shares, or more where it matters.
+"""Turns the byte budget of a cache into layer sizes: equal shares, or more for layers that need it.
 
 Torch-free, so that a budget is refused before a network is read.
 """
@@ -44,7 +44,7 @@ class Budget:
         """Return the share of a network's cache that a budget leaves.
 
         Raises:
-            UsageError: if the bytes are not fewer than what the cache takes.
+            UsageError: if the bytes are not fewer than the present cache takes.
         """
         if self.share is not None:
             return self.share
@@ -58,7 +58,7 @@ class Budget:
 
 
 def layer_bytes(layer: AttentionConfig, stored_as: Format) -> float:
-    """Return the cache bytes of a token in a layer, including its part of all scales."""
+    """Return the cache bytes of a token in a layer, including a share of all scales."""
     attention = ProjectedAttention(config=layer)
     return entries_bytes(attention, seen=TOKENS, kept=TOKENS, stored_as=stored_as) / TOKENS
 
@@ -80,7 +80,7 @@ def spend_evenly(
         if layer not in found:
             most = share * layer_bytes(layer, stored_as)
             numbers = int(share * count_numbers(layer))
-            # Scales do not shrink in proportion.
+            # Quantization scales do not shrink in proportion.
             while numbers > 1 and layer_bytes(choose(layer, numbers), stored_as) > most:
                 numbers -= 1
             found[layer] = count_numbers(choose(layer, numbers))

@@ -23,7 +23,7 @@ class Texts(NamedTuple):
     fitted: Int[Tensor, "windows tokens"]
     """The windows that the conversion is fitted to."""
     trained: Int[Tensor, "more tokens"]
-    """The windows that a distillation reads; they include the fitted ones."""
+    """The windows that a distillation trains on; they include the fitted ones."""
     held_out: Int[Tensor, "others tokens"]
     """The windows on which losses are measured."""
 
@@ -44,10 +44,10 @@ def read_texts(
         tokenizer: The tokenizer of the network.
         data: The texts that the conversion is fitted to.
         tokens: Tokens to read, equally many from each document that is long enough.
-        context: Tokens of a window.
-        held_out: The texts for losses; by default every tenth window of ``data``.
-        held_out_tokens: Tokens for losses.
-        trained_tokens: Tokens for a distillation, where they are more than ``tokens``.
+        context: Tokens per window.
+        held_out: The texts on which losses are measured; by default every tenth window of ``data``.
+        held_out_tokens: Number of tokens on which losses are measured.
+        trained_tokens: Number of tokens for a distillation, if more than ``tokens``.
 
     Raises:
         UsageError: if a text is too short, or cannot be encoded.

@@ -1,8 +1,8 @@
 """Converts a network layer by layer, on the activations of the layers already converted.
 
 Two sets of hidden states pass through the layers in parallel: one of the given network, whose
-layers are the targets, and one of the new network, whose layers are fitted to them. Nothing else of
-a text is kept.
+layers are the targets, and one of the new network, whose layers are fitted to them. No other
+activations are kept.
 """
 
 from collections.abc import Sequence
@@ -48,8 +48,8 @@ class Conversion:
     """A converted network."""
 
     one_shot: LanguageModel
-    """The network before the refit: each layer follows from its weights and the moments of its
-    input."""
+    """The network before the refit: each layer is computed from the given weights and the moments
+    of its input."""
     refitted: LanguageModel
     """The network whose attention outputs are refitted to those of the original."""
     layers: tuple[LayerOutcome, ...]
@@ -106,7 +106,7 @@ def convert_network(
 
 
 def load_attention(made: Attention, before: Attention, weights: dict[str, Tensor]) -> None:
-    """Load projections into a layer, and the parameters of terms that another layer has."""
+    """Load new projections into ``made``, and the other parameters from ``before``."""
     kept = {name: value for name, value in before.state_dict().items() if name in made.state_dict()}
     made.load_state_dict({**kept, **weights})
 
@@ -133,7 +133,7 @@ def embed_windows(
 def observe(
     block: Block, states: list[Tensor], layout: Layout
 ) -> tuple[Float[Tensor, "inputs inputs"], list[Tensor]]:
-    """Return the moment of a layer's input, and its outputs; advance the states by a layer."""
+    """Advance the states by a layer; return its attention's input moment and outputs."""
     outputs: list[Tensor] = []
     moment = torch.zeros((), dtype=torch.float64)
 
@@ -159,7 +159,7 @@ def _widen(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs
 
 
 class Regression:
-    """Sums over tokens of ``y ~ z W``, from which W is found: a ridge regression around a prior."""
+    """A ridge regression ``y ~ z W`` around a prior for W, from sums over tokens."""
 
     def __init__(self, prior: Float[Tensor, "inputs outputs"]) -> None:
         self.prior = prior.double().clone()

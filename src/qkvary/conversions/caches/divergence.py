@@ -1,4 +1,4 @@
-"""KL divergence between the next-token distributions of two networks, in nats a token."""
+"""KL divergence between the next-token distributions of two networks, in nats per token."""
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,7 @@ def divergence_sum(
 
 
 class Comparison:
-    """Networks scored on a text and compared with the original, whose states are kept."""
+    """Scores networks on a text and compares them with the original, whose states are kept."""
 
     def __init__(self, original: LanguageModel, tokens: Int[Tensor, "windows tokens"]) -> None:
         self.original = original
@@ -40,7 +40,7 @@ class Comparison:
 
     @torch.no_grad()
     def measure(self, network: LanguageModel) -> tuple[float, float]:
-        """Return the loss of a network and its divergence from the original, in nats a token."""
+        """Return the loss of a network and its divergence from the original, in nats per token."""
         is_other = network is not self.original
         states = self._read(network) if is_other else self._wanted
         loss = divergence = 0.0

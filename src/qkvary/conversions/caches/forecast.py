@@ -1,10 +1,10 @@
-"""Forecasts the loss of a conversion from the spectra of keys and values.
+"""Forecasts how much a conversion raises the loss, from the spectra of keys and values.
 
-A few layers are converted alone, and their divergence is measured. The others count in proportion
-to what their spectra lose. The layers' losses are assumed to add up, and no output is refitted. For
-stories260K the forecast is 0.9 to 1.2 times the loss measured after the refit, up to 0.5 nats, and
-0.5 to 0.7 times above that. For a network of ten million parameters it is 2 to 4 times the measured
-loss.
+A few layers are converted alone, and their divergence is measured. That of the others is taken as
+proportional to the share that their spectra drop. The layers' divergences are assumed to add up,
+and no output is refitted. For stories260K the forecast is 0.9 to 1.2 times a measured increase of
+up to 0.5 nats after the refit, and 0.5 to 0.7 times a larger one. For a network of ten million
+parameters it is 2 to 4 times the measured increase.
 """
 
 import time
@@ -31,7 +31,7 @@ PROBED = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The forecast loss of a conversion, layer by layer."""
+    """The forecast divergence of a conversion, layer by layer."""
 
     layers: tuple[float, ...]
     """The divergence that the conversion of each layer adds, in nats per token."""
@@ -41,17 +41,17 @@ class Forecast:
     lost: tuple[float | None, ...]
     """The share of its spectrum that each layer drops."""
     spectra: tuple[Float[Tensor, " numbers"] | None, ...]
-    """The share that each layer would drop, by the number of channels of its tensor."""
+    """The share that each layer would drop, by the number of channels of its joint tensor."""
     seconds_per_token: float
     """Seconds per token of text for one pass through the network."""
 
     @property
     def divergence(self) -> float:
-        """The divergence of the network, in nats a token."""
+        """The divergence of the network, in nats per token."""
         return sum(self.layers)
 
     def costs(self, layer: int) -> Float[Tensor, " numbers"]:
-        """Return the divergence of a layer for each size of its tensor."""
+        """Return the divergence of a layer for each size of its joint tensor."""
         spectrum, lost = self.spectra[layer], self.lost[layer]
         if spectrum is None or lost is None:
             raise ValueError("expected a method with a spectrum, got one without")

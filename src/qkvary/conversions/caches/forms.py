@@ -46,7 +46,7 @@ def _find_reason(layer: AttentionConfig) -> str | None:
     if layer.rotated_channels and scaling is not None and scaling.attention_factor != 1:
         return "its rotated keys have a factor that keys without rotation would lack"
     if variant.query_form == "residual-gelu":
-        return "its query is not linear in what the layer reads"
+        return "its query is not linear in the layer input"
     if layer.value_rope != "none":
         return f"its values are rotated keys (value_rope {layer.value_rope})"
     return None
@@ -74,7 +74,7 @@ def reshape(layer: AttentionConfig, head_dim: int, **variant: Any) -> AttentionC
 def share_tensor(
     layer: AttentionConfig, head_dim: int, *, rotary: int, **variant: Any
 ) -> AttentionConfig:
-    """Return a layer whose keys and values read one tensor, with ``rotary`` decoupled channels."""
+    """Return a layer with one tensor for keys and values, and ``rotary`` decoupled channels."""
     if rotary:
         variant |= {"positions": "none", "decoupled": rotary}
     return reshape(layer, head_dim, sharing=share("q", "k", "k"), **variant)
@@ -83,8 +83,9 @@ def share_tensor(
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
     """Return the number of rotated channels of the new key.
 
-    It is all of the layer's if the scaling needs them, else their largest even divisor within three
-    quarters of ``numbers``, and at least 2 if any are rotated.
+    If the rotary scaling needs all rotated channels of the layer, it is their number. Otherwise it
+    is the largest even divisor of their number that is at most three quarters of ``numbers``, or
+    else 2; 0 if the layer rotates none.
     """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:
@@ -106,6 +107,6 @@ def refuse_budget(
     kept = count_numbers(layer)
     some = ", ".join(f"{one} ({one / kept:.0%})" for one in choices)
     return UsageError(
-        f"expected a cache that {method} can have, got {numbers} of {kept} values per token and "
-        f"layer; choices: {some}"
+        f"expected a cache size that {method} can produce, got {numbers} of {kept} values per "
+        f"token and layer; choices: {some}"
     )

@@ -41,9 +41,9 @@ BATCH_TOKENS = 4096
 PASS_TOKENS = 512
 """Tokens per forward pass on a CPU; on other devices a step is one pass."""
 LEARNING_RATE = 5e-4
-"""The peak for ``FULL_TOKENS`` and more; for fewer tokens it falls with the square root of their
-number. For SmolLM2-135M at half the cache, the loss after 50k tokens is 0.065 nats higher at 5e-4
-than at 1e-4; after 200k tokens it is 0.014 higher than at 2e-4."""
+"""The peak learning rate for ``FULL_TOKENS`` or more; for fewer tokens it is lower, in proportion
+to the square root of their number. For SmolLM2-135M at half the cache, the loss after 50k tokens is
+0.065 nats higher at 5e-4 than at 1e-4; after 200k tokens it is 0.014 higher than at 2e-4."""
 FULL_TOKENS = 1_000_000
 WARMUP = 0.1
 """Share of the steps in which the learning rate rises."""

@@ -22,7 +22,7 @@ text)."""
 
 
 class JointTensor(NamedTuple):
-    """A tensor computed from the layer's input, and keys and values as its products."""
+    """A tensor made from the layer's input, with the matrices that map it to keys and values."""
 
     read: Float[Tensor, "inputs rank"]
     """The joint tensor of an input x is ``x read``."""

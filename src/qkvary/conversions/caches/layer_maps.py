@@ -1,6 +1,6 @@
 """An attention layer as matrices that act on row vectors, and the moments that weight errors.
 
-A one is appended to the layer's input, so that biases are rows of the matrices.
+A constant 1 is appended to the layer's input, so that biases are rows of the matrices.
 """
 
 from dataclasses import dataclass
@@ -44,15 +44,15 @@ class LayerMaps:
     output_bias: Float[Tensor, " d_model"]
     """Zeros where the layer has none."""
     moment: Float[Tensor, "inputs inputs"]
-    """The second moment of the layer's input, which has a one appended."""
+    """The second moment of the layer's input with the appended 1."""
 
     @property
     def heads_of_group(self) -> int:
-        """Number of query heads that read one KV head."""
+        """Number of query heads per KV head."""
         return self.query.shape[1] // self.key.shape[1]
 
     def query_moments(self) -> Float[Tensor, "kv_heads head_dim head_dim"]:
-        """Return the second moment of the queries that read each KV head, summed over heads."""
+        """Return, for each KV head, the second moment of its queries, summed over query heads."""
         query = self.query.unflatten(1, (self.key.shape[1], -1))
         return torch.einsum("dghi,de,eghj->gij", query, self.moment, query)
 
@@ -89,10 +89,10 @@ def write_layer(
     output: Float[Tensor, "heads channels d_model"],
     **projections: Float[Tensor, "inputs *_ channels"],
 ) -> Weights:
-    """Return the parameters of a layer's projections, and the bias of the original's output.
+    """Return the parameters of a layer's projections, with the output bias of the original layer.
 
-    Queries are multiplied by the old score scale over the new. Heads of a projection may be one
-    dimension or part of the last.
+    Queries are multiplied by the ratio of the old score scale to the new. The heads of a projection
+    may be a separate dimension or part of the last one.
     """
     weights: Weights = {"o_proj.weight": output.flatten(0, 1).T}
     if config.out_bias:

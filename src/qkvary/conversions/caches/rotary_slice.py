@@ -1,9 +1,9 @@
 """One rotated key for all heads: the part of the rotated keys with the most energy.
 
 At one frequency a rotated channel pair is a complex number, and a rotation multiplies it by a
-phase. So any unitary matrix over the numbers that the KV heads have at that frequency leaves all
-scores unchanged, and can move most of what the queries read into the first number. The first
-numbers of all frequencies are the slice; the rest of the keys is read without rotation.
+phase. So a unitary matrix that mixes the KV heads' numbers at one frequency leaves all scores
+unchanged, and can concentrate most of what affects scores in the first number. The first numbers of
+all frequencies are the slice; the rest of the keys is scored without rotation.
 
 Source: decoupled positions are from DeepSeek-AI 2024, "DeepSeek-V2"; the rotation between heads
 follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
@@ -22,12 +22,12 @@ ROUNDING = 1e-12
 
 
 class RotarySlice(NamedTuple):
-    """The rotated key, the queries that read it, and the rest of the keys."""
+    """The rotated key, the queries scored against it, and the rest of the keys."""
 
     key: Float[Tensor, "inputs channels"]
     query: Float[Tensor, "inputs heads channels"]
     rest: Float[Tensor, "inputs kv_heads head_dim"]
-    """The part of each key outside the slice; the layer's own queries read it."""
+    """The part of each key outside the slice; it is scored with the layer's original queries."""
     kept: float
     """The share of the energy of rotated keys that the slice keeps, weighted by the queries."""
 
@@ -43,8 +43,8 @@ def cut_slice(
 ) -> RotarySlice:
     """Return the slice of some KV heads.
 
-    If ``channels`` is less than a head rotates, neighbouring frequencies are merged into the
-    highest.
+    If a head rotates more than ``channels`` channels, groups of neighbouring frequencies are merged
+    into the highest of the group.
     """
     rotated = maps.config.rotated_channels
     if not rotated:

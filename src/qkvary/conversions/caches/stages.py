@@ -20,7 +20,7 @@ from qkvary.text.progress_line import ShowProgress, no_progress
 from qkvary.training.config import Precision
 
 FORECAST_TOKENS = 4096
-"""Number of tokens of the text that a forecast reads."""
+"""Number of tokens of the text that a forecast uses."""
 LAYER_STEP = 8
 """Number of channels that --layers auto assigns at a time."""
 PASSES = 2.4
@@ -38,7 +38,7 @@ class Plan:
     """The name of a method, one of ``method_names()``."""
     budget: Budget
     by_layer: bool = False
-    """Whether layers that lose more by the conversion keep more."""
+    """Whether layers whose conversion costs more loss keep larger caches."""
     heal_tokens: int = 0
     """Tokens of distillation; 0 for none."""
     learning_rate: float | None = None
@@ -135,10 +135,10 @@ def run_stages(
         network: The network, in evaluation mode; it is not changed.
         plan: The method, the budget and the healing.
         texts: The texts for fitting and for measuring.
-        healing: The folder of a distillation, from which a stopped one resumes.
+        healing: The folder for a distillation's checkpoints, from which a stopped one resumes.
         show_progress: Opens a progress display for a part of the work.
         on_stage: Called with each stage, before the next begins.
-        stop: Asked before each step of a distillation whether to stop.
+        stop: Called before each step of a distillation; returns whether to stop.
 
     Raises:
         UsageError: if the network cannot be converted, or not to this size.
@@ -162,7 +162,7 @@ def run_stages(
         found, config = forecast_sizes(network, plan, config, texts, show_progress)
     with show_progress("converting", "layers") as on_progress:
         made = convert_network(network, config, method, texts.fitted, on_progress=on_progress)
-    # One pass makes both networks.
+    # Both networks come from one pass, so its time is counted once.
     seconds = time.process_time() - begun
     measure("one shot", made.one_shot, 0.0)
     measure("refitted", made.refitted, seconds)

@@ -13,7 +13,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
     """Return a network without the skip around its feed-forward networks."""
     config, block = draft.config, draft.config.block
     if options.layer is not None:
-        raise UsageError("expected no layer with absorb-skip: it changes all layers")
+        raise UsageError("expected no layer number with absorb-skip: it changes all layers")
     if block.activation != "relu":
         raise UsageError(f"expected the activation relu, got {block.activation}")
     if not block.has_feed_forward_skip:
@@ -23,7 +23,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
             f"expected no norm between the skip and its feed-forward network, got {block.norm}; "
             "choices: norm none, or the norm placements post, post-final, stream"
         )
-    conditions = ["ReLU", "the feed-forward network reads what its skip adds"]
+    conditions = ["ReLU", "the feed-forward network and its skip have the same input"]
     for index in range(draft.blocks):
         prefix = f"{block_prefix(index)}feed_forward."
         weights = draft.part(prefix)

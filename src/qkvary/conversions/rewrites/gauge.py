@@ -1,8 +1,8 @@
-"""Heads in a random gauge: other matrices of query and key, value and output, the same network.
+"""Heads in a random gauge: other matrices of query, key, value and output, the same function.
 
 ``k A`` with ``q A^-T`` gives the same scores, ``v B`` with ``B^-1 W_O`` the same output: one A and
-one B for each KV head. A projection that two roles share has one matrix, which has to fit both;
-rotary positions leave one complex number for each frequency.
+one B for each KV head. A projection that two roles share has one matrix, so one change has to fit
+both roles; rotary positions leave one complex number free for each frequency.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.2.
 """
@@ -34,7 +34,7 @@ CONDITION = 10.0
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return the network with its heads in a random gauge, which keeps its label."""
+    """Return the network with its heads in a random gauge; its label does not change."""
     generator = torch.Generator().manual_seed(options.seed)
     measured: list[Conditioning] = []
 
@@ -53,7 +53,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         conditions=(
             "the core softmax",
             "keys and values that are projections",
-            "a key or value that no identity fixes",
+            "a key or value that no identity role fixes",
         ),
         conditioning=tuple(measured),
     )
@@ -61,7 +61,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """The matrices of a layer, one a KV head."""
+    """The gauge matrices of a layer, one per KV head."""
 
     key: Float[Tensor, "kv_heads head_dim head_dim"]
     """A: keys are multiplied by A, queries by its inverse transpose."""
@@ -70,7 +70,7 @@ class Gauge:
 
 
 def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
-    """Draw a random gauge of a layer that does not change the output."""
+    """Draw a random gauge of a layer; applying it does not change the layer's output."""
     config, sharing = layer.config, layer.config.variant.sharing
     variant = config.variant
     if variant.core_name != "softmax":
@@ -84,7 +84,7 @@ def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
     fixes_value = sharing.value == IDENTITY or (fixed and (joins_key or joins_query))
     if fixed and fixes_value:
         raise UsageError(
-            f"expected a key or value that no identity fixes in {layer.name}, got "
+            f"expected a key or value that no identity role fixes in {layer.name}, got "
             f"{format_label(variant)}"
         )
     orthogonal = is_plain and sharing.is_symmetric
@@ -98,7 +98,7 @@ def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
 
 
 def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
-    """Return a layer in another gauge, which :func:`draw_gauge` returned."""
+    """Return a layer after applying a gauge from :func:`draw_gauge`."""
     config, sharing = layer.config, layer.config.variant.sharing
     group = config.num_heads // config.num_kv_heads
     query = torch.linalg.inv(gauge.key).mT.repeat_interleave(group, 0)
@@ -125,7 +125,7 @@ def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
 def _draw(
     config: AttentionConfig, generator: torch.Generator, *, commutes: bool, orthogonal: bool
 ) -> Float[Tensor, "kv_heads head_dim head_dim"]:
-    """Draw matrices of a given condition number, which may have to commute with the rotation."""
+    """Draw matrices with a fixed condition number; if ``commutes``, rotation commutes with them."""
     heads, size = config.num_kv_heads, config.size_per_head
     most = 1.0 if orthogonal else CONDITION
     rotated = config.position.rotary_dim(size) if commutes else 0

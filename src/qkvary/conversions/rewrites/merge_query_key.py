@@ -36,7 +36,7 @@ STATEMENT = "Proposition 4.1"
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return a network whose single heads compare the input with one projection of it."""
+    """Return a network whose single heads score the input against one projection of it."""
     measured: list[Conditioning] = []
     change_layers(draft, options.layer, partial(_merge, measured=measured))
     return Rewritten(
@@ -72,7 +72,7 @@ def _merge(layer: LayerDraft, measured: list[Conditioning]) -> LayerDraft:
     if config.variant.core_name != "softmax":
         raise UsageError(
             f"expected the core softmax in {layer.name}, got {config.variant.core_name}, which "
-            "reads query and key separately"
+            "uses query and key separately"
         )
     check_bias(layer, sharing.query)
     weights, size = dict(layer.weights), config.d_model

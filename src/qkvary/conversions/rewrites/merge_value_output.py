@@ -16,7 +16,7 @@ STATEMENT = "Proposition 4.1, Remark 1"
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return a network whose single heads mix the layer input itself."""
+    """Return a network whose single heads average the layer input itself."""
     change_layers(draft, options.layer, _merge)
     return Rewritten(
         config=draft.config,
@@ -25,7 +25,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         conditions=(
             "one head as wide as the layer",
             "a separate value that is not rotated",
-            "a value bias under the core softmax alone",
+            "a value bias only with the core softmax",
         ),
     )
 

@@ -27,7 +27,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         weights = dict(layer.weights)
         term = PlusBias(layer.config).double()
         weight, _ = weights.pop("plus.weight"), weights.pop("plus.bias")
-        # The bias of the published map shifts whole rows.
+        # The bias of the published map shifts whole rows, which the softmax ignores.
         term.load_state_dict({"weight": weight, "bias": torch.zeros(len(weight))})
         with torch.no_grad():
             table = term.key_bias(torch.arange(tokens)[None])[0].mT.contiguous()

@@ -1,1 +1,1 @@
-"""One file a method: the form of a layer, and the weights that make it from another layer."""
+"""One module per method: the form of a converted layer, and how to compute its weights."""
