@@ -133,7 +133,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.cost("300M", dtype=8), "dtype: expected a text, got 8"),
     (lambda: qk.cost("300M", decimal="no"), "decimal: expected True or False, got 'no'"),
     (lambda: qk.plan("300M", gpu="t4", price="1"), "price: expected a number, got '1'"),
-    (lambda: qk.plan("300M", gpu="t4", goal="trainng"), r"serving, training, .*mean training\?"),
+    (lambda: qk.plan("300M", gpu="t4", goal="trainings"), r"serving, training, .*mean training\?"),
     (lambda: qk.claims(verdict="true"), "verdict: expected a list, each one of holds, .*, got 'tr"),
     (lambda: qk.claims(3), "claims: expected a text, got 3"),
     (lambda: qk.export("tiny", "x", to="gguff"), r"to: expected one of .*did you mean gguf\?"),

@@ -4,10 +4,11 @@ Each judge gives a finding (``findings``). A claim has the verdict of its findin
 Otherwise:
 
 - an exact finding refutes it: a wrong figure, or a test that shows the opposite without a
-  condition; - a claim that names its settings or variants (``every``) fails if one finding fails,
-  and is not distinguished if one finding is not distinguished; - a claim of "sometimes" (``some``)
-  fails only if all findings fail; - any other claim *holds with a condition*, which lists where it
-  holds and where it does not.
+  condition;
+- a claim that names its settings or variants (``every``) fails if one finding fails, and is
+  not distinguished if one finding is not distinguished;
+- a claim of "sometimes" (``some``) fails only if all findings fail;
+- any other claim *holds with a condition*, which lists where it holds and where it does not.
 
 The scale of a study counts: if its networks are more than ten times smaller than those of the
 claim, its figure decides nothing, and is ignored if a printed figure agrees with the claim.
@@ -97,7 +98,8 @@ def _say_small(claim: Claim, findings: Sequence[Finding]) -> str:
 
 
 def _size(parameters: int) -> str:
-    return compact(parameters, 2).replace(" ", "")
+    # The documents write billions as 1.2B.
+    return compact(parameters, 2).replace(" ", "").replace("G", "B")
 
 
 def _missing(claim: Claim) -> str:

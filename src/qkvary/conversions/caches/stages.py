@@ -147,7 +147,7 @@ def run_stages(
     method, config = load_method(plan.method), check_plan(plan, network.config)
     if plan.heal_tokens and healing is None:
         raise UsageError(
-            "expected a folder for the checkpoints of healing, got none; choices: --out"
+            "expected a folder for the checkpoints of the distillation, got none; choices: --out"
         )
     stages: list[Stage] = []
     compared = Comparison(network, texts.held_out)
