@@ -143,6 +143,11 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.load("tiny", dtype="f32"), "dtype: expected one of float64, .*, got 'f32'"),
     (lambda: qk.report(3), "expected the name of a study or the path of its file, got 3"),
     (lambda: qk.generate("tiny", "a", tokenizer=3), "expected a tokenizer, got 3"),
+    (lambda: qk.train("lm-10m", options=3), "options: expected a value of TrainingOptions, got 3"),
+    (
+        lambda: qk.train("lm-10m", options=qk.TrainingOptions(minutes="1")),
+        "minutes: expected a number, got '1'",
+    ),
     (lambda: qk.show_data("x", document="1"), "document: expected a whole number, got '1'"),
     (lambda: qk.bench_decode(variants=3), "variant: expected a list, each a text, got 3"),
     (lambda: load_tokenizer(NOBODY), f"expected a tokenizer, got {NOBODY}: "),
