@@ -143,6 +143,11 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.load("tiny", dtype="f32"), "dtype: expected one of float64, .*, got 'f32'"),
     (lambda: qk.report(3), "expected the name of a study or the path of its file, got 3"),
     (lambda: qk.generate("tiny", "a", tokenizer=3), "expected a tokenizer, got 3"),
+    (lambda: qk.train("lm-10m", options=3), "options: expected a value of TrainingOptions, got 3"),
+    (
+        lambda: qk.train("lm-10m", options=qk.TrainingOptions(minutes="1")),
+        "minutes: expected a number, got '1'",
+    ),
     (lambda: qk.show_data("x", document="1"), "document: expected a whole number, got '1'"),
     (lambda: qk.bench_decode(variants=3), "variant: expected a list, each a text, got 3"),
     (lambda: load_tokenizer(NOBODY), f"expected a tokenizer, got {NOBODY}: "),
@@ -189,12 +194,18 @@ def test_a_wrong_type_is_one_sentence(call: Callable[[], Any], message: str) -> 
 
 
 def test_what_is_clear_is_accepted(tmp_path: Path) -> None:
-    """Numbers of NumPy, a path where a text is expected, and one value where several are."""
+    """Numbers of libraries, a path where a text is expected, and one value where several are."""
     asked = {"out": tmp_path, "variants": "Q-K=V"}
     found = qk.status("quickstart", seeds=[np.int64(3)], **asked).to_dict()
     assert found == qk.status("quickstart", seeds=3, **asked).to_dict()
     one, same = (qk.cost("300M", context=kind(64), batch=kind(2)) for kind in (int, np.int32))
     assert one.to_dict() == same.to_dict()
+    in_list, in_array = (
+        qk.evaluate("tiny", __file__, tokens=99, paper=False, joined=joined, lengths=lengths)
+        for joined, lengths in ((True, [8, 16]), (np.bool_(1), np.array([8, 16])))
+    )
+    assert in_array.to_dict() == in_list.to_dict()
+    assert qk.generate("tiny", "a", tokens=2, seed=torch.tensor(3))
     words = {"document": "poster", "verdict": "holds", "search": "cache"}
     assert qk.claims(**words).value == qk.claims(**{key: [one] for key, one in words.items()}).value
     with pytest.raises(ValueError, match=r"which has its own, got nowhere\.json"):

@@ -54,9 +54,9 @@ def test_the_command_finds_what_python_trained(
     [
         ({"steps": 1, "minutes": 1.0}, "expected --steps or --minutes, got both"),
         ({"allow_change": True, "anew": True}, "expected --allow-change or --anew, got both"),
-        ({"strategy": "fdsp"}, "expected strategy to be one of ddp, fsdp, got 'fdsp'; did you"),
+        ({"strategy": "fdsp"}, "strategy: expected one of ddp, fsdp, got 'fdsp'; did you"),
         ({"strategy": "fsdp"}, "expected --strategy fsdp in several processes, got one: start"),
-        ({"log": "tensorbord"}, "expected log to be one of tensorboard, trackio, wandb, got"),
+        ({"log": "tensorbord"}, "log: expected one of tensorboard, trackio, wandb, got"),
         ({"tokenizer": 3}, "expected a tokenizer by its name or path, got 3"),
         ({"checkpoint_seconds": -1.0}, "expected a number of seconds"),
         ({"device": "toaster"}, "expected a device"),

@@ -65,8 +65,8 @@ def read_arguments(
 def read_argument(name: str, given: object, kind: Any) -> Any:
     """Return an argument as a value of its annotation.
 
-    Numbers of NumPy become Python's; a path becomes a text where only a text is expected, and a
-    text a tuple of one where only several are.
+    Numbers of NumPy and PyTorch become Python's; a path becomes a text where only a text is
+    expected, and a text a tuple of one where only several are.
     """
     value, kinds = _plain(given), _split(kind)
     is_number_or_text = str in kinds and (int in kinds or float in kinds)
@@ -83,10 +83,10 @@ def read_argument(name: str, given: object, kind: Any) -> Any:
     raise UsageError(f"{name}: expected {expected}, got {found}{hint}")
 
 
-def _plain(given: object) -> object:
-    """Return numbers of NumPy, also in a list, as those of Python."""
-    if isinstance(given, list | tuple) and type(given) in (list, tuple):
-        return type(given)(map(_plain, cast("Iterable[object]", given)))
+def _plain(given: Any) -> Any:
+    """Return a number or truth value of NumPy or PyTorch as that of Python."""
+    if getattr(given, "ndim", None) == 0 and hasattr(given, "item"):
+        return given.item()
     if isinstance(given, bool) or not isinstance(given, numbers.Real):
         return given
     return int(given) if isinstance(given, numbers.Integral) else float(given)
@@ -117,7 +117,7 @@ def _fit(given: object, kind: Any) -> tuple[Any, ...]:
         if not isinstance(given, Iterable) or isinstance(given, bytes | Mapping):
             return ()
         several = [given] if isinstance(given, str) else [*cast("Iterable[object]", given)]
-        items = [_fit_any(one, get_args(kind)[0]) for one in several]
+        items = [_fit_any(_plain(one), get_args(kind)[0]) for one in several]
         return (tuple(found[0] for found in items),) if all(items) else ()
     if kind in (str, Path) and isinstance(given, str | os.PathLike):
         path = os.fspath(cast("str | os.PathLike[str]", given))

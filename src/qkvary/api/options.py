@@ -91,12 +91,14 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
             if spellings[name] in given:
                 raise TypeError(f"got {name} and {spellings[name]}, which are one parameter")
             given[spellings[name]] = given.pop(name)
+        for name in groups.keys() & given.keys():
+            given = _fields_of(given.pop(name), name, type(groups[name])) | given
         read, given = read_arguments(shown, args, given)
         changed: dict[str, dict[str, Any]] = {}
         for name in owners.keys() & given.keys():
             changed.setdefault(owners[name], {})[name] = given.pop(name)
         for name, values in changed.items():
-            given[name] = dataclasses.replace(given.get(name, groups[name]), **values)
+            given[name] = dataclasses.replace(groups[name], **values)
         return cast("Any", function)(*read, **given)
 
     parameters: list[inspect.Parameter] = []
@@ -126,6 +128,13 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
     made = cast("Any", call)
     made.__signature__ = own.replace(parameters=parameters)
     return made
+
+
+def _fields_of(given: object, name: str, kind: type) -> dict[str, Any]:
+    """Return a group of options as its fields."""
+    if not isinstance(given, kind):
+        raise UsageError(f"{name}: expected a value of {kind.__name__}, got {given!r}"[:200])
+    return {one.name: getattr(given, one.name) for one in dataclasses.fields(cast("Any", kind))}
 
 
 def option_groups(function: Callable[..., Any]) -> dict[str, Any]:

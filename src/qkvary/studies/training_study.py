@@ -3,9 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from qkvary.arch.parts import check_word
 from qkvary.arch.variants import AnyVariant
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import UsageError
@@ -123,7 +122,6 @@ class TrainingOptions(PresetOptions):
             raise UsageError("expected --steps or --minutes, got both")
         if self.allow_change and self.anew:
             raise UsageError("expected --allow-change or --anew, got both")
-        check_word("strategy", self.strategy, get_args(Strategy))
         if not 0.0 <= self.checkpoint_seconds < math.inf:
             raise UsageError(
                 "expected a number of seconds for --checkpoint-seconds, 0 for every step, got "
