@@ -135,8 +135,8 @@ def _say_noise(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> It
     fitted = sum(layer.fitted_forecast for layer in layers)
     if analysis.windows < 2:
         yield (
-            "There is only one window, so the tensors are chosen and evaluated on the same text, and "
-            "the forecast is too low. Use more text or a smaller --context to get more windows."
+            "There is only one window, so the tensors are chosen and evaluated on the same text, "
+            "and the forecast is too low. Use more text or a smaller --context to get more windows."
         )
     elif found > MOST_NOISE * fitted:
         yield (

@@ -31,7 +31,7 @@ from qkvary.training.progress import ignore
 
 
 class Distribution(ProcessGroup):
-    """The processes that train one network, seen from one of them; this class is for one process.
+    """The processes that train one network; this base class is for a single process.
 
     Rank 0 writes files.
     """

@@ -141,7 +141,7 @@ def momentum(schedule: ScheduleConfig, *, highest: float, step: int, steps: int)
 
 
 def _cycle(done: float, start: float, middle: float, end: float) -> float:
-    """Return the value at a share of the steps: half cosines between three values."""
+    """Return the value after a share of all steps: half cosines from start to middle to end."""
     share, low, high = done / ONE_CYCLE_RISE, start, middle
     if done >= ONE_CYCLE_RISE:
         share, low, high = (done - ONE_CYCLE_RISE) / (1.0 - ONE_CYCLE_RISE), middle, end

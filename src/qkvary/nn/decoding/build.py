@@ -79,7 +79,7 @@ def build(sources: Sequence[Path]) -> Path | None:
 
 
 def _build(compiler: str, source: Path, library: Path) -> Path | None:
-    """Build a library and its seal; return None if its folder cannot be written."""
+    """Build a library and its digest file; return None if their folder cannot be written."""
     try:
         with _temporary(library.parent) as room:
             made, seal = room / library.name, room / "seal"
@@ -102,7 +102,7 @@ def _temporary(folder: Path) -> Generator[Path]:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Generator[None]:
-    """Wait until other processes have left this block for the same folder, if it can be locked."""
+    """Lock a folder against other processes during the block; without a lock if that fails."""
     descriptor = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
