@@ -399,7 +399,7 @@ class Attention(nn.Module):
         return self.core.weights(self.score(self.read(x, layout, memory=memory), layout))
 
     def _absorbs(self, cache: LayerCache, kernel: str, queries: int) -> bool:
-        """Return whether scores and values are computed in the latent of key and value.
+        """Return whether to attend to the latent itself, without expanding key and value.
 
         That is cheaper for few queries and many keys, and rounds differently. The scores must be
         dot products of query and key.

@@ -249,7 +249,7 @@ def add_positions(
     kind: Positions,
     table: Float[Tensor, "max_tokens d_model"] | None,
 ) -> Float[Tensor, "batch tokens d_model"]:
-    """Add absolute positions: from the table, sinusoidal, or none."""
+    """Add absolute positions: learned ones from the table, sinusoids, or none."""
     if table is not None:
         return x + F.embedding(tokens_at, table)
     return x if kind == "none" else x + sinusoid(tokens_at, x.shape[-1], x.dtype, kind)

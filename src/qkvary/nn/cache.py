@@ -212,7 +212,7 @@ class LayerCache:
 
 
 class KVCache:
-    """One ``LayerCache`` per layer; it has the usual name even if it stores only K."""
+    """One ``LayerCache`` per layer; the class has the usual name even if it stores only K."""
 
     def __init__(
         self,

@@ -143,8 +143,8 @@ class QuantizedStore:
     it is full and none of its tokens is among the last ``residual``. Either way codes depend on the
     entries alone and never change, however many tokens arrive later or at once.
 
-    ``append`` returns the entries as stored afterwards, so with a ``residual`` the output for a
-    text depends, by rounding, on how the text was cut into calls. Cropping inside a block keeps the
+    ``append`` returns the entries as stored afterwards, so with a ``residual`` the rounding of
+    the output depends on how the text was cut into calls. Cropping inside a block keeps the
     codes and scales of the remaining tokens; later tokens get a new scale up to the end of the
     block.
     """
@@ -237,7 +237,7 @@ class QuantizedStore:
         coded = self._codes.num_tokens
         if self.options.rotate or (self._runs and len(self._runs) * self.block != coded):
             raise ValueError(
-                "expected unrotated entries in whole blocks, got rotated entries or a part of a block"
+                "expected unrotated entries in whole blocks, got rotated ones or part of a block"
             )
         rows, heads, _, width = self._none.shape
         by_token = self.options.scales == "token"

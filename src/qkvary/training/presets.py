@@ -45,7 +45,7 @@ class Remark:
     """The kind of positions that the remark is about; None if it is about something else."""
 
     def holds(self, network: LanguageModelConfig) -> bool:
-        """Return whether the remark applies; a remark about positions needs a network with those."""
+        """Return whether the remark applies; one about positions needs a network with those."""
         variants = [layer.variant for layer in network.layers]
         if self.about == "decoupled":
             return any(variant.decoupled is not None for variant in variants)

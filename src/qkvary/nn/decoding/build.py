@@ -67,8 +67,8 @@ def can_keep() -> bool:
 def build(sources: Sequence[Path]) -> Path | None:
     """Build the library of ``sources`` unless it was built before; return its path.
 
-    Only the first source is compiled; it includes the others. None if there is no compiler or no
-    folder to write to.
+    Only the first source is compiled; it includes the others. Returns None if there is no compiler
+    or no folder to write to.
     """
     compiler, path = find_compiler(), _path(sources)
     if compiler is None or path is None or _is_whole(path):
