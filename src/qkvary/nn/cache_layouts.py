@@ -1,8 +1,8 @@
 """Layouts of the cache: the tensors stored per token, and key and value made from them.
 
-A layout never changes results beyond rounding. If key and value are made
-from a latent, a layout returns the latent; only ``split`` stores and returns key and value. Layouts
-know neither storage nor softmax.
+A layout never changes results beyond rounding. If key and value are made from a latent, a layout
+returns the latent; only ``split`` stores and returns key and value. Layouts know neither storage
+nor softmax.
 """
 
 import torch
