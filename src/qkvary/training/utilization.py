@@ -1,7 +1,7 @@
 """Device utilization of training: its FLOPs per second relative to those of a large matmul.
 
-The process that trains a network measures the matmul at the end of the run, because its speed
-depends on the machine and its load. The utilization is not part of the run's identity.
+The process that trains a network measures the matmul at the end of the run, because the speed of
+a matmul depends on the machine and the load. The utilization is not part of the run's identity.
 """
 
 from statistics import median
