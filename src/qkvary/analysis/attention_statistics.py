@@ -17,7 +17,7 @@ _BLOCK = 128
 
 
 class AttentionStatistics:
-    """Sums over the queries of all windows, one value for each head."""
+    """Sums of each head's statistics over the queries of all windows."""
 
     def __init__(self, attention: Attention) -> None:
         self.attention = attention
@@ -107,5 +107,5 @@ def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def _add_squares(matrix: Tensor) -> Float[Tensor, " heads"]:
-    """Return the sum of squares of each head, each row in its own dtype."""
+    """Return each head's sum of squares; rows are summed in the dtype of the matrix."""
     return torch.linalg.vector_norm(matrix, dim=-1).square().sum(dim=-1, dtype=torch.float64)

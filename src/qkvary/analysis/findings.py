@@ -30,7 +30,7 @@ TOKENS_PER_INPUT_CHANNEL = 10
 
 
 def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
-    """Return sentences on the likeness of keys and values, and the cost of tying and its reason."""
+    """Return sentences on how alike keys and values are, what tying them costs, and why."""
     separate = [layer for layer in analysis.layers if not layer.is_shared]
     shared = len(analysis.layers) - len(separate)
     if not separate:
@@ -42,9 +42,9 @@ def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
     found = [_say_likeness(separate, analysis)]
     if any("rotary" in layer.label for layer in separate):
         found.append(
-            "Keys are rotated, which prevents tying as the network is: one tensor for key and "
-            "value needs a map to the key before the rotation, which the query cannot absorb. "
-            "Forecasts count the loss from one tensor with that map."
+            "Keys are rotated, which prevents tying them to values in the unchanged network: the "
+            "key before its rotation would need a map from the one tensor, and the query cannot "
+            "absorb that map. The forecasts assume one tensor with such a map."
         )
     found += [*_say_cost(separate, analysis), _say_room(separate)]
     if shared:
@@ -59,16 +59,16 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
     if separate:
         found.append(
             "The forecast is a second-order estimate on this text, for one tensor that was chosen "
-            "on half of it, with query and output adapted. It treats changes of different tokens "
-            "as independent. It serves to compare layers and is no bound: a tie that adapts less "
-            "costs more."
+            "on half of the text, with query and output adapted to the tensor. It treats changes "
+            "of different tokens as independent. It serves to compare layers and is not an upper "
+            "bound: if query and output are adapted less, tying costs more."
         )
         found += _say_noise(separate, analysis)
     if analysis.tokens < TOKENS_PER_INPUT_CHANNEL * analysis.d_model:
         found.append(
             f"The covariance of {analysis.d_model:,} channels is estimated from only "
-            f"{analysis.tokens:,} tokens. The values for random weights have the same error. Use "
-            "more text with --tokens."
+            f"{analysis.tokens:,} tokens. The values for random weights have the same "
+            "estimation error. Use more text with --tokens."
         )
     found.append(
         "Cosines and ranks of weights depend on the basis of each head, which is arbitrary: they "
@@ -78,7 +78,7 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
 
 
 def is_uncertain(layer: LayerAnalysis) -> bool:
-    """Return whether the changes of a layer are too large for its forecast."""
+    """Return whether one tensor changes a layer too much for its forecast to be trusted."""
     return layer.score_change > LARGE_SCORE_CHANGE or layer.forecast > LARGE_FORECAST
 
 
@@ -99,8 +99,9 @@ def _say_likeness(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) ->
         verdict = "about as alike as"
     return (
         f"Keys and values are {verdict} two random projections of the same text: a linear map of "
-        f"the key gives {percent(explained, 0)} of what the value adds to the output, random ones "
-        f"{percent(chance, 0)} (mean of {_all_layers(len(layers), len(analysis.layers))})."
+        f"the key gives {percent(explained, 0)} of what the value adds to the output, with random "
+        f"projections {percent(chance, 0)} "
+        f"(mean of {_all_layers(len(layers), len(analysis.layers))})."
     )
 
 
@@ -134,14 +135,14 @@ def _say_noise(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> It
     fitted = sum(layer.fitted_forecast for layer in layers)
     if analysis.windows < 2:
         yield (
-            "There is only one window, so the text used to choose the tensors also measures them: "
-            "the forecast is too low. Use two windows or more, by more text or a smaller --context."
+            "There is only one window, so the tensors are chosen and evaluated on the same text, "
+            "and the forecast is too low. Use more text or a smaller --context to get more windows."
         )
     elif found > MOST_NOISE * fitted:
         yield (
-            f"The text is short for the forecast: it is {_nats(found)} nats per token over "
-            f"these layers, and {_nats(fitted)} on the text used to choose them. With more "
-            "--tokens the two approach each other, and the first falls."
+            "The text is short for a forecast. Over these layers the forecast is "
+            f"{_nats(found)} nats per token, but {_nats(fitted)} on the text used to choose the "
+            "tensors. With more --tokens the two numbers approach each other, and the first falls."
         )
 
 

@@ -119,9 +119,10 @@ def _compare(
 ) -> KeyValueReading:
     """Return the results of one KV head, counted from 0.
 
-    ``curvatures`` are those of the loss with respect to keys and values, over the text and over
-    each half; ``queries`` the moments of its query heads; ``chance`` the overlap and explained
-    share of random weights; ``turned`` is F U for a random orthonormal U, for keys and for values.
+    ``curvatures`` has the curvature of the loss with respect to keys and values, over the text and
+    over each half. ``queries`` has the moments of the query heads that share the KV head,
+    ``chance`` the overlap and explained share of random weights, and ``turned`` F U, for keys and
+    for values, with random orthonormal matrices U.
     """
     keys, values = maps.key.weight[head].mT, maps.value.weight[head].mT
     size = keys.shape[1]

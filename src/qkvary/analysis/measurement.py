@@ -50,13 +50,13 @@ def analyze_network(
         loaded: The network and its tokenizer. The network is left unchanged. A half-precision one
             is analyzed as a float32 copy; any other is frozen and in evaluation mode during the
             analysis.
-        settings: The text.
-        on_progress: Called after each step of a layer.
+        settings: The text, and how it is read.
+        on_progress: Called after each step with the number of steps done and the total.
 
     Raises:
-        UsageError: if there is no tokenizer or no text, the text is too short or has other tokens,
-            the context is longer than the network reads, or a layer has no softmax over products of
-            query and key.
+        UsageError: if there is no tokenizer or no text, the text is too short or has tokens outside
+            the network's vocabulary, the context exceeds the network's maximum, or a layer has no
+            softmax over products of query and key.
         ResourceError: if a window does not fit in memory.
     """
     if loaded.tokenizer is None:
@@ -145,9 +145,9 @@ def read_windows(
 ) -> Iterator[Int[Tensor, " tokens"]]:
     """Yield windows of one document each, in order.
 
-    A document starts with the tokenizer's beginning token, or ends with its separator if there is
-    none. Windows of a single token are left out, and only the part of a text that is read is
-    encoded.
+    A document starts with the tokenizer's beginning token. If the tokenizer has none, the document
+    ends with the separator. Windows of a single token are left out, and only the part of a text
+    that is read is encoded.
     """
     left = tokens
     for document in documents:
@@ -216,7 +216,7 @@ def _check_tokens(network: LanguageModel, window: Tensor) -> None:
 
 
 def _keep_maps(weights: Sequence[Tensor]) -> NDArray[np.float64]:
-    """Return the first rows and columns of all layers; layers with fewer heads get zeros."""
+    """Return the corner of every layer's attention maps; heads that a layer lacks are zeros."""
     heads = max(len(one) for one in weights)
     size = min(MAP_TOKENS, weights[0].shape[-1])
     kept = np.zeros((len(weights), heads, size, size))

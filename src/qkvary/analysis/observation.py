@@ -57,8 +57,8 @@ def read_window(
 ) -> WindowReading:
     """Run a network on a window of text and return a record of every attention layer.
 
-    The network is in evaluation mode, :func:`check_layers` accepts its layers, and the window has
-    two tokens or more.
+    The network must be in evaluation mode, :func:`check_layers` must accept its layers, and the
+    window must have two tokens or more.
 
     At each position a token is drawn from the network's own prediction; the sampled loss is the sum
     of the cross entropies of these tokens. The second moment of its derivatives is the Gauss-Newton
@@ -115,7 +115,7 @@ def _add_gradients(reading: LayerReading, key: Tensor, value: Tensor) -> LayerRe
 
 @contextmanager
 def _observe(network: LanguageModel) -> Generator[list[Call]]:
-    """Record the calls of all layers within a block. A layer may be called several times."""
+    """Record all attention calls in a ``with`` block. A layer may be called several times."""
     layers = [block.attention for block in network.stack.blocks]
     calls: list[Call] = []
     try:

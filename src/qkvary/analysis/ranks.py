@@ -79,7 +79,7 @@ def product_values(
 def sample_rank(rows: int, columns: int, inner: int | None, seed: int) -> EffectiveRank:
     """Return the mean effective ranks of random matrices with independent normal entries.
 
-    With ``inner``, each is the product of two of that inner width.
+    With ``inner``, each matrix is the product of two random matrices that share that dimension.
     """
     numbers = rows * columns if inner is None else (rows + columns) * inner
     samples = min(max(SAMPLED_NUMBERS // numbers, 1), MOST_SAMPLES)

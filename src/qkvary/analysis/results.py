@@ -67,8 +67,8 @@ class CosineReading:
 class KeyValueReading:
     """The similarity of a KV head's key and value, and the loss if one tensor replaces both.
 
-    Every value but ``plain_similarity`` stays the same under an invertible change of basis of
-    query and key, and another of value and output.
+    Query and key can change their basis together, and so can value and output. No value here
+    depends on these bases, except ``plain_similarity``.
     """
 
     head: int
@@ -160,12 +160,12 @@ class LayerAnalysis:
 
     @property
     def explained(self) -> float:
-        """The mean over KV heads of the explained share."""
+        """The share of the value's output that the key predicts, averaged over KV heads."""
         return fmean(head.explained for head in self.key_values)
 
     @property
     def explained_chance(self) -> float:
-        """The mean over KV heads of the explained share of random weights."""
+        """The same share for random weights, averaged over KV heads."""
         return fmean(head.explained_chance for head in self.key_values)
 
     @property
@@ -180,7 +180,7 @@ class LayerAnalysis:
 
     @property
     def score_change(self) -> float:
-        """The largest change of a score over the KV heads."""
+        """The largest ``score_change`` of a KV head: how much one tensor changes scores."""
         return max(head.score_change for head in self.key_values)
 
 

@@ -1,7 +1,7 @@
 """Measures of what keys and values share, independent of the basis of a head.
 
 Query and key of a head may change their basis together without changing a score, and value and
-output together without changing an output. Every measure here but plain CKA stays the same then.
+output together without changing an output. No measure here but plain CKA depends on these bases.
 A constant offset of all keys or values needs no cache, so the mean over tokens is subtracted.
 """
 
@@ -21,9 +21,9 @@ Matrix = Float[Tensor, "rows columns"]
 class HeadMoments(NamedTuple):
     """One KV head, with the statistics of its tokens, queries and output.
 
-    ``keys`` replaces X W_K by F W_K, where F^T F is the covariance of the layer input: both have
-    the same second moments. For normalised keys it is the key half of a square root of the joint
-    covariance of keys and values.
+    ``keys`` is F W_K instead of X W_K, where F^T F is the covariance of the layer input X: both
+    products have the same second moments. For normalised keys, ``keys`` is the key half of a square
+    root of the joint covariance of keys and values.
     """
 
     keys: Float[Tensor, "rows head_dim"]
@@ -85,8 +85,8 @@ def joint_spectrum(
 
     One tensor of r channels that serves as key and value gives the best approximation of rank r
     (Eckart and Young): what scores and outputs lose is the energy of the other singular values.
-    Squares add up to 1. ``seen`` are keys as the queries see them, F W_K M_q^1/2, and ``read``
-    values as the output reads them, F W_V M_o^1/2.
+    The squares of all singular values add up to 1. ``seen`` is the keys as the queries see them,
+    F W_K M_q^1/2, and ``read`` the values as the output projection uses them, F W_V M_o^1/2.
     """
     least = torch.finfo(seen.dtype).tiny
     halves = [
@@ -100,7 +100,7 @@ def joint_spectrum(
 
 
 def lost_share(spectrum: Float[Tensor, " values"], channels: int) -> float:
-    """Return the share of the energy beyond the first singular values."""
+    """Return the share of the energy beyond the first ``channels`` singular values."""
     return float(spectrum[channels:].square().sum())
 
 
@@ -125,7 +125,7 @@ def sample_chance(
 ) -> tuple[float, float]:
     """Return the mean squared cosine and mean explained share of pairs of F W_K and F W_V.
 
-    M_o is the identity.
+    No output projection is taken into account: its moment W_O W_O^T is the identity.
     """
     unit = torch.eye(keys.shape[-1], dtype=keys.dtype)
     heads = [HeadMoments(*pair, unit, unit) for pair in zip(keys, values, strict=True)]
@@ -138,12 +138,12 @@ def sample_read_chance(
     values: Float[Tensor, "samples d_model directions"],
     scales: tuple[Float[Tensor, " directions"], Float[Tensor, " directions"]],
 ) -> tuple[float, float]:
-    """Return the mean similarity and lost share of a head that reads random directions.
+    """Return the mean similarity and lost share of a head with random directions.
 
     A random W_K with the head's own M_q would depend on the basis of the head. So W_K M_q^1/2 is
     randomised as a whole: it keeps the head's singular values and gets random directions. The same
-    holds for W_V M_o^1/2. Keys and values are F U for each matrix U of random orthonormal columns,
-    and ``scales`` the singular values of W_K M_q^1/2 and of W_V M_o^1/2.
+    holds for W_V M_o^1/2. ``keys`` and ``values`` are F U for matrices U of random orthonormal
+    columns, and ``scales`` has the singular values of W_K M_q^1/2 and of W_V M_o^1/2.
     """
     seen, read = keys * scales[0], values * scales[1]
     channels = seen.shape[-1]

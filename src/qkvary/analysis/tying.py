@@ -34,9 +34,9 @@ def forecast_tie(
 
     With z = [k, v] of a token, its covariance S and the curvature M = E[g g^T], g the derivative of
     the loss by z, a change of z by independent errors e of the tokens raises the loss by
-    1/2 tr(M E[e e^T]) nats per token. The best z of rank ``head_dim``, half of its channels, leaves
-    half the sum of the smaller half of the eigenvalues of M^1/2 S M^1/2: squared singular values of
-    C^1/2 [W_K, W_V] M^1/2.
+    1/2 tr(M E[e e^T]) nats per token. If z is reduced to rank ``head_dim``, half its channels, the
+    loss rises at least by half the sum of the smaller half of the eigenvalues of M^1/2 S M^1/2,
+    which are the squared singular values of C^1/2 [W_K, W_V] M^1/2.
 
     M is damped by a share of S_k^-1 and S_v^-1, which change with the basis of a head as M does, so
     that the forecast does not. ``moments`` is S, keys first, and ``curvature`` M in the same order.
@@ -70,10 +70,10 @@ def cross_forecast(
 ) -> float:
     """Return the forecast on text that was not used to choose the tensor, in nats per token.
 
-    A curvature estimated from a text has directions that seem free because the text does not show
-    what they do, and the best tensor drops exactly those, so its own curvature underestimates its
-    cost. So the tensor chosen on each half of the text is evaluated with the curvature of the other
-    half.
+    In a curvature estimated from a text, some directions seem free because the text does not show
+    their effect. The best tensor drops exactly these directions, so the curvature that chose the
+    tensor underestimates its cost. So the tensor chosen on each half of the text is evaluated with
+    the curvature of the other half.
     """
     one, other = curvatures
     errors = [forecast_tie(moments, chosen).error for chosen in (one, other)]

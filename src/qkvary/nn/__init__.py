@@ -1,1 +1,1 @@
-"""The networks: one attention layer, its cache, blocks, and one network a file."""
+"""The networks: one attention layer, its cache, blocks, and networks (one per file)."""

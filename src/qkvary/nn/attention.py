@@ -194,8 +194,8 @@ class Attention(nn.Module):
     def projections(self) -> dict[Source, nn.Linear | LowRank]:
         """The learned projections, in the order q, k, v, then those of decoupled positions.
 
-        They are ``nn.Linear``, or ``LowRank``; any module that maps the same channels may replace
-        one.
+        Each is an ``nn.Linear`` or a ``LowRank``, and may be replaced by any module with the same
+        input and output channels.
         """
         named: dict[Source, nn.Linear | LowRank | None] = {
             "q": self.q_proj,
@@ -230,11 +230,11 @@ class Attention(nn.Module):
             memory: The input of keys and values in place of ``x`` (cross attention), the same in
                 all calls with one cache.
             cache: The layer's cache, to which the new tokens, or the memory's, are appended.
-            layout: Positions and masks of the call, if a network has computed them already; with a
-                memory, from ``Layout.over``.
+            layout: Positions and masks of the call, if a network has computed them already. With a
+                memory, the layout must come from ``Layout.over``.
             kernel: The kernel for a few new tokens with a cache; by default the cache's own.
-            attention_mask: Instead of a layout: True for real tokens, for all seen and new ones or
-                for the memory. The inputs of other tokens are replaced by zeros.
+            attention_mask: Instead of a layout: True for real tokens. Covers all seen and new
+                tokens, or those of the memory. Inputs of hidden tokens are replaced by zeros.
             positions: Instead of a layout: positions of all seen and new tokens.
             document_ids: Instead of a layout: the document of each seen and new token.
 
@@ -310,7 +310,7 @@ class Attention(nn.Module):
         cache: LayerCache | None = None,
         kernel: str = "layer",
     ) -> Heads:
-        """Return the query, key and value of a call, made from the sources of its input."""
+        """Return the query, key and value of a call, made from projections of its inputs."""
         config, sharing = self.config, self.config.variant.sharing
         maker = RoleMaker(config, self.projections, self.kv_norm or self.key_norm, self.latent)
         # A text may become as long as its cache.
@@ -399,7 +399,7 @@ class Attention(nn.Module):
         return self.core.weights(self.score(self.read(x, layout, memory=memory), layout))
 
     def _absorbs(self, cache: LayerCache, kernel: str, queries: int) -> bool:
-        """Return whether scores and values are computed in the latent of key and value.
+        """Return whether to attend to the latent itself, without expanding key and value.
 
         That is cheaper for few queries and many keys, and rounds differently. The scores must be
         dot products of query and key.

@@ -53,7 +53,7 @@ class FeedForward(nn.Module):
         return apply(self.down, activate(inner))
 
     def initialize(self, initializer: Initializer, init: Initialization) -> None:
-        """Draw the matrices; the scheme ``normal`` has a separate deviation for the last one."""
+        """Draw the matrices; under ``normal``, the last one has its own standard deviation."""
         initializer.linear("up", self.up, init)
         if self.gate is not None:
             initializer.linear("gate", self.gate, init)
@@ -132,7 +132,10 @@ class Block(nn.Module):
         return x + mixed if self.config.has_attention_skip else mixed
 
     def add_feed_forward(self, x: Tensor, read: Tensor) -> Tensor:
-        """Return ``x`` plus the feed-forward output for ``read`` after any norm and dropout."""
+        """Return ``x`` plus the feed-forward output, after any norm and dropout of the output.
+
+        ``read`` is the input of the feed-forward layer.
+        """
         change = self.feed_forward(read)
         if self.feed_forward_output_norm is not None:
             change = self.feed_forward_output_norm(change)
@@ -246,7 +249,7 @@ def add_positions(
     kind: Positions,
     table: Float[Tensor, "max_tokens d_model"] | None,
 ) -> Float[Tensor, "batch tokens d_model"]:
-    """Add absolute positions: from the table, sinusoidal, or none."""
+    """Add absolute positions: learned ones from the table, sinusoids, or none."""
     if table is not None:
         return x + F.embedding(tokens_at, table)
     return x if kind == "none" else x + sinusoid(tokens_at, x.shape[-1], x.dtype, kind)

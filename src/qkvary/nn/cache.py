@@ -126,9 +126,9 @@ class LayerCache:
     def claim(self, tokens: int, rows: int) -> dict[str, Claimed]:
         """Return memory for new tokens; the caller fills it and then calls ``commit``.
 
-        Each name in the layout maps to the whole buffer, [batch, heads, capacity, width], of which
-        the first ``length`` tokens are used, or to codes and the newest tokens. A layer with a
-        state has no names: the caller replaces the state.
+        Each name in the layout maps to the whole buffer, [batch, heads, capacity, width], whose
+        first ``length`` tokens are used; in a quantised cache, to the codes and the newest tokens.
+        A layer with a state has no names: the caller replaces the state.
         """
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty one")
@@ -143,13 +143,13 @@ class LayerCache:
 
     @property
     def has_fixed_memory(self) -> bool:
-        """Whether tokens never move in memory: nothing grows, is dropped, summed or encoded."""
+        """Whether tokens never move in memory: preallocated, without a window, state or codes."""
         stores = self._stores.values()
         kept = self.state is None and self._max_kept is None and bool(stores)
         return kept and all(type(store) is PreallocatedStore for store in stores)
 
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
-        """Return a cache over the memory of the first ``tokens``; all but one count as seen.
+        """Return a cache over the memory of ``tokens`` tokens; all but the last count as seen.
 
         New tokens are written to the slot ``place`` (one number on the cache's device, which may
         change between calls); every call returns all tokens.
@@ -212,7 +212,7 @@ class LayerCache:
 
 
 class KVCache:
-    """One ``LayerCache`` per layer; it has the usual name even if it stores only K."""
+    """One ``LayerCache`` per layer; the class has the usual name even if it stores only K."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Layouts of the cache: the tensors stored per token, and key and value made from them.
 
-A layout never changes results beyond rounding. For a latent, a layout returns the latent itself;
-only ``split`` stores the key and value made from it. Layouts know neither storage nor softmax.
+A layout never changes results beyond rounding. If key and value are made from a latent, a layout
+returns the latent; only ``split`` stores and returns key and value. Layouts know neither storage
+nor softmax.
 """
 
 import torch
@@ -27,8 +28,8 @@ def store_and_read(
     """Store the new tokens, if there are any, and return key and value of all tokens.
 
     For the new tokens, ``x`` is the input from which key and value are made, ``sources`` are the
-    normalised sources, and ``rotation`` is for their positions. Low-rank sources are not absorbed
-    into query and output.
+    normalised sources, and ``rotation`` is for their positions. Low-rank sources are expanded,
+    not absorbed into query and output.
     """
     config, kind = maker.config, cache.options.layout
     entries = _write(maker, kind, x, sources, rotation) if sources else {}
@@ -57,7 +58,7 @@ def store_and_read(
 def _write(
     maker: RoleMaker, layout: CacheLayout, x: Tensor, sources: Sources, rotation: Rotation | None
 ) -> Sources:
-    """Return the entries of new tokens; the layer input and latents have one head."""
+    """Return the entries to store for new tokens; layer input and latents become one head."""
     config, sharing = maker.config, maker.config.variant.sharing
     if layout == "input":
         return {IDENTITY: x[:, None]}

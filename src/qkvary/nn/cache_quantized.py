@@ -52,7 +52,10 @@ class TokenRing:
     """Rows in a ring: appending moves no other row, and dropping the oldest leaves no gap."""
 
     def __init__(self, most: int | None) -> None:
-        """Start empty; the first rows allocate room for ``most``, or without it just enough."""
+        """Start empty. Room for ``most`` rows is allocated with the first rows.
+
+        If ``most`` is None, the memory grows with the rows.
+        """
         self.num_tokens = 0
         self._most = most
         self._start = 0
@@ -81,7 +84,7 @@ class TokenRing:
         self.num_tokens += count
 
     def claim(self, new: Rows) -> Rows:
-        """Return a buffer of all rows followed by room for ``new``, which does not count yet."""
+        """Return the buffer: all rows, then room for ``new``. The new rows are not counted yet."""
         if self._buffer is None and not new.shape[2]:
             return new
         buffer = self._make_room(new)
@@ -140,8 +143,8 @@ class QuantizedStore:
     it is full and none of its tokens is among the last ``residual``. Either way codes depend on the
     entries alone and never change, however many tokens arrive later or at once.
 
-    ``append`` returns the entries as stored afterwards, so with a ``residual`` the output for a
-    text depends, by rounding, on how the text was cut into calls. Cropping inside a block keeps the
+    ``append`` returns the entries as stored afterwards, so with a ``residual`` the rounding of
+    the output depends on how the text was cut into calls. Cropping inside a block keeps the
     codes and scales of the remaining tokens; later tokens get a new scale up to the end of the
     block.
     """
@@ -233,7 +236,9 @@ class QuantizedStore:
             raise ValueError("expected a store that has seen a token, got an empty one")
         coded = self._codes.num_tokens
         if self.options.rotate or (self._runs and len(self._runs) * self.block != coded):
-            raise ValueError("expected unrotated, whole blocks, got rotated or partial ones")
+            raise ValueError(
+                "expected unrotated entries in whole blocks, got rotated ones or part of a block"
+            )
         rows, heads, _, width = self._none.shape
         by_token = self.options.scales == "token"
         group = min(self.options.group, width) if by_token else 1
@@ -257,10 +262,10 @@ class QuantizedStore:
         return self._claimed
 
     def commit(self, tokens: int) -> None:
-        """Count the claimed tokens; the caller has quantised those that are due."""
+        """Count the claimed tokens as stored, after the caller has quantised those that are due."""
         claimed, self._claimed = self._claimed, None
         if claimed is None:
-            raise RuntimeError("expected tokens that were claimed")
+            raise RuntimeError("expected a call of claim before commit, got none")
         closing, blocks = claimed.closing, claimed.closing // self.block
         self._seen += tokens
         self._codes.num_tokens += closing
@@ -294,7 +299,7 @@ class QuantizedStore:
         return 0 if self._newest is None else self._newest.shape[2]
 
     def _count_closing(self, seen: int, waiting: int) -> int:
-        """Return how many of ``waiting`` unquantised tokens to quantise once ``seen`` are seen."""
+        """Return how many of ``waiting`` unquantised tokens to quantise after ``seen`` tokens."""
         end = max(0, seen - self.residual) // self.block * self.block
         return max(0, end - (seen - waiting))
 
@@ -330,7 +335,7 @@ class QuantizedStore:
             target.copy_(rotate_back(found) if self.options.rotate else found)
 
     def _cut(self, runs: list[int], tokens: int, *, newest: bool = False) -> int:
-        """Remove tokens from one end of runs; return the number of rows of scales to remove."""
+        """Remove tokens from an end of ``runs``; return how many rows of scales to remove."""
         if self.options.scales == "token":
             return tokens
         end, emptied = -1 if newest else 0, 0

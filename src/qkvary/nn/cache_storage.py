@@ -50,7 +50,7 @@ class GrowingStore:
         raise ValueError(f"expected storage with room for {tokens} tokens, got storage that grows")
 
     def commit(self, tokens: int) -> None:
-        """Count tokens that the caller has written; a growing store has none."""
+        """Count tokens that the caller has written; does nothing in a growing store."""
 
     def drop_last(self, tokens: int) -> None:
         """Remove the newest tokens."""
@@ -66,7 +66,7 @@ class GrowingStore:
 class PreallocatedStore(GrowingStore):
     """Entries in a buffer of a fixed number of tokens, written in place.
 
-    ``append`` returns a view of the buffer while nothing was dropped: use it before the next call.
+    Unless tokens are dropped, ``append`` returns a view of the buffer, valid until the next call.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -136,8 +136,9 @@ class PreallocatedStore(GrowingStore):
 class PlacedStore(PreallocatedStore):
     """The memory of another store, into which one token is written at a slot given by a tensor.
 
-    The slot is a value on the device, so that a step can be replayed as a graph. All memory is
-    returned. The new token is also in the last slot, where the newest token is expected.
+    The slot is a value on the device, so that a step can be replayed as a CUDA graph. ``append``
+    returns all memory, and also writes the new token to the last slot, since callers expect the
+    newest token there.
     """
 
     def __init__(self, memory: Entries, place: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The encoder that predicts classes, for the synthetic experiments, set anomaly and texts."""
+"""The encoder that predicts one class per token, or with pooling one per sequence."""
 
 import torch
 import torch.nn.functional as F

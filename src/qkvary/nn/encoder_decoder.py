@@ -47,7 +47,7 @@ class AttentionMaps(NamedTuple):
 
 
 class EncoderDecoderCache(KVCache):
-    """The decoder's cache, and a static one with the source's keys and values.
+    """The decoder's cache, and a static cache of the source's keys and values.
 
     It also holds the encoder's output, so that beams and batches reorder everything together.
     """

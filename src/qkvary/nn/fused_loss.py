@@ -235,7 +235,7 @@ class _Chunks:
         return losses
 
     def _multiply(self, features: Tensor) -> Tensor:
-        """Return the logits of a chunk, in the memory of the previous one if possible."""
+        """Return the logits of a chunk, in the memory of the previous logits if possible."""
         if goes_to_onednn(features, self._weight, self._bias):
             return linear(features, self._weight, self._bias)
         if self._logits is None:

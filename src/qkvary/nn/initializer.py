@@ -45,7 +45,7 @@ class Initializer:
         self.bias(f"{name}.bias", layer.bias, init, layer.in_features)
 
     def table(self, name: str, parameter: Tensor, init: Initialization) -> None:
-        """Initialise an embedding table: N(0, 1) under ``torch``, else as a matrix."""
+        """Initialise an embedding table: N(0, 1) under ``torch``, else like a weight matrix."""
         if init.scheme == "torch":
             self.draw(name, parameter, std=1.0)
         else:

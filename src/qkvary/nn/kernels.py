@@ -76,7 +76,8 @@ class Core:
         """Return the mixed values.
 
         ``decode_kernel`` is the kernel for a few new tokens, if it can compute this core; ``layer``
-        computes as without a cache. ``state`` sums up the earlier tokens, if the core keeps one.
+        means the same computation as without a cache. ``state`` has the sums over the earlier
+        tokens, if the core keeps a state.
         """
         config, layout = self.config, scores.layout
         if state is not None and layout.num_queries:
@@ -112,7 +113,7 @@ class Core:
         )
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
-        """Return whether to compute the weights of all pairs: if needed, or if cheaper."""
+        """Return whether the weights of all pairs are needed, or are cheaper to compute."""
         raise NotImplementedError
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
@@ -152,7 +153,7 @@ class SoftmaxCore(Core):
         return self.choose_kernel(scores.layout.num_keys, dropout) == "explicit"
 
     def choose_kernel(self, num_keys: int, dropout: float) -> Chosen:
-        """Return the implementation for a call, unless the layer pins one.
+        """Return the implementation for a call: the only possible, the pinned or the faster one.
 
         On a CPU, SDPA is fused only without dropout and without a learned bias. Fused, it takes 0.5
         to 0.95 times as long as explicit matmuls, forward and backward, for 8 to 512 keys and 8 to

@@ -72,8 +72,8 @@ class LanguageModel(nn.Module):
             num_layers: Blocks.
             vocabulary: Distinct tokens.
             max_tokens: Longest sequence.
-            variant: The attention variant or its label; if it names no positions, the network's
-                stay.
+            variant: The attention variant or its label. If the label names no positions, the
+                network keeps its own.
             seed: The seed of the initial values.
 
         Raises:

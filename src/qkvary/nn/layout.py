@@ -139,7 +139,7 @@ class Layout:
         return other
 
     def end(self, num_keys: int) -> "Layout":
-        """Return the layout of the last ``num_keys`` keys, shared by layers that store as many.
+        """Return the layout of the last ``num_keys`` keys, shared by layers that store this many.
 
         Positions still count from the start of the sequence.
         """
@@ -342,8 +342,8 @@ class Rotation:
     """Rotary positions on the trailing channels of a head: ``R(p)`` for given positions.
 
     The first half of the rotated slice pairs with the second half. ``value_rope`` states how the
-    value is rotated if it shares the key's source, or as if it did. Decoupled positions rotate all
-    channels of separate heads.
+    value is rotated if it shares the key's projection, or if the configuration asks for it.
+    Decoupled positions rotate all channels of separate heads.
 
     Source: Su et al. 2021, RoFormer.
     """

@@ -7,8 +7,8 @@ torch: other processors, types and devices, autocast, traced and exported code, 
 forward-mode derivatives, small matmuls, and everything where ``torch.backends.mkldnn.set_flags``
 has switched oneDNN off.
 
-The matrices of networks are plain ``nn.Linear`` modules, so that tools for these work: adapters
-that replace them, hooks, dynamic quantisation.
+The matrices of networks are plain ``nn.Linear`` modules, so that tools for ``nn.Linear`` work:
+adapters that replace modules, hooks, dynamic quantisation.
 """
 
 from __future__ import annotations

@@ -57,10 +57,10 @@ class LowRank(nn.Module):
     def initialize(
         self, initializer: Initializer, name: str, init: Initialization, std: float
     ) -> None:
-        """Draw the weights; ``B A`` starts with the standard deviation of the full matrix.
+        """Draw the weights so that ``B A`` has the standard deviation of a full matrix.
 
-        Two of torch's linear layers, as in the overview article's code, draw B with deviation
-        1/sqrt(3 rank), so that ``B A`` starts with 1/sqrt(3) of the full matrix's deviation.
+        The overview article's code uses two of torch's linear layers instead. They draw B with
+        deviation 1/sqrt(3 rank), so that ``B A`` has 1/sqrt(3) of the full matrix's deviation.
         """
         rank, d_model = self.down.shape
         initializer.weight(f"{name}.down", self.down, init, std)
@@ -256,7 +256,7 @@ class Latent(nn.Module):
         self.value = make_projection(rank, width, bias=False)
 
     def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
-        """Draw both matrices like the B of a low-rank projection, which keeps the deviation."""
+        """Draw both matrices so that key and value have the latent's standard deviation."""
         for name, part in (("key", self.key), ("value", self.value)):
             rank = part.weight.shape[1]
             initializer.weight(f"latent.{name}.weight", part.weight, init, 1.0 / math.sqrt(rank))
@@ -290,9 +290,9 @@ class Latent(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class RoleMaker:
-    """Makes sources from a layer's input, and key and value from sources.
+    """Projects a layer's input to sources, and makes key and value from these projections.
 
-    A latent replaces key and value until the layer expands it.
+    If there is a latent, it stands in for key and value until the layer expands it.
     """
 
     config: AttentionConfig
@@ -334,7 +334,7 @@ class RoleMaker:
         return Roles(turned, turned if value is key else rotation.rotate(value))
 
     def expand(self, roles: Roles) -> Roles:
-        """Return key and value from a latent, if they are made from one."""
+        """Return key and value expanded from the latent; unchanged in a layer without a latent."""
         if self.latent is None:
             return roles
         return Roles(*self.latent.expand(roles.key), roles.rope)

@@ -22,7 +22,7 @@ GROUP = 64
 
 
 class Numbers(NamedTuple):
-    """A stored parameter."""
+    """A network's parameter as stored: values, or codes with scales."""
 
     module: nn.Module
     name: str

@@ -73,10 +73,10 @@ class Scores:
         return scores / self.temperature
 
     def take_rope(self) -> "tuple[Scores, Float[Tensor, 'batch heads queries keys'] | None]":
-        """Return the scores without decoupled positions, and separately the scores of these.
+        """Return the scores without decoupled positions, and the scores of these positions alone.
 
-        Kept separate, they let the key still be the value, and the rotary key is not copied for
-        each KV head. The sum of both is in float32 or wider.
+        As the two are separate, the key can also be the value, and the rotary key is not copied for
+        each KV head. The sum of both scores is in float32 or wider.
         """
         if self.query_rope is None or self.key_rope is None:
             return self, None

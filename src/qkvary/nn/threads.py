@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def use_threads(number: int) -> Generator[None]:
-    """Let torch use ``number`` threads inside the block, and as many as before after it."""
+    """Let torch use ``number`` threads inside the block; restore the old number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -31,7 +31,7 @@ from qkvary.training.progress import ignore
 
 
 class Distribution(ProcessGroup):
-    """The processes that train one network, seen from one of them; this class is for one process.
+    """The processes that train one network; this base class is for a single process.
 
     Rank 0 writes files.
     """
@@ -82,9 +82,10 @@ class Distribution(ProcessGroup):
     ) -> Mapping[str, JsonValue] | None:
         """Load the newest checkpoint that is valid in every process; collective.
 
-        ``accept`` checks the part without tensors: it raises ``DamagedError`` to try an older
-        checkpoint. ``report`` gets a sentence for each damaged checkpoint that is newer than the
-        loaded one; these are quarantined. Returns the ``about`` of the loaded checkpoint, or None.
+        ``accept`` checks the part without tensors; if it raises ``DamagedError``, an older
+        checkpoint is tried. ``report`` gets a sentence for each damaged checkpoint that is newer
+        than the loaded one; these are quarantined. Returns the ``about`` of the loaded checkpoint,
+        or None.
 
         Raises:
             NoValidCheckpointError: if there are checkpoints, and all are damaged.

@@ -38,8 +38,9 @@ class _Adam(torch.optim.Adam):
 def weight_decays(model: nn.Module, network: Network, config: OptimizerConfig) -> dict[str, float]:
     """Return the weight decay of every parameter by name.
 
-    A block's parameters decay by the variant of its layer (``OptimizerConfig.decay_of``). Other
-    parameters decay like the layers if all layers agree, and as configured otherwise.
+    The variant of a layer determines the decay of the layer's block (``OptimizerConfig.decay_of``).
+    Other parameters get the same decay if all layers agree, and the configured decay otherwise. If
+    only matrices decay, vectors get 0.
 
     Source: the query-identity paper trains its networks with 2^-5 instead of 0.1.
     """
@@ -141,7 +142,7 @@ def momentum(schedule: ScheduleConfig, *, highest: float, step: int, steps: int)
 
 
 def _cycle(done: float, start: float, middle: float, end: float) -> float:
-    """Return the value at a share of the steps: half cosines between three values."""
+    """Return the value after a share of all steps: half cosines from start to middle to end."""
     share, low, high = done / ONE_CYCLE_RISE, start, middle
     if done >= ONE_CYCLE_RISE:
         share, low, high = (done - ONE_CYCLE_RISE) / (1.0 - ONE_CYCLE_RISE), middle, end

@@ -89,7 +89,7 @@ class _MultiProcess(Distribution):
         if len(set(self.processes.run_on_all(work))) > 1:
             raise DamagedError(
                 f"the processes read different checkpoints of step {step} in {directory}: "
-                "it must be on a disk that all processes share"
+                "this directory must be on a disk that all processes share"
             )
         return found[0]
 
@@ -278,7 +278,7 @@ class Sharded(_MultiProcess):
         restore_optimizer(optimizer, tensors)
 
     def _spread(self, tensor: Tensor, parameter: Tensor | None) -> Tensor:
-        """Return rows of the optimizer state as a shard, like the parameter."""
+        """Return rows of the optimizer state as a tensor that is sharded like the parameter."""
         if not isinstance(parameter, DTensor) or not tensor.ndim:
             return tensor
         mine = _local(parameter)

@@ -45,7 +45,7 @@ class Remark:
     """The kind of positions that the remark is about; None if it is about something else."""
 
     def holds(self, network: LanguageModelConfig) -> bool:
-        """Return whether the remark holds for a network: the network must have its positions."""
+        """Return whether the remark applies; one about positions needs a network with those."""
         variants = [layer.variant for layer in network.layers]
         if self.about == "decoupled":
             return any(variant.decoupled is not None for variant in variants)
@@ -172,8 +172,9 @@ def _three_projections(
     variants: tuple[str, ...] = _ALL_SHARINGS,
     reported_step: int | None = None,
 ) -> Preset:
-    """Return a preset of paper 1: AdamW that decays everything, warm-up and a cosine to a tenth.
+    """Return a preset of paper 1.
 
+    AdamW decays all parameters. The learning rate warms up, then falls along a cosine to a tenth.
     A step accumulates ``accumulated`` micro-batches of ``micro`` rows on each of 8 devices; a
     validation scored ``validated`` micro-batches.
 
@@ -273,7 +274,7 @@ _DERIVED = (
     "identity query: the weight decay of matrices is 2^-5; scores are scaled by s sqrt d = 0.55, "
     "as the paper derives before it rounds to 1/2"
 )
-_UNTIED = "a separate head, which the theorem about one layer needs; no results are published"
+_UNTIED = "an untied head, as the theorem about one layer requires; no results are published"
 _NO_FIGURE = "in the public code; the paper has no results for it"
 _SAME_TUNING = "the baseline with the settings of the identity query; no results are published"
 

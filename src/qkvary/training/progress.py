@@ -115,7 +115,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestStep:
-    """The step with the best validation metric so far; the first of equal ones."""
+    """The step with the best validation metric so far; the first if several are equal."""
 
     step: int
     metric: float

@@ -22,7 +22,7 @@ _NOT_CURVES = ("event", "step")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """A run, as trackers name it."""
+    """What a tracker is told about a run."""
 
     project: str
     """The name of the study or training."""

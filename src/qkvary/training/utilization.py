@@ -1,7 +1,7 @@
 """Device utilization of training: its FLOPs per second relative to those of a large matmul.
 
-It is measured at the end of a run by the process that trained it, because the speed of the matmul
-depends on the machine and its load. It is not part of the run's identity.
+The process that trains a network measures the matmul at the end of the run, because the speed of
+a matmul depends on the machine and the load. The utilization is not part of the run's identity.
 """
 
 from statistics import median

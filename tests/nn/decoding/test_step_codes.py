@@ -211,7 +211,7 @@ def test_caches_of_codes_that_a_step_does_not_take() -> None:
     model(tokens, cache=cache)
     take = NativeStep(model, cache)
     cache.crop(PROMPT + 1)
-    with pytest.raises(ValueError, match="expected unrotated, whole blocks"):
+    with pytest.raises(ValueError, match="expected unrotated entries in whole blocks"):
         take(tokens[:, PROMPT + 1], None)
     assert cache.length == PROMPT + 1
     cache.crop(4)

@@ -67,8 +67,8 @@ def can_keep() -> bool:
 def build(sources: Sequence[Path]) -> Path | None:
     """Build the library of ``sources`` unless it was built before; return its path.
 
-    Only the first source is compiled; it includes the others. None if there is no compiler or no
-    folder to write to.
+    Only the first source is compiled; it includes the others. Returns None if there is no compiler
+    or no folder to write to.
     """
     compiler, path = find_compiler(), _path(sources)
     if compiler is None or path is None or _is_whole(path):
@@ -79,7 +79,7 @@ def build(sources: Sequence[Path]) -> Path | None:
 
 
 def _build(compiler: str, source: Path, library: Path) -> Path | None:
-    """Build a library and its seal; return None if its folder cannot be written."""
+    """Build a library and its digest file; return None if their folder cannot be written."""
     try:
         with _temporary(library.parent) as room:
             made, seal = room / library.name, room / "seal"
@@ -102,7 +102,7 @@ def _temporary(folder: Path) -> Generator[Path]:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Generator[None]:
-    """Wait until other processes have left this block for the same folder, if it can be locked."""
+    """Lock a folder against other processes during the block; without a lock if that fails."""
     descriptor = None
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -145,7 +145,7 @@ class Norm(ctypes.Structure):
 
 
 class Projected(ctypes.Structure):
-    """A source: the input through one matrix, or through two."""
+    """A projection of the input by one matrix, or by the two of a low-rank projection."""
 
     _fields_ = (("down", Matrix), ("weight", Matrix))
 
@@ -349,7 +349,7 @@ def rotate_when_read(call: Call, config: AttentionConfig, tokens: int) -> tuple[
 
 @functools.lru_cache(maxsize=16)
 def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
-    """Return cosines and sines for the positions of one period, then for its multiples.
+    """Return cosines and sines for positions 0 to 63, then for the multiples of 64.
 
     With j = 64 b + r and an un-rotated key k_j, q' R(j) k_j = (R(-64 b) q)' R(r) k_j for a query q
     that is rotated by its own position: the step rotates the query once for 64 keys, and rotates

@@ -101,7 +101,8 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
 def _supports_layer(cache: LayerCache) -> bool:
     """Return whether the library supports a layer and the layout of its cache.
 
-    It supports plain scores over entries that are used as stored or only rotated, and states.
+    It supports layers with a state, and plain scores over cached entries that are used as stored
+    or only rotated.
     """
     config, options = cache.config, cache.options
     variant = config.variant
@@ -233,7 +234,7 @@ class NativeStep:
     def _claim(
         self, layer: Layer, call: Call, cache: LayerCache, rows: int, valid: Tensor | None
     ) -> State | None:
-        """Point to the current memory of a layer's entries, which move when rows are reordered.
+        """Give the library the addresses of a layer's entries, which change with each reordering.
 
         Returns the memory for the state after the new token, if the layer has a state.
         """
@@ -255,7 +256,7 @@ class NativeStep:
         return None
 
     def _read_memory(self, cache: EncoderDecoderCache, rows: int) -> None:
-        """Point to the keys and values of the source, and to the mask of its real tokens."""
+        """Give the library the addresses of the source's keys and values, and of its mask."""
         length = cache.cross.length
         mask = _as_read(cache.memory_mask, rows, length)
         # A row that has only padding attends to all of it, so that its softmax is defined.
@@ -428,9 +429,9 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
 
 
 def _point_sums(sums: Sums, store: StateStore) -> State:
-    """Point to a state and to new memory for the next state; return the latter.
+    """Give the library a state and new memory for the next state; return the new memory.
 
-    The state itself is not changed: a step may fail, and others may refer to the state.
+    The given state is not changed: a step may fail, and others may refer to the state.
     """
     before = store.read()
     if before is None:

@@ -50,7 +50,7 @@ class Stored(NamedTuple):
 
 
 class Bias(NamedTuple):
-    """A bias on scores, for powers of two, [batch, kv_heads, rows, tokens], contiguous."""
+    """A bias on scores times log2(e), [batch, kv_heads, rows, tokens], contiguous."""
 
     numbers: Tensor
     """The values, float32."""
@@ -83,7 +83,7 @@ def read_tile(stored, batch, group, first, tokens, TILE: tl.constexpr):
 @triton.jit
 @no_type_check
 def see(valid, batch, token, tokens, last):
-    """Return the mask of tokens that each row sees, [rows, TILE]: real ones up to its last."""
+    """Return a mask, [rows, TILE]: each row sees the real tokens up to its entry in ``last``."""
     is_there = token < tokens
     if valid is not None:
         marks = valid.marks + batch * valid.strides[0] + token * valid.strides[1]
@@ -148,8 +148,8 @@ def attend_run(
         valid: The mask of the keys; ``None`` if no key is hidden.
         bias: The bias of the scaled scores; ``None`` for none.
         parts: Output: the mixtures, [batch, kv_heads, rows, runs, value dim], contiguous.
-        sizes: Output: logarithms, to base two, of the sums of their weights.
-        scale: Factor of the scores, for powers of two.
+        sizes: Output: the base-two logarithm of each mixture's sum of weights.
+        scale: Factor of the scores, times log2(e): weights are powers of two.
         rows: Number of queries of a KV head: those of the first query head, then of the second, and
             so on.
         queries: Queries per head; query i sees the first ``tokens - queries + i + 1`` keys.
@@ -207,7 +207,7 @@ def merge_runs(
 
     Args:
         parts: The mixture of each run, [rows, runs, DIM], contiguous.
-        sizes: Logarithms, to base two, of the sums of their weights.
+        sizes: The base-two logarithm of each mixture's sum of weights.
         output: [rows, DIM], contiguous.
         runs: Number of runs.
         DIM: Channels.
