@@ -117,8 +117,9 @@ class Variant(ScoreTerms):
             )
         if heads is not None and IDENTITY in self.sharing.cached:
             raise ValueError(
-                f"expected a learned key and value with {heads} KV heads, got a key or value that is the "
-                "layer input, which has as many heads as the query; choices: I-K-V, I-K=V"
+                f"expected a learned key and value with {heads} KV heads, got a key or "
+                "value that is the layer input, which has as many heads as the query; choices: "
+                "I-K-V, I-K=V"
             )
         if self.k_rank and self.sharing.key == IDENTITY:
             raise ValueError(

@@ -42,7 +42,8 @@ def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of the key bias g(j), computed once per batch, and of adding it to scores.
 
     The bias is an extra channel of the keys. If query heads have separate maps, there is one extra
-    channel for each query head of a group. With a normalised diagonal or a soft cap, the bias is added elementwise instead.
+    channel for each query head of a group. With a normalised diagonal or a soft cap, the bias is
+    added elementwise instead.
     """
     bias = keys * _plus_maps(config) * config.position.plus_column_features
     return bias + _key_bias_macs(config, keys, pairs)

@@ -105,7 +105,7 @@ def make_plan(
         decimal: Whether reports write memory in powers of ten.
 
     Raises:
-        ValueError: for a label that cannot be parsed, an unknown goal or kind of task, or no format.
+        ValueError: for an invalid label, an unknown goal or kind of task, or no format.
     """
     regime = regime or Regime()
     check_word("goal", goal, get_args(Goal))
