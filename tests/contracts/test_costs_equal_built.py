@@ -187,7 +187,10 @@ def test_layers_that_share_differently() -> None:
     for one in (plain, as_model(plain)):
         with pytest.raises(ValueError, match=r"expected variants for the 4 layers of .*, got 3"):
             one.with_variant(parse_label("QKV*1,Q-K=V*2"))
-    with pytest.raises(ValueError, match="expected one attention layer for all with shared blocks"):
+    with pytest.raises(
+        ValueError,
+        match="expected one attention configuration for all layers, because blocks are shared",
+    ):
         dataclasses.replace(plain, shared_blocks=True).with_variant(wanted)
 
 

@@ -41,7 +41,8 @@ class Initialization:
 
     ``torch`` is U(+-1/sqrt(fan_in)) for weights and biases, ``xavier`` is Xavier-uniform with zero
     biases, ``normal`` is N(0, std) with zero biases. ``xavier-matrices`` is Xavier-uniform for each
-    matrix separately (query, key and value as wide as all heads), with the biases of ``torch``.
+    of the query, key and value matrices, as if each were as wide as all heads together. Its biases
+    are drawn as in ``torch``.
     """
 
     scheme: InitScheme = "torch"
@@ -353,31 +354,31 @@ class AttentionConfig:
 
     @property
     def _baseline_width(self) -> int:
-        """Number of columns of the matrix from which the baseline's projections are drawn."""
+        """Number of columns of the matrix that is initialised at once in the variant QKV."""
         matrices = 1 if self.init.scheme == "xavier-matrices" else 3
         return matrices * self.num_heads * self.size_per_head
 
     @property
     def score_scale(self) -> float:
-        """The factor that scales q . k: identity correction included, temperature not."""
+        """The factor on q . k, including the identity correction but not the temperature."""
         usual = self.compared_channels if self.scale.by == "head" else self.d_model
         base = 1.0 / math.sqrt(usual if self.scale.channels is None else self.scale.channels)
         return base * self.identity_correction
 
     @property
     def content_scale(self) -> float:
-        """The factor that scales q . k: temperature included, learned factors not."""
+        """``score_scale`` divided by the temperature; learned factors are not included."""
         return self.score_scale / self.variant.temperature
 
     @property
     def identity_correction(self) -> float:
         """The factor that undoes the larger scores of an identity query or key.
 
-        A learned role has s sqrt(d) times the standard deviation of the layer input, where s is the
-        standard deviation of its weights; an identity role has the layer input's own. So an
-        identity role is multiplied by s sqrt(d), the inverse of the paper's 1/(s sqrt d). If the
-        initialisation draws the other role larger than in the baseline (packed Xavier), this is
-        undone as well.
+        A learned query or key has s sqrt(d) times the standard deviation of the layer input, where
+        s is the standard deviation of the weights; an identity query or key has the standard
+        deviation of the layer input. So the scores are multiplied by s sqrt(d), the inverse of the
+        paper's 1/(s sqrt d). If packed Xavier makes the other, learned role larger than in the
+        baseline, the factor undoes that as well.
 
         Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 5.
         """
@@ -398,8 +399,8 @@ def compares_identity(variant: Variant) -> bool:
 def correct_identity(variant: Variant, learned: float, baseline: float) -> float:
     """Return the factor that undoes the larger scores of an identity query or key.
 
-    Both arguments are for a layer input with root mean square 1: ``learned`` is the root mean
-    square of a learned role, ``baseline`` the mean square of a learned role in the baseline.
+    ``learned`` is the root mean square (RMS) of a learned query or key, and ``baseline`` is its
+    squared RMS in the baseline. Both are for a layer input with RMS 1.
     """
     sources = (variant.sharing.query, variant.sharing.key)
     query, key = (1.0 if source == IDENTITY else learned for source in sources)
@@ -410,7 +411,10 @@ def correct_identity(variant: Variant, learned: float, baseline: float) -> float
 
 @functools.cache
 def _residual_rms(form: str, deviation: float) -> float:
-    """Root mean square of 1 + f(z) with the two terms independent and z ~ N(0, deviation^2)."""
+    """Root mean square of x + f(z) for independent x (of RMS 1) and z ~ N(0, deviation^2).
+
+    f is the identity for the form ``residual``, and GELU otherwise.
+    """
     if form == "residual":
         return math.sqrt(1.0 + deviation**2)
     steps, span = 4000, 10.0

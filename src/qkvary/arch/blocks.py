@@ -127,7 +127,7 @@ class LatentAttention:
 
     @property
     def most_keys(self) -> int | None:
-        """Maximum number of tokens a query attends to: a window's, or those an indexer picks."""
+        """Maximum number of tokens that a query attends to, set by the window or the indexer."""
         return self.window if self.indexer is None else self.indexer.top
 
     @property
@@ -225,7 +225,7 @@ class Compressor:
         )
 
     def last_closing(self, tokens: int) -> int:
-        """Return the number of tokens seen at the end of the last summary; 0 before the first."""
+        """Return how many of the tokens are already summarised; 0 before the first summary."""
         return tokens - tokens % self.rate
 
 
@@ -314,7 +314,7 @@ class CompressedAttention:
 
     @property
     def entries(self) -> int:
-        """Number of learned entries: attention sinks, and positions inside a summary."""
+        """Number of parameters in attention sinks and in position embeddings inside a summary."""
         return self.num_heads + sum(part.rate * part.projected_width for part in self.compressors)
 
     @property

@@ -1,4 +1,4 @@
-"""Cache layouts, storage and decoding kernels: run-time choices, no part of the network."""
+"""Cache layouts, storage and decoding kernels: run-time choices that are not part of a network."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -77,5 +77,5 @@ class CacheOptions:
 
     @property
     def bits(self) -> int | None:
-        """Bits of a code; ``None`` if entries are not rounded."""
+        """Bits per stored number; ``None`` if cache entries are not rounded."""
         return QUANTIZED_BITS.get(self.storage)

@@ -134,12 +134,12 @@ def canonical_json(config: Any) -> str:
 
 
 def identity_dict(config: Any) -> Any:
-    """Return the result of ``to_dict`` without the fields that do not identify a value."""
+    """Return the result of ``to_dict`` without the fields that a value's identity ignores."""
     return _encode(config, is_identity=True)
 
 
 def identity_json(config: Any) -> str:
-    """Return the canonical JSON without the fields that do not identify a value."""
+    """Return the canonical JSON of ``identity_dict``."""
     return _dump(_encode(config, is_identity=True))
 
 
@@ -303,8 +303,8 @@ def version_of(kind: type[Any]) -> str:
         path = None
     if path is None or not Path(path).is_file():
         raise ValueError(
-            f"expected a version of {kind.__name__}, which is in no file, got none; give the class "
-            'one, such as version = "1", and change it whenever its numbers change'
+            f"expected a version of {kind.__name__}, whose source is in no file, got none; set one "
+            'in the class, such as version = "1", and change it whenever its results change'
         )
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 

@@ -26,17 +26,18 @@ before it."""
 
 
 def write_equation(variant: Variant) -> str:
-    """Return the attention of one head, with ``value_rope`` counter, as an equation in plain text.
+    """Return the attention of one head as an equation in plain text.
 
-    For example "softmax(s (x Wq) (x Wk)ᵀ) (x Wk)". The output projection is left out, and so is the
-    causal mask; :func:`define_symbols` has the rest.
+    For example "softmax(s (x Wq) (x Wk)ᵀ) (x Wk)". The output projection and the causal mask are
+    left out. With rotary positions, a value shared with the key is rotated back (``value_rope`` is
+    ``counter``). The symbols are explained by :func:`define_symbols`.
     """
     query, key, value = (_write_source(variant, one) for one in variant.sharing.roles.values())
     return write_mixture(variant, write_weights(variant, query, key), value)
 
 
 def write_weights(variant: Variant, query: str, key: str) -> str:
-    """Return the equation of the attention weights, given those of what query and key read."""
+    """Return the equation of the attention weights; ``query`` and ``key`` name their sources."""
     query = _QUERY_FORMS[variant.query_form].format(query=query)
     key = _write_key_value(variant, key, "k")
     bare = [_change(variant, query, "q"), _change(variant, key, "k")]
@@ -57,7 +58,7 @@ def write_weights(variant: Variant, query: str, key: str) -> str:
 
 
 def write_mixture(variant: Variant, weights: str, value: str) -> str:
-    """Return the equation of the weighted sum, given those of weights and value."""
+    """Return the equation of the weighted sum of values, from equations of its two factors."""
     value = _write_key_value(variant, value, "v")
     if variant.positions == "rotary" and variant.sharing.key == variant.sharing.value:
         return f"R⁻¹({weights} {_change(variant, value, 'v')})"

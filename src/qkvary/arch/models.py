@@ -149,8 +149,7 @@ def map_layers(layers: Sequence[Given], make: Callable[[Given], Made]) -> list[M
 def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
     """Return each layer once, with the number of its occurrences.
 
-    Layers are compared by identity: a configuration may have thousands, and comparing all by value
-    would take longer than counting each.
+    Layers are compared by identity, because comparing thousands of layers by value would be slow.
     """
     numbers = [*map(id, layers)]
     found = dict(zip(numbers, layers, strict=True))
@@ -177,7 +176,7 @@ def as_model(network: Network, name: str = "network") -> Model:
 
 
 def block_layers(network: Network) -> tuple[Layer, ...]:
-    """Return the blocks of a network without cross attention."""
+    """Return the blocks of a network, leaving out any cross attention."""
     norms, block = block_norms(network), network.block
     feed_forward = FeedForward(
         d_model=network.d_model,
@@ -200,14 +199,14 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
 
 
 def block_norms(network: Network) -> tuple[Norm, ...]:
-    """Return the normalisation of a sublayer of a network's blocks, where there is one."""
+    """Return the normalisation of one sublayer of a block; empty if blocks have none."""
     has_bias = network.block.norm == "layernorm" and network.block.bias
     norm = Norm(width=network.d_model, bias=has_bias)
     return () if network.block.norm == "none" else (norm,)
 
 
 def final_norms(network: Network) -> tuple[Norm, ...]:
-    """Return the normalisation after the last block, where there is one."""
+    """Return the normalisation after the last block; empty if there is none."""
     return block_norms(network) if network.block.has_final_norm else ()
 
 

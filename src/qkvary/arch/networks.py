@@ -134,7 +134,9 @@ class Network:
             if len({layer.d_model for layer in self.attention}) != 1:
                 raise ValueError("expected attention layers that all have the same d_model")
             if self.shared_blocks:
-                raise ValueError("expected one attention layer for all with shared blocks")
+                raise ValueError(
+                    "expected one attention configuration for all layers, because blocks are shared"
+                )
 
     @property
     def layers(self) -> tuple[AttentionConfig, ...]:
@@ -306,7 +308,7 @@ class VisionTransformerConfig(Network):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossSharing:
-    """A kind of cross attention, as it follows from the decoder's self-attention."""
+    """A rule that derives the cross attention of a layer from its self-attention."""
 
     variant: Callable[[Variant], Variant]
     """Returns the variant of cross attention for a variant of self-attention."""

@@ -129,7 +129,7 @@ STACKING_REMARK = (
 )
 """The authors' advice to combine K=V with head sharing; ``change`` is the change of Q-MQA."""
 _SUFFICE = (
-    "paper 1 (section 2.5) says that Q=K-V and Q=K=V suffice, because no temporal direction has to "
+    "paper 1 (section 2.5) says that Q=K-V and Q=K=V suffice, because the order of time need not "
     "be kept; the published differences are within the deviation over configurations."
 )
 _NOT_DECODED = (

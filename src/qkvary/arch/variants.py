@@ -117,8 +117,9 @@ class Variant(ScoreTerms):
             )
         if heads is not None and IDENTITY in self.sharing.cached:
             raise ValueError(
-                f"expected a learned key and value with {heads} KV heads, got one that reads the "
-                "layer input, which has as many heads as the query; choices: I-K-V, I-K=V"
+                f"expected a learned key and value with {heads} KV heads, got a key or "
+                "value that is the layer input, which has as many heads as the query; choices: "
+                "I-K-V, I-K=V"
             )
         if self.k_rank and self.sharing.key == IDENTITY:
             raise ValueError(
@@ -141,7 +142,7 @@ class Variant(ScoreTerms):
             )
         if self.head_norm != "none" and (sharing.key == sharing.value or self.latent is not None):
             raise ValueError(
-                f"expected a key that the value does not read for {self.head_norm}, got "
+                f"expected key and value to be different tensors for {self.head_norm}, got "
                 f"{sharing.format_tuple({})}; choices: kv-norm, which normalises both"
             )
         if self.latent is None:
@@ -258,7 +259,7 @@ class Variant(ScoreTerms):
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def keep_positions(self, own: "Variant") -> "Variant":
-        """Return the variant with positions, norms and soft cap of ``own`` where it sets none.
+        """Return the variant with ``own``'s positions, norms and soft cap where they are not set.
 
         Terms that have no meaning with the variant's core are left out.
         """
@@ -301,7 +302,7 @@ QKV = Variant(sharing=share("q", "k", "v"))
 
 @dataclass(frozen=True, slots=True)
 class LayerVariants:
-    """The variants of a network's layers, first to last, if the layers do not all have the same.
+    """The variants of a network's layers, first to last, if they are not all the same.
 
     Raises:
         ValueError: for a run without layers, or adjacent runs of the same variant.

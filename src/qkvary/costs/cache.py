@@ -156,10 +156,10 @@ def model_cache_bytes(
 
     Args:
         model: Any model that decodes.
-        context: Tokens seen so far; of a model with an encoder, the decoder's.
+        context: Tokens seen so far; with an encoder, only the decoder's tokens.
         stored_as: The format of the cache.
-        encoder_tokens: Number of encoder tokens, if the model does not fix it; by default that of
-            decoder tokens.
+        encoder_tokens: Number of encoder tokens, if the model does not fix it; by default the
+            number of decoder tokens.
 
     Raises:
         ValueError: for an unknown format or a negative context.
@@ -206,7 +206,7 @@ def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "b
 
 
 def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Format | str) -> int:
-    """Return the bytes that one decoded token, the last of ``context``, reads of a layer's cache.
+    """Return the bytes that one decoded token, the last of ``context``, reads from a layer's cache.
 
     Each stored tensor counts once; a layer that reads another layer's entries reads them again.
     Cross attention is not included.

@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The rows of a comparison: the given model, its weights with a smaller cache, and variants."""
+    """The rows of a comparison: the given model, also with exact savings, and its variants."""
 
     rows: tuple[Candidate, ...]
     """The variants that fit the model."""
@@ -75,8 +75,8 @@ def choose_candidates(
 ) -> Candidates:
     """Return the given model, and the requested variants or those worth comparing.
 
-    If none are requested, these are K=V, fewer KV heads, and both together; with ``all_sharings``
-    also sharings that do not change the cache, and further numbers of KV heads.
+    If no variants are requested, K=V, fewer KV heads and both together are compared. With
+    ``all_sharings``, so are sharings that do not change the cache, and more numbers of KV heads.
     """
     label = own_label(model)
     rows = [Candidate(label=label, model=model, is_original=True)]

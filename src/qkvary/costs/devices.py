@@ -123,7 +123,7 @@ def choose_device(
     bandwidth: str | None = None,
     flops: str | None = None,
 ) -> Device:
-    """Return a named device with the given changes or, without a name, one with these amounts.
+    """Return the device called ``gpu``, or an unnamed one, with the given amounts.
 
     Amounts are texts such as ``24GiB``, ``68GB/s`` and ``2TFLOPS`` (of 16-bit matrix products).
     """

@@ -86,7 +86,7 @@ class VllmCache:
 
     @property
     def sequence_bytes(self) -> int:
-        """Bytes of a full sequence; the engine starts it only if they are free."""
+        """Bytes of the blocks that a sequence of full length takes."""
         return self.blocks_per_sequence * self.block_bytes
 
     def blocks(self, pool: int) -> int:
@@ -294,7 +294,7 @@ def allocate_llama_cpp(
 
 
 def _ggml_bytes(attention: ProjectedAttention | LatentAttention, form: Format) -> int:
-    """Return the bytes of one cell in one layer."""
+    """Return the bytes of one cell (the entry of one token) in one layer."""
     if isinstance(attention, LatentAttention):
         index = attention.own_indexer
         rows = [attention.stored_width, *([] if index is None else [index.width])]
@@ -316,8 +316,8 @@ def _pad(cells: int) -> int:
 def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf16") -> int:
     """Return the bytes of a Hugging Face ``StaticCache`` for one sequence.
 
-    It allocates all ``context`` tokens from the start. For a window it keeps every token; a
-    ``DynamicCache`` keeps one fewer (``costs.cache``).
+    It allocates all ``context`` tokens from the start. A window of w tokens takes w entries, where
+    a ``DynamicCache`` keeps w - 1 (``costs.cache``).
 
     Source: ``StaticLayer`` and ``StaticSlidingWindowLayer`` in transformers/cache_utils.py.
     """
@@ -377,5 +377,5 @@ def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:
 
 
 def _engine_recent(layer: RecurrentLayer) -> int:
-    """Return how many values hold recent tokens; engines do not store the new token."""
+    """Return how many values a layer stores for recent tokens, the new token excluded."""
     return layer.recent - layer.recent // layer.taps if layer.taps else layer.recent

@@ -147,11 +147,11 @@ def forward_macs(
 
     Args:
         model: Any model.
-        tokens: Tokens of the sequence; of a model with an encoder, the decoder's.
+        tokens: Tokens of the sequence; with an encoder, only the decoder's tokens.
         pairs: The pairs of tokens that are counted.
         logits: The tokens that get logits.
-        encoder_tokens: Number of encoder tokens, if the model does not fix it; by default that of
-            decoder tokens.
+        encoder_tokens: Number of encoder tokens, if the model does not fix it; by default the
+            number of decoder tokens.
         fills_cache: Whether decoding follows, so that linear attention also computes its state
             after the last token.
 
@@ -297,11 +297,11 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
 def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
     """Return the MACs of using a cache that stores inputs or latents instead of keys and values.
 
-    Of two ways, the cheaper possible one counts. Either stored inputs are projected again,
-    including the new token's; or query and output absorb the projections, and scores and values are
-    computed over the whole width of the layer. The same holds for latents and the second matrices
-    of low-rank projections, source by source. A query that shares a cached projection costs nothing
-    more in the first way, which applies that projection to the new token.
+    The cheaper of two ways is counted. In the first, all stored inputs are projected again, the new
+    token's included. In the second, query and output absorb the projections, and scores and values
+    are computed over the whole width of the layer; not every key allows this. For latents, the
+    second matrices of low-rank projections are applied or absorbed likewise, source by source. A
+    query that shares a cached projection costs nothing more in the first way.
     """
     config = attention.config
     if attention.storage == "latent":
@@ -403,7 +403,7 @@ def _stored_macs(attention: ProjectedAttention) -> int:
 
 
 def _made_macs(attention: ProjectedAttention) -> int:
-    """Return one token's MACs through the parts of cached projections that run before storing."""
+    """Return the MACs of computing what the cache stores for one token."""
     config = attention.config
     if attention.storage == "input" or attention.reads_layer is not None:
         return 0
@@ -433,7 +433,7 @@ def _query_and_output_macs(config: AttentionConfig) -> int:
 def _crossing_macs(config: AttentionConfig) -> int:
     """Return the MACs of a decoder token in cross attention, without keys and values.
 
-    A query that shares the key's projection is still computed: its tokens are the decoder's.
+    The query is projected from decoder tokens, even if it shares the projection of the key.
     """
     query = config.variant.sharing.query
     again = projection_macs_per_token(config, query) if query in _stored(config) else 0

@@ -128,7 +128,7 @@ class ServingPlan:
 def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
     """Plan the serving of one model.
 
-    The size of a replica is the one that needs the fewest devices for all users; of equals, the
+    Replicas get the size with which all users need the fewest devices; of equally good sizes, the
     smallest. With more memory, a plan never needs more devices. A replica of a given size then
     holds no fewer users or tokens, but the plan may choose a smaller size.
 

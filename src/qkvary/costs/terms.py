@@ -8,7 +8,7 @@ from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermCost:
-    """The rule of one term. Elementwise work on the scores is not counted."""
+    """The cost rule of one term. Elementwise work on the scores is not counted."""
 
     parameters: Callable[[AttentionConfig], tuple[int, int]] | None = None
     """Returns the numbers of weights and of biases in a layer."""
@@ -41,8 +41,9 @@ def decode_term_macs(config: AttentionConfig, keys: int) -> int:
 def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of the key bias g(j), computed once per batch, and of adding it to scores.
 
-    An extra channel of the keys adds the bias, or one for each query head of a group if heads have
-    separate maps. With a normalised diagonal or a soft cap, the bias is added elementwise instead.
+    The bias is an extra channel of the keys. If query heads have separate maps, there is one extra
+    channel for each query head of a group. With a normalised diagonal or a soft cap, the bias is
+    added elementwise instead.
     """
     bias = keys * _plus_maps(config) * config.position.plus_column_features
     return bias + _key_bias_macs(config, keys, pairs)

@@ -76,13 +76,13 @@ def plan_training(
     Args:
         model: Any model.
         device: The device.
-        tokens: Tokens of a sequence; of a model with an encoder, the decoder's.
+        tokens: Tokens of a sequence; with an encoder, only the decoder's tokens.
         precision: The number formats of weights, gradients and activations.
         checkpointing: Whether only the input of each block is kept, and the block recomputed.
         reserve: The share of memory that is left for fragmentation and buffers.
         utilization: The share of the device's matrix rate that training reaches.
-        encoder_tokens: Number of encoder tokens, if the model does not fix it; by default that of
-            decoder tokens.
+        encoder_tokens: Number of encoder tokens, if the model does not fix it; by default the
+            number of decoder tokens.
 
     Raises:
         ValueError: for a reserve outside [0, 1) or a utilisation outside (0, 1].
@@ -126,7 +126,7 @@ def training_macs_per_token(
 
     Args:
         model: Any model.
-        tokens: Tokens of a sequence; of a model with an encoder, the decoder's.
+        tokens: Tokens of a sequence; with an encoder, only the decoder's tokens.
         encoder_tokens: See :func:`plan_training`.
     """
     forward = forward_macs(model, tokens=tokens, pairs="visible", encoder_tokens=encoder_tokens)
@@ -190,7 +190,7 @@ def activation_numbers(layer: Layer, d_model: int) -> int:
 
 
 def _published_numbers(attention: LatentAttention | RecurrentLayer | CompressedAttention) -> int:
-    """Return how many numbers per token such a layer saves for the backward pass."""
+    """Return how many numbers per token the layer saves for the backward pass."""
     if isinstance(attention, LatentAttention):
         read = 2 * attention.key_dim + attention.value_dim
         # The norms of the latents store their inputs, and the projections after them theirs.
@@ -259,8 +259,8 @@ def _summed_numbers(config: AttentionConfig) -> int:
 def _feed_forward_numbers(part: FeedForward | Experts) -> int:
     """Return the numbers per token that a feed-forward network saves for the backward pass.
 
-    These are the input and output of the nonlinearity, and with a gate its other factor and the
-    product.
+    These are the input and output of the nonlinearity and, with a gate, also the factor that the
+    output is multiplied by and the product.
     """
     if isinstance(part, FeedForward):
         return (4 if part.gated else 2) * part.d_ff

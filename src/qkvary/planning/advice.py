@@ -72,8 +72,8 @@ def serve_variants(
     """Plan every candidate in every format, and compare candidates within a format.
 
     A candidate that stores only states is planned in the first format alone. ``size`` names the
-    papers' model whose published changes are used. Hidden candidates are not returned, but may
-    dominate those that are.
+    papers' model whose published changes are used. Hidden candidates are not returned, but the
+    returned ones may be dominated by them.
     """
     shown = {candidate.label for candidate in candidates}
     hidden = [extra for extra in hidden_candidates if extra.label not in shown]

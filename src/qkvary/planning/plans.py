@@ -105,7 +105,7 @@ def make_plan(
         decimal: Whether reports write memory in powers of ten.
 
     Raises:
-        ValueError: for a label that cannot be read, an unknown goal or kind of task, or no format.
+        ValueError: for an invalid label, an unknown goal or kind of task, or no format.
     """
     regime = regime or Regime()
     check_word("goal", goal, get_args(Goal))
@@ -133,7 +133,7 @@ def make_plan(
 
 
 def _answer_serving(candidates: Candidates, demand: Demand, formats: Sequence[Format]) -> Answer:
-    """Plan the serving of every candidate in every format; exact savings are for the first one."""
+    """Plan the serving of all candidates in all formats; exact savings are in the first format."""
     model = candidates.original.model
     size = nearest_size(model_parameters(model).total)
     # Variants that were not requested may dominate requested ones.

@@ -1,4 +1,4 @@
-"""The quality that sharing costs, by the papers' numbers, with their limitations.
+"""How much quality is lost by sharing, by the papers' numbers, with their limitations.
 
 Changes are recomputed from the printed perplexities, with intervals for their rounding. Never
 imports torch.

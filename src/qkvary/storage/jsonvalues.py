@@ -1,4 +1,4 @@
-"""JSON with NaN and infinities and with sorted keys, and versioned documents of it. Torch-free.
+"""JSON with sorted keys, NaN and infinities, and versioned JSON documents. Torch-free.
 
 Non-finite numbers are written as the tagged objects ``{"$float": "NaN"}``, ``"Infinity"`` and
 ``"-Infinity"``. Keys that start with ``$`` are escaped with another ``$``. Reading a document

@@ -220,7 +220,7 @@ def checkpoint_directory(directory: Path, step: int, size: int) -> AbstractConte
     """Yield a temporary folder that becomes the checkpoint of a step when the block ends.
 
     Call ``write_checked`` for the files, ``write_manifest`` last, and ``keep_newest`` after the
-    block. If it fails, older checkpoints remain.
+    block. If the block fails, older checkpoints remain.
     """
     make_directory(directory)
     clean_leftovers(directory)

@@ -39,7 +39,7 @@ class ParserProcess:
         self._owner, self._process = 0, None
 
     def ask(self, request: object, *, characters: int = 0) -> Any:
-        """Return the answer to a request; more ``characters`` of text raise the limits."""
+        """Return the answer to a request; the limits grow with the ``characters`` of its text."""
         with self._lock:
             # A process that was inherited through a fork belongs to the parent.
             if self._process is None or self._owner != os.getpid():

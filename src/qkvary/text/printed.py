@@ -54,7 +54,8 @@ def printed_interval(figure: PrintedFigure) -> tuple[float, float]:
 def coarse_step(figure: PrintedFigure) -> float:
     """Return the step if trailing zeros are not significant: 100 for ``5,900``.
 
-    The first two digits are always significant, after "about" only the first: 10 for ``~30%``.
+    The first two digits always count as significant; after "about" only the first does, so that
+    ``~30%`` has the step 10.
     """
     match = _NUMBER.search(figure.printed)
     if match is None or match["decimals"]:

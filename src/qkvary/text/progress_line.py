@@ -26,7 +26,7 @@ def ignore(*_values: object) -> None:
 
 
 def no_progress(_what: str, _unit: str = "windows") -> Display:
-    """Do nothing: the default without a progress display."""
+    """Return a display that shows nothing: the default without a progress display."""
     return nullcontext(ignore)
 
 
@@ -36,7 +36,7 @@ class ProgressLine:
     _drawn_lines: ClassVar[set["ProgressLine"]] = set()
 
     def __init__(self, shown: float = float("-inf")) -> None:
-        """Print to standard error, at first one pause after the time ``shown`` or later."""
+        """Show on standard error, but nothing until one pause after the time ``shown``."""
         self._stream = sys.stderr
         self._is_terminal = self._stream.isatty()
         self._pause = PAUSE_ON_TERMINAL if self._is_terminal else PAUSE_ELSEWHERE

@@ -77,7 +77,7 @@ def rotary_section(fields: Fields) -> Fields:
 def read_rotation(
     fields: Fields, *, fraction: float = 1.0, base: float = 10_000.0
 ) -> PositionConfig:
-    """Return the rotary positions, from their section or from the top level."""
+    """Return the rotary positions, read from their own section or the file's top level."""
     nested = rotary_section(fields)
     names = ("partial_rotary_factor", "rotary_pct")
     bases = ("rope_theta", "rotary_emb_base")
@@ -124,7 +124,7 @@ def build_decoder(
 
 
 def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention; with ``shares_indexer``, its indexer is an earlier layer's."""
+    """Return the latent attention; ``shares_indexer``: it uses an earlier layer's indexer."""
     indexer = None
     if fields.has("index_topk"):
         indexer = Indexer(
@@ -147,6 +147,6 @@ def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttent
 
 
 def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    """Return a note if a model has multi-token prediction layers, by default ``predicts`` many."""
+    """Return a note if there are multi-token prediction layers (by default ``predicts``)."""
     further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
     return ("does not count the layers that predict further tokens",) if further else ()

@@ -1,4 +1,4 @@
-"""The decoders with a special part: each reads its recipe and adds that part.
+"""The decoders with a special part that recipes (``families.recipes``) cannot express.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -92,7 +92,7 @@ def _change_layers(model: Model, change: Callable[[Layer], Layer]) -> Model:
 
 
 def _read_doge(fields: Fields, name: str) -> Model:
-    """Return a Doge, where a matrix maps each value to a bias on the scores of its token."""
+    """Return a Doge, where a matrix computes a score bias for each token from its value."""
     model = recipes.read(_DOGE, fields, name)
     config = recipes.read_head_config(_DOGE, fields, recipes.Kind(GLOBAL, None, sparse=False))
     step = Linear(inputs=config.kv_width, outputs=config.num_kv_heads, bias=config.bias)
@@ -274,7 +274,7 @@ def _dots3_aliases(fields: Fields) -> dict[str, int]:
 
 
 def _read_longcat(fields: Fields, name: str) -> Model:
-    """Return a LongCat; a block is two layers with dense networks, the first also with experts."""
+    """Return a LongCat, whose blocks count as two layers; only the first has experts too."""
     d_model, count = fields.size("hidden_size"), fields.size(*recipes.COUNTS)
     zero = fields.count("zero_expert_num", default=256)
     wide = fields.size("ffn_hidden_size", "intermediate_size")

@@ -23,8 +23,7 @@ class Fields:
     """The content of one configuration, with the family's name for messages.
 
     Methods take the names of one field, the current name first; the first name present counts.
-    A null counts as absent, as in the files themselves. A missing or invalid value raises
-    ``ValueError``.
+    A null counts as absent. A missing or invalid value raises ``ValueError``.
     """
 
     def __init__(self, content: Mapping[str, object], family: str) -> None:
@@ -36,7 +35,7 @@ class Fields:
         return any(self.content.get(name) is not None for name in names)
 
     def mentions(self, name: str) -> bool:
-        """Return whether the name is present, even as null, where null differs from absence."""
+        """Return whether the name is present, even with the value null."""
         return name in self.content
 
     def replace(self, **changes: object) -> "Fields":

@@ -104,7 +104,8 @@ def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
         if kind.reads_layer is not None and kind.heads != kinds[kind.reads_layer].heads:
             raise fields.refuse(
                 "num_kv_shared_layers",
-                f"layer {index} to have the heads of layer {kind.reads_layer}, which it reads,",
+                f"layer {index} to have the heads of layer {kind.reads_layer}, "
+                "whose cache it reads,",
             )
     return kinds
 

@@ -282,7 +282,7 @@ def _rotated_layers(block: Block, fields: Fields, layers: int) -> list[bool]:
 
 
 def _longest(fields: Fields, layers: tuple[AttentionConfig, ...]) -> int:
-    """Return the maximum length: the configured one, or the one that its scaling reaches."""
+    """Return the maximum length: as configured or, if longer, as the rotary scaling allows."""
     longest = fields.size("max_position_embeddings")
     scaled = [
         int(one.factor * one.original_tokens)

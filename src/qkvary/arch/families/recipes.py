@@ -267,7 +267,7 @@ def _shares_indexer(fields: Fields, layers: int) -> list[bool]:
 
 
 def read_flag(fields: Fields, flag: Flag) -> bool:
-    """Return the fixed choice, or the value of the field that decides."""
+    """Return a flag that the family fixes, or the value of the field that states the flag."""
     return flag if isinstance(flag, bool) else fields.flag(flag[0], default=flag[1])
 
 

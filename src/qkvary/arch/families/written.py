@@ -42,7 +42,8 @@ def write_language_model(config: LanguageModelConfig) -> Written | None:
 def write_as(config: LanguageModelConfig, family: str) -> Written | None:
     """Return the configuration in a family's format, ``None`` if it cannot express the network.
 
-    It may differ in whether norms add 1 to their gains, because stored gains can be shifted by 1.
+    The written network may differ in whether norms add 1 to their gains, because stored gains can
+    be shifted by 1.
     """
     whole = all(one.rotated_channels in (0, one.size_per_head) for one in config.layers)
     if not whole and family not in _PARTIAL:
