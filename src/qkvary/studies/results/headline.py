@@ -306,7 +306,7 @@ def _planned(
 
 
 def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
-    """State the gains over same-sized references that are worse than the baseline, largest first."""
+    """State gains over same-sized references that are worse than the baseline, largest first."""
     rows = {row.variant: row for row in table.rows}
     found: list[tuple[float, str]] = []
     for contrast, gap in planned:
@@ -335,8 +335,8 @@ _Named = TypeVar("_Named")
 def _across(table: ResultTable, planned: _Planned) -> list[str]:
     """State the contrasts across settings: decided differences, then bounds of the undecided.
 
-    "No difference shows" is written if the interval excludes differences as large as the smallest
-    supported one.
+    An undecided contrast reads "No difference shows" if its interval excludes differences as large
+    as the smallest decided one.
     """
     decided = [one for one in planned if one[1].verdict in _DECIDED]
     least = min((_magnitude(gap) for _, gap in decided), default=0.0)
