@@ -1,4 +1,4 @@
-"""Load the benchmarks that are verbs: scripts, which a wheel has in ``qkvary/benchmarks``."""
+"""Load the verbs that are benchmark scripts; a wheel has these in ``qkvary/benchmarks``."""
 
 import importlib
 import sys

@@ -18,7 +18,7 @@ SAMPLE_TOKENS = 60
 def show_data(prepared: StrPath, *, document: int = 0) -> "Result[PreparedData]":
     """Show a prepared set: counts, splits, overlaps, and the beginning of a text.
 
-    Every file is first compared with its sha256.
+    The sha256 of every file is verified first.
 
     Args:
         prepared: Folder of the set, or the name/tokenizer of one in the cache directory, such as

@@ -110,7 +110,7 @@ class Choosing:
     """With --beams: a beam's log-probability is divided by its length to this power."""
 
     def sampling(self) -> Sampling:
-        """Return the settings of sampling; with only a filter given, the temperature is 1."""
+        """Return the sampling settings; with a filter, the temperature defaults to 1."""
         default = 0.0 if self.top_k is self.top_p is self.min_p is None else 1.0
         return Sampling(
             temperature=default if self.temperature is None else self.temperature,
@@ -121,7 +121,7 @@ class Choosing:
         )
 
     def stops(self) -> tuple[str, ...]:
-        """Return the stop strings, before which an answer ends."""
+        """Return the stop strings; an answer ends before the first of them."""
         given = cast("object", self.stop)
         if not isinstance(given, str | Sequence):
             raise UsageError(f"expected texts for stop, got {given!r}")

@@ -186,7 +186,7 @@ def _plan(study: Study, store: Store, workers: int) -> Report:
 
 
 def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counter[str]]:
-    """Return the estimated seconds of the runs that have data, and count the others by reason."""
+    """Return the estimated seconds of the runs with data; count runs without data by reason."""
     # Without an estimate, only the workers import torch.
     from qkvary.studies.timing import estimate_seconds, find_missing_data
 

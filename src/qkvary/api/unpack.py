@@ -13,8 +13,8 @@ from qkvary.text.names import count
 def unpack(file: StrPath, *, out: StrPath = RUNS) -> Result[int]:
     """Add the runs in a file of packed runs to a folder of runs.
 
-    Runs that the folder has already are kept. ``study`` then trains the missing runs, and
-    ``report`` writes the report.
+    Runs that are already in the folder are not replaced. ``study`` then trains the missing runs,
+    and ``report`` writes the report.
 
     Args:
         file: A file that ``pack`` wrote.

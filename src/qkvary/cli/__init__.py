@@ -1,1 +1,1 @@
-"""What does a person type? The app made of the verbs."""
+"""The command line: an app with a command for each verb."""

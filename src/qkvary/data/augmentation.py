@@ -40,8 +40,9 @@ class Crops(NamedTuple):
 def draw_crops(count: int, size: int, *, seed: int, step: int) -> Crops:
     """Draw the crops of a batch of square images with ``size`` rows and columns.
 
-    Area and logarithm of the ratio are uniform; a size that does not fit the image is drawn again,
-    and after ten draws the whole image is used. The place is uniform, and half are flipped.
+    The area of a crop and the logarithm of its aspect ratio are uniform. A crop that does not fit
+    the image is drawn again; after ten draws the whole image is used. The position is uniform. Half
+    of the crops are flipped.
 
     Source: the public code of paper 2 (RandomResizedCrop and RandomHorizontalFlip of torchvision).
     """
@@ -51,7 +52,7 @@ def draw_crops(count: int, size: int, *, seed: int, step: int) -> Crops:
 
 @functools.lru_cache(maxsize=2)
 def _draw_block(count: int, size: int, seed: int, block: int) -> Crops:
-    """Draw the crops of the steps of a block, one after the other."""
+    """Draw the crops of all steps of a block, concatenated in the order of the steps."""
     steps = range(block * STEPS_AT_ONCE, (block + 1) * STEPS_AT_ONCE)
     words = np.stack([random_words(count * _NUMBERS, "crops", seed, step) for step in steps])
     # The upper 53 bits as a float below 1.

@@ -34,7 +34,7 @@ class BytePairTokenizer:
     beginning: int | None = None
 
     def __init__(self, merges: str) -> None:
-        """Read merges: two pieces a line, in GPT-2's letters; a first line may state a version."""
+        """Parse merges: two pieces per line, in GPT-2's letters, after an optional version line."""
         self._lines = [
             line
             for number, line in enumerate(merges.split("\n"))

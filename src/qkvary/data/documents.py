@@ -147,11 +147,11 @@ class FileDocuments:
 
 
 def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
-    """Return the rule for held-out documents, and into how many parts sections are cut.
+    """Return the rule for held-out documents, and into how many parts each section is cut.
 
-    A section has ``SECTION_BYTES`` of a long text. The first of ``SECTION_CUTS`` is chosen that
-    brings the held-out share close enough, else the one that brings it closest. A long text may
-    have few sections, and one of these may hold nearly all of it.
+    A section is ``SECTION_BYTES`` of a long text. The number of parts is the first of
+    ``SECTION_CUTS`` for which the held-out share is close enough to ``share``, or else the one for
+    which it is closest. Cutting helps because a long text may have only a few sections.
     """
     tried: list[tuple[float, int, HeldOut]] = []
     for cuts in SECTION_CUTS:

@@ -53,7 +53,7 @@ def keep_in_cache(path: Path, data: bytes) -> None:
 
 
 def is_offline() -> bool:
-    """Return whether ``HF_HUB_OFFLINE`` is set, as the hub's own tools read it."""
+    """Return whether ``HF_HUB_OFFLINE`` is true, by the rules of the hub's own tools."""
     return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in {"1", "ON", "YES", "TRUE"}
 
 

@@ -1,7 +1,8 @@
 """Fast encoding of documents to token arrays.
 
-A long document is split before whitespace that follows another character. No tokenizer whose
-documents are split merges across such a place, so the tokens equal those of the whole document.
+A long document is split before a space or line feed that follows a character other than whitespace.
+This is done only for tokenizers that never merge across such a place, so the tokens equal those of
+the whole document.
 """
 
 import re

@@ -27,7 +27,7 @@ def find_file(folder: str, files: Sequence[str]) -> Path | None:
 
 
 def decompress(data: bytes, where: str, *, limit: int) -> bytes:
-    """Return the contents of a file that may be compressed, as its name says (.gz, .xz)."""
+    """Return the decompressed contents of a file if its name ends in .gz or .xz, else ``data``."""
     if not where.endswith((".gz", ".xz")):
         return data
     is_gzip = where.endswith(".gz")
@@ -58,8 +58,8 @@ def download(
 ) -> bytes:
     """Download a file of a data set.
 
-    ``put`` is the advice in messages on where to put the file. Without ``sha256``, the caller
-    verifies it.
+    ``put`` tells the user, in error messages, where to put the file. Without ``sha256``, the caller
+    verifies the file.
     """
     if is_offline():
         raise UsageError(

@@ -78,7 +78,7 @@ def decode_picture(
 ) -> NDArray[np.uint8]:
     """Return a square picture, ``[1 or 3, size, size]``; needs Pillow.
 
-    It is decoded only if its header says that it has one of the formats and ``sides``.
+    The picture is decoded only if its header gives one of ``formats`` and a side in ``sides``.
     """
     # An optional dependency, required only for reading pictures.
     from PIL import Image  # noqa: PLC0415

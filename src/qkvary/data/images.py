@@ -1,4 +1,4 @@
-"""Reads image data sets: from ``QKVARY_DATA``, the cache or the web, each file by its checksum."""
+"""Reads image data sets from ``QKVARY_DATA``, the cache or the web, and verifies each checksum."""
 
 import functools
 import hashlib

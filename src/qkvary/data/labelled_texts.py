@@ -1,6 +1,7 @@
 """Texts with labels: novels by their authors, or the files of a folder, ``FOLDER/LABEL/*.txt``.
 
-The texts of each label are split by the sha256 of their contents, so that a text is in one split.
+The texts of each label are sorted by the sha256 of their contents and then split; every text is in
+exactly one split.
 """
 
 import functools

@@ -38,7 +38,7 @@ def resolve_model(reference: StrPath) -> Model:
             :func:`load_config`.
 
     Raises:
-        ValueError: if the reference is neither, or the configuration is invalid.
+        ValueError: if the reference names no model, or the configuration is invalid.
         DownloadError: if the hub cannot be reached.
     """
     reference = read_name(reference, "the name or path of a model")

@@ -81,7 +81,7 @@ class TokenSplit:
         return found
 
     def documents_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the index of each token's document; a separator belongs to the one it ends."""
+        """Return the index of each token's document; separators belong to the document before."""
         return np.searchsorted(self.document_starts, places, side="right") - 1
 
     def read(self, start: int, count: int) -> NDArray[np.int64]:
@@ -179,8 +179,8 @@ def open_prepared(
 ) -> PreparedData:
     """Open a set and verify every file that changed since its last verification.
 
-    Without ``verify``, sizes are compared, but not the sha256. ``manifest`` is that of the set, if
-    it has been read already.
+    Without ``verify``, sizes are compared, but not the sha256. ``manifest`` is the manifest of the
+    set, if the caller has read it already.
     """
     path = read_path(path, "the path of a prepared set")
     if not (path / MANIFEST_NAME).is_file():

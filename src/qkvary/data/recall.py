@@ -45,8 +45,8 @@ def draw_recall(
     Keys are distinct, from 1 to ``vocabulary // 2 - 1``; values are distinct and larger. After the
     pairs each key is queried once, at an even distance ``2 g`` after the last pair. The distances
     of the pairs are drawn in the order of the pairs, without replacement, with probabilities
-    proportional to ``(g + 1) ** (power - 1)``. A larger ``count`` begins with the sequences of a
-    smaller one. The sizes are those that ``tasks.config.RecallTaskConfig`` allows.
+    proportional to ``(g + 1) ** (power - 1)``. With a larger ``count``, the first sequences
+    stay the same. The sizes are those that ``tasks.config.RecallTaskConfig`` allows.
     """
     purpose = ("recall", seed, length, pairs, vocabulary, str(power), split)
     drawn = [

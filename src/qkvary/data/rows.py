@@ -1,4 +1,4 @@
-"""The rows of each training step, and random numbers, as pure functions of a purpose.
+"""The rows of each training step, and random numbers, each a pure function of its arguments.
 
 Row ``j`` of step ``s`` is row ``n = s * batch + j`` of a run. Each epoch visits every row once, in
 an order that is computed, not stored. So a run can resume at any step, and processes can share a
@@ -61,7 +61,7 @@ def _order(count: int, what: str, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Return the indices under a permutation of ``range(count)``; every purpose has its own.
+    """Map indices through a permutation of ``range(count)``; every purpose has its own.
 
     No order is stored: a Feistel network permutes the next power of two, and results outside of the
     range are permuted again. The cost of an index does not depend on ``count``.

@@ -21,7 +21,7 @@ MAX_EXACT_DOCUMENTS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """A share of the documents for validation."""
+    """The rule that holds out a share of the documents for validation."""
 
     share: float
     highest: int | None = None
@@ -40,7 +40,11 @@ class HeldOut:
 
 
 def make_held_out(share: float, digests: Collection[int]) -> HeldOut | None:
-    """Return the rule for documents, exact for few documents; ``None`` if only one is distinct."""
+    """Return the rule that holds out a share of the documents.
+
+    For few documents the rule holds out the exact number, rounded; if fewer than two of them are
+    distinct, there is no rule.
+    """
     if len(digests) > MAX_EXACT_DOCUMENTS:
         return HeldOut(share=share)
     found = {*digests}

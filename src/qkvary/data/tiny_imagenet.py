@@ -185,7 +185,7 @@ def _decode_all(
     size: int,
     place: Path,
 ) -> Images:
-    """Decode images into one array; their classes come from ``named``."""
+    """Decode images into one array; ``named`` maps their paths to their classes."""
     unknown = {wnid for wnid in named.values() if wnid not in labels}
     if unknown or not named:
         raise DamagedError(

@@ -27,7 +27,7 @@ class TokenBytes:
     ``NONE``."""
 
     def of(self, tokens: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the bytes of each token."""
+        """Return the number of bytes of each token, given the token before it."""
         return np.where(before == self.opening, self.first[tokens], self.inside[tokens])
 
 

@@ -63,12 +63,13 @@ class Tokenizer(Protocol):
 
 
 def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of a document, with a beginning token or else a separator at the end.
+    """Return the tokens of a document.
 
-    A document with a beginning token has no separator: networks of llama2.c have never seen one.
+    They start with the beginning token, if the tokenizer has one; otherwise they end with the
+    separator. Never both: networks of llama2.c were trained without a separator.
 
     Raises:
-        ValueError: if it cannot be encoded.
+        ValueError: if the document cannot be encoded.
     """
     separator = tokenizer.separator if tokenizer.beginning is None else None
     return tokenizer.encode(text) + ([] if separator is None else [separator])

@@ -111,7 +111,7 @@ def _time_score(task: Task, network: nn.Module, split: Split, seconds: float) ->
 
 @contextmanager
 def _limit(network: nn.Module, end: float) -> Generator[list[int]]:
-    """Count the calls of a network, and make any call of a module after the time ``end`` raise."""
+    """Count the calls of a network; calls of any module after the time ``end`` raise an error."""
     calls = [0]
 
     def count(module: nn.Module, _inputs: object) -> None:

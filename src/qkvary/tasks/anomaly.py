@@ -85,7 +85,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return AttentionExample(maps=maps, tokens=tokens, targets=(anomaly,) * size)
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
-        """Return a validation set of the first and of the middle class; without images, nothing."""
+        """Return the first validation set and the middle one; nothing without their images."""
         pictures = find_pictures(self.config.features)
         if pictures is None:
             return ()
@@ -103,7 +103,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         )
 
     def _fixed_sets(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Return the sets of a scored split, one per image of the split, as ``_draw_sets`` does."""
+        """Draw the sets of a scored split once, one per image of the split; see ``_draw_sets``."""
         classes, images, _ = self.splits[split].shape
         return self._draw_sets(
             split, torch.arange(classes * images), ALL_ROWS, f"{split} sets", self.config.data_seed

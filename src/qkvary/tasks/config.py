@@ -102,7 +102,7 @@ class SequenceTaskConfig(DrawnExamples):
 
     @property
     def right_cell(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """In words: the column of an attention map that holds the answer for a row."""
+        """A phrase for the column of an attention map that holds the answer for a row."""
         return _RIGHT_CELLS.get(self.name, TaskConfig.right_cell)
 
     def count_answers(self, network: Network) -> int:
@@ -283,7 +283,7 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
             )
 
     def count_answers(self, network: Network) -> int | None:
-        """Return the smallest vocabulary that has the network's size after padding."""
+        """Return the smallest vocabulary that is padded to the size of the network's vocabulary."""
         rows: int | None = getattr(network, "vocabulary", None)
         is_padded = rows is not None and rows > PADDING_MULTIPLE and not rows % PADDING_MULTIPLE
         return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows

@@ -86,7 +86,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
-        """Return sums over all processes, the same bits in each; every process must call this."""
+        """Return sums over all processes, bit-identical in each; every process must call this."""
         return list(values)
 
 
@@ -229,7 +229,7 @@ class ClassificationTask(Generic[Config]):
 def build_language_model(
     network: Network, seed: int, task: _Decoded, vocabulary: int, *, more: bool = False
 ) -> LanguageModel:
-    """Build a task's language model; ``more`` allows a vocabulary above the task's."""
+    """Build a task's language model; ``more`` allows a vocabulary larger than the task's."""
     exact = {} if more else {"vocabulary": vocabulary}
     fewest = {"max_tokens": task.sequence_length, "vocabulary": vocabulary}
     fitting = require_network(network, LanguageModelConfig, task.name, exact=exact, least=fewest)
@@ -237,7 +237,7 @@ def build_language_model(
 
 
 def build_network(network: Network, kind: type[Built], seed: int) -> Built:
-    """Build a network as a ``kind``, or by the ``make`` of a user's configuration that has one."""
+    """Build a network with the ``make`` of its configuration, if there is one, or as a ``kind``."""
     make: Callable[[int], Built] | None = getattr(network, "make", None)
     return kind(network, seed=seed) if make is None else make(seed)
 
@@ -250,7 +250,10 @@ def require_network(
     exact: Mapping[str, object],
     least: Mapping[str, int] | None = None,
 ) -> Kind:
-    """Return ``network``; refuse other kinds, and fields unlike ``exact`` or below ``least``."""
+    """Return ``network``; refuse all but a ``kind`` with fields as in ``exact`` and ``least``.
+
+    ``least`` gives the smallest value allowed for a field.
+    """
     if not isinstance(network, kind):
         # All bad input is a ValueError.
         raise ValueError(  # noqa: TRY004

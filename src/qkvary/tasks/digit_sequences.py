@@ -136,8 +136,8 @@ def draw_digits(
 ) -> Tensor:
     """Draw ``count`` sequences of independent digits, always the same ones for the same arguments.
 
-    The splits are separate streams, so that the size of one does not affect another. A larger
-    ``count`` begins with the sequences of a smaller one. All tasks and runs of this process share
+    The splits are separate streams, so that the size of one does not affect another. With a
+    larger ``count``, the first sequences stay the same. All tasks and runs of this process share
     the sequences, which take one byte per digit if possible.
     """
     words = random_words(count * length, "digits", seed, length, vocabulary, split)

@@ -34,8 +34,8 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
     zeros; there the network must predict the key's value, and only these positions are scored.
     Loss: mean cross entropy. Metric: accuracy.
 
-    Source: Arora et al. 2023 (Zoology), section 4, and its code, which also validates on the test
-    sequences; here validation has its own.
+    Source: Arora et al. 2023 (Zoology), section 4, and its code, which validates on the test
+    sequences; here validation has separate sequences.
     """
 
     def build(self, network: Network, seed: int) -> LanguageModel:

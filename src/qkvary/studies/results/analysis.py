@@ -156,8 +156,8 @@ def _environments(
 ) -> tuple[tuple[tuple[str, str], ...], ...]:
     """Return the distinct environments of the runs, in the order of their first run.
 
-    A failed run may have recorded less than others: two environments are the same if they agree in
-    everything both recorded, and in whether a run's settings were changed on resuming.
+    A failed run may have recorded less than others. So two environments are the same if they agree
+    in everything that both runs recorded, and in whether settings were changed on resuming.
     """
     found: list[dict[str, str]] = []
     for run in observations:

@@ -47,12 +47,12 @@ def write_headline(
     baseline: str,
     own_tables: Collection[str] = (),
 ) -> tuple[str, list[str]]:
-    """Return the name of the table that the short answer is about, and its sentences.
+    """Return the name of the table that the short answer is about, and the answer's sentences.
 
-    The answer is about the table, of one task or several, that compares the most variants with an
-    interval; among equals, the one with the most decided comparisons, then the first. A table that
-    a setting names (``own_tables``) is chosen only if no other has an interval; decided contrasts
-    across settings then come first.
+    The chosen table, of one task or several, has the most comparisons with an interval. Ties go to
+    the one with the most decided comparisons, then to the first. A table that a setting names
+    (``own_tables``) is chosen only if no other table has an interval; the answer then begins with
+    the contrasts across settings, if any of these is decided.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
@@ -170,10 +170,10 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
 
 
 def _learnt(table: ResultTable, baseline: str) -> float:
-    """Return how much the baseline improves on a guess, at most its own mean; 0 if not known.
+    """Return the baseline's improvement on a guess or its mean, if smaller; 0 if not known.
 
-    A small share of a long improvement may be a large share of a small final loss, so the smaller
-    of the two is used.
+    A difference that is small compared with the improvement may be large compared with a small
+    final loss.
     """
     mean = table.row(baseline).mean
     if mean is None or table.scale is None or table.scale.learnt(mean) <= 0:
@@ -228,7 +228,7 @@ def _words(label: str, baseline: str) -> str:
 
 
 def _first_named(groups: Sequence[_Group]) -> list[_Group]:
-    """Return the groups that fit in a sentence, and the other groups as one."""
+    """Return the groups that fit in a sentence, then all other groups merged into one."""
     named, rest = _split_named(groups)
     others = [gap for _, gaps in rest for gap in gaps]
     return [*named, *([(f"{len(rest)} others", others)] if rest else [])]
@@ -306,7 +306,7 @@ def _planned(
 
 
 def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
-    """State how much of a reference's cost a variant of the same size recovers, largest first."""
+    """State gains over same-sized references that are worse than the baseline, largest first."""
     rows = {row.variant: row for row in table.rows}
     found: list[tuple[float, str]] = []
     for contrast, gap in planned:
@@ -335,8 +335,8 @@ _Named = TypeVar("_Named")
 def _across(table: ResultTable, planned: _Planned) -> list[str]:
     """State the contrasts across settings: decided differences, then bounds of the undecided.
 
-    "No difference shows" is written if the interval excludes differences as large as the smallest
-    supported one.
+    An undecided contrast reads "No difference shows" if its interval excludes differences as large
+    as the smallest decided one.
     """
     decided = [one for one in planned if one[1].verdict in _DECIDED]
     least = min((_magnitude(gap) for _, gap in decided), default=0.0)

@@ -20,7 +20,7 @@ _NOT_FIGURES = {"event", "step", "seconds"}
 
 
 class _Run(NamedTuple):
-    """A quantity of one run."""
+    """The curve of one quantity in one run."""
 
     points: Mapping[int, tuple[float, float]]
     """Values and seconds so far, by step."""

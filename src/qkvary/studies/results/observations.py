@@ -95,7 +95,7 @@ def choose_learning_rates(
 
 
 def _choose(rates: Mapping[float, Sequence[Observation]]) -> tuple[float | None, float]:
-    """Return the chosen learning rate, or None, and the one whose runs appear in tables."""
+    """Return the chosen learning rate, or None, and the rate whose runs appear in tables."""
     counts = {rate: count(run.row for run in runs) for rate, runs in rates.items()}
     scores = {rate: mean(values) for rate, runs in rates.items() if (values := _validations(runs))}
     if not scores:

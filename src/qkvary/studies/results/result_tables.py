@@ -192,7 +192,7 @@ def _costs(runs: Sequence[Observation], settings: Sequence[str]) -> CostRow | No
 
 
 def _cache_per_token(cost: Mapping[str, Any]) -> float | None:
-    """Return the cache bytes per token; those of a state are divided by the sequence length."""
+    """Return the cache bytes per token; a state of fixed size is divided by the sequence length."""
     grows, whole = cost.get("cache_bytes_per_token"), cost.get("cache_bytes_per_sequence")
     return whole / cost["length"] if grows == 0 and whole else grows
 

@@ -164,8 +164,8 @@ def repeat_interval(
 ) -> tuple[float, float] | None:
     """Return the prediction interval of the mean of ``repeats`` further values.
 
-    That is the mean of n values plus or minus t s sqrt(1/n + 1/m) for m further ones, as both means
-    are uncertain. Returns None for fewer than two values.
+    For n values and m further values, the interval is the mean plus or minus t s sqrt(1/n + 1/m),
+    because both means are uncertain. Returns None for fewer than two values.
 
     Source: Student's prediction interval for a mean.
     """
@@ -245,7 +245,7 @@ def sign_test(differences: Sequence[float]) -> float | None:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Spearman's correlation of pairs, or None if one side is constant."""
+    """Return Spearman's correlation of pairs, or None if ``first`` or ``second`` is constant."""
     if len({*first}) < 2 or len({*second}) < 2:
         return None
     return float(scipy.stats.spearmanr(first, second).statistic)

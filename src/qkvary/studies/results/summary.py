@@ -123,7 +123,7 @@ class CostRow:
 
     @property
     def parameters_total(self) -> float | None:
-        """The part named ``total``, or None."""
+        """The total number of parameters, or None if it is not listed."""
         return dict(self.parameters).get("total")
 
 
