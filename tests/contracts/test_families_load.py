@@ -407,7 +407,7 @@ LONG = {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}
         ("gemma2", {"final_logit_softcapping": -3.0}, "positive and finite logit cap"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "positive and finite number for the score"),
         ("gemma3_text", {"attn_logit_softcapping": 9.0}, "expected null for attn_logit_soft"),
-        ("qwen2_moe", {}, "expected a family that is loaded (gpt2, llama, mistral,"),
+        ("qwen2_moe", {}, "expected a supported family (gpt2, llama, mistral,"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_its_field(
