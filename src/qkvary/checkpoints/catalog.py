@@ -49,7 +49,7 @@ class CheckpointFormat(Protocol):
         """Return the configuration without the weights, or ``None`` if it depends on them.
 
         Raises:
-            UsageError: if it cannot be read, or the network has parts that ours lack.
+            UsageError: if it cannot be read, or has parts that our networks lack.
             DamagedError: if it is damaged.
             NewerFormatError: if a newer qkvary wrote it.
             UnsafeError: if it is a pickle, which could run code.
@@ -93,8 +93,8 @@ def require_tokenizer(
     Args:
         loaded: The checkpoint.
         name: Its name or path.
-        reference: What :func:`load_tokenizer` accepts, a ``tok512.bin`` of llama2.c or a ``.model``
-            of SentencePiece; None for the checkpoint's own tokenizer.
+        reference: What :func:`load_tokenizer` accepts, or the path of a ``tok512.bin`` of llama2.c
+            or of a SentencePiece ``.model``; None for the checkpoint's own tokenizer.
 
     Raises:
         UsageError: if there is no tokenizer, if one is named although the checkpoint has its own,

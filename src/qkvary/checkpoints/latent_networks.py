@@ -98,10 +98,10 @@ def make_latent_weights(network: LanguageModel) -> Weights:
 
 
 def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> float:
-    """Return the largest power of two by which ``shared`` can be scaled so its norm has no effect.
+    """Return the largest power of two to scale ``shared`` by so that the next norm has no effect.
 
-    ``epsilon`` is that norm's. ``shared`` is the matrix that makes the tensor from the output of a
-    preceding norm with the gain ``norm``; before this gain, the mean square is 1.
+    ``epsilon`` is the epsilon of that norm. ``shared`` is the matrix that makes the tensor from the
+    output of a preceding norm with the gain ``norm``; before this gain, the mean square is 1.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
@@ -143,7 +143,7 @@ def _make_selectors(heads: int, kv_heads: int, head_dim: int) -> Tensor:
 def read_latent_network(
     sizes: LatentSizes, tensors: Mapping[str, Tensor], side: Side, where: str
 ) -> tuple[LanguageModelConfig, Weights]:
-    """Return the configuration and the weights of a network; ``tensors`` lack a tied head."""
+    """Return the configuration and the weights; ``tensors`` has no head if the head is tied."""
     names = {getattr(row, side): row.ours for row in list_tensors("deepseek", sizes.num_layers)}
     unknown = min(tensors.keys() - names.keys(), default=None)
     if unknown is not None:

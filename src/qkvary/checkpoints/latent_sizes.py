@@ -76,7 +76,7 @@ def read_latent_sizes(fields: Fields) -> LatentSizes:
 
 @contextmanager
 def explain(where: str, what: str = "does not describe a network") -> Generator[None]:
-    """Turn the ``ValueError`` of an invalid value into a ``DamagedError`` of the file."""
+    """Turn the ``ValueError`` of an invalid value into a ``DamagedError`` that names the file."""
     try:
         yield
     except UsageError:

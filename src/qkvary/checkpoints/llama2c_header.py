@@ -49,9 +49,9 @@ class Header(NamedTuple):
         return self.dim // self.n_heads
 
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays after the header by our names, in order.
+        """Return the shapes of the arrays after the header, keyed by our names, in file order.
 
-        ``{}`` stands for the number of the layer, the first index.
+        In a name, ``{}`` stands for the layer's number, which is the array's first index.
         """
         dim, hidden, narrow = self.dim, self.hidden_dim, self.n_kv_heads * self.head_dim
         layer: dict[str, tuple[int, ...]] = {

@@ -268,7 +268,9 @@ def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
         if isinstance(layers, int) and layers <= most:
             return from_dict(LanguageModelConfig, fields)
     except UnknownPartError as error:
-        raise UsageError(f"{path}: {error}; qk.load(path, code=FILE) imports it") from None
+        raise UsageError(
+            f"{path}: {error}; qk.load(path, code=FILE) imports the code that defines it"
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{refused}: {short_reason(error)}") from None
     raise DamagedError(f"{refused}: it has more layers than tensors ({tensors})")

@@ -1,7 +1,7 @@
 """SentencePiece model files: the pieces of a BPE, and how spaces are handled.
 
 The file is a protocol buffer, a sequence of numbered fields. Only the fields that affect the tokens
-of a text are read. Models other than BPE of whole pieces or characters are refused.
+of a text are read. Models that are neither BPE nor of characters are refused.
 """
 
 import struct

@@ -49,7 +49,7 @@ def file_contents(tensors: Tensors, *, number: int = 0, count: int = 0) -> dict[
 
 
 def row_counts(tensors: Tensors) -> dict[str, dict[str, int]]:
-    """Return the number of rows of each tensor."""
+    """Return the number of rows of each tensor, by kind and name."""
     return {kind: {name: len(tensor) for name, tensor in tensors[kind].items()} for kind in KINDS}
 
 
@@ -73,9 +73,10 @@ class Reader:
     wanted: Wanted = lambda _kind, _name, rows: range(rows)
 
     def read(self, folder: Path, manifest: Manifest) -> dict[Kind, dict[str, Tensor]]:
-        """Return the requested rows of every tensor on the CPU; a tensor without any is empty.
+        """Return the requested rows of every tensor, on the CPU.
 
-        Files that hold no requested rows are divided among the readers and only verified.
+        A tensor of which no rows are requested is empty. Files that hold no requested rows are
+        divided among the readers and only verified.
         """
         return {
             kind: {
@@ -128,7 +129,7 @@ def _read_shard(
 
 
 def _part(counts: Sequence[int], number: int, wanted: range) -> range:
-    """Return the requested rows of file ``number``, as places in that file."""
+    """Return the requested rows in file ``number``, as row indices within that file."""
     first, rows = sum(counts[:number]), counts[number]
     start = min(max(wanted.start - first, 0), rows)
     return range(start, max(start, min(wanted.stop - first, rows)))

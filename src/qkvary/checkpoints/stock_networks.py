@@ -34,7 +34,7 @@ _KNOWN_TERMS: Mapping[StockArchitecture, tuple[str, ...]] = {
 }
 """Score terms that a stock architecture has, or that can be folded into its weights."""
 _TERMS = {
-    "plus": "the bias of + on every key position",
+    "plus": "the bias of the position term + on every key position",
     "key_bias": "a bias on every key position",
     "diagonal": "a normalised diagonal of scores",
     "unscaled-diagonal": "a normalised diagonal of scores",

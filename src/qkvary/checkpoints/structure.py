@@ -34,7 +34,7 @@ def check_structure(network: LanguageModel) -> None:
 
 
 def make_language_model(config: LanguageModelConfig) -> LanguageModel:
-    """Return the network of a configuration, built by its own ``make`` if it has one."""
+    """Return the network of a configuration, built by its ``make`` method if it has one."""
     make: Callable[[int], LanguageModel] | None = getattr(config, "make", None)
     return LanguageModel(config) if make is None else make(0)
 

@@ -1,6 +1,6 @@
 """Safetensors files written tensor by tensor, and read row by row.
 
-Unlike the library, this never holds a whole file in memory.
+Unlike the safetensors library, this module never holds a whole file in memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes the bases of an attention layer's input and output, or turns a role into the input.
+"""Changes the bases of a layer's input and output, or makes a role (Q, K or V) the layer input.
 
 Queries, keys and values stay the same: only the residual stream is written in another basis. So
 every score term, core and mask is unchanged.
@@ -43,7 +43,7 @@ class LayerDraft:
     """The layer's name in messages."""
 
     def reading(self, source: Source) -> str:
-        """Return the name of a source's matrix that is applied to the layer input."""
+        """Return the name of the matrix in a source's projection that multiplies the input."""
         inner = f"{source}_proj.down"
         return inner if inner in self.weights else f"{source}_proj.weight"
 
@@ -78,7 +78,7 @@ def make_plain(layer: LayerDraft) -> LayerDraft:
 
 
 def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor: float) -> None:
-    """Multiply the outputs of some sources' projections by a factor, if they exist."""
+    """Multiply the outputs of those of the ``sources`` that have a projection by a factor."""
     for source in sources:
         for name in (f"{source}_proj.weight", f"{source}_proj.bias"):
             if name in weights and factor != 1.0:
@@ -126,10 +126,10 @@ def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"
 def move_attention(
     layer: LayerDraft, *, read: Basis, written: Basis, identity: Source | None = None
 ) -> LayerDraft:
-    """Return a layer that reads and writes the residual stream in other bases.
+    """Return a layer whose input is in the basis ``read`` and whose output is in ``written``.
 
-    ``identity`` is the source that becomes the layer input; ``read`` is then from
-    :func:`find_basis`.
+    ``identity`` is the source whose projection becomes the identity; in this case, ``read`` must
+    come from :func:`find_basis`.
     """
     weights = dict(layer.weights)
     config = layer.config
@@ -181,7 +181,7 @@ def _replace(config: AttentionConfig, **fields: Any) -> AttentionConfig:
 
 
 def _own_correction(layer: LayerDraft, source: Source) -> float | None:
-    """Return the identity correction if query or key alone reads the source, else None."""
+    """Return the identity correction of the score scale if only query or only key uses a source."""
     readers = layer.config.variant.sharing.readers(source)
     return layer.config.identity_correction if readers in (("query",), ("key",)) else None
 
@@ -209,7 +209,7 @@ def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
 
 
 def check_bias(layer: LayerDraft, source: Source) -> None:
-    """Check that a layer without the bias of a source can compute the same."""
+    """Check that the bias of a source can be removed without changing what the layer computes."""
     bias = layer.weights.get(f"{source}_proj.bias")
     if bias is None or not bias.any():
         return

@@ -1,7 +1,7 @@
 """Changes the basis of a network's residual stream: one basis for the input of each layer.
 
-A sublayer with a skip has one basis for input and output; without the skip, the sublayer's last
-matrix changes from one basis to the next. Norms allow no change of basis.
+A sublayer with a skip has one basis for input and output. Without the skip, the last matrix of the
+sublayer maps into the basis of the next sublayer. Norms allow no change of basis.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorems 4.1, 4.2 and 4.3.
 """
@@ -66,7 +66,7 @@ def move_network(
     """Return a network with its residual stream in other bases, and notes on side effects.
 
     ``bases`` holds the basis of each layer's input, the same object for all layers if the network
-    is uniform; ``identities`` maps a layer to the source that becomes its input.
+    is uniform. ``identities`` maps a layer's index to the source that becomes the layer input.
     """
     last, is_tied = _last_basis(draft.config, bases)
     weights = {

@@ -1,6 +1,6 @@
-"""Finds rewrites and methods by file name: the modules of ``rewrites`` and ``caches.methods``.
+"""Finds rewrites and methods for caches: the modules of ``rewrites`` and ``caches.methods``.
 
-A name is the file's name. Torch-free until one is loaded.
+Each has the name of its file. Torch-free until a module is loaded.
 """
 
 from importlib import import_module

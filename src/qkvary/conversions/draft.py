@@ -52,7 +52,7 @@ class Draft:
         return 1 if self.config.shared_blocks else self.config.num_layers
 
     def part(self, prefix: str) -> dict[str, Tensor]:
-        """Return the parameters whose names start with a prefix, without it in their names."""
+        """Return the parameters whose names start with a prefix, with the prefix removed."""
         start = len(prefix)
         return {
             name[start:]: value for name, value in self.weights.items() if name.startswith(prefix)

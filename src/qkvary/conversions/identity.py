@@ -1,7 +1,7 @@
 """A role of attention becomes the layer input, in every layer or in one.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorems 4.1, 4.2 and 4.3;
-its later version claims that any one of the three projections can be removed.
+the paper's later version claims that any one of the three projections can be removed.
 """
 
 from qkvary.arch.sharing import IDENTITY, Role, Source

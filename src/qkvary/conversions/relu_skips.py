@@ -1,4 +1,4 @@
-"""The skip around a ReLU network: can a network of the same width compute it too?
+"""Decides whether a ReLU network can absorb the skip around it without becoming wider.
 
 ``x + W_2 relu(W_1 x) = W_2 relu(W_1' x)`` for all x where, for some set I of inner channels,
 ``-W_2 P_I W_1 = 1``; then ``W_1' = (1 - 2 P_I) W_1``, because ``relu(-z) = relu(z) - z``. For
@@ -42,8 +42,8 @@ def decide_skip(
         down: W_2, in float64.
 
     Returns:
-        The channels; or that there are none, or that linearly dependent products leave the
-        question open.
+        The channels of the set, or ``None`` and the reason: there is no set, or the question stays
+        open because products are linearly dependent.
     """
     gram = (down.mT @ down) * (up @ up.mT)
     values = torch.linalg.eigvalsh(gram)

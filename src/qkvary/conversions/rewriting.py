@@ -1,4 +1,4 @@
-"""Runs a rewrite: a new network, and how much its logits differ, before anything is written."""
+"""Runs a rewrite and measures how much the logits change, before anything is written."""
 
 import math
 from contextlib import suppress
@@ -67,7 +67,7 @@ def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOption
 
 
 def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> Rewriting:
-    """Rewrite a network, and compare the result with it.
+    """Rewrite a network, and compare the logits of the result with its logits.
 
     Args:
         name: A rewrite from ``rewrite_names()``.
@@ -92,8 +92,8 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
     # Written so that NaN is refused.
     if not difference.relative <= MOST_DIFFERENCE:
         raise UsageError(
-            f"expected logits equal to {MOST_DIFFERENCE:.0e} in float64 after {name}, got a "
-            f"relative difference of {difference.relative:.1e}; nothing is written"
+            f"expected logits that {name} changes by at most {MOST_DIFFERENCE:.0e} in float64, "
+            f"got a relative difference of {difference.relative:.1e}; nothing is written"
         )
     made = exact.to(network.embedding.device, dtype)
     stored = measure_difference(_read(network, tokens), _read(made, tokens), dtype)

@@ -50,7 +50,7 @@ def stream(
     Args:
         model: The network, in evaluation mode.
         requests: The requests.
-        tokenizer: Turns tokens into text, as stop strings need; without it, events have no text.
+        tokenizer: Turns tokens into text, which stop strings need. Without it, events have none.
         chunk: Prompt tokens per forward pass.
         new_cache: Makes the cache; by default ``make_cache`` for the longest answer.
         deterministic_batch: Decode every row alone with its own cache, so that no bit of an answer
@@ -134,7 +134,7 @@ def make_cache(
     storage: CacheOptions | None = None,
     kernel: DecodeKernel = "auto",
 ) -> KVCache:
-    """Make a cache that stores what the sharing needs, by default allocated once.
+    """Make a cache that stores what the network's sharing needs; by default, allocated once.
 
     The default layout has rotated keys, or unrotated ones if these take fewer bytes. The layout and
     kernel in ``storage`` are ignored.
@@ -182,7 +182,7 @@ def check_finite(logits: Float[Tensor, "rows vocabulary"], number: int) -> None:
 def one_thread_for(logits: Float[Tensor, "rows vocabulary"]) -> AbstractContextManager[None]:
     """Return a context in which torch uses one thread if there are few logits.
 
-    Its other threads would spin for a while after the work, and slow down the threads of the native
+    Other threads of torch would spin for a while after the work, and slow down those of the native
     step.
     """
     return use_threads(1) if logits.numel() <= FEW_LOGITS else nullcontext()

@@ -2,8 +2,9 @@
 
 Launching the kernels of a step from Python takes longer than running them. A graph is launched as a
 whole, but always with the same shapes and addresses. So a step of fixed shapes reads the first
-``size`` slots of the cache, and a mask hides empty slots. The newest token is written to its own
-slot, and also to the last slot.
+``size`` slots of the cache, and a mask hides empty slots. The newest token is written to the
+last slot, where the step attends to it, and to its regular slot, which is hidden until the next
+step.
 """
 
 import torch
@@ -73,7 +74,7 @@ class FixedStep:
         self._move(length, mask)
 
     def _move(self, length: int, mask: Tensor | None) -> None:
-        """Set the slot and position of the next token, and which slots it sees."""
+        """Set the slot and position of the next token, and the slots that it attends to."""
         self._place.fill_(length)
         self._mask.fill_(False)
         self._mask[:, :length] = True if mask is None else mask[:, :length].bool()
@@ -87,7 +88,7 @@ class FixedStep:
         self._next, self._is_masked = length, mask is not None
 
     def _forward(self) -> Tensor:
-        """Run the network on the new tokens, store them, and advance by one slot."""
+        """Run the network on the new tokens, which it caches, and advance by one slot."""
         for layer in self._view.layers:
             layer.crop(self._size - 1)
         logits = self.model(
@@ -145,7 +146,7 @@ def supports(model: Decoder, cache: KVCache) -> bool:
 
 
 def has_fixed_shapes(cache: KVCache) -> bool:
-    """Return whether every layer keeps all tokens in place and sees them at any position."""
+    """Return whether, in every layer, tokens never move and attention is not strided."""
     return type(cache) is KVCache and all(
         layer.has_fixed_memory and layer.config.variant.stride is None for layer in cache.layers
     )

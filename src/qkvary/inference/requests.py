@@ -138,7 +138,7 @@ def make_requests(
 ) -> list[Request]:
     """Return the requests to continue texts by ``tokens`` new tokens each.
 
-    The default is as many as the model has positions for, up to 256.
+    If ``tokens`` is None, there are as many as the model has positions for, up to 256.
     """
     requests: list[Request] = []
     for text in texts:

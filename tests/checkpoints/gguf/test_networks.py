@@ -168,7 +168,7 @@ def test_matrices_have_the_type_asked_for(
     [
         ("Q-K=V@rotary", "values that are rotated keys (counter)"),
         ("QKV@w3", "a window of 3 tokens"),
-        ("(Q=K-V)+", "the bias of + on every key position"),
+        ("(Q=K-V)+", "the bias of the position term + on every key position"),
         ("QKV@alibi", "alibi positions"),
     ],
 )

@@ -95,7 +95,7 @@ def failure_of(label: str) -> str | None:
         "weights that decay with the distance": variant.decay != "none",
         "a normalised diagonal of scores": variant.diagonal != "none",
         "a soft cap of scores": variant.soft_cap is not None,
-        "the bias of + on every key position": variant.plus,
+        "the bias of the position term + on every key position": variant.plus,
         "a bias on every key position": variant.key_bias,
         "positions; choices: none, rotary": variant.positions not in {"none", "rotary"},
         "a nonlinear query; choices: plain, residual, map": variant.query_form == "residual-gelu",

@@ -1,1 +1,1 @@
-"""Checkpoints of other programs: one module per format, found by its file name."""
+"""Checkpoints of other programs: one module per format, named after the format."""

@@ -46,7 +46,10 @@ def load(path: Path) -> LoadedModel:
 
 
 def read_config(path: Path) -> LanguageModelConfig | None:
-    """Return the configuration of the network from the header; ``None`` for DeepSeek."""
+    """Return the configuration of the network from the header.
+
+    ``None`` for DeepSeek, whose configuration also depends on the weights.
+    """
     file = only_file(path, list_files(path))
     return make_config(read_sizes(read_file(file), str(file)))
 
@@ -87,7 +90,7 @@ def _join_latent(tensors: dict[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
             if tensors[name].dim() != 3:
                 raise DamagedError(f"{sizes.where} has {name} that is not one matrix per head")
         if tensors[key].mT.shape != tensors[value].shape:
-            raise DamagedError(f"{sizes.where} has {key} and {value} whose heads differ")
+            raise DamagedError(f"{sizes.where} has {key} and {value} whose shapes do not match")
         both = torch.cat((tensors.pop(key).mT, tensors.pop(value)), dim=1)
         tensors[f"blk.{layer}.attn_kv_b.weight"] = both.flatten(0, 1)
     return tensors

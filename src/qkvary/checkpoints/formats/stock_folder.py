@@ -93,7 +93,7 @@ def _is_head_tied(
 ) -> bool:
     """Return whether the head is tied to the embedding.
 
-    A stored head that differs is not tied and gives a warning, as in transformers 5.23.
+    A stored head that differs from the embedding is used, with a warning, as in transformers 5.23.
     """
     if not declared or embedding is None or head is None:
         return declared
@@ -119,7 +119,7 @@ def _read(path: Path) -> tuple[Path, str, LanguageModelConfig | LatentSizes]:
     try:
         family, fields = find_text(content)
         if family not in _FAMILIES:
-            raise fields.refuse("model_type", f"a family that is loaded ({', '.join(_FAMILIES)})")
+            raise fields.refuse("model_type", f"a supported family ({', '.join(_FAMILIES)})")
         if family == "gpt2":
             return folder, family, read_gpt2(fields)
         if family == LATENT:

@@ -64,7 +64,7 @@ def read_sizes(file: GgufFile, where: str) -> Sizes:
 
 
 class Sizes(Fields):
-    """The values of an architecture of llama.cpp, and the file that they are in."""
+    """The metadata fields that belong to the architecture of a file, and the file itself."""
 
     def __init__(self, file: GgufFile, architecture: str, where: str) -> None:
         start = f"{architecture}."
@@ -74,7 +74,7 @@ class Sizes(Fields):
         self.file, self.where, self.shapes = file, where, file.shapes
 
     def require(self, what: str, found: object, expected: object) -> None:
-        """Refuse the network unless a value is the only supported one."""
+        """Refuse the network unless a value equals the only supported one."""
         if found != expected:
             raise UsageError(f"{self.where} has {what} {found}, expected {expected}")
 
@@ -89,20 +89,20 @@ class Sizes(Fields):
                 raise UsageError(f"{self.where} has {name}, which this program does not compute")
 
     def rotary_base(self) -> float:
-        """Return the base of the rotation's frequencies."""
+        """Return the base of the rotary frequencies."""
         found = self.number("rope.freq_base", default=10_000.0)
         if found <= 0:
             raise self.refuse("rope.freq_base", "a finite number above 0")
         return found
 
     def epsilon(self, name: str) -> float:
-        """Return the epsilon of the norms as originally written; the file stores it in 32 bits."""
+        """Return the epsilon of the norms, with 1e-5 and 1e-6 restored from their 32-bit form."""
         found = self.number(name, default=1e-5)
         return next((one for one in (1e-5, 1e-6) if abs(found - one) < 1e-6 * one), found)
 
     @property
     def num_layers(self) -> int:
-        """Number of blocks; there must be at least as many tensors."""
+        """Number of blocks; refused if the file has fewer tensors than blocks."""
         layers = self.size("block_count")
         if layers > len(self.shapes):
             raise DamagedError(f"{self.where} has {layers:,} layers, but fewer tensors")
@@ -116,7 +116,7 @@ class Sizes(Fields):
 
 
 def _make_network(sizes: Sizes) -> LanguageModelConfig:
-    """Return the network of a family, from fields named as in transformers."""
+    """Return the configuration of a network, from fields named as in transformers."""
     family, shapes = FAMILIES[sizes.family], sizes.shapes
     config = read_language_model(family, Fields(dict(_describe(sizes, family)), family))
     # Only the file says which biases there are.

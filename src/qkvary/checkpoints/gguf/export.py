@@ -1,7 +1,7 @@
 """Writes a language model as one file for llama.cpp: architecture, sizes and tensors.
 
-What llama.cpp cannot compute is refused, with the reason. A partial rotation becomes a full one
-whose other frequencies are divided to zero (``rope_freqs``), as in other models' files.
+What llama.cpp cannot compute is refused, with the reason. A partial rotation is written as a
+full one with divisors (``rope_freqs``) that stop the other channels, as in other models' files.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     own = _convert_stock(network, to) if obstacle is None else convert_family(network)
     if own is None:
         written = write_language_model(config)
-        also = "" if written is None else f", and no {written.family} as llama.cpp computes it"
+        also = (
+            "" if written is None else f"; llama.cpp cannot compute it as {written.family} either"
+        )
         raise UsageError(
             f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}{also}"
         )

@@ -40,9 +40,9 @@ Expressed = tuple[str, dict[str, Any], dict[str, torch.Tensor]]
 
 
 def convert_family(network: LanguageModel) -> Expressed | None:
-    """Return a network in the architecture of a family that expresses it, or ``None``.
+    """Return the architecture, metadata and tensors in the first family that can express a network.
 
-    Reading the header back must give the same network.
+    Reading the header back must give the same configuration. ``None`` if no family can.
     """
     config = network.config
     for name, family in FAMILIES.items():
@@ -81,7 +81,7 @@ def describe_sizes(
 
 
 def _is_computed(config: LanguageModelConfig, name: str) -> bool:
-    """Return whether llama.cpp can compute this network in the architecture of that family."""
+    """Return whether llama.cpp can compute this network in the architecture ``name``."""
     layer = config.layers[0]
     has_windows = any(one.variant.window is not None for one in config.layers)
     has_bias = layer.bias or layer.out_bias

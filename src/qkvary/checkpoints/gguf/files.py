@@ -39,7 +39,7 @@ class Tensor(NamedTuple):
 
 
 def _quants(kind: str) -> tuple[Any, Any]:
-    """Return the packing module of llama.cpp's package, and that package's name for a type."""
+    """Return llama.cpp's module that packs values, and its constant for a type."""
     require("gguf")
     library: Any = import_module("gguf")
     return library.quants, library.GGMLQuantizationType[kind.upper()]

@@ -239,7 +239,7 @@ def read_file(path: Path, *, is_whole: bool = False) -> GgufFile:
     parts = [parse_file(read(one), str(one), skips_texts=not is_whole) for one in paths]
     tensors = {name: one for part in parts for name, one in part.tensors.items()}
     if len(tensors) < sum(len(part.tensors) for part in parts):
-        raise DamagedError(f"{path} has two tensors with one name in its parts")
+        raise DamagedError(f"{path} has two tensors of the same name in its parts")
     return GgufFile(parts[0].metadata, tensors)
 
 
@@ -283,7 +283,7 @@ def parse_file(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = Fal
             raise DamagedError(f"{where} ends before {entry.name}, at {len(data):,} bytes")
         found[entry.name] = Stored(entry.shape, entry.type, view[first : first + entry.size])
     if len(found) < tensors:
-        raise DamagedError(f"{where} has two tensors of one name")
+        raise DamagedError(f"{where} has two tensors of the same name")
     return GgufFile(metadata, found)
 
 

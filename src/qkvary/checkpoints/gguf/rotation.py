@@ -14,7 +14,7 @@ STILL = 1e30
 
 
 def paired_first(layer: AttentionConfig) -> list[int]:
-    """Return our channel for each channel of llama.cpp: the rotated pairs, then the others."""
+    """Return the index of our channel for each of llama.cpp's: rotated pairs, then the others."""
     rotated = layer.position.rotary_dim(layer.size_per_head)
     still, half = layer.size_per_head - rotated, rotated // 2
     pairs = [still + k + part for k in range(half) for part in (0, half)]

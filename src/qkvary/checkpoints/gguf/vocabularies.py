@@ -136,7 +136,7 @@ def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
             "does not end on other characters; train with --tokenizer characters or bytes"
         )
     tokens = [_escape(letter.encode()) for letter in tokenizer.alphabet]
-    note = "characters outside the alphabet are token -1, which it refuses to read"
+    note = "it encodes characters outside the alphabet as token -1, and then refuses them"
     return _make("rwkv", tokens, types, None, [note])
 
 
@@ -198,8 +198,8 @@ def _convert_library(tokenizer: LibraryTokenizer) -> Vocabulary:
     if model.get("type", "BPE") != "BPE" or model.get("byte_fallback"):
         raise UsageError(
             f"expected a tokenizer.json of byte-level pairs (BPE), got {model.get('type', 'BPE')}"
-            f"{' of characters' if model.get('byte_fallback') else ''}: llama.cpp cuts it "
-            "differently; train with GPT-2's pairs (--tokenizer gpt2) or bytes"
+            f"{' of characters' if model.get('byte_fallback') else ''}: llama.cpp would "
+            "encode texts differently; train with GPT-2's pairs (--tokenizer gpt2) or bytes"
         )
     tokens = {token: name for name, token in model["vocab"].items()}
     types = dict[int, TokenType]()

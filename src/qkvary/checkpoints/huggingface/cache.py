@@ -1,7 +1,7 @@
 """Our cache in transformers: ``generate`` can crop, reorder and repeat it.
 
-A layer owns no tensors; it is an adapter of one layer of a ``KVCache``, which the network fills and
-reads. So it works with every layout and storage of ``KVCache``.
+A layer of this cache owns no tensors. It adapts one layer of a ``KVCache``, which the network fills
+and reads, so it works with every layout and storage of ``KVCache``.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         """Do nothing: nothing is offloaded."""
 
     def activate_past_recording(self) -> None:
-        """Keep all tokens of an empty layer with a window, so that tokens can be removed.
+        """Make an empty layer with a window keep all tokens, so that tokens can be removed.
 
         The network still attends only within its window.
         """
@@ -109,7 +109,7 @@ class NetworkCacheLayer(CacheLayerMixin):
 
 
 class NetworkCache(Cache):
-    """A ``KVCache`` as ``past_key_values``; sources that roles share are stored once."""
+    """A ``KVCache`` as ``past_key_values``; projections that roles share are stored once."""
 
     def __init__(
         self,

@@ -150,13 +150,13 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             input_ids: The tokens after those in the cache.
             attention_mask: 1 for real tokens, 0 for padding, over cached and new tokens.
             past_key_values: The cache from ``make_cache`` or an earlier call.
-            labels: The input tokens, or -100 where the loss ignores one; ``forward`` shifts them.
+            labels: The input tokens, with -100 where the loss ignores them; they are shifted here.
             use_cache: Whether to start a cache if none is given.
             logits_to_keep: How many of the last positions get logits, or their indices; 0 for all.
             kwargs: ``num_items_in_batch`` for the loss.
 
         Raises:
-            ValueError: for an unsupported argument, or a cache that is no ``NetworkCache``.
+            ValueError: for an unsupported argument, or a cache that is not a ``NetworkCache``.
         """
         items = kwargs.pop("num_items_in_batch", None)
         _refuse_unknown(kwargs)
@@ -230,8 +230,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
     def _init_weights(self, module: nn.Module) -> None:  # noqa: ARG002
         """Initialise all parameters that were not loaded.
 
-        The call for any module initialises all modules. transformers makes it for each module with
-        a parameter that is not marked as loaded.
+        A call for any module initialises all modules. transformers calls this method for each
+        module that has a parameter not marked as loaded.
         """
         missing = {
             name: parameter

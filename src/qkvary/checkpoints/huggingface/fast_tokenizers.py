@@ -163,7 +163,7 @@ def _splits(piece: bytes, found: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
 
 
 def _overlaps(piece: bytes, found: dict[bytes, int]) -> bool:
-    """Return whether three neighbours can form a piece in two ways."""
+    """Return whether, of three neighbours, the first two or the last two can form the piece."""
     parts = _splits(piece, found)
     return any(second == first for _, second in parts for first, _ in parts)
 

@@ -1,4 +1,4 @@
-"""A language model as a folder for ``from_pretrained``: its own class or a stock one.
+"""Exports a language model as a folder for ``from_pretrained``, in our class or a stock one.
 
 The folder is written atomically, with a manifest, which transformers ignores and we verify.
 """

@@ -50,8 +50,8 @@ class StoredPositions:
         seen = 0 if self.stored is None else self.stored.shape[1]
         if self.announced is None:
             raise ValueError(
-                "expected a call of the model that this cache was made for, got another one, which "
-                "does not pass its positions"
+                "expected a call of the model that this cache was made for, got a call of another "
+                "model, which passes no positions"
             )
         (new,) = self.announced
         if new is None:
@@ -80,7 +80,7 @@ class KeyFromValue:
         return (values.float() * self.gain.float()).to(computed_in)
 
     def rotated(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rotated channels of both halves of keys."""
+        """Return the rotated channels in the first and in the second half of the keys' channels."""
         half = keys.shape[-1] // 2
         return keys[..., : self.angles], keys[..., half : half + self.angles]
 
@@ -171,7 +171,7 @@ class RotateWhenReadLayer(DynamicLayer):
             self.positions.stored = None
 
     def _change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Change any stored positions, but only once: the layers share them."""
+        """Change any stored positions, in the first layer only, because all layers share them."""
         if self.first and self.positions.stored is not None:
             self.positions.stored = change(self.positions.stored)
 
@@ -186,7 +186,7 @@ def exact_cache(
     """Make an empty exact cache of smaller size for ``past_key_values`` of a Gemma 4.
 
     Args:
-        model: A Hugging Face Gemma 4, with or without its towers.
+        model: A Hugging Face Gemma 4: the whole model, or its language model alone.
         layout: ``value and slice`` adds no rotations to a step; ``rotate when read`` stores less,
             but rotates every stored key at every step. To learn the positions, it adds a hook to
             the model, which ``uninstall`` removes.
@@ -211,7 +211,7 @@ def install(model: nn.Module, *, layout: Layout = "value and slice") -> None:
     unchanged. A static or quantised cache is refused when it is used.
 
     Args:
-        model: A Hugging Face Gemma 4, with or without its towers.
+        model: A Hugging Face Gemma 4: the whole model, or its language model alone.
         layout: As in ``exact_cache``.
 
     Raises:
@@ -294,7 +294,7 @@ def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layou
             continue
         if type(layer) is not DynamicLayer:
             raise ValueError(
-                "expected a dynamic cache, whose layers can keep less than keys and values, got "
+                "expected a dynamic cache, whose layers can be replaced by smaller ones, got "
                 f"one of {type(layer).__name__}; choices: pass a DynamicCache, or uninstall the "
                 "exact cache"
             )
@@ -314,7 +314,7 @@ def _find_text_model(model: nn.Module) -> nn.Module:
             return module
     raise ValueError(
         f"expected a Gemma 4 with attention_k_eq_v, got {type(model).__name__}, which has no "
-        "layers whose value is their key"
+        "layers that share key and value"
     )
 
 
@@ -333,7 +333,7 @@ def _attentions(text: nn.Module) -> dict[int, nn.Module]:
 
 
 def _find_makers(text: nn.Module, layout: Layout) -> dict[int, KeyFromValue]:
-    """Return, for each layer with K=V, what computes its keys from its values."""
+    """Return, for each layer with K=V, the object that computes its keys from its values."""
     if layout not in get_args(Layout):
         raise ValueError(
             f"expected a layout, got {layout!r}; choices: {', '.join(get_args(Layout))}"

@@ -1,7 +1,7 @@
 """Our language models as Hugging Face GPT-2, Llama or DeepSeek V3, for any engine.
 
 Shared weights are copied, because a stock architecture has three projections. The function is the
-same up to rounding, but the savings of sharing are gone; ``StockExport.notes`` states them.
+same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` states how much.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _name(
 
 
 def _change_epsilon(weights: Weights, config: LanguageModelConfig) -> None:
-    """Give all norms the epsilon of the latent's norm, because vLLM has one for all norms.
+    """Give all norms the epsilon of the latent's norm, because vLLM uses one for all.
 
     A norm of ``f x`` with the epsilon ``f^2 eps`` equals the norm of x with eps, so everything that
     is added to the residual stream is multiplied by f.

@@ -58,7 +58,7 @@ class Budget:
 
 
 def layer_bytes(layer: AttentionConfig, stored_as: Format) -> float:
-    """Return the cache bytes of a token in a layer, including a share of all scales."""
+    """Return a layer's cache bytes per token, including its quantization scales."""
     attention = ProjectedAttention(config=layer)
     return entries_bytes(attention, seen=TOKENS, kept=TOKENS, stored_as=stored_as) / TOKENS
 
@@ -92,7 +92,7 @@ def spend_by_cost(
 ) -> tuple[int, ...]:
     """Return sizes of the layers, in cached values per token, that make the sum of costs small.
 
-    Each step enlarges the layer whose cost this reduces most.
+    Each step enlarges the layer whose cost falls most.
     """
     sizes = [least] * len(costs)
 

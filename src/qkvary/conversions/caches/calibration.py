@@ -1,4 +1,4 @@
-"""The texts of a conversion as windows of tokens: for fitting, and held out."""
+"""The texts of a conversion, cut into windows of tokens for fitting and held-out windows."""
 
 from collections.abc import Sequence
 from pathlib import Path

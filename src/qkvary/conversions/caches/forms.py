@@ -44,7 +44,7 @@ def _find_reason(layer: AttentionConfig) -> str | None:
             return _REASONS.get(term.name, f"it has {term.name}, which no linear map can express")
     scaling = layer.position.scaling
     if layer.rotated_channels and scaling is not None and scaling.attention_factor != 1:
-        return "its rotated keys have a factor that keys without rotation would lack"
+        return "its rotary scaling multiplies keys by a factor, which unrotated keys would lack"
     if variant.query_form == "residual-gelu":
         return "its query is not linear in the layer input"
     if layer.value_rope != "none":
@@ -83,9 +83,9 @@ def share_tensor(
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
     """Return the number of rotated channels of the new key.
 
-    If the rotary scaling needs all rotated channels of the layer, it is their number. Otherwise it
+    If the rotary scaling needs all rotated channels of the layer, all stay. Otherwise the result
     is the largest even divisor of their number that is at most three quarters of ``numbers``, or
-    else 2; 0 if the layer rotates none.
+    else 2. A layer that rotates no channels gives 0.
     """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:
@@ -103,7 +103,7 @@ def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
 def refuse_budget(
     method: str, numbers: int, choices: Sequence[int], layer: AttentionConfig
 ) -> UsageError:
-    """Return the error for a layer that a method cannot make this small or this large."""
+    """Return the error for a cache size that a method cannot produce for a layer."""
     kept = count_numbers(layer)
     some = ", ".join(f"{one} ({one / kept:.0%})" for one in choices)
     return UsageError(

@@ -1,4 +1,4 @@
-"""Heals a converted network: by distillation from the original network, in the training loop.
+"""Heals (retrains) a converted network by distillation from the original, in the training loop.
 
 The loss is the KL divergence of the next-token distribution from that of the original network.
 Attention is trained; everything else stays as it was.

@@ -1,9 +1,9 @@
-"""One tensor in place of keys and values: the best of its rank for scores and outputs.
+"""Replaces keys and values by one tensor, the best of its rank for scores and outputs.
 
 C is the second moment of the layer's input x, M_q the second moment of the queries, and
 M_o = W_O W_O^T. Errors of keys are weighted by their effect on scores, and errors of values by
 their effect on outputs. The tensor is the best approximation of C^1/2 [W_K M_q^1/2, W_V M_o^1/2],
-each half divided by its norm, and values multiplied by a weight.
+where each half is divided by its norm and the half of the values is multiplied by a weight.
 """
 
 from typing import NamedTuple

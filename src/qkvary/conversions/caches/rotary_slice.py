@@ -43,8 +43,8 @@ def cut_slice(
 ) -> RotarySlice:
     """Return the slice of some KV heads.
 
-    If a head rotates more than ``channels`` channels, groups of neighbouring frequencies are merged
-    into the highest of the group.
+    If a head rotates more than ``channels`` channels, each group of neighbouring frequencies is
+    merged into one, the highest of the group.
     """
     rotated = maps.config.rotated_channels
     if not rotated:

@@ -1,4 +1,4 @@
-"""ReLU networks absorb their skips, in the rare networks that allow it."""
+"""Absorbs the skips around ReLU networks, which is possible in rare networks only."""
 
 import dataclasses
 

@@ -1,8 +1,8 @@
-"""Heads in a random gauge: other matrices of query, key, value and output, the same function.
+"""Puts heads in a random gauge: query, key, value and output matrices change, the function stays.
 
 ``k A`` with ``q A^-T`` gives the same scores, ``v B`` with ``B^-1 W_O`` the same output: one A and
-one B for each KV head. A projection that two roles share has one matrix, so one change has to fit
-both roles; rotary positions leave one complex number free for each frequency.
+one B for each KV head. Two roles that share a projection have one matrix, so one change has to fit
+both roles. With rotary positions, only one complex number per frequency can be chosen freely.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.2.
 """

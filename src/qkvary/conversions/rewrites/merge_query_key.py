@@ -36,7 +36,7 @@ STATEMENT = "Proposition 4.1"
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return a network whose single heads score the input against one projection of it."""
+    """Return a network whose one-head layers have the layer input as query, and W_Q in the key."""
     measured: list[Conditioning] = []
     change_layers(draft, options.layer, partial(_merge, measured=measured))
     return Rewritten(
@@ -58,8 +58,8 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
 def _merge(layer: LayerDraft, measured: list[Conditioning]) -> LayerDraft:
     """Return a layer whose key is ``x W_K W_Q^T`` and whose query is the layer input.
 
-    If the value reads the key's projection, W_Q^T is inverted and the output projection undoes
-    it.
+    If key and value share a projection, the values are multiplied by W_Q^T too, and the output
+    projection by its inverse.
     """
     layer = make_plain(layer)
     config, sharing = layer.config, layer.config.variant.sharing
@@ -96,7 +96,7 @@ def _merge(layer: LayerDraft, measured: list[Conditioning]) -> LayerDraft:
 
 
 def change_sharing(config: AttentionConfig, sharing: Sharing) -> AttentionConfig:
-    """Return a layer of one head with another sharing; it has no KV heads to share."""
+    """Return a layer of one head with another sharing, and without a number of KV heads."""
     variant = dataclasses.replace(config.variant, sharing=sharing, num_kv_heads=None)
     return dataclasses.replace(config, variant=variant)
 

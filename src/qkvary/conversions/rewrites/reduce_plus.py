@@ -14,10 +14,11 @@ STATEMENT = "Section 2 of Kayyam et al., reduced"
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return a network whose layers with + have a key bias in its place.
+    """Return a network in which a key bias replaces the position term +.
 
-    The published term adds a fixed sinusoid to copies of the scores and maps them back. Its
-    channels depend on the row or on the column: what depends on the row cancels in the softmax.
+    The published term adds a fixed sinusoid to copies of the scores and maps them back.
+    Each channel of the sinusoid depends only on the row or only on the column, and what depends on
+    the row cancels in the softmax.
     """
     tokens, notes = draft.config.max_tokens, list[str]()
 

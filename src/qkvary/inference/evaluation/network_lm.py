@@ -104,7 +104,7 @@ class NetworkLM(HFLM):
         return answers
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> Any:
-        """Answer requests, and keep their tasks meanwhile, to count truncated prompts by task."""
+        """Answer requests, and note the task of each, so that truncated prompts are counted."""
         self._names = [request.task_name for request in requests]
         try:
             return cast("Any", super()).loglikelihood(requests, disable_tqdm=disable_tqdm)

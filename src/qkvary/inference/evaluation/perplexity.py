@@ -96,7 +96,7 @@ class PaperScore:
 
     @property
     def perplexity(self) -> float:
-        """The perplexity in the papers' tables."""
+        """The perplexity that the papers' tables give, which counts padding."""
         return _exp(self.loss)
 
     @property

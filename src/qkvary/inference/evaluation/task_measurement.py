@@ -179,7 +179,7 @@ def question_text(task: Any, document: Mapping[str, Any]) -> str:
 
 
 class LocalRows(dict[str, Dataset]):
-    """The rows of a task by the names of their files, which are its splits."""
+    """The rows of a task, keyed by the names of their files, which serve as names of splits."""
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contamination(Metrics):
-    """How many questions of a task share words with a training text; metrics on the others."""
+    """How many questions of a task share words with a training text, and metrics on the rest."""
 
     questions: int
     shared: int

@@ -27,8 +27,8 @@ class Windows:
 def cut(spans: Positions, *, context: int, stride: int) -> Windows:
     """Cut documents into windows that score every token once, except each document's first.
 
-    A target has at least ``context - stride + 1`` preceding tokens in its window, or all that its
-    document has.
+    A target has at least ``context - stride + 1`` preceding tokens in its window, or all preceding
+    tokens of its document if these are fewer.
     """
     if not 1 <= stride <= context:
         raise ValueError(f"expected a stride from 1 to the context of {context}, got {stride}")
