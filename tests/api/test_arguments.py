@@ -1,7 +1,7 @@
 """Paths are text or paths everywhere, labels are variants, and a wrong type is one sentence."""
 
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -25,17 +25,6 @@ from qkvary.studies.catalog import load_study
 from qkvary.studies.running.store import Store
 from tests.studies.made_up import make_setting
 
-
-class Place:
-    """A path of the standard library's protocol alone."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __fspath__(self) -> str:
-        return str(self._path)
-
-
 MINE = "from qkvary.papers.ours.studies.quickstart import STUDY\n"
 
 
@@ -53,7 +42,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", [str, Path, Place])
+@pytest.mark.parametrize("kind", [str, Path, PurePosixPath])
 def test_a_path_is_text_or_a_path(
     places: Path, tmp_path: Path, kind: Callable[[Path], Any]
 ) -> None:
@@ -150,6 +139,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: qk.show_data("x", document="1"), "document: expected a whole number, got '1'"),
     (lambda: qk.bench_decode(variants=3), "variant: expected a list, each a text, got 3"),
+    (lambda: qk.train("lm-1m", data=NOBODY), f"expected a path, got {NOBODY}"),
     (lambda: load_tokenizer(NOBODY), f"expected a tokenizer, got {NOBODY}: "),
     (lambda: name_tokenizer(NOBODY), f"expected a tokenizer, got {NOBODY}: "),
     (

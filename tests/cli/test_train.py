@@ -90,11 +90,6 @@ def test_a_text_that_another_process_prepares_is_waited_for(
     assert "QKV@rotary" in shown
 
 
-def test_the_home_of_nobody_is_refused(typed: Typed) -> None:
-    said = typed.error("train", "lm-tiny", "--data", "~nobody-of-this-name/x.txt")
-    assert "expected a path, got ~nobody-of-this-name/x.txt" in said
-
-
 def test_a_prepared_set_is_taken_as_it_is(places: Path, typed: Typed) -> None:
     data = prepare_source(str(places / "mine.txt"), "characters", out=places / "set")
     planned = typed.json(*command(places, "--dry-run", data="set"))
