@@ -84,7 +84,7 @@ def read_argument(name: str, given: object, kind: Any) -> Any:
 
 
 def _plain(given: Any) -> Any:
-    """Return a NumPy or PyTorch number or bool as a Python number or bool; other values unchanged."""
+    """Return a NumPy or PyTorch scalar as a Python number or bool, and other values unchanged."""
     if getattr(given, "ndim", None) == 0 and hasattr(given, "item"):
         return given.item()
     if isinstance(given, bool) or not isinstance(given, numbers.Real):
@@ -108,7 +108,7 @@ def _is_known(kind: Any) -> bool:
 
 
 def _fit(given: object, kind: Any) -> tuple[Any, ...]:
-    """Return a tuple of the value, converted to the kind; empty if the value is not of that kind."""
+    """Return a tuple with the value, converted to the kind, or an empty tuple if it does not fit."""
     if get_origin(kind) is Literal:
         return (given,) if given in get_args(kind) else ()
     if get_origin(kind) is Mapping:

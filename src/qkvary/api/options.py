@@ -61,7 +61,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def options(group: type[T]) -> type[T]:
-    """Make a class a group of options; the docstring under each field is the help of that option."""
+    """Make a class a group of options; the docstring under each field is the option's help."""
     return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(group)
 
 
@@ -190,7 +190,7 @@ def say_nothing(_sentence: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """The functions that show a verb's progress, messages and warnings; by default nothing is shown."""
+    """The functions that show a verb's progress, messages and warnings; the defaults show nothing."""
 
     show_progress: ShowProgress = no_progress
     say: Callable[[str], None] = say_nothing

@@ -29,7 +29,7 @@ from qkvary.tasks.config import TaskConfig
 NUMERICS_VERSION = 2
 """Incremented by hand when a run's numbers change by more than rounding: its key then changes."""
 ROUNDING_VERSION = 3
-"""Incremented by hand when the last bits of a run change; not in the key, but in the log."""
+"""Incremented by hand when the last bits of a run change; logged, but not in the key."""
 
 OptimizerName = Literal["adam", "adamw"]
 ScheduleName = Literal[
@@ -340,7 +340,7 @@ class RunConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs; an image counts as its patches."""
+        """Number of tokens in one sequence, for the costs; an image counts as its patches and class token."""
         return self.task.count_tokens(self.network)
 
     @property

@@ -60,7 +60,7 @@ class Outcome:
     """The result of a call of ``train``."""
 
     status: Literal["done", "diverged", "stopped"]
-    """After ``stopped``, the same call of ``train`` resumes the run from its last checkpoint."""
+    """After ``stopped``, the same call resumes the run from its last checkpoint, if it has one."""
     message: str
     """Why the run diverged; empty if it did not."""
     metrics: Mapping[str, float | int | None]
@@ -131,7 +131,7 @@ def train(
 
 
 class _StoppedError(Exception):
-    """Raised inside an evaluation when ``stop`` returns True."""
+    """Ends the training because ``stop`` returned True."""
 
 
 class _Trainer:
@@ -214,7 +214,7 @@ class _Trainer:
         )
 
     def open_journal(self, mark: FileEntry | None = None) -> Journal | SilentJournal:
-        """Open the journal: empty, or cut to its length at a checkpoint, which ``mark`` describes."""
+        """Open the journal: empty, or cut to its length at a checkpoint, given by ``mark``."""
         if not self.distribution.is_first:
             return SilentJournal()
         path = self.directory / JOURNAL_NAME
@@ -235,8 +235,8 @@ class _Trainer:
     def checkpoint(self) -> None:
         self.stopwatch.lap("training")
         if self.state.step == self.stored_step:
-            # This step is stored already. Writing it again would remove the first copy before the
-            # second is in place.
+            # This step is stored. Writing it again would remove the first copy before the second is
+            # in place.
             return
         mark = self.journal.mark()
         about: dict[str, JsonValue] = {
