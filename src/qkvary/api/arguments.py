@@ -108,7 +108,7 @@ def _is_known(kind: Any) -> bool:
 
 
 def _fit(given: object, kind: Any) -> tuple[Any, ...]:
-    """Return a tuple with the value, converted to the kind, or an empty tuple if it does not fit."""
+    """Return a tuple with the value, converted to the kind; an empty tuple if it does not fit."""
     if get_origin(kind) is Literal:
         return (given,) if given in get_args(kind) else ()
     if get_origin(kind) is Mapping:

@@ -190,7 +190,7 @@ def say_nothing(_sentence: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """The functions that show a verb's progress, messages and warnings; the defaults show nothing."""
+    """The functions that show a verb's progress, messages and warnings; by default none do."""
 
     show_progress: ShowProgress = no_progress
     say: Callable[[str], None] = say_nothing

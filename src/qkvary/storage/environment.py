@@ -125,7 +125,7 @@ def free_memory_bytes() -> int | None:
 
 
 def require_memory(needed: int, purpose: str, advice: str) -> None:
-    """Refuse work that needs more than the free memory; the error has ``purpose`` and ``advice``."""
+    """Refuse work that needs more memory than is free; the error has ``purpose`` and ``advice``."""
     free = free_memory_bytes()
     if free is not None and needed > free:
         raise ResourceError(
