@@ -1,7 +1,7 @@
 """Reads the arguments of verbs by their annotations: accepts what is clear and refuses the rest.
 
-Python can pass anything. What an annotation says by a class, such as a model or a study, and
-numbers that may be text (32k, 10%), are left to their own readers.
+A caller in Python can pass anything. Arguments annotated with a class, such as a model or a study,
+and numbers that may be text (32k, 10%) are not checked here: other functions read them.
 """
 
 import functools
@@ -44,7 +44,7 @@ def reads_arguments(function: Callable[P, R]) -> Callable[P, R]:
 def read_arguments(
     parameters: Mapping[str, inspect.Parameter], args: Sequence[Any], given: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a call as values of the annotations of its parameters."""
+    """Return the positional and keyword arguments of a call, each converted to its annotation."""
     places = [one for one in parameters.values() if one.kind is not one.KEYWORD_ONLY]
     if places and places[-1].kind is inspect.Parameter.VAR_POSITIONAL:
         places += places[-1:] * len(args)
@@ -63,10 +63,10 @@ def read_arguments(
 
 
 def read_argument(name: str, given: object, kind: Any) -> Any:
-    """Return an argument as a value of its annotation.
+    """Return an argument, converted to its annotation.
 
-    Numbers of NumPy and PyTorch become Python's; a path becomes a text where only a text is
-    expected, and a text a tuple of one where only several are.
+    NumPy and PyTorch numbers become Python numbers. A path becomes a string if only strings are
+    accepted, and a string becomes a tuple of one string if only sequences are accepted.
     """
     value, kinds = _plain(given), _split(kind)
     is_number_or_text = str in kinds and (int in kinds or float in kinds)
@@ -84,7 +84,7 @@ def read_argument(name: str, given: object, kind: Any) -> Any:
 
 
 def _plain(given: Any) -> Any:
-    """Return a number or truth value of NumPy or PyTorch as that of Python."""
+    """Return a NumPy or PyTorch scalar as a Python number or bool, and other values unchanged."""
     if getattr(given, "ndim", None) == 0 and hasattr(given, "item"):
         return given.item()
     if isinstance(given, bool) or not isinstance(given, numbers.Real):
@@ -93,7 +93,7 @@ def _plain(given: Any) -> Any:
 
 
 def _split(kind: Any) -> tuple[Any, ...]:
-    """Return the kinds of an annotation, which may be a union."""
+    """Return the members of a union annotation, or the annotation itself, in a tuple."""
     if get_origin(kind) is Annotated:
         return _split(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
@@ -108,7 +108,7 @@ def _is_known(kind: Any) -> bool:
 
 
 def _fit(given: object, kind: Any) -> tuple[Any, ...]:
-    """Return a value as one of a known kind, in a tuple; an empty one if it is of another kind."""
+    """Return a tuple with the value, converted to the kind; an empty tuple if it does not fit."""
     if get_origin(kind) is Literal:
         return (given,) if given in get_args(kind) else ()
     if get_origin(kind) is Mapping:

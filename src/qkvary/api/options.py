@@ -1,7 +1,7 @@
 """Parameters that several verbs share, functions that read them, and groups of options.
 
 An annotation may hold a ``cyclopts.Parameter`` for what a type cannot express: another spelling, or
-shell completion. Only Python can pass a value of a quoted type; the command line passes text.
+shell completion. Types in quotes (``"Study"``) are for Python; the command line passes text.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def options(group: type[T]) -> type[T]:
-    """Make a class a group of options; the docstring under each field is its help."""
+    """Make a class a group of options; the docstring under each field is the option's help."""
     return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(group)
 
 
@@ -131,14 +131,14 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
 
 
 def _fields_of(given: object, name: str, kind: type) -> dict[str, Any]:
-    """Return a group of options as its fields."""
+    """Return the fields of a group of options, by name."""
     if not isinstance(given, kind):
         raise UsageError(f"{name}: expected a value of {kind.__name__}, got {given!r}"[:200])
     return {one.name: getattr(given, one.name) for one in dataclasses.fields(cast("Any", kind))}
 
 
 def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return a function's groups of options by parameter name."""
+    """Return the default of each parameter that is a group of options, by parameter name."""
     parameters = inspect.signature(inspect.unwrap(function)).parameters
     return {
         name: parameter.default
@@ -190,7 +190,7 @@ def say_nothing(_sentence: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """The functions that show progress, messages and warnings of a long verb; by default none."""
+    """The functions that show a verb's progress, messages and warnings; by default none do."""
 
     show_progress: ShowProgress = no_progress
     say: Callable[[str], None] = say_nothing
@@ -263,9 +263,9 @@ NETWORK = NetworkOptions()
 
 
 MOST_THREADS = 1024
-"""The largest accepted number of threads or processes; more is a typing error."""
+"""The largest accepted number of threads or processes; a larger number must be a typing slip."""
 TRAINED = ("train ", "train-")
-"""Prefixes of the names of trainings and of their notes."""
+"""Prefixes of the names of trainings (``train ``) and of their files in the store (``train-``)."""
 
 
 def find_model(given: object) -> Model:
@@ -295,7 +295,7 @@ def open_checkpoint(
 ) -> "tuple[LoadedModel, str]":
     """Return a loaded model and its name; by default a given network stays on its device.
 
-    ``tokenizer`` is for a checkpoint without one; ``speaks``: a tokenizer is required.
+    ``tokenizer`` is for a checkpoint that has none. With ``speaks``, a tokenizer is required.
     """
     # Counting and planning open no checkpoint.
     from qkvary.checkpoints.catalog import require_tokenizer
@@ -337,7 +337,7 @@ def _open(given: object) -> "tuple[LoadedModel, str]":
 
 
 def read_labels(given: Labels) -> tuple[AnyVariant, ...]:
-    """Return variants that are given as one or several values or labels."""
+    """Return the variants of a label, a variant, or a sequence of labels and variants."""
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     return tuple(map(as_label, several))
 
@@ -389,8 +389,8 @@ class Part:
     def typed(self, reference: str, study: "Study") -> str:
         """Return the study and the options that select its part, as typed on a command line.
 
-        The study's name holds the protocol; ``reference`` may be the path of its file, which has
-        the device and the dtype of the study.
+        The name of a study includes its protocol. If ``reference`` is the path of the study's file,
+        the file determines device and dtype, which are then omitted unless given as options.
         """
         is_path = reference.endswith(".py") or "/" in reference
         protocol = (self.protocol,) if is_path and self.protocol else ()
@@ -414,7 +414,7 @@ PART = Part()
 
 
 def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
-    """Return the study of a name or path, or the requested part of it."""
+    """Return a study, given by name, path or value, restricted to the requested part."""
     from qkvary.studies.catalog import load_study
     from qkvary.studies.study import Study
 
@@ -430,7 +430,7 @@ def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
 def choose_runs(
     store: "Store", name: AnyStudy, part: Part = PART
 ) -> "tuple[Study, Training | None]":
-    """Return the runs of a study or of a named training, and that training if there is one."""
+    """Return a study, and the training if ``name`` names a training: then the study is its runs."""
     is_path = isinstance(name, str) and (name.endswith(".py") or "/" in name)
     if not isinstance(name, str) or is_path or not name.startswith(TRAINED):
         return choose_study(name, part), None

@@ -1,15 +1,16 @@
 """Train a language model: a preset, its variants, and any text.
 
-A training passes through these values, each made from the one before:
+From the command to the first step, these values are made, each from the one before:
 
-- ``Preset``: a named network and its training; ``TrainingOptions`` are the changes to it;
-- ``Setting``: both on one prepared text, with the changes applied;
-- ``Study``: the setting with its variants and seeds, which a note in the store keeps;
-- ``Cell``: one variant and seed of the study, with a title for people;
-- ``RunConfig``: what the numbers of that run depend on; its key names the folder of the run;
-- ``ExecutionSettings``: the part of it that a resumed run may change. The *stored* settings are
-  those with which a run began, part of its key; the *requested* ones are those of the command,
-  with which its next steps are computed.
+- ``Preset``: a named network and how to train it; ``TrainingOptions`` hold the user's changes;
+- ``Setting``: the network and training on one prepared text, with the user's changes applied;
+- ``Study``: the setting with all variants and seeds; a note (a file in the store) records it;
+- ``Cell``: one variant and one seed of the study, with a title to show;
+- ``RunConfig``: everything that determines the numbers of that run; the folder of the run is named
+  by the run's key, a hash of this configuration and its data;
+- ``ExecutionSettings``: the part of a ``RunConfig`` that may change when the run is resumed. The
+  *stored* settings are those with which the run began; they are part of its key. The *requested*
+  settings are those of the present command; the remaining steps are computed with them.
 """
 
 import math
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     from qkvary.training.distribution import Distribution
 
 BUSY_SECONDS = 0.5
-"""Seconds between two checks of a run or a text that another process holds."""
+"""Seconds between two checks whether another process has released a run or a text."""
 
 
 @takes_options
@@ -159,7 +160,7 @@ def train(
 
 
 def _describe_call(preset: str, options: TrainingOptions, **given: object) -> str:
-    """Return the call in Python, with the options that differ from the default."""
+    """Return this training as a Python call, with the options that differ from their defaults."""
     for one in fields(options):
         if (value := getattr(options, one.name)) != one.default:
             given[one.name] = value
@@ -168,7 +169,7 @@ def _describe_call(preset: str, options: TrainingOptions, **given: object) -> st
 
 
 def _with_threads(options: TrainingOptions) -> TrainingOptions:
-    """Return the options with a number of threads."""
+    """Return the options with ``threads`` set; by default all cores for one CPU process, else 1."""
     is_alone = options.device == "cpu" and "WORLD_SIZE" not in os.environ
     threads = read_threads(options.threads, "threads") or (usable_cores() if is_alone else 1)
     return replace(options, threads=threads)
@@ -208,9 +209,9 @@ def _find_data(
     *,
     dry_run: bool,
 ) -> "PlannedSet":
-    """Return the requested set; the first process prepares it if necessary.
+    """Return the prepared set of a text; the first process prepares it if necessary.
 
-    A plan prepares and downloads nothing.
+    With ``dry_run``, nothing is prepared or downloaded.
     """
     from qkvary.data.prepared import PreparedData, open_prepared
     from qkvary.data.prepared_sets import PlannedSet, find_set
@@ -228,7 +229,7 @@ def _find_data(
                 try:
                     made.append(found if isinstance(found, PreparedData) else found.prepare(show))
                 except BusyError as busy:
-                    # Another process prepares this text: its set serves both.
+                    # Another process is preparing this text: wait for its prepared set.
                     if said != str(busy):
                         said = str(busy)
                         shown.say(said)
@@ -248,7 +249,7 @@ def _find_data(
 
 
 def _require_sizes(study: Study, planned: "PlannedSet", distribution: "Distribution") -> None:
-    """Refuse runs that need more memory than there is, and a text shorter than a row."""
+    """Refuse runs that need more memory than is free, and a text shorter than one sequence."""
     # Imported here because the help needs no torch.
     from qkvary.training.memory import require_training_memory
 
@@ -265,7 +266,7 @@ def _with_stored_settings(
     distribution: "Distribution",
     shown: Terminal,
 ) -> Study:
-    """Return the study with the stored settings of similar runs, if there are any to resume."""
+    """Return the study with the stored settings of its similar runs in the store, if any."""
     cells = {cell.run_key: cell for cell in study.cells()}
 
     def find_stored() -> JsonValue:
@@ -397,14 +398,14 @@ class _Progress(AbstractContextManager["_Progress"]):
         self._open.close()
 
     def begin(self, cell: Cell) -> None:
-        """Print that a run begins or is resumed, and show its progress."""
+        """Print the title of the run that begins or resumes, and show its progress."""
         self._open.close()
         self._cell, self._began = cell, None
         self._shown.say(cell.title)
         self._update = self._open.enter_context(self._shown.show_progress("training", "steps"))
 
     def wait(self, cell: Cell, owner: Owner | None) -> None:
-        """Announce once which process holds a run."""
+        """Print once which process holds the run that this process waits for."""
         if owner is not None and str(owner) != self._waits_for:
             self._waits_for = str(owner)
             self._shown.say(f"waiting for {owner}: {cell.title}")

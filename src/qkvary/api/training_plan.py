@@ -1,4 +1,4 @@
-"""A planned training: its costs, passes over the text, time, and the steps that fit into a time."""
+"""Plans a training: costs, passes over the text, time, and how many steps fit into some minutes."""
 
 import math
 from collections.abc import Callable
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from qkvary.data.prepared_sets import PlannedSet
 
 TEST_PASSES = 3
-"""Forward passes over the test split: in windows, and by document with and without padding."""
+"""Forward passes over the test split: by windows, by padded documents, by unpadded documents."""
 FIRST_STEPS = 1_000
-"""The number of steps to begin with, when steps are chosen for a duration."""
+"""First guess of ``choose_steps``."""
 
 
 def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
-    """Return the seconds of steps and evaluations on this CPU, or None for another device."""
+    """Return the estimated seconds of steps and evaluations on this CPU; None on other devices."""
     if run.device != "cpu":
         return None
     # This import needs torch, which the help does not.
@@ -37,10 +37,10 @@ def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
 
 
 def count_scored(run: RunConfig, planned: "PlannedSet") -> int:
-    """Return the number of tokens that all validations and the test score.
+    """Return the number of tokens scored by all validations and the test together.
 
-    The size of an unprepared split is not known: the requested tokens count, but at most one per
-    byte of the text.
+    The size of an unprepared split is unknown. The requested number of tokens stands in for it, but
+    at most one token per byte of the text.
     """
     task = cast("LanguageTaskConfig", run.task)
     splits = {} if planned.data is None else planned.data.splits
@@ -58,17 +58,17 @@ def count_scored(run: RunConfig, planned: "PlannedSet") -> int:
 def choose_steps(
     minutes: float, study_of: Callable[[int], Study], planned: "PlannedSet", store: Store
 ) -> int:
-    """Return the number of steps that fit into ``minutes`` on this machine, to two digits.
+    """Return the number of steps that fit into ``minutes`` on this machine, cut to two digits.
 
-    Validations and the test are included. A training of this store keeps the steps that were
-    chosen first, so that it resumes, also with other execution settings, or more variants or seeds.
+    The minutes include validations and the test. If the store has this training, the steps chosen
+    before are returned, so that it resumes, even if execution settings, variants or seeds differ.
     """
     if not 0 < minutes < math.inf:
         raise UsageError(f"expected a number of minutes above 0, got {minutes}")
     if (noted := find_steps(store, minutes, study_of)) is not None:
         return noted
     steps = FIRST_STEPS
-    # Validations and their sizes depend on the steps.
+    # The time of the validations depends on the steps.
     for _ in range(3):
         run = study_of(steps).cells()[0].run
         seconds = estimate_seconds(run, planned)

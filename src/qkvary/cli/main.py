@@ -1,7 +1,7 @@
 """The entry point ``qkvary``: it prints the help and turns errors into exit codes.
 
-``qkvary --help`` reads the first line of each verb's file and imports no library; ``cli.app``
-makes commands of the verbs. Does not know what they do.
+``qkvary --help`` takes the help of each verb from the first line of the verb's file, without
+importing the file. ``cli.app`` turns verbs into commands; this module does not know what they do.
 """
 
 import codecs
@@ -31,16 +31,16 @@ NEAR = dict(
 )
 """ASCII replacements for characters that a stream cannot encode."""
 LONGEST_MESSAGE = 2000
-"""Maximum number of characters printed of an error message, which may quote a value of a file."""
+"""Maximum printed length of an error message, in characters; a message may quote a long value."""
 
 TYPED: list[str] = []
-"""The words after ``qkvary`` of the command that runs."""
+"""The command line of this process, as words, without ``qkvary``."""
 PACKAGE = Path(__file__).parents[1]
 HELP_WIDTH = 100
 DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
-"""Exit codes; others come with the error as its ``exit_code``: 3, 5, 6, 7, and 128 + a signal."""
+"""Exit codes; 3, 5, 6, 7 and 128 + a signal come from the ``exit_code`` of an error."""
 RESUMING = (("study",), ("train",), ("data", "prepare"), ("data", "features"))
-"""The commands that store their work as they run, and can resume."""
+"""The commands that store their work as they run, and so can be resumed, as tuples of words."""
 OUT_OF_RESOURCES = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -100,7 +100,7 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 def command_names() -> tuple[str, ...]:
-    """Return the first words of the commands."""
+    """Return the first word of every command, sorted."""
     return tuple(sorted({typed.partition(" ")[0] for typed in TARGETS}))
 
 
@@ -177,7 +177,7 @@ def _run(arguments: list[str]) -> int:
     if not word.startswith("-") and word not in (*known, "__complete"):
         # cyclopts would import every command to suggest one.
         raise ValueError(f"expected a command, got {word!r}; {suggest(word, known)}")
-    # The library takes longer to import than the help takes to print.
+    # Importing the library takes longer than printing the help.
     from qkvary.cli.app import build_app
 
     command, bound, _ = build_app().parse_args(arguments, exit_on_error=False, print_error=False)
@@ -232,7 +232,7 @@ def _describe_interruption() -> str:
 
 
 def interrupt(_number: int, frame: FrameType | None) -> None:
-    """Raise ``KeyboardInterrupt``; end the process during an import, which may swallow it."""
+    """Raise ``KeyboardInterrupt``, or, during an import, which may swallow it, end the process."""
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
     if frame is None:
@@ -244,7 +244,7 @@ def interrupt(_number: int, frame: FrameType | None) -> None:
 
 
 def run() -> None:
-    """Run as a program."""
+    """Run the command line of this process, and exit with its code."""
     # Where SIGINT is ignored, as in the background of a script, it stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)

@@ -2,7 +2,7 @@
 
 Linux promises more memory than it has and kills processes that use it, so running out of memory
 cannot be caught. So work that needs too much must be refused beforehand. The first signal stops
-long work cleanly, after a checkpoint; the second kills the process. Never imports torch.
+long work cleanly, after a checkpoint; a second one ends the process. Never imports torch.
 """
 
 import functools
@@ -30,7 +30,7 @@ _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def check_device(device: str) -> None:
-    """Refuse an invalid name of a device; whether this machine has one is checked at its use."""
+    """Refuse an invalid device name; whether the device exists is checked when it is used."""
     if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", device):
         raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
 
@@ -63,7 +63,7 @@ def package_version(package: str) -> str | None:
 
 
 def cpu_field(name: str) -> str:
-    """Return a field of the processor, such as ``vendor_id``; empty where the system hides it."""
+    """Return a field of the processor, such as ``vendor_id``; an empty text if unknown."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith(name):
@@ -72,7 +72,7 @@ def cpu_field(name: str) -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source checkout, with a plus if it has changes."""
+    """Return the commit of the source checkout, followed by ``+`` if files have changed since."""
     source = Path(__file__).parent
     try:
         result = subprocess.run(
@@ -116,7 +116,7 @@ def free_memory_bytes() -> int | None:
             found.append(1024 * (int(lines["MemAvailable"]) + int(lines.get("SwapFree", 0))))
     if not found:
         with suppress(OSError, ValueError):
-            # The whole memory of the machine, as a bound, if free memory is not known.
+            # If free memory is not known, the machine's whole memory is an upper bound.
             pages = os.sysconf("SC_PHYS_PAGES")
             found += [pages * os.sysconf("SC_PAGE_SIZE")] if pages > 0 else []
     with suppress(OSError, ValueError):
@@ -125,7 +125,7 @@ def free_memory_bytes() -> int | None:
 
 
 def require_memory(needed: int, purpose: str, advice: str) -> None:
-    """Refuse work that needs more than the free memory, with ``purpose`` and ``advice``."""
+    """Refuse work that needs more memory than is free; the error has ``purpose`` and ``advice``."""
     free = free_memory_bytes()
     if free is not None and needed > free:
         raise ResourceError(
@@ -163,7 +163,7 @@ def cache_directory() -> Path | None:
 
 
 STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
-"""The message when a first signal arrives."""
+"""The message printed at the first signal."""
 
 
 def announce_stop() -> None:
@@ -184,17 +184,17 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 def stop_in_order(
     stop: Callable[[int], object], end: Callable[[int], object] | None = None
 ) -> Generator[list[int]]:
-    """Call a function at the first of these signals inside the block; the second ends the process.
+    """Call ``stop`` at the first ending signal inside the block; the second ends the process.
 
-    Only the main thread can do so; in other threads the signals are not changed.
+    Only the main thread can handle signals; in other threads, nothing is changed.
 
     Args:
         stop: Called with the first signal. It may interrupt a print, so it must not print; see
             :func:`announce_stop`.
-        end: Called with the second before the process ends; an error that it raises is raised.
+        end: Called with the second signal before the process ends, unless ``end`` raises an error.
 
     Yields:
-        A list, which gets the first signal.
+        A list, empty until the first signal is appended to it.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -1,7 +1,7 @@
-"""Reads untrusted files: with limits on size, depth and time, and never through pickle. Torch-free.
+"""Reads untrusted files with limits on size and nesting, and never unpickles. Torch-free.
 
-This file has the limits of parsers of other formats. Those in Python check the number of entries;
-native ones run in separate processes (``parser_processes``).
+JSON is parsed here. For the parsers of other formats this file defines the limits: parsers written
+in Python check the number of entries; native parsers run in processes (``parser_processes``).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MAX_SIDE_FILE_BYTES = 2**26
 MAX_JSON_DEPTH = 100
 """Maximum nesting of lists and objects in a JSON document."""
 MAX_ENTRIES = 2**21
-"""Maximum number of fields, pieces or texts in a file, because each takes a step of Python."""
+"""Maximum number of fields, pieces or texts in a file; a Python loop visits each of them."""
 LARGEST_RATIO = 200
 """Maximum ratio of uncompressed to compressed bytes, beyond the first ``FREE_BYTES``."""
 FREE_BYTES = 2**26
 """Number of bytes into which any compressed file may expand, however small it is."""
 LARGEST_SIZE = 2**24
-"""Maximum size (width, layers, vocabulary) in a configuration of another format."""
+"""Maximum size (width, layers, vocabulary) in the header of a llama2.c file."""
 MAX_REASON = 300
 """Maximum number of characters shown of a parser's message."""
 _JSON_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -94,7 +94,7 @@ def parse_json(
 
 
 def _is_deep(text: str) -> bool:
-    """Return whether lists and objects are nested too deep; invalid JSON may seem flat."""
+    """Return whether lists and objects are nested too deep; False may be wrong for invalid JSON."""
     if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
         return False
     brackets = _NO_BRACKETS.sub("", _JSON_TEXT.sub("", text))
@@ -125,7 +125,7 @@ def check_regular_file(path: Path) -> int:
 
 
 def only_file(folder: Path, found: Sequence[Path]) -> Path:
-    """Return the only file of a format in a folder."""
+    """Return the one file that was found in a folder."""
     if len(found) > 1:
         names = ", ".join(one.name for one in found[:5])
         raise UsageError(
@@ -144,9 +144,9 @@ def read_start(path: Path, size: int) -> bytes:
 
 
 def refuse_pickles(path: Path) -> None:
-    """Reject a file that is a pickle, or a folder that holds one, by names and first bytes.
+    """Refuse a pickle, or a folder that contains a pickle, recognized by name and first bytes.
 
-    For files that no reader has recognized: the error is then more specific than a list of formats.
+    Called if no reader recognizes a file: this error says more than a list of supported formats.
     """
     candidates = sorted(path.iterdir()) if path.is_dir() else [path]
     for candidate in candidates:

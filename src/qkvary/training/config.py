@@ -29,7 +29,7 @@ from qkvary.tasks.config import TaskConfig
 NUMERICS_VERSION = 2
 """Incremented by hand when a run's numbers change by more than rounding: its key then changes."""
 ROUNDING_VERSION = 3
-"""Incremented by hand when the last bits of a run change; recorded, like torch's version."""
+"""Incremented by hand when the last bits of a run change; logged, but not in the key."""
 
 OptimizerName = Literal["adam", "adamw"]
 ScheduleName = Literal[
@@ -44,7 +44,7 @@ TestAt = Literal["last", "best"]
 """The step whose network is tested: the last one, or the one with the best validation metric."""
 
 ONE_CYCLE_DIP = 0.1
-"""The reduction of the first beta at the highest learning rate of ``one_cycle``."""
+"""How much ``one_cycle`` lowers the first beta where the learning rate is highest."""
 
 SKIP_WINDOW = 100
 """Number of recent steps in which skipped steps are counted."""
@@ -62,12 +62,12 @@ class OptimizerConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
-    """Weight decay before the variant's own factor is applied."""
+    """Weight decay, before it is multiplied by the variant's own factor (``decay_by_variant``)."""
     decay: Decay = "all"
-    """The parameters that decay: all, or only those with at least two dimensions."""
+    """The parameters with weight decay: all, or only those with at least two dimensions."""
     decay_by_variant: bool = True
     """Whether to apply a variant's own weight decay factor, as published for identity queries
-    (2^-5 instead of 0.1); if False, all variants decay alike."""
+    (2^-5 instead of 0.1); if False, all variants have the same weight decay."""
     gradient_clip: float | None = None
     """Maximum total gradient norm; None disables clipping."""
 
@@ -147,16 +147,16 @@ class ScheduleConfig:
 @stored("TemperatureSchedule")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemperatureSchedule:
-    """Annealing of the softmax temperature, which ends at the variant's own.
+    """Annealing of the softmax temperature, which ends at the variant's own temperature.
 
     After t of S steps scores are divided by tau(t) = T start^(1 - min(1, t/S)), where T is the
-    temperature of the variant: a geometric path from T start to T.
+    temperature of the variant. So tau falls or rises geometrically from T start to T.
 
     Source: paper 1, section 2.5, names annealing and gives no schedule: this one is our choice.
     """
 
     start: float
-    """The temperature at the first step, as a multiple of the variant's."""
+    """The temperature at the first step, as a multiple of the variant's temperature."""
     steps: int | None = None
     """S, the number of steps of the annealing; None for all steps of the run."""
 
@@ -231,7 +231,7 @@ class ExecutionSettings:
     device: str
 
     def differences(self, other: "ExecutionSettings") -> dict[str, list[JsonValue]]:
-        """Return both values of each setting in which ``self`` and ``other`` differ."""
+        """Return, by setting, the values in ``self`` and ``other`` if they differ."""
         ours, theirs = (
             {"device": one.device, **dataclasses.asdict(one.config)} for one in (self, other)
         )
@@ -259,7 +259,7 @@ class TrainingConfig:
     guards: GuardConfig = GuardConfig()
     execution: ExecutionConfig = ExecutionConfig()
     temperature: TemperatureSchedule | None = field(default=None, metadata=ADDED_LATER)
-    """Annealing of the softmax temperature; None leaves it at the variant's."""
+    """Annealing of the softmax temperature; None keeps the variant's."""
     test_at: TestAt = field(default="last", metadata=ADDED_LATER)
     """The step whose network is tested: the ``last``, or the first with the ``best`` validation
     metric. A run always leaves the network of the last step."""
@@ -330,7 +330,7 @@ class RunConfig:
         return code_of(own_classes(self.network, self.task))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle a user's classes as the file to import, not by reference."""
+        """Pickle the run as plain values, with the user's files to import before it is rebuilt."""
         return _make_run, (self.code, to_dict(self))
 
     @property
@@ -340,7 +340,7 @@ class RunConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs; an image is cut into tokens."""
+        """Number of tokens in one sequence, for the costs; of an image, patches and class token."""
         return self.task.count_tokens(self.network)
 
     @property

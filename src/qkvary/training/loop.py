@@ -1,4 +1,4 @@
-"""The training loop: runs one configuration to its outcome; resumable at any step.
+"""The training loop: trains one configuration, and can stop and resume after any step.
 
 Every random draw is a pure function of the seed and the step: the global generator is reseeded at
 each step, so no generator state is stored and a killed run resumes bit for bit. A run writes only
@@ -48,7 +48,7 @@ _VERSIONS: Mapping[str, JsonValue] = {
     "torch": str(torch.__version__),
     "rounding": ROUNDING_VERSION,
 }
-"""Versions that change the last bits of a run; a checkpoint without ``rounding`` has 0."""
+"""Versions on which the last bits of a run depend; ``rounding`` is 0 in older checkpoints."""
 PROGRESS_SECONDS = 0.25
 """Minimum seconds between progress events."""
 
@@ -60,7 +60,7 @@ class Outcome:
     """The result of a call of ``train``."""
 
     status: Literal["done", "diverged", "stopped"]
-    """After ``stopped``, the same call resumes, from a checkpoint if a step was taken."""
+    """After ``stopped``, the same call resumes the run from its last checkpoint, if it has one."""
     message: str
     """Why the run diverged; empty if it did not."""
     metrics: Mapping[str, float | int | None]
@@ -95,7 +95,7 @@ def train(
 
     ``stop`` is called before each step, and by one process between micro-batches and between the
     batches of an evaluation; if it returns True, a checkpoint of the last full step is written and
-    training stops. An evaluation that was stopped is made again when the run is resumed. ``stored``
+    training stops. An evaluation that was stopped is repeated when the run is resumed. ``stored``
     is the run with its stored execution settings, if others are requested; the log records the
     differences.
     """
@@ -131,7 +131,7 @@ def train(
 
 
 class _StoppedError(Exception):
-    """The caller stops the run."""
+    """Ends the training because ``stop`` returned True."""
 
 
 class _Trainer:
@@ -177,7 +177,7 @@ class _Trainer:
         return network
 
     def anneal(self, network: nn.Module) -> None:
-        """Set the temperature of the current step, if it changes during training."""
+        """Set the softmax temperature of the current step, if the run anneals it."""
         if self.run.training.temperature is not None:
             anneal(network, self.run.training.temperature_factor(self.state.step))
 
@@ -214,7 +214,7 @@ class _Trainer:
         )
 
     def open_journal(self, mark: FileEntry | None = None) -> Journal | SilentJournal:
-        """Open the journal: empty, or truncated to the checkpoint whose log entry is ``mark``."""
+        """Open the journal: empty, or cut to its length at a checkpoint, given by ``mark``."""
         if not self.distribution.is_first:
             return SilentJournal()
         path = self.directory / JOURNAL_NAME
@@ -363,7 +363,7 @@ class _Trainer:
         )
 
     def report_progress(self, part: float = 0.0) -> None:
-        """Send the progress, with the share of the next step, unless the last event is recent."""
+        """Send a progress event, unless one was just sent; ``part`` of the next step is done."""
         now = time.perf_counter()
         if now - self.reported < PROGRESS_SECONDS:
             return
@@ -424,7 +424,7 @@ class _Trainer:
         return self.outcome("done", network=network, scores=scores, attention=attention)
 
     def offer_network(self) -> None:
-        """Call ``on_network`` after steps that the callbacks name."""
+        """Call ``on_network`` if the callbacks ask for the network after this step."""
         if self.any_rank(self.state.step in self.callbacks.network_steps):
             network = self.gather_network()
             if self.distribution.is_first:
