@@ -1,1 +1,1 @@
-"""Rewrites of a network into another that computes the same function."""
+"""Conversions of a network into an equivalent one, which computes the same function."""

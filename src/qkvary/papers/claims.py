@@ -72,7 +72,7 @@ def claims(
 
 
 def _check(path: StrPath, derived: Sequence[JudgedClaim]) -> Report:
-    """Refuse a stored document whose verdicts no longer follow."""
+    """Refuse a stored document whose verdicts differ from newly derived ones."""
     stored = read_verdicts(read_path(path))
     wrong = find_wrong(stored, list(map(claim_data, derived)))
     if wrong:

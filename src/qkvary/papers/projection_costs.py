@@ -113,7 +113,7 @@ def _squares(config: AttentionConfig, source: Source, *, macs: bool) -> int:
 
 
 def _map_weights(config: AttentionConfig) -> int:
-    """Return the number of weights that ``+`` adds to a layer."""
+    """Return the number of weights in the map that ``+`` variants add to a layer."""
     sources = (projection_parameters(config, source) for source in config.variant.projections)
     projections = sum(size.weights for size in sources) + config.d_model**2
     return attention_parameters(config).weights - projections

@@ -1,4 +1,4 @@
-"""The report of the papers' tables, recomputed: every figure as printed and recomputed."""
+"""A report that compares every figure in the papers' tables with its recomputed value."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

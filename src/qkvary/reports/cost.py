@@ -33,7 +33,7 @@ CONVENTIONS = {
     "cache_bytes": "the whole batch at the full context",
     "state_bytes": "of these the states of linear attention, which do not grow with the context",
     "stored": "exact saving with the weights of the given model",
-    "engines": "bytes of one sequence of the given model, as each engine allocates it",
+    "engines": "cache bytes of one sequence of the given model, as each engine allocates them",
     "moved_bytes_per_token": "weights, cache and writes of a decoding step, divided by its tokens",
 }
 

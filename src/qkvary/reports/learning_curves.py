@@ -34,7 +34,7 @@ def thinned(length: int, points: int = POINTS) -> list[int]:
 
 
 def headline_quantity(curves: Sequence[LearningCurve], metric: str) -> str:
-    """Return the recorded quantity of a setting that follows its headline metric."""
+    """Return the name of the curve that shows a setting's headline metric during training."""
     quantities = [curve.quantity for curve in curves]
     last = metric.replace("_", " ").split()[-1] if metric else ""
     for wanted in (f"validation {last}", "validation loss"):

@@ -344,8 +344,8 @@ def _published(summary: Summary) -> Section:
         title = "Language models of 300 million and 1.2 billion parameters, as published"
         note = Prose(
             "The change of perplexity against cache in the papers’ networks, not in those of this "
-            "study. The line joins the points on the frontier: none has a smaller cache and is "
-            "better."
+            "study. The line joins the points on the frontier: no other point is better at the "
+            "same or a smaller cache."
         )
         tables.append(Fold(title=title, blocks=(note, *published_quality(SIZES))))
     return Section(

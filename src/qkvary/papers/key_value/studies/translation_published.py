@@ -34,8 +34,8 @@ PROTOCOLS = {
             "2D encoding?"
         ),
         description=(
-            "The grid and training are those of paper 2's code, with QKV in cross attention as "
-            f"its text says, the loss per word, and {SACREBLEU}."
+            "The grid and training follow paper 2's code, with three changes: QKV in cross "
+            f"attention (as the paper's text says), the loss per word, and {SACREBLEU}."
         ),
         settings=translation_grid("clean"),
         published=(),

@@ -28,9 +28,9 @@ def _name(part: str, meaning: str) -> str:
 
 _LIMITS = (
     (
-        f"These are small networks after {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes, with rows of "
-        f"{CONTEXT}: they show which meaning of the value learns faster, not which is better in "
-        "the end, and nothing about long texts."
+        f"These are small networks trained on {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes in rows "
+        f"of {CONTEXT}. They show with which kind of value (rotated or not) a network learns "
+        "faster, not which is better in the end, and nothing about long texts."
     ),
     (
         "All rows begin at position 0, so a network may infer absolute positions from rotated "

@@ -8,9 +8,9 @@ LONGER, LATE = "five times the steps", 4_000
 
 _LIMITS = (
     (
-        "A network learns to recall suddenly, and most runs stop after 800 steps: a variant that "
-        "recalls nothing by then is slower, and might recall everything later, as the runs of five "
-        "times the steps show."
+        "Recall emerges suddenly in training, and most runs stop after 800 steps. A variant that "
+        "recalls nothing by then is slower, but may still learn to recall everything, as the runs "
+        "with five times the steps show."
     ),
     (
         "There are 31 keys, 32 values and 4 pairs in 32 tokens, and all variants share one "
