@@ -1,4 +1,4 @@
-"""Preparation of a set from a source of documents: in parallel and resumable.
+"""Tokenizes a source of documents into a prepared set, in parallel and resumably.
 
 Documents are read in order, in blocks; threads encode blocks (the tokenizer libraries release the
 GIL); results are collected in order and written in groups of shards, each completely or not at all.
@@ -272,7 +272,7 @@ class _Preparation:
         self._add(pending, number, None, tokens, ended=True)
 
     def _read_blocks(self, stream: Stream, position: JsonValue) -> Iterator[_Block]:
-        """Yield documents in blocks; a group ends once enough text was read since the last one."""
+        """Yield blocks of documents; a group ends once it contains enough text."""
         first, largest = GROUP_BYTES
         number, waiting = len(self._groups), list[Document]()
         block_size = group_size = 0
@@ -343,7 +343,7 @@ class _Preparation:
         self._groups.append(group)
 
     def _count_overlap(self) -> dict[str, JsonValue]:
-        """Count documents of a split that are in another split too, and repeated documents.
+        """Count the documents that several splits share, and repeated documents.
 
         Documents are equal if their stripped texts agree in the first 64 bits of the sha256.
         """
@@ -365,7 +365,7 @@ class _Preparation:
 def _pack(
     documents: Sequence[EncodedDocument], start: int
 ) -> tuple[tuple[bytes, bytes, bytes], tuple[int, int, int]]:
-    """Return the three files of a shard and its counts; it begins at token ``start``."""
+    """Return the three files and the counts of a shard that begins at token ``start``."""
     lengths = np.array([len(document.tokens) for document in documents], dtype=np.int64)
     starts = start + np.cumsum(lengths) - lengths
     digests = np.array([document.digest for document in documents], dtype="<u8")

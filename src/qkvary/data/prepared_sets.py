@@ -1,9 +1,9 @@
-"""Prepared sets by name or by their text: location, reuse, and preparation on first use.
+"""Finds, reuses or prepares the set (tokenized data) that a name or a text stands for.
 
 Three kinds of callers ask for a set:
 
-- a training calls ``find_set``: the reference may also be an ``UnpreparedText``, which is then
-  prepared, or only described by a plan;
+- a training calls ``find_set``, which may return an ``UnpreparedText``; the caller then prepares
+  its set, or only describes the set by a plan;
 - a study expects one set: ``find_prepared`` returns the folder of an existing set,
   ``ensure_prepared`` prepares a named corpus first, and ``check_prepared`` compares fingerprints;
 - ``qkvary data prepare`` calls ``prepare_source``, with all options of a preparation.
@@ -59,7 +59,7 @@ def default_folder(name: str, tokenizer: str) -> Path:
 
 
 def _folder_of(found: FoundSource, tokenizer: str, *, by_content: bool = False) -> Path:
-    """Return the default folder of a set, known without parsing its documents."""
+    """Return the default folder of a source's set, without parsing documents."""
     digits = hashlib.sha256(encode(found.content).encode()).hexdigest()[:DIGITS]
     name = f"{found.name}-{digits}" if by_content else found.name
     return default_folder(name, name_tokenizer(tokenizer))
@@ -141,7 +141,7 @@ def prepare_source(
 
 
 def _has_other_documents(folder: Path, found: FoundSource) -> bool:
-    """Return whether a folder has the set of another file with the same name."""
+    """Return whether a folder holds the set of another text with the same name."""
     plan = stored_plan(folder)
     if plan is None:
         return False
@@ -260,7 +260,7 @@ class UnpreparedText:
 def find_set(
     reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
 ) -> PreparedData | UnpreparedText:
-    """Return the prepared set that a reference means, or else a text to prepare.
+    """Return the prepared set for a reference, or the text from which to prepare the set.
 
     The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
     cache. Without a tokenizer, a text has the ``default`` one.
@@ -294,9 +294,9 @@ def find_set(
 
 
 def _find_reusable(found: FoundSource, tokenizer: str) -> PreparedData | None:
-    """Return the set of a text that has not changed since it was prepared, without parsing it.
+    """Return the prepared set of an unchanged text without parsing the text again.
 
-    It has the text's own name, or the name of its content if it was prepared without options.
+    The set is looked up under the name of the text, then under that name with a content digest.
     """
     for by_content in (False, True):
         try:
@@ -317,7 +317,7 @@ def _find_reusable(found: FoundSource, tokenizer: str) -> PreparedData | None:
 
 
 def _is_same_text(stored: Any, now: Any) -> bool:
-    """Return whether a set was made of exactly these files, with any for validation."""
+    """Return whether a set was made from the files ``now``, whichever are for validation."""
     before, after = stored or {}, now or {}
     if "hub" in before or "hub" in after:
         return all(

@@ -1,4 +1,4 @@
-"""Sources of documents, also by the name of a corpus: streams, and the split that each goes to.
+"""Finds sources of documents (files, corpora, hub data) and assigns their streams to splits.
 
 A source is split by folders or files named train, validation and test, or by a file that the user
 names for validation; otherwise a rule holds out a share of the documents (of train, if only train
@@ -97,9 +97,9 @@ class FoundSource:
     name: str
     """The name of its set."""
     read: Callable[[], Source]
-    """Reads the documents as far as their split needs; raises an error if there are none."""
+    """Returns the source, reading only what splitting needs; raises an error without documents."""
     files: Mapping[str, JsonValue] | None = None
-    """The files by split, or the data set of the hub; None if the name alone identifies the set."""
+    """Files by split, or the data set on the hub; None if the name alone identifies the set."""
     content: JsonValue = None
     """The files and options read, which distinguish sets of one name."""
     pin: Callable[[str | None], Source] | None = None
@@ -126,7 +126,7 @@ class SourceOptions:
 
     @property
     def token_limit(self) -> int | None:
-        """The maximum of training tokens; the last document may exceed it."""
+        """Maximum number of training tokens, which the last document may exceed."""
         return read_count(self.max_tokens, "max_tokens")
 
     def share(self, default: float) -> float:
@@ -204,7 +204,7 @@ def describe_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> di
 
 
 def _find_only_text(files: Sequence[Path], name: str, field: str) -> tuple[Path, str]:
-    """Return the only file that has a text, and the text, which is split by position."""
+    """Return the only non-empty file and its text, which will be split by position."""
     read = {file: FileDocuments(files=[file], field=field).read() for file in files}
     joined = ((file, "".join(one.text for one in some)) for file, some in read.items())
     texts = [(file, text) for file, text in joined if text]
@@ -380,8 +380,8 @@ def find_corpus(reference: str) -> Corpus | None:
 def find_source(reference: str, choices: SourceOptions | None = None) -> FoundSource:
     """Find the documents of a file or folder, a corpus by name, or ``hf:owner/name``.
 
-    Reading raises the error for a name that is neither, since it may be that of a prepared set, and
-    for a corpus that is not on this machine.
+    For an unknown name, which may be that of a prepared set, and for a corpus that is not on this
+    machine, the error is raised only when the result is read.
     """
     chosen = choices or SourceOptions()
     if reference.startswith("hf:"):

@@ -1,4 +1,4 @@
-"""The study of ``qkvary train``, made from a preset, a data set and options. Torch-free."""
+"""Makes the study that ``qkvary train`` runs from a preset, a data set and options. Torch-free."""
 
 import math
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ FEWEST_STEPS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionOptions:
-    """Execution settings of a training; None keeps the preset's."""
+    """Execution settings of a training; None keeps the value of the preset."""
 
     micro_batch_size: int | str | None = None
     """Rows per forward pass, in each process."""
@@ -110,7 +110,7 @@ class TrainingOptions(PresetOptions):
     """Resume runs that began with another device, number of threads or micro-batch size; those that
     have ended are shown, and not trained again."""
     anew: bool = False
-    """Leave such runs alone, and begin new ones."""
+    """Leave runs that began with other execution settings alone, and begin new ones."""
     strategy: Strategy = "ddp"
     """Under torchrun: ddp gives every process the whole network, fsdp a shard of it."""
 
@@ -261,7 +261,7 @@ def _describe(presets: Sequence[Preset], training: TrainingConfig, data: "Planne
 
 
 def count_passes(run: RunConfig, training_tokens: int | None) -> float | None:
-    """Return the number of times that a run reads its text, or None if it is not counted yet."""
+    """Return a run's passes over its training text, or None if the tokens are not counted yet."""
     if not training_tokens:
         return None
     training = run.training
@@ -274,7 +274,7 @@ def describe_effort(
     seconds: Sequence[float | None] = (),
     text_bytes: int | None = None,
 ) -> str:
-    """Describe the passes and time of a run, and how to shorten it if it repeats a text a lot."""
+    """Describe the passes and time of a run, and how to shorten it if its text repeats a lot."""
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens or text_bytes)

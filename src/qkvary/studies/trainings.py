@@ -1,7 +1,8 @@
-"""The trainings of a store, and its runs that a new command can resume or show. Torch-free.
+"""Finds the trainings of a store, and the runs that a new command can resume or show. Torch-free.
 
-The folder of a run holds neither the name of the training nor its other runs. Each note is a study,
-written once and never changed; notes that differ only in variants or seeds form one training.
+The folder of a run names neither its training nor the other runs of that training. So each command
+writes a note, which holds its study and is never changed. Notes that differ only in variants or
+seeds form one training.
 
 Execution settings change the last bits of a step, so they are part of the identity of a run. A run
 that differs only in these settings is *similar* and can still be resumed; its log then records the
@@ -33,7 +34,7 @@ NOTE = DocumentFormat(name="a note of a training", version=1, key="format")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A training: the runs of one or more notes."""
+    """The runs that one or more ``qkvary train`` commands requested in their notes."""
 
     study: Study
     """All requested variants and seeds, in the order of the requests."""
@@ -41,11 +42,11 @@ class Training:
     notes: tuple[str, ...]
     """Names of the training's notes, without suffix."""
     minutes: tuple[float, ...] = ()
-    """The minutes for which its steps were chosen."""
+    """Values of ``--minutes`` for which the number of steps was chosen."""
 
 
 def note_training(store: Store, study: Study, command: str, minutes: float | None = None) -> None:
-    """Write a note of a training, unless it exists; its steps may be chosen for ``minutes``."""
+    """Write the note of a training unless it exists, with the ``minutes`` that set its steps."""
     written = to_dict(study)
     chosen = {} if minutes is None else {"minutes": float(minutes)}
     digest = hashlib.sha256(encode(written | chosen).encode()).hexdigest()[:FOLDER_DIGITS]
@@ -58,7 +59,7 @@ def note_training(store: Store, study: Study, command: str, minutes: float | Non
 
 
 def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -> int | None:
-    """Return the steps that were chosen for these minutes and one of these variants before."""
+    """Return the number of steps of an earlier training with these minutes and a same variant."""
     for training in list_trainings(store):
         if minutes in training.minutes:
             noted, run = training.study, training.study.cells()[0].run
@@ -88,7 +89,7 @@ def list_trainings(store: Store) -> tuple[Training, ...]:
 
 
 def find_training(store: Store, name: str) -> Training:
-    """Return the training that a name means: of that note, or the newest of that study."""
+    """Return the training with the note ``name``, or the newest whose study has this name."""
     trainings = list_trainings(store)
     for training in trainings:
         if name in training.notes:
@@ -176,7 +177,7 @@ def _has_begun(store: Store, training: Training) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunRun:
-    """A stored run that is a requested one, or differs from it only in its execution settings."""
+    """A stored run that equals a requested run, except perhaps in its execution settings."""
 
     cell: Cell
     """The requested run."""
@@ -200,12 +201,12 @@ class BegunRun:
 def find_similar_runs(
     store: Store, cells: Mapping[str, Cell], *, with_done: bool
 ) -> list[BegunRun]:
-    """Return the similar runs of cells that have not begun, all with the same stored settings.
+    """Return stored runs that can stand in for requested runs (cells) that have not begun.
 
-    A finished run counts only ``with_done``.
+    They differ from the cells only in execution settings. Finished runs count only ``with_done``.
 
     Raises:
-        UsageError: if these settings are not those of all cells that have begun.
+        UsageError: if no single choice of settings covers all runs that have begun.
     """
     found: dict[ExecutionSettings, list[BegunRun]] = {}
     for run in _begun_runs(store, cells, with_done=with_done):
@@ -229,7 +230,7 @@ def find_similar_runs(
 
 
 def _begun_runs(store: Store, cells: Mapping[str, Cell], *, with_done: bool) -> Generator[BegunRun]:
-    """Yield the run of each cell that has begun, and the similar runs of the others."""
+    """Yield the run of each cell that has begun; for the other cells, their similar runs."""
     wanted: dict[str, Cell] = {}
     for key, cell in cells.items():
         state, step = _progress(store, key)

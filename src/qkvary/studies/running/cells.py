@@ -1,4 +1,4 @@
-"""Trains one run of a store: claims it, begins or resumes it, records it. Torch-free.
+"""Executes one run of a store: claims, begins or resumes, and records the run. Torch-free.
 
 ``qkvary train``, the workers of a study and all processes of torchrun call ``execute_cell``. Its
 result is in the store. The caller supplies the function that trains, which needs torch.
@@ -84,9 +84,10 @@ def execute_cell(
     on_first: OnFirst = lambda work: work(),
     on_claim: Callable[[Cell], None] = ignore,
 ) -> CellEnd:
-    """Train a run if it is open, or if its record has the version ``again``, and record it.
+    """Train and record a run if it is open, or if its record has the version ``again``.
 
-    If several processes train together, all call this, and the first claims and records the run.
+    If several processes train one run together, all call this function, and only the first process
+    claims and records the run.
     ``on_claim`` is called before the run starts or resumes.
     """
     outcome, claim = _claim(store, cell, again, on_first)
@@ -131,7 +132,7 @@ def execute_cell(
 def _claim(
     store: Store, cell: Cell, again: int | None, on_first: OnFirst
 ) -> tuple[CellOutcome, Claim | None]:
-    """Claim a run on the first process; return the outcome, and there the claim."""
+    """Claim a run on the first process; return the outcome, and on that process the claim."""
     claims: list[Claim] = []
 
     def claim() -> CellOutcome:

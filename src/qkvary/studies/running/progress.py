@@ -37,7 +37,7 @@ class StudyProgress:
         return Counter(record.status for record in self.records.values())
 
     def add_seconds(self, key: str, seconds: float) -> None:
-        """Add the time of a run, and estimate the time left from the runs most like those left."""
+        """Add the time of a run, and estimate the time left from runs similar to the open ones."""
         self.seconds[key] = seconds
         spent: dict[tuple[str, ...], list[float]] = {}
         for one, its_seconds in self.seconds.items():

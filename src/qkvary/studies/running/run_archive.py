@@ -60,7 +60,7 @@ def pack_runs(
 ) -> int:
     """Write the finished runs among ``keys`` to a file; return their number.
 
-    Only the ``shown`` runs keep maps and samples; ``without`` leaves one or both out of these, too.
+    Only the ``shown`` runs keep maps and samples, apart from the kinds listed in ``without``.
     """
     done = [key for key in keys if store.state(key) == "done"]
     lines = [to_line({"format": "runs", "version": VERSION, "runs": len(done)})]

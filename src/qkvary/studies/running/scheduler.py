@@ -42,7 +42,7 @@ MADE, DONE_BEFORE = CellEnd(outcome="made"), CellEnd(outcome="done_before")
 
 
 class Scheduler:
-    """The runs of one call of ``run_study``: the remaining ones, and how the others ended."""
+    """Keeps the remaining runs of one ``run_study`` call, and how the other runs ended."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class Scheduler:
             self.submit(left)
 
     def was_started(self, key: str, error: Exception) -> bool:
-        """Return whether a process has started a run since it was submitted, as its lock shows.
+        """Return whether the lock shows that a process started the run after it was submitted.
 
         A run that has crashed too many processes is recorded as failed.
         """

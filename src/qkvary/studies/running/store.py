@@ -6,10 +6,10 @@ store at once. Torch-free.
 
     RUNS/<first two digits>/<run key>/config.json          the run's configuration
                                       metrics.jsonl        the log, one event per line
-                                      attention.safetensors  attention on one example
-                                      samples.safetensors  questions with its answers
+                                      attention.safetensors  attention maps of one example
+                                      samples.safetensors  questions with the network's answers
                                       network/             the trained network, if it is kept
-                                      network-at-100/      the network after 100 steps, likewise
+                                      network-at-100/      the network after 100 steps, if kept
                                       MANIFEST.json        sizes and digests, networks excepted
                                       record.json          the result; written last
                                       run.lock             the owner, and owners that died
@@ -125,9 +125,9 @@ class Store:
         return manifest.read(directory, name) if name in manifest.files else None
 
     def network(self, key: str, step: int | None = None) -> Path | None:
-        """Return the checkpoint of a finished run's network, after ``step`` steps or trained.
+        """Return the path of a finished run's network after ``step`` steps, or after all steps.
 
-        It is None if that network was not kept.
+        Return None if that network was not kept.
         """
         directory = self.directory(key)
         path = directory / network_name(step)
@@ -235,7 +235,7 @@ def config_bytes(config: Mapping[str, Any]) -> bytes:
 
 
 def read_identity(config: bytes) -> tuple[str, ExecutionSettings | None]:
-    """Return a run's identity apart from its execution settings, and these; None if damaged."""
+    """Return a run's identity without execution settings, and the settings (None if damaged)."""
     try:
         found = cast("dict[str, Any]", decode(config))
         run = from_dict(RunConfig, found["run"])
@@ -318,12 +318,12 @@ class Claim:
         return self.lock.deaths
 
     def restart(self) -> Path:
-        """Quarantine the log and the checkpoints, all damaged; return their new folder."""
+        """Quarantine the log and the damaged checkpoints; return the folder they are moved to."""
         # The log first: if this is interrupted, the damaged checkpoints are found again.
         return quarantine(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
 
     def finish(self, result: RunResult) -> None:
-        """Write the record and release the run; after an error of the disk it stays open."""
+        """Write the record and release the run; if the disk fails, the run stays open."""
         directory, record = self.directory, result.record
         files = {CONFIG_NAME: config_bytes(self.config), RECORD_NAME: to_json(record)}
         if (directory / JOURNAL_NAME).exists():

@@ -1,4 +1,4 @@
-"""Trains the network of one run in its folder, and makes its record."""
+"""Trains the network of one run in the run's folder, and makes the record of the run."""
 
 import functools
 from collections.abc import Callable
@@ -48,7 +48,8 @@ def train_cell(
 ) -> RunResult | None:
     """Train the network of a run in its folder; return None if it was stopped.
 
-    The run has the stored execution settings; ``requested`` are those of the next steps, if others.
+    ``cell`` has the execution settings with which the run began; ``requested``, if given, replaces
+    them for the remaining steps.
     """
     keep_freed_memory()
     started, processes = now(), distribution or Distribution()

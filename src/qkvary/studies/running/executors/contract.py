@@ -36,7 +36,7 @@ class ClusterOptions:
     parallel_jobs: int = 256
     """slurm: maximum number of jobs that run at once."""
     slurm: Mapping[str, str] | Sequence[str] = ()
-    """slurm: another option for sbatch, such as account=name (can be repeated)."""
+    """slurm: a further option for sbatch, such as account=name (can be repeated)."""
 
     @property
     def sbatch(self) -> dict[str, str]:
@@ -92,7 +92,7 @@ class WorkerTask:
     resources: Resources = Resources()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the task so that another process imports a user's classes before loading it."""
+        """Pickle the task so that the user's classes are imported before the task is loaded."""
         code = dict.fromkeys(one for cell in self.cells for one in cell.run.code)
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return _restore, (_Imports(code=tuple(code)), values)

@@ -1,4 +1,4 @@
-"""The common part of cluster executors: the needs of a run, and the end of tasks."""
+"""What cluster executors share: they compute what a run needs, and poll for ended tasks."""
 
 import threading
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Ray: each run is a task of a running cluster; Ray places it and repeats it after a crash."""
+"""Ray: each run is a task of a running cluster; Ray places tasks and repeats crashed ones."""
 
 import importlib
 import os
