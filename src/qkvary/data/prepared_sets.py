@@ -263,7 +263,7 @@ def find_set(
     """Return the prepared set for a reference, or the text from which to prepare the set.
 
     The reference is a text, the folder of a set, or ``name`` or ``name/tokenizer`` of a set in the
-    cache. Without a tokenizer, a text has the ``default`` one.
+    cache. Without ``tokenizer``, a text gets the ``default`` one.
     """
     path, corpus = read_path(reference), find_corpus(reference)
     folder, own = None, reference.partition("/")[2]

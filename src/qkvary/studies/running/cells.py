@@ -1,7 +1,8 @@
 """Executes one run of a store: claims, begins or resumes, and records the run. Torch-free.
 
-``qkvary train``, the workers of a study and all processes of torchrun call ``execute_cell``. Its
-result is in the store. The caller supplies the function that trains, which needs torch.
+``qkvary train``, the workers of a study and all processes of torchrun call ``execute_cell``,
+which writes the result to the store. The caller supplies the function that trains, which needs
+torch.
 """
 
 import threading

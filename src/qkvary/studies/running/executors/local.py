@@ -1,7 +1,7 @@
 """Worker processes of this machine, as an executor of ``concurrent.futures``. Torch-free.
 
-The death of a worker ends only the future that it worked on; pools of the standard library and of
-loky would end all their workers.
+If a worker dies, only the call that it executed fails; the process pools of the standard library
+and of loky would end all their workers.
 """
 
 import os
