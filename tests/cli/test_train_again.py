@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.storage.durable import OwnerLock
 from tests.cli.tiny_training import (
     LONG,
     command,
@@ -64,6 +65,10 @@ def test_a_run_that_was_begun_in_another_way_is_gone_on_with(places: Path, typed
     shown = typed.error(*another)
     assert "began with --micro-batch-size 4, --threads 1, and has reached step " in shown
     assert len(shown.splitlines()) == 1
+    # So it is while another process trains that run.
+    lock = OwnerLock(begun / "run.lock")
+    assert typed.error(*another) == shown
+    lock.release()
     assert "threads 2 (was 1)" in typed.error(*another, "--allow-change", code=0)
     assert list((places / "runs").glob("[0-9a-f][0-9a-f]/*")) == [begun]
     record = json.loads((begun / "record.json").read_text())

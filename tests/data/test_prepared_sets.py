@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,12 +81,12 @@ def test_tiny_shakespeare_has_its_customary_split() -> None:
         find_source("tiny-shakespeare", SourceOptions(validation=Path("x")))
 
 
-def prepare(tmp_path: Path, texts: dict[str, str], **choices: object) -> PreparedData:
+def prepare(tmp_path: Path, texts: dict[str, str], **choices: Any) -> PreparedData:
     folder = tmp_path / "texts"
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
-    return prepare_source(str(folder), "bytes", choices=SourceOptions(**choices))  # type: ignore[arg-type]
+    return prepare_source(str(folder), "bytes", choices=SourceOptions(**choices))
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(2, 1), (3, 1), (30, 2), (100, 5)])

@@ -6,7 +6,6 @@ and numbers that may be text (32k, 10%) are not checked here: other functions re
 
 import functools
 import inspect
-import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -87,9 +86,7 @@ def _plain(given: Any) -> Any:
     """Return a NumPy or PyTorch scalar as a Python number or bool, and other values unchanged."""
     if getattr(given, "ndim", None) == 0 and hasattr(given, "item"):
         return given.item()
-    if isinstance(given, bool) or not isinstance(given, numbers.Real):
-        return given
-    return int(given) if isinstance(given, numbers.Integral) else float(given)
+    return given
 
 
 def _split(kind: Any) -> tuple[Any, ...]:

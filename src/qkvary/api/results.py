@@ -32,7 +32,7 @@ class Result(Generic[Value]):
     """The result of a verb: its value, and the report that shows it."""
 
     value: Value
-    """What the verb computed, such as a ``planning.plans.Plan``."""
+    """The value that the verb computed, such as a ``planning.plans.Plan``."""
     report: Report
     """The report that the terminal, the notebook and the page show."""
     _: KW_ONLY

@@ -110,7 +110,6 @@ def train(
         StoppedError: after a signal; the runs have checkpoints.
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
-    preset = read_name(preset, "a preset by its name")
     chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
     shown, store, options = terminal or Terminal(), Store(out), options.read()
     text = None if data is None else read_name(data, "a text or a prepared set")

@@ -335,10 +335,9 @@ class RecurrentLayer:
     """The name of the mechanism in tables, such as ``Mamba 2``."""
     d_model: int
     sums: int = 0
-    """How many values of the state are sums over all tokens; they are kept at least in single
-    precision."""
+    """Number of state values that are sums over all tokens, kept in single precision or better."""
     recent: int = 0
-    """How many values of the state hold recent tokens, for a convolution."""
+    """Number of state values that hold recent tokens, for a convolution."""
     taps: int = 0
     """Number of tokens that the convolution sees, the new one included; engines store one fewer."""
     sum_bits: int | None = None

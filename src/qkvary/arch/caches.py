@@ -16,8 +16,8 @@ projection's first matrix, if narrower than that of the second, which is applied
 sources are stored as under ``sources``."""
 
 CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3"]
-"""How these tensors are stored: in a tensor that grows, in a buffer allocated beforehand, or as
-codes of this many bits with scales; 3 bits are for experiments."""
+"""Storage of the cache: a tensor that grows, a buffer allocated beforehand, or codes of 8, 4 or 3
+bits with scales; 3 bits are for experiments."""
 
 CacheScales = Literal["token", "channel"]
 """Which codes share a scale: a group of channels of one token, or one channel of a head over a
@@ -39,7 +39,7 @@ class CacheOptions:
     layout: CacheLayout = "sources"
     """The tensors that are stored."""
     storage: CacheStorage = "growing"
-    """How these tensors are stored."""
+    """The form in which these tensors are stored."""
     scales: CacheScales = "token"
     """Which codes share a scale in quantised storage."""
     group: int = 64

@@ -34,7 +34,7 @@ class RotaryScaling:
 
     form: ScalingForm
     factor: float = 1.0
-    """How many times longer than the original length a text may be."""
+    """Ratio of the longest text that the scaling allows to ``original_tokens``."""
     original_tokens: int = 1
     """The longest text before the scaling, in tokens; ``linear`` ignores it."""
     slow: float = 1.0

@@ -94,7 +94,7 @@ class ExportResult(NamedTuple):
     architecture: str
     """The program's name for the architecture, or its class that loads the checkpoint."""
     notes: tuple[str, ...]
-    """What the export gives up or changes, one sentence each."""
+    """The differences between the export and the network, one sentence each."""
 
 
 def save_model(

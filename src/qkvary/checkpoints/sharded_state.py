@@ -30,7 +30,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Tensors = Mapping[Kind, Mapping[str, Tensor]]
 
 RowCounts = Mapping[str, Mapping[str, int]]
-"""How many rows of each sharded tensor a process holds, by kind and name."""
+"""Number of rows of each sharded tensor that a process holds, by kind and name."""
 
 Wanted = Callable[[Kind, str, int], range]
 """Returns the range of rows to read, given the kind, name and number of rows of a tensor."""

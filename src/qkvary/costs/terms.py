@@ -82,7 +82,7 @@ def _expanding_macs(config: AttentionConfig, keys: int, _pairs: int) -> int:
 
 
 def _absorbed_macs(config: AttentionConfig, keys: int) -> int:
-    """Return how many MACs more scores and values take in the latent than in the heads.
+    """Return the extra MACs of computing scores and values in the latent instead of in the heads.
 
     The query absorbs the key's matrix, and the value's matrix is applied after the weighted sum. A
     core whose scores are not dot products needs the keys themselves.

@@ -240,7 +240,7 @@ def _begun_runs(store: Store, cells: Mapping[str, Cell], *, with_done: bool) -> 
             wanted[read_identity(config_bytes(cell.run.identity()))[0]] = cell
     for key in store.keys() if wanted else ():
         state, step = _progress(store, key)
-        if step if state == "open" else with_done and state == "done":
+        if with_done if state == "done" else step:
             config = store.directory(key) / CONFIG_NAME
             identity, stored = read_identity(config.read_bytes() if config.exists() else b"")
             cell = wanted.get(identity)

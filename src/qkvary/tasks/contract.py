@@ -250,9 +250,9 @@ def require_network(
     exact: Mapping[str, object],
     least: Mapping[str, int] | None = None,
 ) -> Kind:
-    """Return ``network``; refuse all but a ``kind`` with fields as in ``exact`` and ``least``.
+    """Return ``network`` if it is a ``kind`` whose fields suit a task; refuse any other.
 
-    ``least`` gives the smallest value allowed for a field.
+    Fields must equal those in ``exact``, and be at least as large as those in ``least``.
     """
     if not isinstance(network, kind):
         # All bad input is a ValueError.

@@ -194,8 +194,8 @@ _BUFFERS: Mapping[str, Callable[[Tensor, LanguageModelConfig], bool]] = {
     ".masked_bias": lambda found, _config: bool((found <= -10_000).all()),
     ".inv_freq": _are_frequencies,
 }
-"""By the suffix of a tensor's name: a check that the tensor, which is not a weight, agrees with the
-configuration."""
+"""Tensors that are not weights, by the suffix of the name: each function returns whether the tensor
+agrees with the configuration."""
 
 
 def _complete(name: str, family: str) -> str | None:

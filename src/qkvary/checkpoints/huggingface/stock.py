@@ -52,7 +52,7 @@ class StockExport(NamedTuple):
     weights: Weights
     """The weights by the architecture's names; a tied head is included."""
     notes: tuple[str, ...]
-    """What the export gives up, one sentence each."""
+    """The differences between the export and the network, one sentence each."""
 
     def build(self) -> Any:
         """Build the ``transformers`` model."""

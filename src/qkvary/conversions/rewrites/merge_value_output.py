@@ -16,7 +16,7 @@ STATEMENT = "Proposition 4.1, Remark 1"
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return a network whose single heads average the layer input itself."""
+    """Merge the value projection of single-head layers into the output projection."""
     change_layers(draft, options.layer, _merge)
     return Rewritten(
         config=draft.config,

@@ -143,7 +143,7 @@ def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
             f"{hours * networks * seeds:,.0f} for all"
         )
     return (
-        f"At usual sizes the same {networks} networks with {seeds} seeds would take longer. On one "
-        f"{device.title} at {100 * UTILIZATION:g} % of its peak FLOP/s, which the smallest do not "
-        f"reach: {'; '.join(parts)}."
+        f"At usual sizes the same {networks} networks with {seeds} seeds would take longer. "
+        f"Estimates for one {device.title} at {100 * UTILIZATION:g} % of its peak FLOP/s, which "
+        f"the smallest networks do not reach: {'; '.join(parts)}."
     )

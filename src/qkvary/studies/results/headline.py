@@ -50,9 +50,9 @@ def write_headline(
     """Return the name of the table that the short answer is about, and the answer's sentences.
 
     The chosen table, of one task or several, has the most comparisons with an interval. Ties go to
-    the one with the most decided comparisons, then to the first. A table that a setting names
-    (``own_tables``) is chosen only if no other table has an interval; the answer then begins with
-    the contrasts across settings, if any of these is decided.
+    the one with the most decided comparisons, then to the first. Tables that settings name
+    (``own_tables``) are chosen only if no other table has an interval; the answer then begins with
+    the contrasts across settings, if any contrast is decided.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:

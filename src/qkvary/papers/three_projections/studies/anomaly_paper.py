@@ -1,4 +1,7 @@
-"""Set anomaly in CIFAR-100 as in the text of papers 1 and 2; its notebook could not be read."""
+"""Set anomaly in CIFAR-100 as papers 1 and 2 describe it.
+
+The authors' notebook for this task could not be read.
+"""
 
 from dataclasses import replace
 
