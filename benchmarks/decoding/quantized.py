@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from qkvary.api.arguments import reads_arguments
+from qkvary.api.arguments import verb
 from qkvary.api.options import Checkpoint, CheckpointTokenizer, open_checkpoint
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout
@@ -16,7 +16,8 @@ from qkvary.data.tokenizers import DOCUMENT_END
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Cell, Table, number, plain, tabulate, word
 from qkvary.storage.errors import UsageError
-from qkvary.text.numbers import fixed, parse_count, percent, whole
+from qkvary.storage.untrusted_files import read_file
+from qkvary.text.numbers import Count, fixed, parse_count, percent, whole
 
 if TYPE_CHECKING:
     from decoding.cache_quality import CacheMeasurement, CacheQuality
@@ -33,7 +34,7 @@ DEFAULT_STORAGES = (
 )
 
 
-@reads_arguments
+@verb
 def bench_quantized(
     checkpoint: Checkpoint,
     /,
@@ -42,7 +43,7 @@ def bench_quantized(
     context: str | None = None,
     storage: str = DEFAULT_STORAGES,
     layout: CacheLayout = "sources",
-    tokens: str | None = None,
+    tokens: Count | None = None,
     tokenizer: CheckpointTokenizer = None,
 ) -> Result[list["CacheMeasurement"]]:
     """Measure what a quantised cache costs a checkpoint: divergence and perplexity by bit width.
@@ -79,7 +80,7 @@ def bench_quantized(
     budget = DEFAULT_PRODUCTS // (parameters * (len(caches) + 1))
     longest = min(network.config.max_tokens, len(encoded) - 1)
     contexts = choose_contexts(context, longest, budget)
-    most = min(DEFAULT_TOKENS, budget // len(contexts)) if tokens is None else parse_count(tokens)
+    most = min(DEFAULT_TOKENS, budget // len(contexts)) if tokens is None else tokens
     rows = list(measure_text(network, encoded, caches, contexts=contexts, most_tokens=most))
     report = Report(
         subject=f"measurement: rounded caches of {name}",
@@ -100,10 +101,10 @@ def _read(path: Path) -> str:
     """Read a text.
 
     Raises:
-        UsageError: if the file is not text.
+        UsageError: if the file cannot be read, or is not text.
     """
     try:
-        return path.read_text("utf-8")
+        return read_file(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(
             f"expected --text with a file in UTF-8, got {path}, which is not at byte "

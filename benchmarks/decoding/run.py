@@ -18,15 +18,8 @@ from decoding.records import (
     MeasurementSettings,
     from_json,
 )
-from qkvary.api.options import (
-    Count,
-    Terminal,
-    complete_checkpoint,
-    complete_variant,
-    options,
-    read_threads,
-    takes_options,
-)
+from qkvary.api.arguments import options, verb
+from qkvary.api.options import Terminal, complete_checkpoint, complete_variant
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.named_networks import NETWORKS, canonical_name, find_network
@@ -34,8 +27,9 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.costs.formats import Dtype, parse_storage
 from qkvary.reports.report import ReportFormat
+from qkvary.storage.environment import Threads
 from qkvary.storage.errors import UsageError
-from qkvary.text.numbers import check_seed, parse_count, read_count
+from qkvary.text.numbers import CountFromZero, check_seed, parse_count
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -85,15 +79,15 @@ class Network:
 class Measuring:
     """The amount of measurement, and the device."""
 
-    tokens: Count | None = None
+    tokens: CountFromZero | None = None
     """New tokens per answer. 240, or as many as the context leaves, if not given."""
     rounds: int = 7
     """Answers per runner."""
-    threads: Count = 1
+    threads: Threads = 1
     """Threads of torch."""
     device: str = "cpu"
     """Device: cpu, cuda, cuda:1, mps."""
-    memory_context: Count = DEFAULT_MEMORY_CONTEXT
+    memory_context: CountFromZero = DEFAULT_MEMORY_CONTEXT
     """Context at which peak memory is compared with the formula; 0 for the cases only."""
     memory: bool = True
     """Measure peak memory, each time in a new process."""
@@ -112,7 +106,7 @@ def complete_model(context: "CompletionContext") -> Iterator[str]:
     yield from complete_checkpoint(context)
 
 
-@takes_options
+@verb
 def bench_decode(
     model: Annotated[str | None, Parameter(completer=complete_model)] = None,
     /,
@@ -184,7 +178,6 @@ def _make_question(
         ValueError: for incompatible options, an unknown choice, or a seed out of its range.
     """
     check_seed(network.seed)
-    threads = read_threads(measuring.threads, "threads")
     dtypes = _choose(cases.dtype, get_args(Dtype), "--dtype")
     longest: int | None = None
     named = None if model is None or Path(model).exists() else canonical_name(model)
@@ -203,11 +196,10 @@ def _make_question(
         min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT),
     )
     _check_length(contexts, longest)
-    tokens = read_count(measuring.tokens, "tokens", low=0)
+    tokens = measuring.tokens
     if tokens is None:
         tokens = max(2, min(DEFAULT_TOKENS, min(contexts) - SHORTEST_PROMPT))
-    memory_context = read_count(measuring.memory_context, "memory_context", low=0)
-    memory_context = memory_context if measuring.memory else None
+    memory_context = measuring.memory_context if measuring.memory else None
     if memory_context and longest:
         memory_context = min(memory_context, longest)
     question = DecodeQuestion(
@@ -224,7 +216,7 @@ def _make_question(
             prefix_steps=tokens,
             memory_context=memory_context,
             memory_chunk=MEMORY_CHUNK,
-            threads=threads or 1,
+            threads=measuring.threads,
             device=measuring.device,
             seed=network.seed,
         ),

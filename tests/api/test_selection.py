@@ -15,7 +15,7 @@ from qkvary.studies.catalog import load_study
     [("7", (7,)), ("0,1,2", (0, 1, 2)), ("3-5", (3, 4, 5)), ("9, 0-1", (9, 0, 1)), ("4-4", (4,))],
 )
 def test_seeds(text: str, seeds: tuple[int, ...]) -> None:
-    assert read_seeds(text) == seeds
+    assert read_seeds(text, "seeds") == seeds
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1-", "a", "1,,2", "1.5", "0x2", "5-3"])
@@ -23,17 +23,17 @@ def test_other_seeds_are_refused(text: str) -> None:
     with pytest.raises(
         UsageError, match=r"expected (seeds such as 7 or 0,1,2 or 0-4|the smaller seed first)"
     ):
-        read_seeds(text)
+        read_seeds(text, "seeds")
 
 
 @pytest.mark.parametrize("text", ["0-99999999", "1,2,5-10005", f"0-{10**30}"])
 def test_more_seeds_than_anyone_means_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"expected at most 1,000 seeds, got 1[0-9,]+$"):
-        read_seeds(text)
+        read_seeds(text, "seeds")
 
 
 def test_options_change_every_run_of_a_study() -> None:
-    part = Part(seeds="11,13", device="cuda:1", dtype="float64")
+    part = Part(seeds=(11, 13), device="cuda:1", dtype="float64")
     runs = [cell.run for cell in choose_study("quickstart", part).cells()]
     assert {(run.seed, run.device, run.dtype) for run in runs} == {
         (11, "cuda:1", "float64"),
@@ -50,7 +50,7 @@ def test_a_study_keeps_its_device_and_dtype(tmp_path: Path) -> None:
         "utf-8",
     )
     for given in (own, tmp_path / "mine.py"):
-        kept = choose_study(given, Part(seeds="3"))
+        kept = choose_study(given, Part(seeds=(3,)))
         assert (kept.device, kept.dtype, kept.seeds) == ("cuda:1", "float64", (3,))
         changed = choose_study(given, Part(device="cpu", dtype="float32"))
         assert (changed.device, changed.dtype) == ("cpu", "float32")
@@ -63,7 +63,7 @@ def test_a_study_keeps_its_device_and_dtype(tmp_path: Path) -> None:
 
 
 def test_options_select_a_part_of_a_study() -> None:
-    part = Part(tasks=("swap",), variants=("q,k=v",), seeds="3")
+    part = Part(tasks=("swap",), variants=("q,k=v",), seeds=(3,))
     study = choose_study("quickstart", part)
     assert {(cell.run.task.name, cell.variant, cell.seed) for cell in study.cells()} == {
         ("swap", "QKV", 3),
@@ -82,5 +82,5 @@ def test_options_select_a_part_of_a_study() -> None:
     assert Part().typed("quickstart", on_gpu) == "quickstart --device cuda --dtype float64"
     assert Part().typed("mine.py", on_gpu) == "mine.py"
     whole = {cell.run_key for cell in load_study("quickstart").cells()}
-    zero = choose_study("quickstart", Part(tasks=("swap",), seeds="0"))
+    zero = choose_study("quickstart", Part(tasks=("swap",), seeds=(0,)))
     assert {cell.run_key for cell in zero.cells()} <= whole

@@ -1,17 +1,19 @@
 """A verb as a command: what of its signature is typed, and what is added to it."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 from cyclopts import App, CycloptsError, Parameter
 
-from qkvary.api.options import Count, options, takes_options
+from qkvary.api.arguments import options, verb
+from qkvary.api.options import Seeds
 from qkvary.api.results import Result
 from qkvary.cli.app import make_command
 from qkvary.reports.report import Report
+from qkvary.text.numbers import Count
 from qkvary.text.progress_line import no_progress
 
 
@@ -28,13 +30,13 @@ class Size:
 SIZE = Size()
 
 
-@takes_options
+@verb
 def measure(
     model: "Path | Size",
-    labels: Annotated[str | Sequence[str], Parameter(name="--label")] = (),
+    labels: Annotated[tuple[str, ...], Parameter(name="--label")] = (),
     *,
     size: Size = SIZE,
-    seeds: int | str | Sequence[int] | None = None,
+    seeds: Seeds | None = None,
     share: float = 0.5,
     show_progress: Callable[..., Any] = no_progress,
 ) -> Result[dict[str, Any]]:
@@ -85,8 +87,9 @@ def found(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 def test_the_function_gets_what_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("m", "x", "y", "-w", "32k", "--seeds", "0-4", "--kind", "b", "--share", "0.25")
-    expected = {"model": "m", "labels": ["x", "y"], "width": "32k", "kind": "b", "seeds": "0-4"}
-    assert found(capsys, *words).items() >= (expected | {"share": 0.25, "shows": True}).items()
+    expected = {"model": "m", "labels": ["x", "y"], "width": 32_768, "kind": "b"}
+    more = {"seeds": [0, 1, 2, 3, 4], "share": 0.25, "shows": True}
+    assert found(capsys, *words).items() >= (expected | more).items()
     assert found(capsys, "m", "--label", "x", "--label", "y")["labels"] == ["x", "y"]
 
 
@@ -127,7 +130,9 @@ def test_options_are_values_or_keywords() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'height'"):
         measure("m", height=3)
     assert measure("m", label="x").value == measure("m", labels="x").value
-    with pytest.raises(TypeError, match="got label and labels, which are one parameter"):
+    with pytest.raises(
+        TypeError, match="got label and labels, which are two spellings of one parameter"
+    ):
         measure("m", label="x", labels="x")
 
 

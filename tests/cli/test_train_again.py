@@ -82,7 +82,7 @@ def test_a_run_that_was_begun_in_another_way_is_gone_on_with(places: Path, typed
     # Either of the two that are done, by the order of their keys, is then the requested one.
     said = typed.error(*another[:-1], "1", "--allow-change", code=0)
     assert "began with --micro-batch-size 4, and" in said or "began with --threads 2, and" in said
-    assert "has ended: it is shown, and not trained again" in said
+    assert "has ended: the finished run is shown, not trained again" in said
     assert len(list((places / "runs").glob("*/*/record.json"))) == 2
 
 
@@ -110,7 +110,7 @@ def test_the_others_of_a_training_begin_with_the_settings_of_the_first(
     assert "seed 0 lr 0.001 began with --threads 1" in typed.error(*command(places, *SEVERAL))
     for ended in (0, 2):
         shown = typed.error(*command(places, *SEVERAL, "--allow-change"), code=0)
-        assert shown.count("has ended: it is shown, and not trained again") == ended
+        assert shown.count("has ended: the finished run is shown, not trained again") == ended
     assert len(list((places / "runs").glob("[0-9a-f][0-9a-f]/*"))) == 2
 
 

@@ -5,25 +5,23 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
-from qkvary.api.arguments import reads_arguments
+from qkvary.api.arguments import verb
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
-    Count,
     NetworkOptions,
     Texts,
     open_checkpoint,
-    read_texts,
 )
 from qkvary.api.results import Result
-from qkvary.text.numbers import read_count
+from qkvary.text.numbers import Count
 from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
     from qkvary.analysis.results import NetworkAnalysis
 
 
-@reads_arguments
+@verb
 def analyze(
     model: Checkpoint,
     text: Annotated[Texts, Parameter(name="--text")],
@@ -61,12 +59,7 @@ def analyze(
     from qkvary.analysis.measurement import analyze_network
     from qkvary.reports.analysis import analysis_report
 
-    settings = AnalysisSettings(
-        text=read_texts(text),
-        tokens=read_count(tokens, "tokens"),
-        context=read_count(context, "context"),
-        seed=seed,
-    )
+    settings = AnalysisSettings(text=text, tokens=tokens, context=context, seed=seed)
     loaded, name = open_checkpoint(model, tokenizer, NetworkOptions(device=device), speaks=True)
     with show_progress("analyzing", "steps") as on_progress:
         analysis = analyze_network(loaded, settings, on_progress=on_progress)

@@ -1,23 +1,45 @@
-"""Reads the arguments of verbs by their annotations: accepts what is clear and refuses the rest.
+"""Makes a function a verb: checks and converts its arguments by their annotations.
 
-A caller in Python can pass anything. Arguments annotated with a class, such as a model or a study,
-and numbers that may be text (32k, 10%) are not checked here: other functions read them.
+An argument of the annotated type is accepted, and so is one that clearly means such a value: a
+NumPy number, a text for a path, a text where several are expected. ``Reads`` in an annotation names
+a function that makes the value from what is given, such as 32k. ``cyclopts.Parameter`` in an
+annotation is for the command line: another spelling, or shell completion. Where an annotation names
+another class, such as a network or a study, the verb itself reads the argument.
 """
 
+import dataclasses
 import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+from cyclopts import Parameter
 
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import read_path
 from qkvary.text.names import near_names
+from qkvary.text.numbers import Reads
 
+T = TypeVar("T")
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 _NAMES: dict[Any, str] = {
     str: "a text",
     int: "a whole number",
@@ -28,19 +50,96 @@ _NAMES: dict[Any, str] = {
 }
 
 
-def reads_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function read its arguments by their annotations."""
-    parameters = inspect.signature(function).parameters
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def options(group: type[T]) -> type[T]:
+    """Make a class a dataclass of options; the docstring under each field is the option's help."""
+    return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(group)
+
+
+class Verb(Protocol[P, R_co]):
+    """A function whose arguments are converted by their annotations."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> R_co: ...
+
+
+def verb(function: Callable[P, R_co]) -> Verb[P, R_co]:
+    """Convert a function's arguments by their annotations, and let it take options as keywords.
+
+    ``plan(model, gpu="t4")`` is ``plan(model, hardware=Hardware(gpu="t4"))``, and the spellings of
+    the command line are keywords too (``variant`` for ``variants``). The changed signature has
+    these fields, for ``help`` and for the command line.
+    """
+    own = inspect.signature(function)
+    groups = option_groups(function)
+    owners = {one.name: name for name, group in groups.items() for one in dataclasses.fields(group)}
 
     @functools.wraps(function)
-    def call(*args: P.args, **given: P.kwargs) -> R:
-        read, named = read_arguments(parameters, args, given)
-        return cast("Any", function)(*read, **named)
+    def call(*args: Any, **given: Any) -> Any:
+        for name in spellings.keys() & given.keys():
+            if spellings[name] in given:
+                raise TypeError(
+                    f"got {name} and {spellings[name]}, which are two spellings of one parameter"
+                )
+            given[spellings[name]] = given.pop(name)
+        for name in groups.keys() & given.keys():
+            given = _fields_of(given.pop(name), name, type(groups[name])) | given
+        read, given = _read_arguments(shown, args, given)
+        changed: dict[str, dict[str, Any]] = {}
+        for name in owners.keys() & given.keys():
+            changed.setdefault(owners[name], {})[name] = given.pop(name)
+        for name, values in changed.items():
+            given[name] = dataclasses.replace(groups[name], **values)
+        return cast("Any", function)(*read, **given)
 
-    return call
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in own.parameters.items():
+        if name not in groups:
+            parameters.append(parameter)
+            continue
+        kinds = get_type_hints(type(groups[name]), include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                one.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=getattr(groups[name], one.name),
+                annotation=kinds[one.name],
+            )
+            for one in dataclasses.fields(groups[name])
+        ]
+    spellings = {
+        spelling.removeprefix("--"): one.name
+        for one in parameters
+        for mark in unwrap(one.annotation)[1]
+        for spelling in mark.name or ()
+        if spelling[2:] not in {*own.parameters, *owners}
+    }
+    shown = {one.name: one for one in parameters}
+    made = cast("Any", call)
+    made.__signature__ = own.replace(parameters=parameters)
+    return made
 
 
-def read_arguments(
+def _fields_of(given: object, name: str, kind: type) -> dict[str, Any]:
+    """Return the fields of a group of options, by name."""
+    if not isinstance(given, kind):
+        raise UsageError(f"{name}: expected a value of {kind.__name__}, got {given!r}"[:200])
+    return {one.name: getattr(given, one.name) for one in dataclasses.fields(cast("Any", kind))}
+
+
+def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the default of each parameter that is a group of options, by parameter name."""
+    parameters = inspect.signature(inspect.unwrap(function)).parameters
+    return {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if dataclasses.is_dataclass(parameter.default)
+    }
+
+
+def _read_arguments(
     parameters: Mapping[str, inspect.Parameter], args: Sequence[Any], given: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the positional and keyword arguments of a call, each converted to its annotation."""
@@ -67,11 +166,12 @@ def read_argument(name: str, given: object, kind: Any) -> Any:
     NumPy and PyTorch numbers become Python numbers. A path becomes a string if only strings are
     accepted, and a string becomes a tuple of one string if only sequences are accepted.
     """
-    value, kinds = _plain(given), _split(kind)
-    is_number_or_text = str in kinds and (int in kinds or float in kinds)
-    if not all(map(_is_known, kinds)) or (is_number_or_text and value is not None):
+    value, (kinds, _) = _plain(given), unwrap(kind)
+    if not all(map(_is_known, kinds)) or (value is None and NoneType in kinds):
         return value
     for one in kinds:
+        if isinstance(one, Reads):
+            return one.read(value, name)
         for fitting in _fit(value, one):
             return fitting
     expected = " or ".join(_describe(one) for one in kinds if one is not NoneType)
@@ -89,31 +189,35 @@ def _plain(given: Any) -> Any:
     return given
 
 
-def _split(kind: Any) -> tuple[Any, ...]:
-    """Return the members of a union annotation, or the annotation itself, in a tuple."""
+def unwrap(kind: Any) -> tuple[list[Any], list[Parameter]]:
+    """Return the types or ``Reads`` of an annotation, and what it holds for the command line."""
     if get_origin(kind) is Annotated:
-        return _split(get_args(kind)[0])
-    if get_origin(kind) in (Union, UnionType):
-        return tuple(one for part in get_args(kind) for one in _split(part))
-    return (kind,)
+        inside, *marks = get_args(kind)
+        types, more = unwrap(inside)
+        readers = [one for one in marks if isinstance(one, Reads)]
+        return readers or types, [*more, *(one for one in marks if isinstance(one, Parameter))]
+    if get_origin(kind) not in (Union, UnionType):
+        return [kind], []
+    found = [unwrap(one) for one in get_args(kind)]
+    return [one for some, _ in found for one in some], [one for _, some in found for one in some]
 
 
 def _is_known(kind: Any) -> bool:
     if get_origin(kind) in (tuple, Sequence):
-        return all(map(_is_known, _split(get_args(kind)[0])))
-    return get_origin(kind) in (Literal, Mapping) or kind in _NAMES
+        return all(map(_is_known, unwrap(get_args(kind)[0])[0]))
+    return get_origin(kind) in (Literal, Mapping) or kind in _NAMES or isinstance(kind, Reads)
 
 
 def _fit(given: object, kind: Any) -> tuple[Any, ...]:
-    """Return a tuple with the value, converted to the kind; an empty tuple if it does not fit."""
+    """Return the value, converted to a type, in a tuple; an empty tuple if it does not fit."""
     if get_origin(kind) is Literal:
         return (given,) if given in get_args(kind) else ()
     if get_origin(kind) is Mapping:
         return (given,) if isinstance(given, Mapping) else ()
     if get_origin(kind) in (tuple, Sequence):
-        if not isinstance(given, Iterable) or isinstance(given, bytes | Mapping):
+        several = [given] if isinstance(given, str | os.PathLike) else given
+        if not isinstance(several, Iterable) or isinstance(given, bytes | Mapping):
             return ()
-        several = [given] if isinstance(given, str) else [*cast("Iterable[object]", given)]
         items = [_fit_any(_plain(one), get_args(kind)[0]) for one in several]
         return (tuple(found[0] for found in items),) if all(items) else ()
     if kind in (str, Path) and isinstance(given, str | os.PathLike):
@@ -124,12 +228,12 @@ def _fit(given: object, kind: Any) -> tuple[Any, ...]:
 
 
 def _fit_any(given: object, kind: Any) -> tuple[Any, ...]:
-    return tuple(found for one in _split(kind) for found in _fit(given, one))[:1]
+    return tuple(found for one in unwrap(kind)[0] for found in _fit(given, one))[:1]
 
 
 def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) in (tuple, Sequence):
-        return f"a list, each {' or '.join(map(_describe, _split(get_args(kind)[0])))}"
+        return f"a list, each {' or '.join(map(_describe, unwrap(get_args(kind)[0])[0]))}"
     return "a mapping" if get_origin(kind) is Mapping else _NAMES[kind]

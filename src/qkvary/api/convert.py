@@ -12,21 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, overload
 
 from cyclopts import Parameter
 
+from qkvary.api.arguments import options, verb
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
-    Count,
     NetworkDtype,
     NetworkOptions,
-    Share,
     Texts,
     open_checkpoint,
-    options,
-    read_count,
-    read_share,
-    read_texts,
     say_nothing,
-    takes_options,
 )
 from qkvary.api.results import Result, add_data
 from qkvary.checkpoints.catalog import check_output, read_config
@@ -42,7 +36,8 @@ from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.environment import announce_stop, stop_in_order
 from qkvary.storage.errors import StoppedError, UsageError
-from qkvary.storage.untrusted_files import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath
+from qkvary.text.numbers import Count, Reads, Share, read_count
 from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
@@ -82,13 +77,13 @@ class SmallerCacheOptions(CacheForm):
 
     data: Texts | None = None
     """With --to: text to fit the new cache to, files or folders of .txt and .jsonl."""
-    tokens: Count = "32k"
+    tokens: Count = 32_768
     """Number of tokens to take from --data."""
-    context: Count = 256
+    context: Annotated[int, Reads(partial(read_count, low=2))] = 256
     """Tokens per window."""
     held_out: Texts | None = None
     """Text to measure the loss on; every tenth window of --data if not given."""
-    held_out_tokens: Count = "8k"
+    held_out_tokens: Count = 8_192
     """Number of tokens to take from the held-out text."""
     tokenizer: CheckpointTokenizer = None
     """The tokenizer to use if the checkpoint has none."""
@@ -111,7 +106,7 @@ def convert(model: Checkpoint, rewrite: str, **options: Any) -> "Result[Rewritin
 def convert(
     model: Checkpoint, rewrite: None = None, *, to: str, **options: Any
 ) -> "Result[SmallerCache]": ...
-@takes_options
+@verb
 def convert(
     model: Checkpoint,
     rewrite: Annotated[
@@ -123,7 +118,7 @@ def convert(
     seed: int = 0,
     device: str | None = None,
     dtype: NetworkDtype | None = None,
-    out: StrPath | None = None,
+    out: Path | None = None,
     show_progress: ShowProgress = no_progress,
     say: Callable[[str], None] = say_nothing,
 ) -> "Result[Any]":
@@ -163,7 +158,7 @@ def convert(
     if out is not None:
         if path is not None:
             check_output(path, out)
-        check_folder(read_path(out, "the path of a folder").absolute().parent)
+        check_folder(out.absolute().parent)
     if rewrite is not None:
         for field in dataclasses.fields(smaller):
             if getattr(smaller, field.name) != getattr(SMALLER, field.name):
@@ -188,7 +183,7 @@ def _rewrite(
     layer: int | None,
     seed: int,
     network: NetworkOptions,
-    out: StrPath | None,
+    out: Path | None,
 ) -> "Result[Rewriting]":
     load_rewrite(name)
 
@@ -205,7 +200,7 @@ def _rewrite(
     loaded, shown = open_checkpoint(model, options=network)
     made = run_rewrite(name, loaded.network, chosen)
     report = conversion_report(made, shown)
-    written = () if out is None else (read_path(out),)
+    written = () if out is None else (out,)
     if out is not None:
         save_model(out, made.network, loaded.tokenizer, chat_template=read_chat_template(path))
     return Result(made, add_data(report, out=out), files=written)
@@ -215,8 +210,8 @@ def _make_plan(smaller: SmallerCacheOptions, seed: int) -> "Plan":
     to = smaller.to or ""
     load_method(to)
     budget = Budget(
-        share=None if smaller.cache is None else read_share(smaller.cache, "cache"),
-        bytes_per_token=read_count(smaller.bytes_per_token, "bytes_per_token"),
+        share=smaller.cache,
+        bytes_per_token=smaller.bytes_per_token,
         stored_as=parse_format(smaller.cache_format),
     )
     if smaller.layers == "auto" and to not in BY_LAYER:
@@ -224,7 +219,7 @@ def _make_plan(smaller: SmallerCacheOptions, seed: int) -> "Plan":
             f"expected --layers auto with a method that knows what each size costs, got --to {to}; "
             f"choices: {', '.join(BY_LAYER)}"
         )
-    heal_tokens = read_count(smaller.heal_tokens, "heal_tokens") or 0
+    heal_tokens = smaller.heal_tokens or 0
     is_healing = smaller.learning_rate is not None or smaller.precision != "full"
     if is_healing and not heal_tokens:
         raise UsageError("expected --heal-tokens with --learning-rate or --precision, got none")
@@ -247,7 +242,7 @@ def _shrink(
     path: StrPath | None,
     plan: "Plan",
     smaller: SmallerCacheOptions,
-    out: StrPath | None,
+    out: Path | None,
     show_progress: ShowProgress,
     say: Callable[[str], None],
 ) -> "Result[SmallerCache]":
@@ -257,32 +252,27 @@ def _shrink(
         raise UsageError(
             "expected --out with --heal-tokens, for the checkpoints of the distillation, got none"
         )
-    data, others = (
-        () if one is None else read_texts(one) for one in (smaller.data, smaller.held_out)
-    )
-
     from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.models import save_model
-    from qkvary.conversions.caches.calibration import read_texts as read_windows
+    from qkvary.conversions.caches.calibration import read_texts
     from qkvary.conversions.caches.stages import forecast_stages, run_stages
     from qkvary.reports.smaller_cache import describe_stage, smaller_cache_report
 
     loaded, name = opening(speaks=True)
     loaded = _in_float32(loaded)
-    context = read_count(smaller.context, "context", low=2)
-    texts = read_windows(
+    texts = read_texts(
         cast("Tokenizer", loaded.tokenizer),
-        data,
-        tokens=read_count(smaller.tokens, "tokens"),
-        context=min(context, loaded.network.config.max_tokens),
-        held_out=others,
-        held_out_tokens=read_count(smaller.held_out_tokens, "held_out_tokens"),
+        smaller.data,
+        tokens=smaller.tokens,
+        context=min(smaller.context, loaded.network.config.max_tokens),
+        held_out=smaller.held_out or (),
+        held_out_tokens=smaller.held_out_tokens,
         trained_tokens=plan.heal_tokens,
     )
     if smaller.dry_run:
         found = forecast_stages(loaded.network, plan, texts, show_progress=show_progress)
         return Result(found, smaller_cache_report(found, name))
-    folder = None if out is None else Path(f"{read_path(out)}{HEALING}")
+    folder = None if out is None else Path(f"{out}{HEALING}")
     first: list[Stage] = []
 
     def tell(stage: "Stage") -> None:
@@ -310,7 +300,7 @@ def _shrink(
             on_stage=tell,
             stop=stopping.is_set,
         )
-    written = () if out is None else (read_path(out),)
+    written = () if out is None else (out,)
     if out is not None:
         save_model(out, found.network, loaded.tokenizer, chat_template=read_chat_template(path))
         if folder is not None and plan.heal_tokens:

@@ -4,15 +4,16 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.options import AnyModel, Count, Variants, find_model, read_labels, takes_options
+from qkvary.api.arguments import verb
+from qkvary.api.options import AnyModel, Variants
 from qkvary.api.results import Result
 from qkvary.costs.comparison import CostComparison, compare_model
 from qkvary.costs.formats import parse_format
 from qkvary.reports.cost import cost_report
-from qkvary.text.numbers import read_count
+from qkvary.text.numbers import Count
 
 
-@takes_options
+@verb
 def cost(
     model: AnyModel,
     variants: Variants = (),
@@ -46,13 +47,13 @@ def cost(
         DownloadError: if the hub cannot be reached.
     """
     costs = compare_model(
-        find_model(model),
-        read_labels(variants),
-        context=read_count(context, "context"),
-        batch=read_count(batch, "batch"),
+        model,
+        variants,
+        context=context,
+        batch=batch,
         weights=parse_format(weights),
         cache=parse_format(dtype),
-        encoder_tokens=read_count(encoder_tokens, "encoder_tokens"),
+        encoder_tokens=encoder_tokens,
         decimal=decimal,
     )
     return Result(costs, cost_report(costs))

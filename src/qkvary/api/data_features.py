@@ -6,18 +6,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import reads_arguments
+from qkvary.api.arguments import verb
 from qkvary.api.results import Result, say_in_lines
 from qkvary.data.feature_sets import FEATURE_SETS, features_path
 from qkvary.storage.durable import atomic_write_file, remove_dir
 from qkvary.storage.packages import require
-from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.progress_line import ShowProgress, no_progress
 
 
-@reads_arguments
+@verb
 def prepare_features(
-    weights: Annotated[StrPath, Parameter(name="--weights")],
+    weights: Annotated[Path, Parameter(name="--weights")],
     *,
     show_progress: ShowProgress = no_progress,
 ) -> Result[Path]:
@@ -44,7 +43,7 @@ def prepare_features(
     path = features_path(about.name)
     parts = path.with_suffix(".parts")
     with show_progress("describing", "images") as on_progress:
-        features = describe_cifar100(read_path(weights), parts, on_progress=on_progress)
+        features = describe_cifar100(weights, parts, on_progress=on_progress)
     data = encode_features(features)
     found = decode_features(about, data, path)
     atomic_write_file(path, data)

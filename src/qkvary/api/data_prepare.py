@@ -1,12 +1,12 @@
 """Tokenize documents and store the tokens on disk; if stopped, the same command resumes."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkvary.api.options import takes_options
+from qkvary.api.arguments import verb
 from qkvary.api.results import Result
 from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_source
 from qkvary.data.sources import SourceOptions
-from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 DOCUMENTS = SourceOptions()
 
 
-@takes_options
+@verb
 def prepare_data(
-    source: StrPath,
+    source: str,
     *,
-    tokenizer: StrPath = DEFAULT_TOKENIZER,
+    tokenizer: str = DEFAULT_TOKENIZER,
     separator: str = "",
-    out: StrPath | None = None,
+    out: Path | None = None,
     documents: SourceOptions = DOCUMENTS,
     workers: int | None = None,
     show_progress: ShowProgress = no_progress,
@@ -50,10 +50,10 @@ def prepare_data(
 
     with show_progress("preparing", "bytes") as show:
         data = prepare_source(
-            read_name(source, "a corpus, file or folder"),
-            read_name(tokenizer, "a tokenizer"),
+            source,
+            tokenizer,
             choices=documents,
-            out=None if out is None else read_path(out),
+            out=out,
             separator=separator,
             workers=workers,
             on_progress=show,

@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from qkvary.api.arguments import reads_arguments
+from qkvary.api.arguments import verb
 from qkvary.api.results import Result, add_data
 from qkvary.data.prepared_sets import find_prepared
 from qkvary.reports.report import Prose
-from qkvary.storage.untrusted_files import StrPath, read_name
 
 if TYPE_CHECKING:
     from qkvary.data.prepared import PreparedData
@@ -14,8 +13,8 @@ if TYPE_CHECKING:
 SAMPLE_TOKENS = 60
 
 
-@reads_arguments
-def show_data(prepared: StrPath, *, document: int = 0) -> "Result[PreparedData]":
+@verb
+def show_data(prepared: str, *, document: int = 0) -> "Result[PreparedData]":
     """Show a prepared set: counts, splits, overlaps, and the beginning of a text.
 
     The sha256 of every file is verified first.
@@ -32,7 +31,7 @@ def show_data(prepared: StrPath, *, document: int = 0) -> "Result[PreparedData]"
     from qkvary.data.prepared import open_prepared
     from qkvary.reports.prepared_set import prepared_report
 
-    data = open_prepared(find_prepared(read_name(prepared, "a prepared set")))
+    data = open_prepared(find_prepared(prepared))
     split = data.splits["train"]
     if not 0 <= document < split.documents:
         raise ValueError(f"expected a document from 0 to {split.documents - 1}, got {document}")

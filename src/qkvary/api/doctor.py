@@ -6,21 +6,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from qkvary.api.arguments import reads_arguments
+from qkvary.api.arguments import verb
 from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.machine import machine_report
 from qkvary.storage.durable import refuse_files
 from qkvary.storage.environment import machine, package_version, usable_cores
 from qkvary.storage.file_systems import find_file_system, locks_exclude
-from qkvary.storage.untrusted_files import StrPath, read_path
 
 PACKAGES = ("numpy", "scipy", "safetensors", "jinja2", "vl-convert-python", "cyclopts", "rich")
 KERNEL_LENGTHS = (16, 64, 65, 256, 1024)
 
 
-@reads_arguments
-def doctor(*, out: StrPath = RUNS) -> Result[dict[str, Any]]:
+@verb
+def doctor(*, out: Path = RUNS) -> Result[dict[str, Any]]:
     """Show what this machine offers: versions, devices, compiler, kernels, the folder of runs.
 
     Args:
@@ -29,8 +28,7 @@ def doctor(*, out: StrPath = RUNS) -> Result[dict[str, Any]]:
     Raises:
         ValueError: if the folder is a file.
     """
-    folder = read_path(out)
-    refuse_files(folder)
+    refuse_files(out)
     found: dict[str, Any] = {
         "environment": {
             **machine(),
@@ -41,7 +39,7 @@ def doctor(*, out: StrPath = RUNS) -> Result[dict[str, Any]]:
         },
         "packages": {name: package_version(name) for name in PACKAGES},
         "torch": _torch(),
-        "folder": _folder(folder),
+        "folder": _folder(out),
     }
     return Result(found, machine_report(found))
 

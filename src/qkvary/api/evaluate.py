@@ -2,34 +2,45 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, overload
 
 from cyclopts import Parameter
 
+from qkvary.api.arguments import options, verb
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
-    Count,
     NetworkOptions,
     Texts,
     open_checkpoint,
-    options,
-    read_texts,
-    takes_options,
 )
 from qkvary.api.results import Result
 from qkvary.data.splits import DataSplit
 from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
-from qkvary.storage.untrusted_files import StrPath, read_name, read_path
-from qkvary.text.numbers import read_count
+from qkvary.text.numbers import Count, Reads, read_count
 from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
     from qkvary.inference.evaluation.task_scores import TaskMeasurement
     from qkvary.inference.evaluation.text_measurement import TextMeasurement
+
+
+def _split(given: object, _name: str) -> tuple[str, ...]:
+    """Return names or counts; every text is split at its commas."""
+    several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    return tuple(part.strip() for one in several for part in str(one).split(","))
+
+
+def _read_lengths(given: object, name: str) -> tuple[int, ...]:
+    """Return counts without repetitions."""
+    return tuple(dict.fromkeys(read_count(one, name) for one in _split(given, name)))
+
+
+Tasks = Annotated[tuple[str, ...], Reads(_split, typed=tuple[str, ...])]
 
 
 @options
@@ -47,7 +58,7 @@ class Reading:
     every target has at least context - stride tokens before it."""
     joined: bool = False
     """Concatenate the documents instead of scoring each separately."""
-    lengths: str | Sequence[Count] = ()
+    lengths: Annotated[tuple[int, ...], Reads(_read_lengths, typed=tuple[str, ...])] = ()
     """Also measure perplexity by position in windows of these lengths, such as 512,1k,4k. They may
     exceed the network's maximum, unless it has learned positions."""
     paper: Annotated[bool, Parameter(negative="--no-paper")] = False
@@ -56,52 +67,40 @@ class Reading:
     def resolve(self, data: Texts) -> TextReading:
         """Return the text and the settings of its windows."""
         return TextReading(
-            data=read_texts(data),
+            data=data,
             split=self.split,
-            tokens=read_count(self.tokens, "tokens"),
-            context=read_count(self.context, "context"),
-            stride=read_count(self.stride, "stride"),
+            tokens=self.tokens,
+            context=self.context,
+            stride=self.stride,
             joined=self.joined,
-            lengths=tuple(
-                dict.fromkeys(read_count(one, "lengths") for one in _split(self.lengths))
-            ),
+            lengths=self.lengths,
             paper=self.paper,
         )
-
-
-def _split(given: str | Sequence[Count]) -> list[str]:
-    """Return a list of names or counts; every text is split at its commas."""
-    several = [given] if isinstance(given, str) else given
-    return [part.strip() for one in several for part in str(one).split(",")]
 
 
 @options
 class Asking:
     """The prompts of the tasks."""
 
-    task_data: StrPath | None = None
+    task_data: Path | None = None
     """Folder of the task files; $QKVARY_DATA/lm_eval if not given."""
     fewshot: int | None = None
     """Solved examples before each question. If not given: 5, but 0 for lambada, and the task's own
     number for tasks that lm-eval downloads."""
     limit: int | None = None
     """Number of questions per task, counted from the first; all if not given."""
-    against: StrPath | None = None
+    against: str | None = None
     """Prepared set (its folder, or name/tokenizer) to check for overlap: questions that share 13
     consecutive words with its training split are counted, and the others scored separately."""
 
-    def resolve(self, tasks: str | Sequence[str]) -> TaskReading:
+    def resolve(self, tasks: tuple[str, ...]) -> TaskReading:
         """Return the tasks and the settings of their prompts."""
         return TaskReading(
-            tasks=tuple(_split(tasks)),
-            task_data=None
-            if self.task_data is None
-            else read_path(self.task_data, "a folder of task files"),
+            tasks=tasks,
+            task_data=self.task_data,
             fewshot=self.fewshot,
             limit=self.limit,
-            against=None
-            if self.against is None
-            else read_name(self.against, "the folder or name of a prepared set"),
+            against=self.against,
         )
 
 
@@ -128,12 +127,12 @@ def evaluate(
 def evaluate(
     model: Checkpoint, data: Texts, *, tasks: str | Sequence[str], **options: Any
 ) -> "Result[tuple[TextMeasurement, TaskMeasurement]]": ...
-@takes_options
+@verb
 def evaluate(
     model: Checkpoint,
     data: Texts | None = None,
     *,
-    tasks: str | Sequence[str] | None = None,
+    tasks: Tasks | None = None,
     reading: Reading = READING,
     asking: Asking = ASKING,
     batching: Batching = BATCHING,
@@ -170,7 +169,7 @@ def evaluate(
     questions = None if tasks is None and asking == ASKING else asking.resolve(tasks or ())
     if text is None and questions is None:
         raise UsageError("expected a text (--data) or --tasks, got neither")
-    batch_size = read_count(batching.batch_size, "batch_size")
+    batch_size = batching.batch_size
 
     from qkvary.data.prepared import is_prepared
     from qkvary.inference.evaluation.identity import identify

@@ -1,23 +1,23 @@
 """Write a language model for other programs: transformers, or llama.cpp."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import reads_arguments
+from qkvary.api.arguments import verb
 from qkvary.api.options import Checkpoint, CheckpointTokenizer, open_checkpoint
 from qkvary.api.results import Result, say_in_lines
 from qkvary.storage.durable import check_file, check_folder
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
-from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.names import count
 
 
-@reads_arguments
+@verb
 def export(
     model: Checkpoint,
-    out: Annotated[StrPath, Parameter(name="--out")],
+    out: Annotated[Path, Parameter(name="--out")],
     *,
     to: Literal["transformers", "hf", "gpt2", "llama", "deepseek", "gguf"] = "transformers",
     weights: Literal["f32", "f16", "bf16", "q8_0"] | None = None,
@@ -43,12 +43,11 @@ def export(
     """
     if weights is not None and to != "gguf":
         raise UsageError(f"expected --weights only with --to gguf, got --to {to}")
-    target = read_path(out, "the path of the files to write")
     if to == "gguf":
-        check_file(target)
+        check_file(out)
     else:
         require("transformers")
-        check_folder(target.absolute().parent)
+        check_folder(out.absolute().parent)
 
     from qkvary.checkpoints.chat_templates import read_chat_template
 
@@ -59,14 +58,14 @@ def export(
         from qkvary.checkpoints.gguf.export import export_gguf
 
         kind = weights or "f32"
-        written = export_gguf(loaded, target, kind, chat_template=template)
+        written = export_gguf(loaded, out, kind, chat_template=template)
         found = {**written._asdict(), "weights": kind}
     else:
         from qkvary.checkpoints.huggingface.folders import export_folder
 
-        found = export_folder(loaded, target, to=to, chat_template=template)._asdict()
+        found = export_folder(loaded, out, to=to, chat_template=template)._asdict()
     size, files = sum(found["files"].values()), count(len(found["files"]), "file")
-    document = {"checkpoint": name, "out": target, "to": to, **found}
-    line = f"{target}: {found['architecture']}, {files}, {size:,} bytes"
+    document = {"checkpoint": name, "out": out, "to": to, **found}
+    line = f"{out}: {found['architecture']}, {files}, {size:,} bytes"
     notes = (f"- {note}" for note in found["notes"])
     return Result(document, say_in_lines(f"export: {name}", document, line, *notes))

@@ -5,15 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from qkvary.api.arguments import options, verb
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
-    Count,
     NetworkOptions,
     open_checkpoint,
-    options,
     say_nothing,
-    takes_options,
 )
 from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout, DecodeKernel
@@ -34,7 +32,7 @@ from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import StrPath
 from qkvary.text.names import count
-from qkvary.text.numbers import read_count
+from qkvary.text.numbers import CountFromZero
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -99,7 +97,7 @@ class Choosing:
     """Penalty for tokens that occurred before; 1 for none."""
     seed: int = 0
     """Seed of the random numbers."""
-    stop: str | Sequence[str] = ()
+    stop: tuple[str, ...] = ()
     """End before this text (can be repeated)."""
     logprobs: bool = False
     """Print the log-probability of each token (in nats, before penalty, temperature and
@@ -119,13 +117,6 @@ class Choosing:
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
         )
-
-    def stops(self) -> tuple[str, ...]:
-        """Return the stop strings; an answer ends before the first of them."""
-        given = cast("object", self.stop)
-        if not isinstance(given, str | Sequence):
-            raise UsageError(f"expected texts for stop, got {given!r}")
-        return (given,) if isinstance(given, str) else tuple(cast("Sequence[str]", given))
 
 
 @options
@@ -171,12 +162,12 @@ CHOOSING, DECODING = Choosing(), Decoding()
 def generate(model: Checkpoint, prompt: str = "", **options: Any) -> Text: ...
 @overload
 def generate(model: Checkpoint, prompt: list[str] | tuple[str, ...], **options: Any) -> Texts: ...
-@takes_options
+@verb
 def generate(
     model: Checkpoint,
     prompt: str | Sequence[str] = "",
     *,
-    tokens: Count | None = None,
+    tokens: CountFromZero | None = None,
     choosing: Choosing = CHOOSING,
     decoding: Decoding = DECODING,
     tokenizer: CheckpointTokenizer = None,
@@ -209,7 +200,7 @@ def generate(
     """
     if decoding.deterministic_batch and choosing.beams is not None:
         raise UsageError("expected --deterministic-batch without --beams, got both")
-    sampling, stop = choosing.sampling(), choosing.stops()
+    sampling = choosing.sampling()
     loaded, _ = open_checkpoint(model, tokenizer, decoding, speaks=True)
     own = cast("Tokenizer", loaded.tokenizer)
     prompts = list(prompt) if isinstance(prompt, list | tuple) else [cast("str", prompt)]
@@ -217,9 +208,9 @@ def generate(
         own,
         prompts,
         max_tokens=loaded.network.config.max_tokens,
-        tokens=read_count(tokens, "tokens", low=0),
+        tokens=tokens,
         sampling=sampling,
-        stop=stop,
+        stop=choosing.stop,
         seed=choosing.seed,
         logprobs=choosing.logprobs,
     )

@@ -1,22 +1,23 @@
 """``qk.load``: a network with weights, and its tokenizer."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkvary.api.options import NETWORK, NetworkOptions, takes_options
+from qkvary.api.arguments import verb
+from qkvary.api.options import NETWORK, NetworkOptions
 from qkvary.arch.canonical import import_file
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
-from qkvary.storage.untrusted_files import StrPath, read_path
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
 
 
-@takes_options
+@verb
 def load(
-    checkpoint: StrPath,
+    checkpoint: str,
     *,
     tokenizer: str | None = None,
-    code: StrPath | None = None,
+    code: Path | None = None,
     options: NetworkOptions = NETWORK,
 ) -> "LoadedModel":
     """Load a language model and its tokenizer.
@@ -40,7 +41,7 @@ def load(
         UnsafeError: if the checkpoint is a pickle, which could run code.
     """
     if code is not None:
-        import_file(read_path(code, "a Python file"))
+        import_file(code)
     loaded = load_checkpoint(checkpoint)
     if tokenizer is not None:
         loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)

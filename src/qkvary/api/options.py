@@ -1,36 +1,17 @@
-"""Parameters that several verbs share, functions that read them, and groups of options.
-
-An annotation may hold a ``cyclopts.Parameter`` for what a type cannot express: another spelling, or
-shell completion. Types in quotes (``"Study"``) are for Python; the command line passes text.
-"""
+"""Parameters that several verbs share, the functions that read them, and groups of options."""
 
 import dataclasses
-import functools
-import inspect
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    cast,
-    dataclass_transform,
-    get_args,
-    get_type_hints,
-    overload,
-)
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import read_arguments
+from qkvary.api.arguments import options
 from qkvary.arch.labels import as_label
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
@@ -39,9 +20,9 @@ from qkvary.arch.variants import AnyVariant
 from qkvary.data.checkpoint_names import checkpoint_names, packaged_names
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.environment import check_device
-from qkvary.storage.errors import ResourceError, UsageError
-from qkvary.storage.untrusted_files import StrPath, read_name, read_path
-from qkvary.text.numbers import parse_share, read_count
+from qkvary.storage.errors import UsageError
+from qkvary.storage.untrusted_files import StrPath, read_name
+from qkvary.text.numbers import Reads
 from qkvary.text.progress_line import ShowProgress, no_progress
 
 if TYPE_CHECKING:
@@ -54,97 +35,19 @@ if TYPE_CHECKING:
     from qkvary.studies.study import Study
     from qkvary.studies.trainings import Training
 
-T = TypeVar("T")
-P = ParamSpec("P")
-R_co = TypeVar("R_co", covariant=True)
+
+def say_nothing(_sentence: str) -> None:
+    """Do nothing: the default without a terminal."""
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def options(group: type[T]) -> type[T]:
-    """Make a class a group of options; the docstring under each field is the option's help."""
-    return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(group)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """The functions that show a verb's progress, messages and warnings; by default, they show nothing."""
 
-
-class Verb(Protocol[P, R_co]):
-    """A function that also takes the fields of its options as separate keywords."""
-
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-    @overload
-    def __call__(self, *args: Any, **kwargs: Any) -> R_co: ...
-
-
-def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
-    """Let a function take the fields of its options as separate keywords, by any spelling.
-
-    ``plan(model, gpu="t4")`` is ``plan(model, hardware=Hardware(gpu="t4"))``, and the spellings of
-    the command line are keywords too (``variant`` for ``variants``). The signature shows the
-    fields: it is what ``help`` prints and the command line offers.
-    """
-    own = inspect.signature(function)
-    groups = option_groups(function)
-    owners = {one.name: name for name, group in groups.items() for one in dataclasses.fields(group)}
-
-    @functools.wraps(function)
-    def call(*args: Any, **given: Any) -> Any:
-        for name in spellings.keys() & given.keys():
-            if spellings[name] in given:
-                raise TypeError(f"got {name} and {spellings[name]}, which are one parameter")
-            given[spellings[name]] = given.pop(name)
-        for name in groups.keys() & given.keys():
-            given = _fields_of(given.pop(name), name, type(groups[name])) | given
-        read, given = read_arguments(shown, args, given)
-        changed: dict[str, dict[str, Any]] = {}
-        for name in owners.keys() & given.keys():
-            changed.setdefault(owners[name], {})[name] = given.pop(name)
-        for name, values in changed.items():
-            given[name] = dataclasses.replace(groups[name], **values)
-        return cast("Any", function)(*read, **given)
-
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in own.parameters.items():
-        if name not in groups:
-            parameters.append(parameter)
-            continue
-        kinds = get_type_hints(type(groups[name]), include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                one.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=getattr(groups[name], one.name),
-                annotation=kinds[one.name],
-            )
-            for one in dataclasses.fields(groups[name])
-        ]
-    spellings = {
-        spelling.removeprefix("--"): one.name
-        for one in parameters
-        for part in get_args(one.annotation)
-        if isinstance(part, Parameter)
-        for spelling in part.name or ()
-        if spelling[2:] not in {*own.parameters, *owners}
-    }
-    shown = {one.name: one for one in parameters}
-    made = cast("Any", call)
-    made.__signature__ = own.replace(parameters=parameters)
-    return made
-
-
-def _fields_of(given: object, name: str, kind: type) -> dict[str, Any]:
-    """Return the fields of a group of options, by name."""
-    if not isinstance(given, kind):
-        raise UsageError(f"{name}: expected a value of {kind.__name__}, got {given!r}"[:200])
-    return {one.name: getattr(given, one.name) for one in dataclasses.fields(cast("Any", kind))}
-
-
-def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the default of each parameter that is a group of options, by parameter name."""
-    parameters = inspect.signature(inspect.unwrap(function)).parameters
-    return {
-        name: parameter.default
-        for name, parameter in parameters.items()
-        if dataclasses.is_dataclass(parameter.default)
-    }
+    show_progress: ShowProgress = no_progress
+    say: Callable[[str], None] = say_nothing
+    warn: Callable[[str], None] = say_nothing
+    command: str = ""
 
 
 def complete_study(_context: object) -> Iterator[str]:
@@ -175,28 +78,60 @@ def complete_checkpoint(context: "CompletionContext") -> Iterator[str]:
         yield from (f"{folder}{one.name}{'/' if one.is_dir() else ''}" for one in entries)
 
 
-class Configured(Protocol):
-    """A network that was built, such as ``qk.LanguageModel``."""
-
-    @property
-    def config(self) -> "Network":
-        """Its configuration."""
-        ...
+# ---- readers of arguments
 
 
-def say_nothing(_sentence: str) -> None:
-    """Do nothing: the default without a terminal."""
+def find_model(given: object, _name: str = "") -> Model:
+    """Return the model that a name, file, hub id, value or network denotes."""
+    if isinstance(given, str | os.PathLike):
+        # Its table of published models takes longer to read than most verbs take.
+        from qkvary.checkpoints.reference_models import find_reference
+
+        return find_reference(cast("str | os.PathLike[str]", given))
+    if isinstance(given, Model):
+        return given
+    network = getattr(given, "network", given)
+    config = getattr(network, "config", network)
+    if not isinstance(config, Network):
+        raise UsageError(
+            f"expected a model as its name, its path, a configuration or a network, got {given!r}"
+        )
+    return as_model(config)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Terminal:
-    """The functions that show a verb's progress, messages and warnings; by default none do."""
+def read_labels(given: object, _name: str) -> tuple[AnyVariant, ...]:
+    """Return the variants of a label, a variant, or a sequence of labels and variants."""
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    return tuple(map(as_label, cast("Sequence[AnyVariant | str]", several)))
 
-    show_progress: ShowProgress = no_progress
-    say: Callable[[str], None] = say_nothing
-    warn: Callable[[str], None] = say_nothing
-    command: str = ""
 
+def read_seeds(given: object, _name: str) -> tuple[int, ...]:
+    """Read seeds, given as numbers or as text such as ``7``, ``0,1,2`` or ``0-4``."""
+    from qkvary.studies.study import check_number_of_seeds
+
+    expected = "expected seeds such as 7 or 0,1,2 or 0-4"
+    if not isinstance(given, str):
+        try:
+            several = cast("Sequence[int]", given if isinstance(given, Iterable) else [given])
+            check_number_of_seeds(len(several))
+            return tuple(map(operator.index, several))
+        except TypeError:
+            raise UsageError(f"{expected}, got {given!r}") from None
+    seeds: list[int] = []
+    for part in given.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise UsageError(f"{expected}, got {given!r}")
+        found = range(int(first), int(last if dash else first) + 1)
+        if not found:
+            raise UsageError(f"expected the smaller seed first, got {given!r}")
+        # Not len(found), which must fit into a machine word.
+        check_number_of_seeds(found[-1] - found[0] + 1)
+        seeds += found
+    return tuple(seeds)
+
+
+# ---- annotations
 
 Checkpoint = Annotated[
     "StrPath | LoadedModel | tuple[LanguageModel, Tokenizer | None]",
@@ -208,22 +143,23 @@ Checkpoint = Annotated[
     ),
 ]
 CheckpointTokenizer = Annotated[
-    StrPath | None,
+    str | None,
     Parameter(
         help="For a checkpoint without a tokenizer: gpt2, bytes, a tokenizer.json, tok512.bin or "
         ".model."
     ),
 ]
 AnyModel = Annotated[
-    "StrPath | Model | Network | Configured",
+    Model,
+    Reads(find_model),
     Parameter(
         help="A named size (gpt2, llama-3.1-8b, 300M), a config.json or its folder, a checkpoint "
         "(.gguf, .bin, a folder), or a hub id. In Python also a configuration or a network.",
         completer=complete_model,
     ),
 ]
-Labels = str | AnyVariant | Sequence[str | AnyVariant]
-"""One variant or several, each as a value or by its label."""
+Labels = Annotated[tuple[AnyVariant, ...], Reads(read_labels, typed=tuple[str, ...])]
+"""One variant or several, each given as a value or by its label."""
 Variants = Annotated[
     Labels,
     Parameter(
@@ -231,11 +167,9 @@ Variants = Annotated[
     ),
 ]
 """The variants that a verb compares."""
-Texts = Annotated[StrPath | Sequence[StrPath], Parameter(consume_multiple=(1, None))]
-Count = int | str
-"""A number of tokens, sequences or users, also as text: 32k is 32,768."""
-Share = float | str
-"""A fraction, or a percentage as text: 10%."""
+Seeds = Annotated[tuple[int, ...], Reads(read_seeds), Parameter(name=("--seeds", "--seed"))]
+Texts = Annotated[tuple[Path, ...], Parameter(consume_multiple=(1, None))]
+"""Files or folders of texts."""
 AnyStudy = Annotated["StrPath | Study", Parameter(completer=complete_study)]
 """A study: its name, the path of a Python file that defines ``STUDY``, or a ``Study``."""
 Formats = Annotated[tuple[ReportFormat, ...], Parameter(name="--format")]
@@ -259,36 +193,16 @@ class NetworkOptions:
 NETWORK = NetworkOptions()
 
 
-# ---- readers of arguments
+# ---- checkpoints and studies
 
 
-MOST_THREADS = 1024
-"""The largest accepted number of threads or processes; a larger number must be a typing slip."""
 TRAINED = ("train ", "train-")
 """Prefixes of the names of trainings (``train ``) and of their files in the store (``train-``)."""
 
 
-def find_model(given: object) -> Model:
-    """Return the model that a name, file, hub id, value or network denotes."""
-    if isinstance(given, str | os.PathLike):
-        # Its table of published models takes longer to read than most verbs take.
-        from qkvary.checkpoints.reference_models import find_reference
-
-        return find_reference(cast("str | os.PathLike[str]", given))
-    if isinstance(given, Model):
-        return given
-    network = getattr(given, "network", given)
-    config = getattr(network, "config", network)
-    if not isinstance(config, Network):
-        raise UsageError(
-            f"expected a model as its name, its path, a configuration or a network, got {given!r}"
-        )
-    return as_model(config)
-
-
 def open_checkpoint(
     given: Checkpoint,
-    tokenizer: StrPath | None = None,
+    tokenizer: str | None = None,
     options: NetworkOptions = NETWORK,
     *,
     speaks: bool = False,
@@ -303,8 +217,7 @@ def open_checkpoint(
     loaded, name = _open(given)
     is_path = isinstance(given, str | os.PathLike)
     if tokenizer is not None or (speaks and is_path):
-        reference = None if tokenizer is None else read_name(tokenizer, "a tokenizer")
-        loaded, _ = require_tokenizer(loaded, name, reference)
+        loaded, _ = require_tokenizer(loaded, name, tokenizer)
     if speaks and loaded.tokenizer is None:
         raise UsageError("expected a checkpoint with a tokenizer, got one without")
     if is_path or any((options.device, options.dtype, options.weights)):
@@ -336,39 +249,11 @@ def _open(given: object) -> "tuple[LoadedModel, str]":
             )
 
 
-def read_labels(given: Labels) -> tuple[AnyVariant, ...]:
-    """Return the variants of a label, a variant, or a sequence of labels and variants."""
-    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    return tuple(map(as_label, several))
-
-
-def read_threads(given: Count | None, name: str) -> int | None:
-    """Read a number of threads or processes; ``None`` stays ``None``."""
-    number = read_count(given, name)
-    if number is not None and number > MOST_THREADS:
-        raise ResourceError(f"{name}: expected at most {MOST_THREADS:,}, got {number:,}")
-    return number
-
-
-def read_share(given: float | str, name: str) -> float:
-    """Read a share, given as a number or as text such as ``10%``."""
-    try:
-        return parse_share(str(given))
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from None
-
-
-def read_texts(given: object) -> tuple[Path, ...]:
-    """Return the paths of one or several texts."""
-    several = cast("Sequence[object]", given) if isinstance(given, list | tuple) else [given]
-    return tuple(read_path(path, "a file or folder of texts") for path in several)
-
-
 @options
 class Part:
-    """The protocol and part of a study; repeat the same options to find its runs again."""
+    """Options that choose a study's protocol and part; the same options find the runs again."""
 
-    seeds: Annotated[int | str | Sequence[int] | None, Parameter(name=("--seeds", "--seed"))] = None
+    seeds: Seeds | None = None
     """Seeds to use instead of the study's: 7 or 0,1,2 or 0-4."""
     device: str | None = None
     """Device: cpu, cuda, cuda:1, mps; the study's own if not given, usually cpu."""
@@ -423,14 +308,14 @@ def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
     check_device(device)
     if part.tasks or part.settings or part.variants:
         study = study.select(tasks=part.tasks, settings=part.settings, variants=part.variants)
-    seeds = study.seeds if part.seeds is None else read_seeds(part.seeds)
+    seeds = study.seeds if part.seeds is None else part.seeds
     return dataclasses.replace(study, seeds=seeds, device=device, dtype=dtype)
 
 
 def choose_runs(
     store: "Store", name: AnyStudy, part: Part = PART
 ) -> "tuple[Study, Training | None]":
-    """Return a study, and the training if ``name`` names a training: then the study is its runs."""
+    """Return a study; if ``name`` names a training, the study of its runs, and the training."""
     is_path = isinstance(name, str) and (name.endswith(".py") or "/" in name)
     if not isinstance(name, str) or is_path or not name.startswith(TRAINED):
         return choose_study(name, part), None
@@ -452,31 +337,5 @@ def choose_runs(
     ):
         if given not in (None, noted):
             raise UsageError(f"expected {option} {noted}, as {name!r} was trained, got {given}")
-    seeds = found.study.seeds if part.seeds is None else read_seeds(part.seeds)
+    seeds = found.study.seeds if part.seeds is None else part.seeds
     return dataclasses.replace(found.study, seeds=seeds), found
-
-
-def read_seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
-    """Read seeds, given as numbers or as text such as ``7``, ``0,1,2`` or ``0-4``."""
-    from qkvary.studies.study import check_number_of_seeds
-
-    expected = "expected seeds such as 7 or 0,1,2 or 0-4"
-    if not isinstance(given, str):
-        try:
-            several = given if isinstance(given, Iterable) else [given]
-            check_number_of_seeds(len(several))
-            return tuple(map(operator.index, several))
-        except TypeError:
-            raise UsageError(f"{expected}, got {given!r}") from None
-    seeds: list[int] = []
-    for part in given.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not (first.isdecimal() and (last.isdecimal() or not dash)):
-            raise UsageError(f"{expected}, got {given!r}")
-        found = range(int(first), int(last if dash else first) + 1)
-        if not found:
-            raise UsageError(f"expected the smaller seed first, got {given!r}")
-        # Not len(found), which must fit into a machine word.
-        check_number_of_seeds(found[-1] - found[0] + 1)
-        seeds += found
-    return tuple(seeds)

@@ -1,24 +1,26 @@
 """Write the finished runs of a study into one file, to keep or to take elsewhere."""
 
-from qkvary.api.options import PART, AnyStudy, Part, choose_study, takes_options
+from pathlib import Path
+
+from qkvary.api.arguments import verb
+from qkvary.api.options import PART, AnyStudy, Part, choose_study
 from qkvary.api.results import Result, say_in_lines
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.storage.durable import check_file, make_directory
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.studies.running.run_archive import Extra, pack_runs
 from qkvary.studies.running.store import Store
 from qkvary.text.names import count
 
 
-@takes_options
+@verb
 def pack(
     study: AnyStudy,
-    file: StrPath,
+    file: Path,
     *,
     part: Part = PART,
     without: tuple[Extra, ...] = (),
-    out: StrPath = RUNS,
+    out: Path = RUNS,
 ) -> Result[int]:
     """Write the finished runs of a study into one file, to keep or to take elsewhere.
 
@@ -37,16 +39,15 @@ def pack(
     """
     from qkvary.reports.study_results import gather_results
 
-    path = read_path(file, "the path of a file")
-    check_file(path)
+    check_file(file)
     chosen, store = choose_study(study, part), Store(out)
     keys = tuple(dict.fromkeys(cell.run_key for cell in chosen.cells()))
     if not any(store.state(key) == "done" for key in keys):
         raise UsageError(f"expected finished runs of {chosen.name} in {out}, got none")
     shown = [maps.run_key for maps in gather_results(chosen, store).attention]
-    make_directory(path.absolute().parent)
-    packed = pack_runs(store, keys, path, shown=shown, without=without)
-    size = path.stat().st_size
-    document = {"file": str(path), "runs": packed, "planned": len(keys), "bytes": size}
-    line = f"{packed} of {count(len(keys), 'run')} in {path}, {size:,} bytes"
+    make_directory(file.absolute().parent)
+    packed = pack_runs(store, keys, file, shown=shown, without=without)
+    size = file.stat().st_size
+    document = {"file": str(file), "runs": packed, "planned": len(keys), "bytes": size}
+    line = f"{packed} of {count(len(keys), 'run')} in {file}, {size:,} bytes"
     return Result(packed, say_in_lines(f"packed runs: {chosen.name}", document, line))

@@ -4,17 +4,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.options import (
-    AnyModel,
-    Count,
-    Share,
-    Variants,
-    find_model,
-    options,
-    read_labels,
-    read_share,
-    takes_options,
-)
+from qkvary.api.arguments import options, verb
+from qkvary.api.options import AnyModel, Variants
 from qkvary.api.results import Result
 from qkvary.costs.comparison import choose_context
 from qkvary.costs.devices import Device, choose_device
@@ -24,7 +15,7 @@ from qkvary.costs.training import Precision
 from qkvary.planning.advice import Goal, TaskKind
 from qkvary.planning.plans import Plan, Regime, make_plan
 from qkvary.reports.plan import plan_report
-from qkvary.text.numbers import read_count
+from qkvary.text.numbers import Count, Share
 
 
 @options
@@ -39,17 +30,16 @@ class Hardware:
     """Memory bandwidth, such as 68GB/s."""
     flops: str | None = None
     """Peak speed of 16-bit matrix multiplication, such as 2TFLOPS."""
-    reserve: Share = "10%"
+    reserve: Share = 0.1
     """Share of the memory to reserve for activations and the engine."""
     price: float | None = None
     """Price of one device per month."""
 
     def choose(self) -> Device:
         """Return the device that these options describe."""
-        given = (self.gpu, self.memory, self.bandwidth, self.flops)
-        # As text, a number without a unit is refused.
-        gpu, memory, bandwidth, flops = (None if one is None else str(one) for one in given)
-        return choose_device(gpu, memory=memory, bandwidth=bandwidth, flops=flops)
+        return choose_device(
+            self.gpu, memory=self.memory, bandwidth=self.bandwidth, flops=self.flops
+        )
 
 
 @options
@@ -80,14 +70,14 @@ class Purpose:
     """For training: 16-bit with 32-bit master weights, or fp32."""
     checkpointing: bool = False
     """For training: store only each block's input and recompute the block."""
-    utilization: Share = "40%"
+    utilization: Share = 0.4
     """For training: the share of the device's peak FLOPS that is reached."""
 
 
 HARDWARE, LOAD, PURPOSE = Hardware(), Load(), Purpose()
 
 
-@takes_options
+@verb
 def plan(
     model: AnyModel,
     variants: Variants = (),
@@ -117,27 +107,26 @@ def plan(
             given, or for a number that makes no sense.
         DownloadError: if the hub cannot be reached.
     """
-    found, device = find_model(model), hardware.choose()
     demand = Demand(
-        device=device,
-        context=choose_context(found, read_count(load.context, "context")),
-        users=read_count(load.users, "users"),
+        device=hardware.choose(),
+        context=choose_context(model, load.context),
+        users=load.users,
         weights=parse_format(load.weights),
-        reserve=read_share(hardware.reserve, "reserve"),
+        reserve=hardware.reserve,
         price=hardware.price,
-        encoder_tokens=read_count(load.encoder_tokens, "encoder_tokens"),
+        encoder_tokens=load.encoder_tokens,
     )
     made = make_plan(
-        found,
+        model,
         demand,
         parse_formats(load.dtype),
-        read_labels(variants),
+        variants,
         goal=purpose.goal,
         task=load.task,
         regime=Regime(
             precision=purpose.precision,
             checkpointing=purpose.checkpointing,
-            utilization=read_share(purpose.utilization, "utilization"),
+            utilization=purpose.utilization,
         ),
         decimal=decimal,
     )

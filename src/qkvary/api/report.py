@@ -1,15 +1,17 @@
 """Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG)."""
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkvary.api.options import PART, AnyStudy, Formats, Part, choose_runs, takes_options
+from qkvary.api.arguments import verb
+from qkvary.api.options import PART, AnyStudy, Formats, Part, choose_runs
 from qkvary.api.results import Result, add_data
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.durable import check_folder, is_writable
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import StrPath, read_name, read_path
+from qkvary.storage.untrusted_files import read_name
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.studies.trainings import describe_older, page_name
@@ -19,13 +21,13 @@ if TYPE_CHECKING:
     from qkvary.studies.results.summary import Summary
 
 
-@takes_options
+@verb
 def report(
     study: AnyStudy,
     *,
     part: Part = PART,
-    out: StrPath = RUNS,
-    to: StrPath | None = None,
+    out: Path = RUNS,
+    to: Path | None = None,
     formats: Formats = DEFAULT_FORMATS,
 ) -> "Result[Summary]":
     """Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG).
@@ -46,11 +48,10 @@ def report(
     from qkvary.reports.study import study_report
     from qkvary.reports.study_results import gather_results, report_folder
 
-    runs = read_path(out)
-    store, expected = Store(runs), "the name of a study or the path of its file"
+    store, expected = Store(out), "the name of a study or the path of its file"
     typed = study.name if isinstance(study, Study) else read_name(study, expected)
     if to is not None:
-        check_folder(read_path(to))
+        check_folder(to)
     chosen, training = choose_runs(store, study, part)
     results, name = gather_results(chosen, store, part.typed(typed, chosen)), chosen.name
     notices: list[str] = []
@@ -67,10 +68,10 @@ def report(
     else:
         commands = (*training.commands, shlex.join(["qkvary", "report", typed]))
         results, shown = report_training(chosen, store, results, commands)
-    folder = report_folder(name, runs) if to is None else read_path(to)
-    is_written = to is not None or is_writable(runs)
+    folder = report_folder(name, out) if to is None else to
+    is_written = to is not None or is_writable(out)
     if not is_written:
-        notices.append(f"{runs} is read-only, so no page is written: choose a folder with --to")
+        notices.append(f"{out} is read-only, so no page is written: choose a folder with --to")
     return Result(
         results.summary,
         add_data(shown, damage=results.damage),

@@ -2,22 +2,19 @@
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from qkvary.api.arguments import options, verb
 from qkvary.api.options import (
     CheckpointTokenizer,
-    Count,
     complete_checkpoint,
     find_model,
     open_checkpoint,
-    options,
-    read_count,
     say_nothing,
-    takes_options,
 )
 from qkvary.api.results import Result, say_in_lines
 from qkvary.arch.models import Model
@@ -34,8 +31,8 @@ from qkvary.inference.serving import check_key, choose_port, describe_end, run_e
 from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.packages import require
-from qkvary.storage.untrusted_files import StrPath, read_file, read_name, read_path
-from qkvary.text import numbers
+from qkvary.storage.untrusted_files import read_file
+from qkvary.text.numbers import Count, data_size
 
 if TYPE_CHECKING:
     from qkvary.arch.networks import LanguageModelConfig
@@ -54,12 +51,12 @@ class Starting:
     """Address to listen on."""
     port: int = 8080
     """Port; 0 takes a free one."""
-    key_file: StrPath | None = None
+    key_file: Path | None = None
     """File with the key that requests must carry; needed if other machines can reach the
     address."""
-    program: StrPath | None = None
+    program: str | None = None
     """The engine's program (llama-server, vllm), or the Python in which the engine is installed."""
-    engine_option: str | Sequence[str] = ()
+    engine_option: tuple[str, ...] = ()
     """An option for the engine itself, such as --threads=2 (can be repeated)."""
 
     def read_key(self) -> str | None:
@@ -67,25 +64,22 @@ class Starting:
         if self.key_file is None:
             check_key(self.host, None)
             return None
-        path = read_path(self.key_file, "the file of a key")
-        key = read_file(path, limit=KEY_BYTES).decode("utf-8", errors="replace").strip()
+        key = read_file(self.key_file, limit=KEY_BYTES).decode("utf-8", errors="replace").strip()
         if not key or not key.isprintable():
-            raise UsageError(f"expected one line with a key in {path}")
+            raise UsageError(f"expected one line with a key in {self.key_file}")
         return key
 
     def read_options(self) -> tuple[str, ...]:
         """Return the extra options for the engine, each split into name and value."""
-        given = self.engine_option
-        options = (given,) if isinstance(given, str) else tuple(given)
-        return tuple(word for option in options for word in option.split("=", 1))
+        return tuple(word for option in self.engine_option for word in option.split("=", 1))
 
 
 STARTING = Starting()
 
 
-@takes_options
+@verb
 def serve(
-    model: Annotated[StrPath, Parameter(completer=complete_checkpoint)],
+    model: Annotated[str, Parameter(completer=complete_checkpoint)],
     *,
     engine: EngineName = "llama.cpp",
     context: Count | None = None,
@@ -118,21 +112,20 @@ def serve(
     found = ENGINES.get(engine)
     if found is None:
         raise UsageError(f"expected an engine, got {engine!r}; choices: {', '.join(ENGINES)}")
-    source, count, named = find_checkpoint(model), read_count(users, "users"), starting.program
-    program = found.find(None if named is None else read_name(named, "a program"), count)
+    source, program = find_checkpoint(model), found.find(starting.program, users)
     key = starting.read_key()
     port = choose_port(starting.host, starting.port)
     path, notes = _prepare(source, model, engine, weights, tokenizer)
     described = find_model(path)
     longest = described.max_tokens or LONGEST
-    chosen = read_count(context, "context") or min(longest, LONGEST)
+    chosen = context or min(longest, LONGEST)
     if chosen > longest:
         raise UsageError(f"expected a context of at most {longest:,} tokens, got {chosen:,}")
     asked = Serving(
         model=path,
         name=source.stem,
         context=chosen,
-        users=count,
+        users=users,
         host=starting.host,
         port=port,
         key=key,
@@ -167,7 +160,7 @@ def serve(
 
 
 def _prepare(
-    source: Path, model: StrPath, engine: EngineName, weights: Weights | None, tokenizer: Any
+    source: Path, model: str, engine: EngineName, weights: Weights | None, tokenizer: Any
 ) -> tuple[Path, tuple[str, ...]]:
     """Return the file or folder that the engine loads, and notes on what a new export gives up.
 
@@ -233,8 +226,8 @@ def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:
 def _describe_cache(title: str, cache: CacheLine | None, predicted: int | None) -> tuple[str, ...]:
     if cache is None:
         return ()
-    held = "" if cache.nbytes is None else f" in {numbers.data_size(cache.nbytes)}"
-    planned = "" if predicted is None else f" (plan: {numbers.data_size(predicted)})"
+    held = "" if cache.nbytes is None else f" in {data_size(cache.nbytes)}"
+    planned = "" if predicted is None else f" (plan: {data_size(predicted)})"
     return (f"{title} says: cache of {cache.tokens:,} tokens{held}{planned}",)
 
 

@@ -1,19 +1,20 @@
 """Show one run: its configuration, curves, metrics and environment."""
 
-from qkvary.api.arguments import reads_arguments
+from pathlib import Path
+
+from qkvary.api.arguments import verb
 from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.run import run_report
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.records import Record
 from qkvary.studies.running.store import Store
 
 SHOWN_MATCHES = 5
 
 
-@reads_arguments
-def show(run: str, *, out: StrPath = RUNS) -> Result[Record | None]:
+@verb
+def show(run: str, *, out: Path = RUNS) -> Result[Record | None]:
     """Show one run: its configuration, curves, metrics and environment.
 
     Args:

@@ -3,15 +3,16 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from qkvary.api.options import PART, AnyStudy, Part, choose_runs, takes_options
+from qkvary.api.arguments import verb
+from qkvary.api.options import PART, AnyStudy, Part, choose_runs
 from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.names import count
@@ -33,13 +34,13 @@ class RunStatus:
     """The owner, the reason for a failure, or the damage."""
 
 
-@takes_options
+@verb
 def status(
     study: AnyStudy | None = None,
     /,
     *,
     part: Part = PART,
-    out: StrPath = RUNS,
+    out: Path = RUNS,
     problems: bool = False,
 ) -> Result[tuple[RunStatus, ...]]:
     """List the states of runs: done, running, open, failed, diverged or damaged.

@@ -5,17 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
-from qkvary.api.options import (
-    PART,
-    AnyStudy,
-    Count,
-    Part,
-    choose_study,
-    options,
-    read_threads,
-    takes_options,
-)
+from qkvary.api.arguments import options, verb
+from qkvary.api.options import PART, AnyStudy, Part, choose_study
 from qkvary.api.results import Result, add_data
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.files import write_report
@@ -24,9 +17,8 @@ from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import Results, gather_results, report_folder
 from qkvary.storage.durable import atomic_write_file, make_directory
-from qkvary.storage.environment import usable_cores, without_downloads
+from qkvary.storage.environment import Threads, usable_cores, without_downloads
 from qkvary.storage.errors import EndedEarlyError, QkvaryError
-from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.results.analysis import describe_equal_parameters
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.executors.catalog import ExecutorName, check_executor, load_executor
@@ -47,7 +39,7 @@ REFRESH_SECONDS = 20
 class Running:
     """The processes that run a study, and what happens to its runs."""
 
-    workers: Count | None = None
+    workers: Threads | None = None
     """Worker processes; one per usable core if not given."""
     executor: ExecutorName = "local"
     """Executor of the runs: worker processes of this machine, tasks of a running Ray cluster, or
@@ -67,14 +59,14 @@ class Running:
 RUNNING = Running()
 
 
-@takes_options
+@verb
 def study(
     study: AnyStudy,
     *,
     part: Part = PART,
     running: Running = RUNNING,
     cluster: ClusterOptions = CLUSTER,
-    out: StrPath = RUNS,
+    out: Path = RUNS,
 ) -> Result[Summary | None]:
     """Run a study: train unfinished runs, print the answer, write the report.
 
@@ -93,17 +85,16 @@ def study(
         QkvaryError: if the runs ended early; the same call resumes them.
     """
     chosen, store = choose_study(study, part), Store(out)
-    workers = read_threads(running.workers, "workers")
-    check_executor(running.executor, cluster, workers)
+    check_executor(running.executor, cluster, running.workers)
     how = RunnerOptions(
-        workers=workers,
+        workers=running.workers,
         strict=running.strict,
         retry_failed=running.retry_failed,
         quiet=running.quiet,
         tracker=running.log,
     )
     if running.dry_run:
-        return Result(None, _plan(chosen, store, workers or usable_cores()))
+        return Result(None, _plan(chosen, store, running.workers or usable_cores()))
     how = replace(how, executor=load_executor(running.executor, cluster, store.path))
     typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study), chosen)
     folder = report_folder(chosen.name, store.path)

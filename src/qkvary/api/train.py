@@ -18,7 +18,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import fields, replace
 from functools import partial
@@ -27,15 +27,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
-from qkvary.api.options import (
-    Count,
-    Terminal,
-    Variants,
-    read_labels,
-    read_seeds,
-    read_threads,
-    takes_options,
-)
+from qkvary.api.arguments import verb
+from qkvary.api.options import Seeds, Terminal, Variants
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import format_label
 from qkvary.data.checkpoint_names import RUNS
@@ -49,7 +42,6 @@ from qkvary.storage.environment import (
 )
 from qkvary.storage.errors import BusyError, DamagedError, StoppedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.untrusted_files import StrPath, read_name
 from qkvary.studies.records import Record
 from qkvary.studies.running.cells import CellEnd, CellOptions, execute_cell
 from qkvary.studies.running.store import Store
@@ -77,15 +69,15 @@ BUSY_SECONDS = 0.5
 """Seconds between two checks whether another process has released a run or a text."""
 
 
-@takes_options
+@verb
 def train(
     preset: Annotated[str, Parameter(completer=lambda _: preset_names())],
     *,
-    data: StrPath | None = None,
+    data: str | None = None,
     variants: Variants = (),
-    seeds: Annotated[int | str | Sequence[int], Parameter(name=("--seeds", "--seed"))] = 0,
+    seeds: Seeds = (0,),
     options: TrainingOptions = NO_OPTIONS,
-    out: StrPath = RUNS,
+    out: Path = RUNS,
     dry_run: bool = False,
     terminal: Terminal | None = None,
 ) -> "TrainingResult":
@@ -110,15 +102,14 @@ def train(
         StoppedError: after a signal; the runs have checkpoints.
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
-    chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
-    shown, store, options = terminal or Terminal(), Store(out), options.read()
-    text = None if data is None else read_name(data, "a text or a prepared set")
+    chosen, shown, store = find_preset(preset), terminal or Terminal(), Store(out)
+    options.check()
     call = shown.command or _describe_call(
         preset,
         options,
-        data=text,
-        variants=[format_label(label) for label in labels],
-        seeds=list(numbers),
+        data=data,
+        variants=[format_label(label) for label in variants],
+        seeds=list(seeds),
         out=os.fspath(out),
     )
     options = _with_threads(options)
@@ -127,11 +118,11 @@ def train(
         if not (dry_run or store.keys()):
             # A store with runs may hold the requested ones, which can be shown anywhere.
             _require_machine(options)
-        planned = _find_data(chosen, text, options, shown, distribution, dry_run=dry_run)
+        planned = _find_data(chosen, data, options, shown, distribution, dry_run=dry_run)
 
-        def study_of(steps: Count | None) -> Study:
-            full = replace(options, steps=steps)
-            return training_study(chosen, planned, variants=labels, seeds=numbers, options=full)
+        def study_of(steps: int | None) -> Study:
+            full = replace(options, steps=steps, minutes=None)
+            return training_study(chosen, planned, variants=variants, seeds=seeds, options=full)
 
         steps = options.steps
         if (minutes := options.minutes) is not None:
@@ -170,7 +161,7 @@ def _describe_call(preset: str, options: TrainingOptions, **given: object) -> st
 def _with_threads(options: TrainingOptions) -> TrainingOptions:
     """Return the options with ``threads`` set; by default all cores for one CPU process, else 1."""
     is_alone = options.device == "cpu" and "WORLD_SIZE" not in os.environ
-    threads = read_threads(options.threads, "threads") or (usable_cores() if is_alone else 1)
+    threads = options.threads or (usable_cores() if is_alone else 1)
     return replace(options, threads=threads)
 
 
@@ -194,7 +185,7 @@ def _require_machine(options: TrainingOptions) -> None:
     require_device(options.device)
     if options.strategy == "fsdp" and "WORLD_SIZE" not in os.environ:
         raise UsageError(
-            "expected --strategy fsdp in several processes, got one: start them with `torchrun "
+            "expected several processes for --strategy fsdp, got one: start several with `torchrun "
             "--nproc-per-node N -m qkvary train ...`"
         )
 
@@ -216,8 +207,9 @@ def _find_data(
     from qkvary.data.prepared_sets import PlannedSet, find_set
 
     reference = preset.corpus if text is None else text
-    tokenizer = cast("str | None", options.tokenizer)
-    find = partial(find_set, reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
+    find = partial(
+        find_set, reference, options.tokenizer, default=preset.tokenizer, warn=shown.warn
+    )
     made: list[PreparedData] = []
 
     def prepare() -> str:
@@ -265,7 +257,7 @@ def _with_stored_settings(
     distribution: "Distribution",
     shown: Terminal,
 ) -> Study:
-    """Return the study with the stored settings of its similar runs in the store, if any."""
+    """Return the study with the execution settings of stored runs that differ in nothing else."""
     cells = {cell.run_key: cell for cell in study.cells()}
 
     def find_stored() -> JsonValue:
@@ -285,8 +277,9 @@ def _with_stored_settings(
         for run in similar:
             if run.is_done:
                 shown.warn(
-                    f"{run.cell.title} began with {differences}, and has ended: it is shown, and "
-                    "not trained again (--anew instead of --allow-change starts another run)"
+                    f"{run.cell.title} began with {differences}, and has ended: the "
+                    "finished run is shown, not trained again (use --anew instead of --allow-change "
+                    "to start another run)"
                 )
         return to_dict(newest.stored)
 
@@ -335,7 +328,7 @@ def _train_cells(
         note_training(store, study, call, options.minutes)
     chosen = CellOptions(
         checkpoint_seconds=options.checkpoint_seconds,
-        keep=cast("int", options.keep),
+        keep=options.keep,
         tracker=options.log,
         project=study.name,
         sample=options.sample,

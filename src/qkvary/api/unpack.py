@@ -1,16 +1,17 @@
 """Add the runs in a file of packed runs to a folder of runs."""
 
-from qkvary.api.arguments import reads_arguments
+from pathlib import Path
+
+from qkvary.api.arguments import verb
 from qkvary.api.results import Result, say_in_lines
 from qkvary.data.checkpoint_names import RUNS
-from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.studies.running.run_archive import unpack_runs
 from qkvary.studies.running.store import Store
 from qkvary.text.names import count
 
 
-@reads_arguments
-def unpack(file: StrPath, *, out: StrPath = RUNS) -> Result[int]:
+@verb
+def unpack(file: Path, *, out: Path = RUNS) -> Result[int]:
     """Add the runs in a file of packed runs to a folder of runs.
 
     Runs that are already in the folder are not replaced. ``study`` then trains the missing runs,
@@ -23,7 +24,7 @@ def unpack(file: StrPath, *, out: StrPath = RUNS) -> Result[int]:
     Raises:
         DamagedError: if the file is damaged.
     """
-    found = unpack_runs(read_path(file, "the path of a file"), Store(out))
+    found = unpack_runs(file, Store(out))
     there = f"; {found.present} were there already" if found.present else ""
     line = f"{count(found.added, 'run')} added to {out}{there}"
     document = {"added": found.added, "present": found.present}

@@ -4,25 +4,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.options import (
-    AnyModel,
-    Count,
-    Labels,
-    complete_variant,
-    find_model,
-    read_labels,
-    takes_options,
-)
+from qkvary.api.arguments import verb
+from qkvary.api.options import AnyModel, Labels, complete_variant
 from qkvary.api.results import Result
 from qkvary.arch.labels import as_variant
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import Variant
 from qkvary.costs.formats import Dtype
 from qkvary.reports.variants import choose_layer, variants_report
-from qkvary.text.numbers import read_count
+from qkvary.text.numbers import Count
 
 
-@takes_options
+@verb
 def variants(
     labels: Annotated[Labels, Parameter(name="--label", completer=complete_variant)] = (),
     *,
@@ -49,13 +42,12 @@ def variants(
         ValueError: for an unknown label, or a variant that does not fit the layer.
     """
     # This counts one layer; a variant that differs by layer is refused.
-    chosen = tuple(map(as_variant, read_labels(labels)))
-    chosen_model = None if model is None else find_model(model)
+    chosen = tuple(map(as_variant, labels))
     report = variants_report(
         chosen,
-        choose_layer(chosen_model, d_model=d_model, num_heads=num_heads),
-        length=read_count(length, "length"),
+        choose_layer(model, d_model=d_model, num_heads=num_heads),
+        length=length,
         dtype=dtype,
-        model=chosen_model.name if chosen_model else None,
+        model=model.name if model else None,
     )
     return Result(chosen or tuple(entry.variant for entry in VARIANTS), report)

@@ -2,13 +2,14 @@
 
 A verb is a function in a separate file, such as ``api/cost.py``. Its parameters are the options of
 the command, and their docstring is the help. The first line of the file is the first line of the
-docstring: the help reads it without importing the file. The function parses text itself (``"32k"``,
-``"24GiB"``, a label, a path), returns a ``qkvary.api.results.Result`` and prints nothing.
-``qkvary.cli.app`` adds ``--json``, ``--full``, ``--out``, ``--format``, progress and exit codes.
+docstring: the help reads it without importing the file. ``@verb`` reads the arguments (``"32k"``,
+a label, a path) by their annotations. The function returns a ``qkvary.api.results.Result`` and
+prints nothing. ``qkvary.cli.app`` adds ``--json``, ``--full``, ``--out``, ``--format``, progress
+and exit codes.
 
 A verb with many parameters groups the rare ones: one parameter then has an object of an
-``@options`` class as its default, and ``@takes_options`` also accepts the object's fields as
-keywords (``qkvary.api.options``).
+``@options`` class as its default, and ``@verb`` also accepts the object's fields as keywords
+(``qkvary.api.arguments``).
 
 A new verb needs its file, one line here, and one import in ``qkvary/__init__.py`` for editors.
 """

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -41,7 +41,8 @@ from docstring_parser import parse_from_object
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.api.options import Formats, Terminal, option_groups, say_nothing
+from qkvary.api.arguments import option_groups, unwrap
+from qkvary.api.options import Formats, Terminal, say_nothing
 from qkvary.api.verbs import GROUPS, TARGETS
 from qkvary.cli.main import (
     EPILOGUE,
@@ -57,7 +58,7 @@ from qkvary.reports.json_data import to_json
 from qkvary.storage.environment import package_version
 from qkvary.storage.errors import EndedEarlyError, UsageError
 from qkvary.text.names import count, printable
-from qkvary.text.numbers import duration
+from qkvary.text.numbers import Reads, duration
 from qkvary.text.progress_line import ProgressLine, no_progress, say
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _added(
 
 def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
     """Return a parameter with the type, kind and help that the command line needs."""
-    choices, names = _unwrap(parameter.annotation)
+    choices, names = unwrap(parameter.annotation)
     kind = _choose_kind(choices)
     about = Parameter(help=text, show_default=False if get_origin(kind) is tuple else None)
     if bool in choices and parameter.default is not False:
@@ -194,25 +195,14 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
     return parameter.replace(kind=place, annotation=Annotated[(kind, about, *names)])
 
 
-def _unwrap(kind: Any) -> tuple[list[Any], list[Parameter]]:
-    """Return the types that a value may have, and the metadata of its annotations."""
-    if get_origin(kind) is Annotated:
-        inside, *names = get_args(kind)
-        choices, more = _unwrap(inside)
-        return choices, [*more, *names]
-    if get_origin(kind) not in (Union, UnionType):
-        return [kind], []
-    found = [_unwrap(one) for one in get_args(kind)]
-    return [one for some, _ in found for one in some], [one for _, some in found for one in some]
-
-
 def _choose_kind(choices: list[Any]) -> Any:
     """Return the type that the command line passes: text wherever the function accepts text."""
+    choices = [one.typed if isinstance(one, Reads) else one for one in choices]
     takes_text = any(one is str or isinstance(one, str | ForwardRef) for one in choices)
     for one in choices:
         origin = get_origin(one)
         if inspect.isclass(origin) and issubclass(origin, Sequence):
-            item = _choose_kind(_unwrap(get_args(one)[0])[0])
+            item = _choose_kind(unwrap(get_args(one)[0])[0])
             if item is str or not takes_text:
                 return tuple[(item, ...)]
     rest = [one for one in choices if one is NoneType] if takes_text else choices

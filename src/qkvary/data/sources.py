@@ -27,9 +27,9 @@ from qkvary.data.shakespeare import load_text
 from qkvary.data.splits import HeldOut
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.storage.untrusted_files import StrPath, read_path
+from qkvary.storage.untrusted_files import read_path
 from qkvary.text.names import find_name, suggest
-from qkvary.text.numbers import read_count
+from qkvary.text.numbers import Count
 
 SHARE = 0.05
 """The default held-out share."""
@@ -116,18 +116,13 @@ class SourceOptions:
     """Name of the set; the name of the source if not given."""
     field: str = "text"
     """The JSON field or table column that holds the text."""
-    validation: StrPath | None = None
+    validation: Path | None = None
     """A file or folder of documents for validation."""
     held_out: float | None = None
     """Share of the documents to hold out for validation, if --validation names none. 0.05 for local
     files if not given."""
-    max_tokens: int | str | None = None
+    max_tokens: Count | None = None
     """Stop after the training document that reaches this many tokens: 100000, 64M."""
-
-    @property
-    def token_limit(self) -> int | None:
-        """Maximum number of training tokens, which the last document may exceed."""
-        return read_count(self.max_tokens, "max_tokens")
 
     def share(self, default: float) -> float:
         """Return the share to hold out."""
@@ -146,7 +141,7 @@ def _find_files(path: Path, choices: SourceOptions) -> FoundSource:
         name=name,
         read=lambda: _read_files(name, parts, files, choices),
         files=files,
-        content=[files, choices.field, choices.share(SHARE), choices.token_limit],
+        content=[files, choices.field, choices.share(SHARE), choices.max_tokens],
     )
 
 
@@ -158,7 +153,7 @@ def _read_files(
 ) -> Source:
     every = [file for some in parts.values() for file in some]
     packed = any(file.suffix.lower() == ".gz" or kind_of(file) == "parquet" for file in every)
-    source, cuts, limit = Source(name=name, streams=(), files=files), 1, choices.token_limit
+    source, cuts, limit = Source(name=name, streams=(), files=files), 1, choices.max_tokens
     if None in parts:
         share = choices.share(SHARE)
         rule, cuts = find_rule(parts[None], choices.field, share)
@@ -238,7 +233,7 @@ def find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path
     comes_split = "train" in split and (len(split) > 1 or choices.validation is not None)
     parts = split if comes_split else {"train": list_files(path)}
     if choices.validation is not None:
-        parts = _exclude_validation(parts, read_path(choices.validation), path)
+        parts = _exclude_validation(parts, choices.validation, path)
     if "validation" not in parts:
         return {None if name == "train" else name: files for name, files in parts.items()}
     if choices.held_out is not None:
@@ -427,7 +422,7 @@ def _find_shipped(corpus: Corpus, choices: SourceOptions) -> FoundSource:
     """Return the text inside the package, with its customary split."""
     if choices.validation is not None:
         raise UsageError(f"{SHIPPED} already has splits: leave --validation out")
-    name, share, limit = str(choices.name), choices.share(corpus.share), choices.token_limit
+    name, share, limit = str(choices.name), choices.share(corpus.share), choices.max_tokens
     files: JsonValue = {"sha256": TINY_SHAKESPEARE_SHA256}
     return FoundSource(
         name=name,
@@ -444,7 +439,7 @@ def _find_on_hub(
     repository, configuration, revision = parse_hub(reference)
     named = corpus.hub_validation if corpus and choices.held_out is None else None
     share = choices.share(corpus.share if corpus else HUB_SHARE)
-    limit = choices.token_limit or (corpus.max_tokens if corpus else None)
+    limit = choices.max_tokens or (corpus.max_tokens if corpus else None)
     parts = [("train", "train" if named else None, limit)]
     if named and corpus:
         parts.append((named, "validation", corpus.validation_tokens))

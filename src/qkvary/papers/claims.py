@@ -3,11 +3,12 @@
 import re
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import reads_arguments
+from qkvary.api.arguments import verb
 from qkvary.api.results import Result
 from qkvary.papers.catalog import document_names
 from qkvary.papers.claim import ByStudy, ClaimedDocument, claim_names, load_document
@@ -17,7 +18,6 @@ from qkvary.papers.claims_report import claim_data, claims_report
 from qkvary.papers.kept_figures import FindKept, find_packaged
 from qkvary.reports.report import Report
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.names import count, near_names, suggest
 
 VerdictChoice = Literal[
@@ -27,14 +27,14 @@ Name = Annotated[str, Parameter(name="CLAIM", completer=lambda _: claim_names())
 Document = Annotated[str, Parameter(completer=lambda _: document_names())]
 
 
-@reads_arguments
+@verb
 def claims(
     *claims: Name,
     document: tuple[Document, ...] = (),
     verdict: tuple[VerdictChoice, ...] = (),
     search: tuple[str, ...] = (),
-    studies: StrPath | None = None,
-    check: StrPath | None = None,
+    studies: Path | None = None,
+    check: Path | None = None,
 ) -> Result[tuple[JudgedClaim, ...]]:
     """Look up what the papers claim: a verdict for each claim, its figure and the command for it.
 
@@ -71,9 +71,9 @@ def claims(
     return Result(tuple(chosen), claims_report(documents, chosen, asked=asked, near=near))
 
 
-def _check(path: StrPath, derived: Sequence[JudgedClaim]) -> Report:
+def _check(path: Path, derived: Sequence[JudgedClaim]) -> Report:
     """Refuse a stored document whose verdicts differ from newly derived ones."""
-    stored = read_verdicts(read_path(path))
+    stored = read_verdicts(path)
     wrong = find_wrong(stored, list(map(claim_data, derived)))
     if wrong:
         raise DamagedError(
@@ -90,10 +90,9 @@ def _check(path: StrPath, derived: Sequence[JudgedClaim]) -> Report:
     )
 
 
-def _find(studies: StrPath | None) -> FindKept:
-    if studies is None:
+def _find(folder: Path | None) -> FindKept:
+    if folder is None:
         return find_packaged
-    folder = read_path(studies, "a folder of reports for --studies")
     if not folder.is_dir():
         raise UsageError(f"expected a folder of reports for --studies, got {folder}")
     # Reading tables needs numpy, which most uses do not import.

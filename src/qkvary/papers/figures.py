@@ -1,26 +1,27 @@
 """Draw the papers' figures again, from the runs and tables that exist."""
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.options import Formats, takes_options
+from qkvary.api.arguments import verb
+from qkvary.api.options import Formats
 from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.papers.paper_figures import PAPER_FIGURES, PaperFigure, find_figure
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import StrPath, read_path
 
 Figure = Annotated[str, Parameter(name="FIGURE", completer=lambda _: tuple(PAPER_FIGURES))]
 
 
-@takes_options
+@verb
 def figures(
     *figures: Figure,
-    out: StrPath = RUNS,
-    tables: StrPath | None = None,
-    to: StrPath | None = None,
+    out: Path = RUNS,
+    tables: Path | None = None,
+    to: Path | None = None,
     formats: Formats = DEFAULT_FORMATS,
 ) -> Result[tuple[PaperFigure, ...]]:
     """Draw the papers' figures again, from the runs and tables that exist.
@@ -42,18 +43,16 @@ def figures(
     from qkvary.reports.files import write_report
     from qkvary.studies.running.store import Store
 
-    folder = None if tables is None else read_path(tables)
-    if folder is not None and not folder.is_dir():
-        raise UsageError(f"expected a folder of reports for --tables, got {folder}")
+    if tables is not None and not tables.is_dir():
+        raise UsageError(f"expected a folder of reports for --tables, got {tables}")
     chosen = [find_figure(name) for name in figures] or list(PAPER_FIGURES.values())
-    runs = read_path(out)
-    store, damage = Store(runs), list[str]()
+    store, damage = Store(out), list[str]()
 
     def read(name: str) -> StudyRecords:
-        found = read_records(name, store, folder)
+        found = read_records(name, store, tables)
         damage.extend(found.damage)
         return found
 
     report = paper_report(chosen, read)
-    files = write_report(report, runs / "reports" / "figures" if to is None else to, formats)
+    files = write_report(report, out / "reports" / "figures" if to is None else to, formats)
     return Result(tuple(chosen), report, files=files, notices=tuple(damage))

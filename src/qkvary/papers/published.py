@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import reads_arguments
+from qkvary.api.arguments import verb
 from qkvary.api.results import Result
 from qkvary.papers.catalog import published_names
 from qkvary.papers.published_report import published_report
@@ -15,7 +15,7 @@ Table = Annotated[str, Parameter(name="TABLE", completer=lambda _: published_nam
 VerdictChoice = Literal["equal", "rounding", "other-convention", "wrong", "measured", "stated"]
 
 
-@reads_arguments
+@verb
 def published(
     *tables: Table, verdict: tuple[VerdictChoice, ...] = ()
 ) -> Result[tuple[Recomputed, ...]]:

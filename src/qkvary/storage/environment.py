@@ -20,11 +20,13 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
 from qkvary.storage.errors import ResourceError, UsageError
-from qkvary.text.numbers import data_size
+from qkvary.text.numbers import Reads, data_size, read_count
 
+MOST_THREADS = 1024
+"""The largest accepted number of threads or processes; a larger number must be a typing slip."""
 _MEMORY = Path("/proc/meminfo")
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -105,6 +107,18 @@ def machine() -> dict[str, Any]:
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def read_threads(given: object, name: str) -> int:
+    """Return a number of threads or processes, parsing text such as ``1k``."""
+    number = read_count(given, name)
+    if number > MOST_THREADS:
+        raise ResourceError(f"{name}: expected at most {MOST_THREADS:,}, got {number:,}")
+    return number
+
+
+Threads = Annotated[int, Reads(read_threads)]
+"""A number of threads or processes."""
 
 
 def free_memory_bytes() -> int | None:

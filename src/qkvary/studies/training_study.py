@@ -3,17 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Literal
 
 from qkvary.arch.variants import AnyVariant
-from qkvary.storage.environment import check_device
+from qkvary.storage.environment import Threads, check_device
 from qkvary.storage.errors import UsageError
 from qkvary.storage.manifest import CHECKPOINT_SECONDS, DEFAULT_KEEP
-from qkvary.storage.untrusted_files import StrPath, read_name
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
 from qkvary.text.names import count
-from qkvary.text.numbers import duration, read_count, real, whole
+from qkvary.text.numbers import Count, duration, real, whole
 from qkvary.training.config import (
     ExecutionConfig,
     OnNonfinite,
@@ -46,7 +45,7 @@ FEWEST_STEPS = 200
 class ExecutionOptions:
     """Execution settings of a training; None keeps the value of the preset."""
 
-    micro_batch_size: int | str | None = None
+    micro_batch_size: Count | None = None
     """Rows per forward pass, in each process."""
     precision: Precision | None = None
     """full, or bf16: matrix products in bfloat16."""
@@ -54,7 +53,7 @@ class ExecutionOptions:
     """Compile the network with torch.compile."""
     recompute_blocks: bool | None = None
     """Recompute each block in the backward pass: less memory, a third more work."""
-    threads: int | str | None = None
+    threads: Threads | None = None
     """Threads on a CPU; if not given, all usable cores, or 1 on a GPU and under torchrun."""
 
 
@@ -62,21 +61,21 @@ class ExecutionOptions:
 class PresetOptions(ExecutionOptions):
     """Changes to a preset; None keeps its value."""
 
-    steps: int | str | None = None
+    steps: Count | None = None
     """Training steps; with fewer, warm-up and validations are shortened too."""
     minutes: float | None = None
     """Minutes of each run, instead of steps; the steps are estimated for this processor."""
-    batch_size: int | str | None = None
+    batch_size: Count | None = None
     """Rows per step, over all processes."""
-    context: int | str | None = None
+    context: Count | None = None
     """Tokens per row: 256, 1k."""
     learning_rate: float | None = None
     """Peak learning rate."""
-    evaluate_every: int | str | None = None
+    evaluate_every: Count | None = None
     """Steps between validations."""
-    validation_tokens: int | str | None = None
+    validation_tokens: Count | None = None
     """Tokens per validation. If not given, as published or else 64k, and fewer in a short run."""
-    test_tokens: int | str | None = None
+    test_tokens: Count | None = None
     """Tokens scored at the end. If not given, all, and fewer in a short run."""
     on_nonfinite: OnNonfinite | None = None
     """What to do at a step with a non-finite loss or gradient: stop the run, or skip the step."""
@@ -92,7 +91,7 @@ class PresetOptions(ExecutionOptions):
 class TrainingOptions(PresetOptions):
     """Changes to a preset, and how its runs are executed."""
 
-    tokenizer: StrPath | None = None
+    tokenizer: str | None = None
     """gpt2, bytes, characters, or a tokenizer.json; the preset's tokenizer if not given."""
     device: str = "cpu"
     """Device: cpu, cuda, cuda:1, mps."""
@@ -104,7 +103,7 @@ class TrainingOptions(PresetOptions):
     """A tracker that gets a copy of the logs; none if not given."""
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     """Seconds between two checkpoints."""
-    keep: int | str = DEFAULT_KEEP
+    keep: Count = DEFAULT_KEEP
     """Number of newest checkpoints to keep; at least 1."""
     allow_change: bool = False
     """Resume runs that began with another device, number of threads or micro-batch size; those that
@@ -114,10 +113,9 @@ class TrainingOptions(PresetOptions):
     strategy: Strategy = "ddp"
     """Under torchrun: ddp gives every process the whole network, fsdp a shard of it."""
 
-    def read(self) -> Self:
-        """Return the options with counts as numbers, or refuse those that make no sense."""
+    def check(self) -> None:
+        """Refuse options that make no sense."""
         check_device(self.device)
-        counts = {name: read_count(getattr(self, name), name) for name in _COUNTS}
         if self.steps is not None and self.minutes is not None:
             raise UsageError("expected --steps or --minutes, got both")
         if self.allow_change and self.anew:
@@ -129,15 +127,8 @@ class TrainingOptions(PresetOptions):
             )
         if self.log is not None:
             require_tracker(self.log)
-        tokenizer = self.tokenizer and read_name(self.tokenizer, "a tokenizer by its name or path")
-        return replace(self, tokenizer=tokenizer, **cast("dict[str, Any]", counts))
 
 
-_COUNTS = (
-    *("steps", "batch_size", "context", "evaluate_every", "validation_tokens", "test_tokens"),
-    *("micro_batch_size", "keep"),
-)
-"""The options that are numbers of at least 1; threads have a maximum too."""
 NO_OPTIONS = TrainingOptions()
 """The preset without changes."""
 
@@ -150,15 +141,12 @@ def training_study(
     seeds: tuple[int, ...] = (0,),
     options: TrainingOptions = NO_OPTIONS,
 ) -> Study:
-    """Return the study that trains a preset, with the first variant as baseline.
-
-    Counts among the options are numbers, as ``TrainingOptions.read`` returns them.
-    """
+    """Return the study that trains a preset, with the first variant as baseline."""
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
     first = chosen[0].with_vocabulary(data.vocabulary)
-    if (context := cast("int | None", options.context)) is not None:
-        first = replace(first, network=replace(first.network, max_tokens=context))
+    if options.context is not None:
+        first = replace(first, network=replace(first.network, max_tokens=options.context))
     setting = Setting(
         name=f"{preset.name} on {data.name}",
         task=_task(first, data, options),
@@ -181,12 +169,12 @@ def training_study(
 
 def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> LanguageTaskConfig:
     reported = preset.reported_step or preset.training.steps
-    steps = cast("int | None", options.steps)
+    steps = options.steps
     is_whole_run = steps is None or steps >= reported
     usual = (preset.validation_tokens if is_whole_run else None) or VALIDATION_TOKENS
     tested = None
     if steps is not None and steps < preset.training.steps:
-        rows = steps * (cast("int | None", options.batch_size) or preset.training.batch_size)
+        rows = steps * (options.batch_size or preset.training.batch_size)
         most = max(1, int(MOST_SCORED * rows / VALIDATIONS)) * preset.context
         if most < VALIDATION_TOKENS:
             usual, tested = most, most * VALIDATIONS
@@ -196,14 +184,14 @@ def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> Langu
         context=preset.context,
         protocol=options.protocol or preset.protocol,
         document_mask=options.document_mask,
-        validation_tokens=cast("int | None", options.validation_tokens) or usual,
-        test_tokens=cast("int | None", options.test_tokens) or tested,
+        validation_tokens=options.validation_tokens or usual,
+        test_tokens=options.test_tokens or tested,
         has_test=data.has_test,
     )
 
 
 def _training(training: TrainingConfig, options: TrainingOptions) -> TrainingConfig:
-    steps = cast("int | None", options.steps) or training.steps
+    steps = options.steps or training.steps
     short = steps < training.steps
     schedule = training.schedule
     warmup = min(schedule.warmup_steps, max(1, steps // 10)) if short else schedule.warmup_steps
@@ -211,15 +199,14 @@ def _training(training: TrainingConfig, options: TrainingOptions) -> TrainingCon
     rate, guards = options.learning_rate, training.guards
     if rate is None:
         rate = training.optimizer.learning_rate
-    batch = cast("int | None", options.batch_size) or training.batch_size
+    batch = options.batch_size or training.batch_size
     return replace(
         training,
         steps=steps,
         batch_size=batch,
         schedule=replace(schedule, warmup_steps=warmup),
         optimizer=replace(training.optimizer, learning_rate=rate),
-        evaluate_every=cast("int | None", options.evaluate_every)
-        or (every if short else training.evaluate_every),
+        evaluate_every=options.evaluate_every or (every if short else training.evaluate_every),
         log_every=min(training.log_every, max(1, steps // 100)) if short else training.log_every,
         guards=replace(
             guards,

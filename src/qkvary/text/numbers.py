@@ -3,8 +3,10 @@
 import math
 import operator
 import re
-from collections.abc import Sequence
-from typing import cast, overload
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, cast
 
 from qkvary.text.names import short
 
@@ -222,15 +224,6 @@ def parse_flops(text: str) -> float:
     return _parse(re.sub(r"/s$", "", text.strip()), _FLOPS, "a matrix rate such as 121TFLOPS")
 
 
-def parse_share(text: str) -> float:
-    """Parse a share such as ``10%`` or ``0.1``."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", text.strip())
-    value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
-    if not 0 <= value <= 1:
-        raise ValueError(f"expected a share such as 10% or 0.1, got {text[:60]!r}")
-    return value
-
-
 def parse_count(text: str) -> int:
     """Parse a number of tokens: ``1024``, ``32k`` (32,768) or ``1M`` (1,048,576)."""
     match = re.fullmatch(r"([0-9]{1,15})([kKmM]?)", _ungroup(text))
@@ -242,16 +235,18 @@ def parse_count(text: str) -> int:
     return int(match[1]) * factor
 
 
-@overload
-def read_count(given: None, name: str, *, low: int = 1) -> None: ...
-@overload
-def read_count(given: int | str, name: str, *, low: int = 1) -> int: ...
-@overload
-def read_count(given: int | str | None, name: str, *, low: int = 1) -> int | None: ...
-def read_count(given: object, name: str, *, low: int = 1) -> int | None:
-    """Return a number of tokens or users, parsing text such as ``32k``; ``None`` stays ``None``."""
-    if given is None:
-        return None
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """In an annotation: the function that makes a parameter's value from what a caller gives."""
+
+    read: Callable[[Any, str], Any]
+    """Takes what was given, such as the text ``32k``, and the parameter's name for messages."""
+    typed: Any = str
+    """The type that the command line gives."""
+
+
+def read_count(given: object, name: str, *, low: int = 1) -> int:
+    """Return a number of tokens or users, parsing text such as ``32k``."""
     try:
         count = parse_count(given) if isinstance(given, str) else operator.index(cast("int", given))
     except ValueError as error:
@@ -267,6 +262,23 @@ def read_count(given: object, name: str, *, low: int = 1) -> int | None:
             f"{name}: expected a whole number of at most {LARGEST_COUNT:,}, got {count:,}"
         )
     return count
+
+
+def read_share(given: object, name: str) -> float:
+    """Return a share, given as a number or as text such as ``10%``."""
+    text = str(given).strip()
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", text)
+    value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name}: expected a share such as 10% or 0.1, got {text[:60]!r}")
+    return value
+
+
+Count = Annotated[int, Reads(read_count)]
+"""A number of tokens, sequences or users, also given as text: 32k is 32,768."""
+CountFromZero = Annotated[int, Reads(partial(read_count, low=0))]
+Share = Annotated[float, Reads(read_share)]
+"""A fraction, also given as a percentage in text: 10%."""
 
 
 def _parse(text: str, units: dict[str, int], expected: str) -> float:
