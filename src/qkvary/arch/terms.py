@@ -32,7 +32,7 @@ class LinearTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleTerms(LinearTerms):
-    """The fields of a variant that change its sources before query and key are compared."""
+    """The fields of a variant that change query, key or value before scores are computed."""
 
     decoupled: int | None = None
     """Channels of decoupled rotary positions: each head gets a rotated query from a separate
