@@ -56,7 +56,7 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("Q[residual]-K-V", "query identity", "the layer input stays in the query"),
     NamedVariant("Q[residual-gelu]-K-V", "query identity", "a nonlinear query"),
     NamedVariant("Q-I-V", "overview article", "caches the layer input in place of K"),
-    NamedVariant("Q-K-I", "query identity", "any one of the three may be the identity"),
+    NamedVariant("Q-K-I", "query identity", "query, key or value may be the identity"),
     NamedVariant("Q-K[d/4]-V/1", "overview article", "low-rank key, one KV head"),
     NamedVariant("Q-K[d/4]-V", "overview article"),
     NamedVariant("Q-K-V[d/4]", "this project"),

@@ -113,7 +113,7 @@ class ScoreTerms(RoleTerms):
 
 @dataclass(frozen=True, slots=True)
 class TermEntry:
-    """A term of roles or scores. Its texts have ``{value}`` where its field's value belongs."""
+    """A term that changes roles or scores. In its texts, ``{value}`` is the value of its field."""
 
     name: str
     """The field of :class:`ScoreTerms` that switches the term on, or one of that field's
