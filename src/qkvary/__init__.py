@@ -2,7 +2,7 @@
 
 ``import qkvary as qk`` offers the names below and the verbs of ``qkvary.api.verbs``, which are
 commands too. Each is loaded on first use, so that importing this package imports nothing else;
-nothing in the package imports the package itself. The longer paths are listed in docs/guide/api.md.
+nothing in the package imports the package itself. Longer import paths are in docs/guide/api.md.
 """
 
 from importlib import import_module

@@ -226,7 +226,7 @@ COMPRESSED, GEMMA4_EQUAL = CASES["deepseek_v4"][0], CASES["gemma4_text"][1]
 HOLDS_MORE: dict[str, str] = {
     "falcon": "the new decoder repeats keys and values for every query head before it stores them",
     "deepseek_v4": "stores the shared tensor of layers without summaries as keys and as values",
-    "gpt_neo": "stores all tokens of layers with a window",
+    "gpt_neo": "caches all tokens, even in layers with a window",
 }
 """Families where a cache holds entries that theory does not ask for; the test has the bytes."""
 STORES_NOTHING = {"openai-gpt": "has no cache in transformers"}

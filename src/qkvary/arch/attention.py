@@ -1,6 +1,6 @@
 """One attention layer with its sizes: everything that modules, costs and caches are derived from.
 
-Does not know the blocks around the layer (``arch.networks``).
+The blocks around the layer are in ``arch.networks``.
 """
 
 import functools
@@ -151,12 +151,12 @@ class PositionConfig:
 
     @property
     def plus_row_features(self) -> int:
-        """Number of channels that depend on the row (query) only: they cancel in the softmax."""
+        """Number of channels of ``+`` that depend on the query only; they cancel in the softmax."""
         return min(self.plus_features, 2 * math.ceil(self.plus_features / 4))
 
     @property
     def plus_column_features(self) -> int:
-        """Number of channels that depend on the column (key) only: they form g(j)."""
+        """Number of channels of ``+`` that depend on the key only; they form its bias g(j)."""
         return self.plus_features - self.plus_row_features
 
     def rotary_dim(self, head_dim: int) -> int:
@@ -233,7 +233,7 @@ class AttentionConfig:
         if self.variant.decay != "none" and not self.causal:
             raise ValueError(
                 "expected a causal layer for a decay, got a bidirectional one: weights decay "
-                "with the number of tokens passed"
+                "with the distance to earlier tokens"
             )
         self.variant.kv_heads(self.num_heads)
         if self.variant.identity_roles and self.size_per_head * self.num_heads != self.d_model:
@@ -261,9 +261,10 @@ class AttentionConfig:
         return self.variant.kv_heads(self.num_heads)
 
     def heads(self, source: Source) -> int:
-        """Number of heads of a source: KV heads, or query heads if only the query reads it.
+        """Number of heads of a source (a projection or the layer input).
 
-        A latent is one head, and so is the key of decoupled positions.
+        One for a latent and for the key of decoupled positions; that of the query for the layer
+        input and for a projection that only the query reads; else that of key and value.
         """
         if source == KEY_ROPE or self._is_joint_latent(source):
             return 1
@@ -273,14 +274,14 @@ class AttentionConfig:
         return self.num_heads if only_query or source == IDENTITY else self.num_kv_heads
 
     def channels(self, source: Source) -> int:
-        """Number of channels per head of a source."""
+        """Number of channels per head of a source (a projection or the layer input)."""
         if source in (QUERY_ROPE, KEY_ROPE):
             return self.variant.decoupled or 0
         joint = self.variant.latent if self._is_joint_latent(source) else None
         return self.size_per_head if joint is None else joint
 
     def width(self, source: Source) -> int:
-        """Number of channels of a source over all its heads."""
+        """Number of channels of a source (a projection or the layer input) over all heads."""
         return self.heads(source) * self.channels(source)
 
     def _is_joint_latent(self, source: Source) -> bool:
@@ -354,7 +355,7 @@ class AttentionConfig:
 
     @property
     def _baseline_width(self) -> int:
-        """Number of columns of the matrix that is initialised at once in the variant QKV."""
+        """The fan-out of the initialisation in the variant QKV: of one matrix, or of all three."""
         matrices = 1 if self.init.scheme == "xavier-matrices" else 3
         return matrices * self.num_heads * self.size_per_head
 
@@ -377,8 +378,8 @@ class AttentionConfig:
         A learned query or key has s sqrt(d) times the standard deviation of the layer input, where
         s is the standard deviation of the weights; an identity query or key has the standard
         deviation of the layer input. So the scores are multiplied by s sqrt(d), the inverse of the
-        paper's 1/(s sqrt d). If packed Xavier makes the other, learned role larger than in the
-        baseline, the factor undoes that as well.
+        paper's 1/(s sqrt d). Packed Xavier may also make the learned one of query and key larger
+        than in the baseline; the factor undoes that too.
 
         Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 5.
         """

@@ -314,7 +314,7 @@ class CompressedAttention:
 
     @property
     def entries(self) -> int:
-        """Number of parameters in attention sinks and in position embeddings inside a summary."""
+        """Number of parameters of attention sinks and of the compressors' position embeddings."""
         return self.num_heads + sum(part.rate * part.projected_width for part in self.compressors)
 
     @property

@@ -134,7 +134,7 @@ def canonical_json(config: Any) -> str:
 
 
 def identity_dict(config: Any) -> Any:
-    """Return the result of ``to_dict`` without the fields that a value's identity ignores."""
+    """Return the result of ``to_dict`` without fields that are not part of the identity."""
     return _encode(config, is_identity=True)
 
 

@@ -37,7 +37,7 @@ def write_equation(variant: Variant) -> str:
 
 
 def write_weights(variant: Variant, query: str, key: str) -> str:
-    """Return the equation of the attention weights; ``query`` and ``key`` name their sources."""
+    """Return the equation of the attention weights, from the equations of query and key."""
     query = _QUERY_FORMS[variant.query_form].format(query=query)
     key = _write_key_value(variant, key, "k")
     bare = [_change(variant, query, "q"), _change(variant, key, "k")]
@@ -92,7 +92,7 @@ def _define_scale(variant: Variant) -> str:
 
 
 def _write_seen(variant: Variant) -> str:
-    """Return the condition on visible pairs for a window and a stride, after a semicolon."""
+    """Return the condition that window and stride put on visible pairs, after a semicolon."""
     window = [] if variant.window is None else [f"|i-j| < {variant.window}"]
     stride = [] if variant.stride is None else [f"{variant.stride} divides i-j"]
     return "".join(f"; {' or '.join(part)}" for part in (window + stride,) if part)

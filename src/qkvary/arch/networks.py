@@ -194,7 +194,7 @@ class TokenNetwork(Network):
 @stored("EncoderConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(TokenNetwork):
-    """The encoder of the synthetic experiments and of set anomaly: it predicts a class per token.
+    """The encoder of the synthetic and the set-anomaly tasks: it predicts a class per token.
 
     With pooling it classifies sequences.
 
@@ -254,7 +254,7 @@ class LanguageModelConfig(TokenNetwork):
 @stored("VisionTransformerConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTransformerConfig(Network):
-    """A classifier of images that reads square patches and a learned class token.
+    """An image classifier that reads square patches and a learned class token.
 
     Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"; the public code of paper 2
     (Key-Value Transformer), image classification.

@@ -121,7 +121,7 @@ def check_choices(config: Any) -> None:
 def _checked_fields(
     kind: type[Any],
 ) -> tuple[dict[str, tuple[tuple[type, ...], str]], dict[str, tuple[Any, ...]]]:
-    """Return the allowed types of a dataclass's numbers and flags, and the words of its choices."""
+    """Return, by field, the allowed types of numbers and flags, and the ``Literal`` choices."""
     hints = {field.name: field_hints(kind)[field.name] for field in dataclasses.fields(kind)}
     numbers = {name: _EXPECTED[hint] for name, hint in hints.items() if hint in _EXPECTED}
     words = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}

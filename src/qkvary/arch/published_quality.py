@@ -123,14 +123,14 @@ SPEED_REMARK = (
     "+3.1 %)."
 )
 STACKING_REMARK = (
-    "K=V can be combined with head sharing, as its authors say: with one KV head left no other "
-    "sharing halves the cache again (Q-MQA, {change}). Per byte saved, sharing heads loses less "
-    "quality as long as there are heads left to share."
+    "K=V can be combined with head sharing, as its authors say. With only one KV head left, K=V is "
+    "the only sharing that halves the cache again (Q-MQA, {change}). Per byte saved, sharing heads "
+    "loses less quality as long as there are heads left to share."
 )
 """The authors' advice to combine K=V with head sharing; ``change`` is the change of Q-MQA."""
 _SUFFICE = (
-    "paper 1 (section 2.5) says that Q=K-V and Q=K=V suffice, because the order of time need not "
-    "be kept; the published differences are within the deviation over configurations."
+    "paper 1 (section 2.5) says that Q=K-V and Q=K=V suffice, because temporal order need not "
+    "be kept; the published differences are within the standard deviation over configurations."
 )
 _NOT_DECODED = (
     "nothing is decoded, so there is no cache to save; sharing saves parameters and projections "

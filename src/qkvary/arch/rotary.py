@@ -1,7 +1,6 @@
-"""Rotary positions that are scaled to longer texts: divisors of the frequencies, and a factor.
+"""Rotary positions that are scaled to longer texts: one divisor for each frequency.
 
-Torch-free. A divisor belongs to each pair of channels; ``nn.layout`` and the files of llama.cpp
-apply them.
+Torch-free. A frequency turns one pair of channels. ``nn.layout`` and GGUF files use the divisors.
 
 Source: ``modeling_rope_utils`` of transformers 5.23.0.
 """

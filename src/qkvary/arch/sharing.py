@@ -68,11 +68,11 @@ class Sharing:
         return self.query == self.key
 
     def readers(self, source: Source) -> tuple[Role, ...]:
-        """Return the roles that read ``source``."""
+        """Return the roles (query, key, value) that read ``source``."""
         return tuple(role for role in ROLES if self.roles[role] == source)
 
     def format_label(self, marks: dict[Source, str]) -> str:
-        """Return the papers' label, such as ``Q-K=V``; marks follow the first role of a source."""
+        """Return the papers' label, such as ``Q-K=V``; marks follow a source's first role."""
         if self.query == self.value != self.key and self.query != IDENTITY:
             marked = f"-K{marks['k']}" if "k" in marks else ""
             rest = "-I" if self.key == IDENTITY else marked

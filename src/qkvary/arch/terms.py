@@ -32,7 +32,7 @@ class LinearTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleTerms(LinearTerms):
-    """The fields of a variant that change its sources before query and key are compared."""
+    """The fields of a variant that change query, key or value before scores are computed."""
 
     decoupled: int | None = None
     """Channels of decoupled rotary positions: each head gets a rotated query from a separate
@@ -113,7 +113,7 @@ class ScoreTerms(RoleTerms):
 
 @dataclass(frozen=True, slots=True)
 class TermEntry:
-    """A term of roles or scores. Its texts have ``{value}`` where its field's value belongs."""
+    """A term that changes roles or scores. In its texts, ``{value}`` is the value of its field."""
 
     name: str
     """The field of :class:`ScoreTerms` that switches the term on, or one of that field's

@@ -248,14 +248,14 @@ class Variant(ScoreTerms):
 
     @property
     def identity_roles(self) -> tuple[Role, ...]:
-        """The roles that contain the unprojected layer input, also as the residual of a query."""
+        """Roles that are the unprojected layer input, and a query that adds it as a residual."""
         roles: tuple[Role, ...] = self.sharing.readers(IDENTITY)
         residual: tuple[Role, ...] = ("query",) if "residual" in self.query_form else ()
         return (*residual, *roles)
 
     @property
     def weight_decay_factor(self) -> float:
-        """The factor for the weight decay of this variant, from the query-identity paper."""
+        """The factor by which the query-identity paper multiplies this variant's weight decay."""
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def keep_positions(self, own: "Variant") -> "Variant":

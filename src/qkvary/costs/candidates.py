@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The rows of a comparison: the given model, also with exact savings, and its variants."""
+    """The rows of a comparison: the given model, each exact saving of it, and its variants."""
 
     rows: tuple[Candidate, ...]
     """The variants that fit the model."""
@@ -98,8 +98,8 @@ def choose_candidates(
         if lost > 0:
             where = "" if lost == len(model.layers) else f" in {lost} of {len(model.layers)} layers"
             notes.append(
-                f"{name} has no joint positions{where}, unlike {model.name}: its core does not "
-                "support them"
+                f"{name} has no joint positions{where}, unlike {model.name}: the core of {name} "
+                "does not support them"
             )
     return Candidates(rows=tuple(rows), notes=tuple(notes))
 

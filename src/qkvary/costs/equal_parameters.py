@@ -11,8 +11,8 @@ from qkvary.costs.parameters import network_parameters
 def match_parameters(network: Network, target: Network) -> Network:
     """Return the network with the ``d_ff`` whose parameter count is nearest to the target.
 
-    Every channel of the feed-forward networks has the same number of parameters, so two counts give
-    the width. If two widths are equally near, the smaller is taken.
+    Every channel of the feed-forward networks has the same number of parameters, so the counts
+    for two widths determine the result. If two widths are equally near, the smaller is taken.
     """
     wanted = network_parameters(target).total
     here = network_parameters(network).total

@@ -69,12 +69,12 @@ class Saving:
 
     @property
     def share_of_layers(self) -> float:
-        """The share of the cache of ``layers`` that is saved."""
+        """The saved share of the cache in ``layers``."""
         return 1 - self.bytes_then / self.bytes_now
 
     @property
     def share_of_model(self) -> float:
-        """The share of the whole model's cache that is saved."""
+        """The saved share of the whole model's cache."""
         return (self.bytes_now - self.bytes_then) / self.model_bytes_now
 
     @property
@@ -107,7 +107,7 @@ _TEXTS: dict[Method, _Text] = {
     "value and rotated slice": _Text(
         explanation="the key is the value times a gain, with some channels rotated, so the value "
         "and the rotated channels are enough to recover the key",
-        price="nothing per token that is read; the gain must be applied in float32 before the key "
+        price="no work per token that is read; the gain must be applied in float32 before the key "
         "is rounded, or 16-bit keys differ in the last bit",
     ),
     "rotate when read": _Text(
@@ -191,7 +191,7 @@ def find_savings(
 
 
 def apply_savings(model: Model) -> dict[Method, Model]:
-    """Return the model with each method that makes the cache of a long sequence smaller."""
+    """Return the model with each method that shrinks a long sequence's cache, by method."""
     now = model_cache_bytes(model, context=LONG, encoder_tokens=LONG)
     return {
         method: changed

@@ -105,7 +105,7 @@ def visible_summaries(attention: CompressedAttention, context: int) -> int:
 
 
 def projection_macs_per_token(config: AttentionConfig, source: Source) -> int:
-    """Return the MACs of one token through the learned projection of one source."""
+    """Return the MACs of one token through one learned projection."""
     width, rank = config.width(source), config.rank(source)
     return config.d_model * width if rank is None else rank * (config.d_model + width)
 
@@ -300,8 +300,8 @@ def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
     The cheaper of two ways is counted. In the first, all stored inputs are projected again, the new
     token's included. In the second, query and output absorb the projections, and scores and values
     are computed over the whole width of the layer; not every key allows this. For latents, the
-    second matrices of low-rank projections are applied or absorbed likewise, source by source. A
-    query that shares a cached projection costs nothing more in the first way.
+    second matrices of low-rank projections are applied or absorbed likewise, source by source. In
+    the first way, a query that shares a cached projection costs nothing more.
     """
     config = attention.config
     if attention.storage == "latent":
@@ -323,7 +323,7 @@ def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
 
 
 def _up_projection_macs(attention: ProjectedAttention, source: Source, keys: int) -> int:
-    """Return the MACs of computing one source from stored latents; 0 if the source is stored."""
+    """Return the MACs of expanding stored latents; 0 if the projection itself is stored."""
     config = attention.config
     inner = config.latent(source)
     if inner is None:
@@ -340,7 +340,7 @@ def _up_projection_macs(attention: ProjectedAttention, source: Source, keys: int
 
 
 def _absorbed_macs(config: AttentionConfig, inner: int, keys: int) -> int:
-    """Return the MACs of a role whose projection is absorbed into query or output."""
+    """Return the MACs of a key or value whose projection query or output absorbs."""
     heads, size = config.num_heads, config.size_per_head
     return heads * size * inner + keys * heads * (inner - size)
 
@@ -395,7 +395,7 @@ def _stored(config: AttentionConfig) -> tuple[Source, ...]:
 
 
 def _stored_macs(attention: ProjectedAttention) -> int:
-    """Return one token's MACs through cached projections; 0 if it uses another layer's cache."""
+    """Return the MACs of a token through cached projections; 0 if the layer has no own cache."""
     if attention.reads_layer is not None:
         return 0
     config = attention.config

@@ -75,7 +75,7 @@ class ParameterCount:
 
 
 def projection_parameters(config: AttentionConfig, source: Source) -> Size:
-    """Return the size of a source's projection; a low-rank one has two matrices and one bias."""
+    """Return the size of a projection; if it is low-rank, it has two matrices and one bias."""
     width, rank = config.width(source), config.rank(source)
     weights = config.d_model * width if rank is None else rank * (config.d_model + width)
     return Size(weights, width if config.bias else 0)

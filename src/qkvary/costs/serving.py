@@ -129,8 +129,8 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
     """Plan the serving of one model.
 
     Replicas get the size with which all users need the fewest devices; of equally good sizes, the
-    smallest. With more memory, a plan never needs more devices. A replica of a given size then
-    holds no fewer users or tokens, but the plan may choose a smaller size.
+    smallest. With more memory, a plan never needs more devices, and a replica of a given size
+    holds no fewer users or tokens, but the plan may choose smaller replicas.
 
     Args:
         model: Any model that decodes.

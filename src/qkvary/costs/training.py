@@ -1,10 +1,10 @@
 """Training plans: memory of weights, gradients, optimizer and activations, and the speed.
 
 Activations are the tensors that autograd saves in a block with a fused softmax core and no dropout,
-each counted once. The one or two numbers that each norm saves per token, the one per head that the
-softmax saves, and copies of weights are not counted. A nonlinearity is assumed to keep both input
-and output, although ReLU needs only one. Compressed attention and sorting tokens by expert are
-rough estimates. A backward pass takes twice the MACs of a forward pass.
+each counted once. Copies of weights are not counted, nor are the statistics of norms (one or two
+numbers per token) and of the softmax (one number per token and head). A nonlinearity is assumed to
+keep both input and output, although ReLU needs only one. Compressed attention and sorting tokens by
+expert are rough estimates. A backward pass takes twice the MACs of a forward pass.
 """
 
 from dataclasses import dataclass
@@ -121,8 +121,8 @@ def training_macs_per_token(
 ) -> float:
     """Return the MACs of a forward and a backward pass over one sequence, per token.
 
-    Masked pairs and recomputed blocks are not counted. So a device's utilisation (MFU) is twice
-    this, times tokens per second, divided by the FLOPs per second of its data sheet.
+    Masked pairs and recomputed blocks are not counted. A device's utilisation (MFU) is twice the
+    returned number, times tokens per second, divided by the FLOPs per second of its data sheet.
 
     Args:
         model: Any model.
@@ -206,8 +206,8 @@ def _published_numbers(attention: LatentAttention | RecurrentLayer | CompressedA
 def _projected_numbers(attention: ProjectedAttention) -> int:
     """Return the numbers per token of queries, keys, values and weighted sums, each tensor once.
 
-    A source that one role reads rotated and another unrotated becomes two tensors; so does one that
-    is normalised.
+    A projection that is read both rotated and unrotated becomes two tensors; so does a projection
+    that is normalised.
     """
     config = attention.config
     variant, sharing = config.variant, config.variant.sharing
@@ -259,8 +259,8 @@ def _summed_numbers(config: AttentionConfig) -> int:
 def _feed_forward_numbers(part: FeedForward | Experts) -> int:
     """Return the numbers per token that a feed-forward network saves for the backward pass.
 
-    These are the input and output of the nonlinearity and, with a gate, also the factor that the
-    output is multiplied by and the product.
+    These are the input and output of the nonlinearity and, with a gate, also the other factor of
+    the gated product and the product itself.
     """
     if isinstance(part, FeedForward):
         return (4 if part.gated else 2) * part.d_ff

@@ -153,7 +153,7 @@ def compute_quality_points(size: Size) -> QualityPoints:
 
 
 def name_row(row: Candidate) -> str:
-    """Return the name of a row, with a star for the given weights."""
+    """Return the name of a row, with a star if it keeps the given model's weights."""
     return row.name + (" *" if row.is_original else "")
 
 

@@ -49,7 +49,7 @@ def compare_engines(model: Model, demand: Demand, plan: ServingPlan) -> tuple[En
             engine="the exact minimum",
             user_bytes=plan.user_bytes,
             users=plan.users_per_replica,
-            remark="what has to be kept, once",
+            remark="each tensor that decoding needs, once",
         )
     ]
     for engine, make in ((VLLM, _vllm), (LLAMA_CPP, _llama_cpp), (TRANSFORMERS, _transformers)):

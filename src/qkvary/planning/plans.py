@@ -133,7 +133,7 @@ def make_plan(
 
 
 def _answer_serving(candidates: Candidates, demand: Demand, formats: Sequence[Format]) -> Answer:
-    """Plan the serving of all candidates in all formats; exact savings are in the first format."""
+    """Plan the serving of all candidates in all formats, exact savings in the first only."""
     model = candidates.original.model
     size = nearest_size(model_parameters(model).total)
     # Variants that were not requested may dominate requested ones.

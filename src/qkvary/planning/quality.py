@@ -1,4 +1,4 @@
-"""How much quality is lost by sharing, by the papers' numbers, with their limitations.
+"""How much quality sharing loses according to the papers, and the limits of their numbers.
 
 Changes are recomputed from the printed perplexities, with intervals for their rounding. Never
 imports torch.

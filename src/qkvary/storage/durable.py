@@ -365,7 +365,7 @@ class Note:
     """The progress of the work when the lock was acquired."""
 
     def count_deaths(self, progress: str) -> int:
-        """Return the number of owners that died since the last progress, if the lock is free."""
+        """Return how many owners died since the last progress; valid only if the lock is free."""
         before = self.deaths if self.progress == progress else 0
         return before + (self.owner is not None)
 

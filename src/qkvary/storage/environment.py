@@ -92,7 +92,7 @@ def _commit() -> str | None:
 
 @functools.cache
 def machine() -> dict[str, Any]:
-    """Return the environment of this process."""
+    """Return the versions, platform and processor of this process."""
     return {
         "qkvary": package_version("qkvary"),
         "commit": _commit(),

@@ -82,6 +82,6 @@ class BusyError(QkvaryError):
 
 
 class UnsafeError(QkvaryError):
-    """Refused for safety, such as a path that leaves its folder."""
+    """Unsafe input was refused, such as a path that leaves its folder."""
 
     exit_code = 7

@@ -26,17 +26,17 @@ def ignore(*_values: object) -> None:
 
 
 def no_progress(_what: str, _unit: str = "windows") -> Display:
-    """Return a display that shows nothing: the default without a progress display."""
+    """Return a display that shows nothing, used if no progress display is given."""
     return nullcontext(ignore)
 
 
 class ProgressLine:
-    """Progress on one line that is updated, on a terminal; elsewhere as a new line now and then."""
+    """Shows progress: on a terminal in one line that is updated, elsewhere in occasional lines."""
 
     _drawn_lines: ClassVar[set["ProgressLine"]] = set()
 
     def __init__(self, shown: float = float("-inf")) -> None:
-        """Show on standard error, but nothing until one pause after the time ``shown``."""
+        """Show on standard error, but only after one pause since the time ``shown``."""
         self._stream = sys.stderr
         self._is_terminal = self._stream.isatty()
         self._pause = PAUSE_ON_TERMINAL if self._is_terminal else PAUSE_ELSEWHERE

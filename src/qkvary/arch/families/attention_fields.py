@@ -68,7 +68,7 @@ class Heads:
 def rotary_section(fields: Fields) -> Fields:
     """Return the settings of rotary positions, from the section that transformers uses.
 
-    ``rope_scaling`` replaces ``rope_parameters``, unless it is empty.
+    ``rope_scaling`` replaces ``rope_parameters``, unless ``rope_scaling`` is empty.
     """
     sections = [fields.nested(name) for name in ("rope_parameters", "rope_scaling")]
     return sections[1] if sections[1].content else sections[0]
@@ -124,7 +124,7 @@ def build_decoder(
 
 
 def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention; ``shares_indexer``: it uses an earlier layer's indexer."""
+    """Return the latent attention; ``shares_indexer`` uses an earlier layer's indexer."""
     indexer = None
     if fields.has("index_topk"):
         indexer = Indexer(
@@ -147,6 +147,6 @@ def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttent
 
 
 def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    """Return a note if there are multi-token prediction layers (by default ``predicts``)."""
+    """Return a note on any multi-token prediction layers, by default ``predicts`` of them."""
     further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
     return ("does not count the layers that predict further tokens",) if further else ()

@@ -108,7 +108,7 @@ def _read_falcon(fields: Fields, name: str) -> Model:
     if not new and fields.flag("multi_query", default=True):
         kv_count = 1
     elif not new and kv_count != count:
-        raise fields.refuse("num_kv_heads", f"{count}, as many as query heads, or multi_query")
+        raise fields.refuse("num_kv_heads", f"{count} (the number of query heads) or multi_query")
     d_model = fields.size("n_embed", "hidden_size")
     heads = Heads(d_model=d_model, count=count, kv_count=kv_count)
     bias = fields.flag("bias", default=False)
@@ -186,7 +186,7 @@ def _read_gpt_neo(fields: Fields, name: str) -> Model:
         build_each(kinds, build),
         tied=True,
         norms=(Norm(width=heads.d_model, bias=True),),
-        notes=("transformers stores all tokens of layers with a window",),
+        notes=("transformers caches all tokens, even in layers with a window",),
         **_learn_positions(fields, heads.d_model, "max_position_embeddings"),
     )
 

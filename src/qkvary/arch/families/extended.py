@@ -176,7 +176,7 @@ def _read_modernbert(fields: Fields, name: str) -> Model:
 def _read_deepseek(fields: Fields, name: str, *, recipe: Recipe, predicts: int) -> Model:
     """Return a DeepSeek V2 or V3; ``predicts`` is the default number of MTP layers."""
     if fields.size("moe_layer_freq", default=1) != 1:
-        raise fields.refuse("moe_layer_freq", "1, experts in every layer after the dense ones,")
+        raise fields.refuse("moe_layer_freq", "1 (experts in every layer after the dense ones)")
     model = recipes.read(recipe, fields, name)
     return dataclasses.replace(model, notes=note_predictors(fields, predicts))
 
@@ -274,7 +274,7 @@ def _dots3_aliases(fields: Fields) -> dict[str, int]:
 
 
 def _read_longcat(fields: Fields, name: str) -> Model:
-    """Return a LongCat, whose blocks count as two layers; only the first has experts too."""
+    """Return a LongCat, whose blocks count as two layers, of which the first has experts."""
     d_model, count = fields.size("hidden_size"), fields.size(*recipes.COUNTS)
     zero = fields.count("zero_expert_num", default=256)
     wide = fields.size("ffn_hidden_size", "intermediate_size")

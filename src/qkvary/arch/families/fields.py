@@ -151,7 +151,7 @@ class Fields:
         return self.section(name) or Fields({}, self.family)
 
     def refuse(self, name: str, expected: str) -> ValueError:
-        """Return the error for a field whose value does not fit the other fields."""
+        """Return the error for a field whose value is unsupported or contradicts others."""
         return self._wrong((name,), expected, self.content.get(name))
 
     def _find(self, names: Sequence[str]) -> object:

@@ -36,8 +36,8 @@ BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
 """Bases of the rotary frequencies, by default."""
 
 _EQUAL_NOTE = (
-    "keys and values of global layers follow from one tensor; both are counted, because engines "
-    "store both"
+    "keys and values of global layers are computed from one tensor; both are counted, because "
+    "engines store both"
 )
 
 
@@ -72,7 +72,7 @@ def _read_gemma4_unified(fields: Fields, name: str) -> Model:
 
 
 def _read_types(fields: Fields, *, period: int) -> tuple[str, ...]:
-    """Return the kind of each layer; by default every n-th is global."""
+    """Return the kind of each layer; by default, layers are global once per ``period``."""
     layers = fields.layers("num_hidden_layers")
     types = fields.words("layer_types", choices=LAYER_TYPES, length=layers)
     if types is not None:
@@ -82,7 +82,7 @@ def _read_types(fields: Fields, *, period: int) -> tuple[str, ...]:
 
 def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
     if fields.text("use_bidirectional_attention", default="vision") != "vision":
-        raise fields.refuse("use_bidirectional_attention", "null or vision, where text is causal,")
+        raise fields.refuse("use_bidirectional_attention", "null or vision (text stays causal)")
     # The last layer is always global, as in transformers.
     types = (*_read_types(fields, period=6)[:-1], GLOBAL)
     window = fields.size("sliding_window", default=window)
@@ -104,7 +104,7 @@ def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
         if kind.reads_layer is not None and kind.heads != kinds[kind.reads_layer].heads:
             raise fields.refuse(
                 "num_kv_shared_layers",
-                f"layer {index} to have the heads of layer {kind.reads_layer}, "
+                f"layer {index} to have the same heads as layer {kind.reads_layer}, "
                 "whose cache it reads,",
             )
     return kinds
@@ -175,7 +175,7 @@ def _find_sources(fields: Fields, types: Sequence[str]) -> tuple[int | None, ...
     latest = {kind: index for index, kind in enumerate(types[: max(0, own)])}
     if set(latest) != set(types):
         raise fields.refuse(
-            "num_kv_shared_layers", "a layer of each type before those that share keys and values"
+            "num_kv_shared_layers", "a layer of each type with its own keys and values"
         )
     return tuple(None if index < own else latest[kind] for index, kind in enumerate(types))
 

@@ -199,7 +199,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
             raise fields.refuse(required, " or ".join(words))
     heads = fields.items("num_attention_heads_per_layer")
     if heads is not None and set(heads) != {fields.size("num_attention_heads")}:
-        raise fields.refuse("num_attention_heads_per_layer", "as many heads in each layer")
+        raise fields.refuse("num_attention_heads_per_layer", "num_attention_heads in every entry")
     norm = Norm(width=d_model, bias=recipe.norms.bias)
     norms = 1 if read_flag(fields, recipe.norms.parallel) else recipe.norms.count
     norms += 2 * read_flag(fields, recipe.norms.post)

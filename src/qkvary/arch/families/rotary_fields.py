@@ -55,15 +55,15 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
     for name in section.content:
         known = (*_ALWAYS, *_SETTINGS[form], *_GROWING.get(fields.family, ()))
         if section.has(name) and name not in known:
-            raise section.refuse(name, f"no such setting of {form} rotary positions")
+            raise section.refuse(name, f"no value, because {form} scaling has no such field,")
     if form != "yarn" and section.has(GROWTH):
-        raise section.refuse(GROWTH, "no growth of queries without yarn")
+        raise section.refuse(GROWTH, "no scaling of queries by position without rope type yarn")
     if form == PLAIN:
         return None
     scaling = _read_form(form, section, fields)
     scaling.check(channels)
     if form == "yarn" and base <= 1:
-        raise section.refuse("rope_theta", "a base above 1 for yarn")
+        raise section.refuse("rope_theta", "a rotary base above 1, which yarn needs,")
     return scaling
 
 

@@ -42,7 +42,7 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
 
 
 def find_text(config: Mapping[str, object]) -> tuple[str, Fields]:
-    """Return the family of the language model and its fields, which may be those of a section."""
+    """Return the language model's family and fields, from the file or a section of the file."""
     model_type = config.get("model_type")
     is_known = isinstance(model_type, str) and model_type in FAMILIES
     fields = Fields(config, str(model_type) if is_known else "unknown")
