@@ -132,7 +132,7 @@ def make_query(
     maps: Float[Tensor, "heads head_dim head_dim"] | None,
     config: AttentionConfig,
 ) -> Float[Tensor, "batch heads tokens head_dim"]:
-    """Return the query of every head from its source, or from its source and ``x``."""
+    """Return the query of every head from its source; residual forms also add ``x``."""
     form = config.variant.query_form
     if form == "plain":
         return source
@@ -241,9 +241,7 @@ class Heads(NamedTuple):
 class Latent(nn.Module):
     """Key and value are each one matrix times a latent c: ``k = c B_k, v = c B_v``.
 
-    With ``kv-norm`` and decoupled positions this is multi-head latent attention. A layer that
-    shares key and value but has no latent is a special case: its matrices are fixed, and each
-    selects a head's block.
+    With ``kv-norm`` and decoupled positions this is multi-head latent attention.
 
     Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
     """
