@@ -101,7 +101,7 @@ def _say_likeness(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) ->
         f"Keys and values are {verdict} two random projections of the same text: a linear map of "
         f"the key predicts {percent(explained, 0)} of what the value adds to the output, and "
         f"{percent(chance, 0)} with random projections "
-        f"(means over {_all_layers(len(layers), len(analysis.layers))})."
+        f"(mean of {_all_layers(len(layers), len(analysis.layers))})."
     )
 
 
