@@ -56,7 +56,7 @@ class LayerMoments:
         self.gradient_products[half] += gradients.mT @ gradients
 
     def covariance(self) -> Float[Tensor, "d_model d_model"]:
-        """Return the covariance of the input; the diagonal gets ``DAMPING`` times its mean added."""
+        """Return the input's covariance; its diagonal is raised by ``DAMPING`` times its mean."""
         mean = self.input_sum / self.tokens
         found = self.input_products / self.tokens - torch.outer(mean, mean)
         found = (found + found.mT) / 2

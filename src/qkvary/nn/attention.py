@@ -1,6 +1,6 @@
 """The attention layer: one class that computes every variant.
 
-It fixes the order of sources, roles, terms, core and output; each of these has its own module.
+It fixes the order of projections, roles, score terms, core and output; each has its own module.
 Residuals and norms belong to the blocks.
 """
 

@@ -262,7 +262,7 @@ class QuantizedStore:
         return self._claimed
 
     def commit(self, tokens: int) -> None:
-        """Count the claimed tokens as stored, after the caller has quantised those that are due."""
+        """Count the claimed tokens as stored, after the caller has quantised ``closing`` tokens."""
         claimed, self._claimed = self._claimed, None
         if claimed is None:
             raise RuntimeError("expected a call of claim before commit, got none")

@@ -262,7 +262,7 @@ class LinearCore(Core):
     Rows that see nothing, such as padding, are zero.
 
     Source: Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive Transformers
-    with Linear Attention"; for one projection Kayyam et al. 2026, appendix A.1.
+    with Linear Attention"; with one projection for all roles Kayyam et al. 2026, appendix A.1.
     """
 
     def __init__(self, config: AttentionConfig) -> None:

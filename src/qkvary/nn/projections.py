@@ -302,7 +302,7 @@ class RoleMaker:
     def project(
         self, x: Float[Tensor, "batch tokens d_model"], names: Collection[Source]
     ) -> dict[str, Float[Tensor, "batch heads tokens head_dim"]]:
-        """Return the sources of these names, cut into heads."""
+        """Return the named projections of ``x``, or ``x`` itself, cut into heads."""
         learned: list[Source] = [source for source in self.projections if source in names]
         outputs = project_together(x, [self.projections[source] for source in learned])
         flat: dict[Source, Tensor] = dict(zip(learned, outputs, strict=True))
@@ -312,7 +312,7 @@ class RoleMaker:
         return {source: split_heads(part, heads(source)) for source, part in flat.items()}
 
     def normalise(self, sources: Sources) -> Sources:
-        """Return the sources, with the key's source normalised."""
+        """Return the sources; the one that makes the key is normalised if the layer has a norm."""
         shared = self.config.variant.sharing.key
         if self.norm is None or shared not in sources:
             return sources
