@@ -52,7 +52,7 @@ def test_room_is_counted_by_head(
     assert counted == [2 if spectrum is FITS else 4 for spectrum in spectra]
     sentence = find_answers(change_layers(analysis, key_values=heads))[-1]
     assert f"in {found} of 6 heads: 99 %" in sentence
-    assert sentence.endswith(f"lies in {directions} directions, and one tensor has 2.")
+    assert sentence.endswith(f"lies in {directions} directions, and one tensor has room for 2.")
 
 
 def test_a_network_with_one_tensor_has_nothing_to_tie() -> None:

@@ -125,7 +125,7 @@ def test_a_loss_that_is_not_finite_exits_with_5(places: Path, typed: Typed) -> N
     words = command(places, "--learning-rate", "1e30")
     said = typed.error(*words, code=5)
     assert "diverged: " in said
-    assert "the weights before it were kept" in said
+    assert "the earlier weights were kept" in said
     (kept,) = (places / "runs").glob("*/*/checkpoints")
     assert len(list(kept.iterdir())) >= 1
     # Found as it was left.

@@ -65,7 +65,7 @@ def test_what_becomes_usual_is_let_alone(losses: list[float]) -> None:
 )
 def test_what_is_not_finite_stops(loss: float, norm: float, what: str) -> None:
     guards = Guards(GuardConfig(), GuardState())
-    with pytest.raises(DivergedError, match=f"{what} at step 7; the weights before it were kept"):
+    with pytest.raises(DivergedError, match=f"{what} at step 7; the earlier weights were kept"):
         guards.allows(7, loss=loss, norm=norm)
 
 

@@ -42,9 +42,9 @@ def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
     found = [_say_likeness(separate, analysis)]
     if any("rotary" in layer.label for layer in separate):
         found.append(
-            "Keys are rotated, which prevents tying them to values in the unchanged network: the "
-            "key before its rotation would need a map from the one tensor, and the query cannot "
-            "absorb that map. The forecasts assume one tensor with such a map."
+            "Keys are rotated, which prevents tying them to values in the unchanged network: "
+            "before its rotation, a key would have to be mapped from the shared tensor, and the "
+            "query cannot absorb that map. The forecasts assume that the layer has such a map."
         )
     found += [*_say_cost(separate, analysis), _say_room(separate)]
     if shared:
@@ -58,10 +58,10 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
     found: list[str] = []
     if separate:
         found.append(
-            "The forecast is a second-order estimate on this text, for one tensor that was chosen "
-            "on half of the text, with query and output adapted to the tensor. It treats changes "
-            "of different tokens as independent. It serves to compare layers and is not an upper "
-            "bound: if query and output are adapted less, tying costs more."
+            "The forecast is a second-order estimate on this text. It assumes one tensor for key "
+            "and value, chosen on half of the text, with query and output adapted to it, and "
+            "treats changes of different tokens as independent. It serves to compare layers and "
+            "is not an upper bound: if query and output are adapted less, tying costs more."
         )
         found += _say_noise(separate, analysis)
     if analysis.tokens < TOKENS_PER_INPUT_CHANNEL * analysis.d_model:
@@ -72,7 +72,7 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
         )
     found.append(
         "Cosines and ranks of weights depend on the basis of each head, which is arbitrary: they "
-        "are shown to compare with published figures."
+        "are shown for comparison with published figures."
     )
     return tuple(found)
 
@@ -99,8 +99,8 @@ def _say_likeness(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) ->
         verdict = "about as alike as"
     return (
         f"Keys and values are {verdict} two random projections of the same text: a linear map of "
-        f"the key gives {percent(explained, 0)} of what the value adds to the output, with random "
-        f"projections {percent(chance, 0)} "
+        f"the key predicts {percent(explained, 0)} of what the value adds to the output, and "
+        f"{percent(chance, 0)} with random projections "
         f"(mean of {_all_layers(len(layers), len(analysis.layers))})."
     )
 
@@ -164,7 +164,7 @@ def _say_room(layers: Sequence[LayerAnalysis]) -> str:
     return (
         f"The key and the value of a head fit into one tensor in {fitting} of "
         f"{count(len(heads), 'head')}: {percent(ENERGY, 0)} of their joint energy lies in "
-        f"{_span(directions)} directions, and one tensor has {_span(sizes)}."
+        f"{_span(directions)} directions, and one tensor has room for {_span(sizes)}."
     )
 
 

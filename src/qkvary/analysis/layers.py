@@ -21,7 +21,7 @@ class LayerStatistics:
     """The sums that are accumulated for one layer while a text is read."""
 
     def __init__(self, attention: Attention, number: int, seed: int) -> None:
-        """Start with empty sums; layers are numbered from 1, and one seed serves all samples."""
+        """Start with empty sums. Layers are numbered from 1; ``seed`` determines all samples."""
         self.attention, self.number, self.seed = attention, number, seed
         self.moments = LayerMoments(attention.config, attention.o_proj.weight.device)
         self.statistics = AttentionStatistics(attention)
@@ -95,7 +95,7 @@ class LayerStatistics:
 def _scaled_maps(attention: Attention) -> RoleMaps:
     """Return the role maps, with the gains of query and key norms multiplied into them.
 
-    The score of the layer is the product of these maps divided by the two root mean squares.
+    The norms' root mean squares, which depend on the token, are left out.
     """
     maps = make_role_maps(attention)
     scaled: list[LinearMap] = []
@@ -121,8 +121,8 @@ def _compare(
 
     ``curvatures`` has the curvature of the loss with respect to keys and values, over the text and
     over each half. ``queries`` has the moments of the query heads that share the KV head,
-    ``chance`` the overlap and explained share of random weights, and ``turned`` F U, for keys and
-    for values, with random orthonormal matrices U.
+    ``chance`` the overlap and explained share of random weights. ``turned`` has F U for keys and
+    values: F^T F is the covariance of the layer input, and U has random orthonormal columns.
     """
     keys, values = maps.key.weight[head].mT, maps.value.weight[head].mT
     size = keys.shape[1]

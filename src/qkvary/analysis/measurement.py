@@ -211,12 +211,12 @@ def _check_tokens(network: LanguageModel, window: Tensor) -> None:
     if highest >= vocabulary:
         raise UsageError(
             f"expected tokens below {vocabulary:,}, the vocabulary of the network, got "
-            f"{highest:,}: the tokenizer is of another network"
+            f"{highest:,}: the tokenizer belongs to another network"
         )
 
 
 def _keep_maps(weights: Sequence[Tensor]) -> NDArray[np.float64]:
-    """Return the corner of every layer's attention maps; heads that a layer lacks are zeros."""
+    """Return every layer's attention maps of the first tokens, with zeros for missing heads."""
     heads = max(len(one) for one in weights)
     size = min(MAP_TOKENS, weights[0].shape[-1])
     kept = np.zeros((len(weights), heads, size, size))

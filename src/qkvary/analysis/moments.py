@@ -56,7 +56,7 @@ class LayerMoments:
         self.gradient_products[half] += gradients.mT @ gradients
 
     def covariance(self) -> Float[Tensor, "d_model d_model"]:
-        """Return the covariance of the input, with ``DAMPING`` times its mean on the diagonal."""
+        """Return the input's covariance; its diagonal is raised by ``DAMPING`` times its mean."""
         mean = self.input_sum / self.tokens
         found = self.input_products / self.tokens - torch.outer(mean, mean)
         found = (found + found.mT) / 2
@@ -77,7 +77,7 @@ class LayerMoments:
         return self.gradient_products.sum(dim=0) / self.tokens
 
     def half_curvatures(self) -> tuple[Float[Tensor, "kv_heads joint joint"], ...]:
-        """Return the curvature of each half of the windows; a single window is used as both."""
+        """Return the curvature of each half of the windows; a single window serves as both."""
         if self.windows < 2:
             return (self.curvature(), self.curvature())
         return tuple(map(torch.div, self.gradient_products, self.half_tokens))

@@ -23,7 +23,7 @@ from qkvary.nn.terms import Scores
 
 
 class LayerReading(NamedTuple):
-    """One layer on one window."""
+    """What was recorded of one layer on one window of text."""
 
     attention: Attention
     """The layer."""
@@ -104,7 +104,7 @@ Call = tuple[LayerReading, Tensor, Tensor]
 
 
 def _add_gradients(reading: LayerReading, key: Tensor, value: Tensor) -> LayerReading:
-    """Return the reading with the gradients of keys and values, rotated back."""
+    """Return the reading with gradients for the unrotated keys and values."""
     rotation = reading.rotation
     if rotation is not None:
         key = rotation.rotate(key, inverse=True)

@@ -18,7 +18,7 @@ all."""
 
 
 def read_ranks(maps: RoleMaps, *, seed: int) -> tuple[RankReading, ...]:
-    """Return the effective ranks of W_Q, W_K and W_V, whole and by head, and of W_Q W_K^T by head.
+    """Return the effective ranks of W_Q, W_K, W_V, whole and per head, and of W_Q W_K^T per head.
 
     Random matrices are drawn with the seed.
     """

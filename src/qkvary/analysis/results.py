@@ -67,7 +67,7 @@ class CosineReading:
 class KeyValueReading:
     """The similarity of a KV head's key and value, and the loss if one tensor replaces both.
 
-    Query and key can change their basis together, and so can value and output. No value here
+    Query and key can change their basis together, and so can value and output. No field
     depends on these bases, except ``plain_similarity``.
     """
 

@@ -81,12 +81,12 @@ def joint_spectrum(
     seen: Float[Tensor, "*samples d_model head_dim"],
     read: Float[Tensor, "*samples d_model head_dim"],
 ) -> Float[Tensor, "*samples values"]:
-    """Return the singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2]; both halves get equal energy.
+    """Return the singular values of [``seen``, ``read``], both halves scaled to equal energy.
 
-    One tensor of r channels that serves as key and value gives the best approximation of rank r
-    (Eckart and Young): what scores and outputs lose is the energy of the other singular values.
-    The squares of all singular values add up to 1. ``seen`` is the keys as the queries see them,
-    F W_K M_q^1/2, and ``read`` the values as the output projection uses them, F W_V M_o^1/2.
+    ``seen`` has the keys as the queries see them, F W_K M_q^1/2, and ``read`` the values as the
+    output projection uses them, F W_V M_o^1/2; symbols are those of :class:`HeadMoments`. The
+    squares of all singular values add up to 1. One tensor of r channels that serves as key and
+    value loses at least the energy of all but the r largest singular values (Eckart and Young).
     """
     least = torch.finfo(seen.dtype).tiny
     halves = [
@@ -123,9 +123,9 @@ def sample_chance(
     keys: Float[Tensor, "samples d_model head_dim"],
     values: Float[Tensor, "samples d_model head_dim"],
 ) -> tuple[float, float]:
-    """Return the mean squared cosine and mean explained share of pairs of F W_K and F W_V.
+    """Return the mean squared cosine and mean explained share of pairs of keys and values.
 
-    No output projection is taken into account: its moment W_O W_O^T is the identity.
+    The output projection is left out: its moment W_O W_O^T is taken as the identity.
     """
     unit = torch.eye(keys.shape[-1], dtype=keys.dtype)
     heads = [HeadMoments(*pair, unit, unit) for pair in zip(keys, values, strict=True)]
@@ -140,10 +140,10 @@ def sample_read_chance(
 ) -> tuple[float, float]:
     """Return the mean similarity and lost share of a head with random directions.
 
-    A random W_K with the head's own M_q would depend on the basis of the head. So W_K M_q^1/2 is
-    randomised as a whole: it keeps the head's singular values and gets random directions. The same
-    holds for W_V M_o^1/2. ``keys`` and ``values`` are F U for matrices U of random orthonormal
-    columns, and ``scales`` has the singular values of W_K M_q^1/2 and of W_V M_o^1/2.
+    Symbols are those of :class:`HeadMoments`. A random W_K with the head's own M_q would depend on
+    the basis of the head. So W_K M_q^1/2 as a whole, and likewise W_V M_o^1/2, gets random
+    directions and keeps the head's singular values. ``keys`` and ``values`` are F U for matrices U
+    of random orthonormal columns; ``scales`` has the singular values of both products.
     """
     seen, read = keys * scales[0], values * scales[1]
     channels = seen.shape[-1]

@@ -32,14 +32,14 @@ def forecast_tie(
 ) -> Tie:
     """Return the best tensor of ``head_dim`` channels and what it costs.
 
-    With z = [k, v] of a token, its covariance S and the curvature M = E[g g^T], g the derivative of
-    the loss by z, a change of z by independent errors e of the tokens raises the loss by
-    1/2 tr(M E[e e^T]) nats per token. If z is reduced to rank ``head_dim``, half its channels, the
-    loss rises at least by half the sum of the smaller half of the eigenvalues of M^1/2 S M^1/2,
-    which are the squared singular values of C^1/2 [W_K, W_V] M^1/2.
+    ``moments`` is the covariance S of a token's z = [k, v]. ``curvature`` is M = E[g g^T], where g
+    is the derivative of the loss with respect to z. An error e of z that is independent between
+    tokens raises the loss by 1/2 tr(M E[e e^T]) nats per token. If z is reduced to rank
+    ``head_dim``, half its channels, the loss rises by at least half the sum of the smaller half of
+    the eigenvalues of M^1/2 S M^1/2.
 
-    M is damped by a share of S_k^-1 and S_v^-1, which change with the basis of a head as M does, so
-    that the forecast does not. ``moments`` is S, keys first, and ``curvature`` M in the same order.
+    M is damped by a share of the inverse covariances of k and of v. They change with the basis of a
+    head as M does, so the forecast does not depend on the basis.
     """
     joint = len(moments)
     size = joint // 2

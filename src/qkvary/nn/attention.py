@@ -1,6 +1,6 @@
 """The attention layer: one class that computes every variant.
 
-It fixes the order of sources, roles, terms, core and output; each of these has its own module.
+It fixes the order of projections, roles, score terms, core and output; each has its own module.
 Residuals and norms belong to the blocks.
 """
 
@@ -46,13 +46,13 @@ def anneal(network: nn.Module, factor: float) -> nn.Module:
 class Attention(nn.Module):
     """Multi-head attention in which query, key and value can share projections.
 
-    ``softmax(s q k^T + terms) v W_o``, where the variant names the sources of q, k and v.
+    ``softmax(s q k^T + terms) v W_o``, where the variant says which projections make q, k and v.
     A drop-in layer: ``Attention(d_model=64, num_heads=4)(x)`` maps [batch, tokens, d_model] to the
     same shape.
 
-    Source: Kayyam et al. 2026 (projection sharing, ``+``); Karbevski and Mijoski 2025 (identity
-    query). Differs from their code in that ``+`` is computed in its reduced form and KV heads are
-    never copied.
+    Source: Kayyam et al. 2026 (projection sharing, the bias ``+``); Karbevski and Mijoski 2025
+    (identity query). Differs from their code in that ``+`` is computed in its reduced form and KV
+    heads are never copied.
     """
 
     @overload
@@ -274,7 +274,7 @@ class Attention(nn.Module):
         return self.output(self.restore(mixed, heads), x)
 
     def check_state(self, layout: Layout) -> None:
-        """Check that a layer with a state supports a call, before its cache is changed.
+        """Check that a layer with a recurrent state supports a call, before its cache is changed.
 
         Raises:
             ValueError: in training with dropout, or if a document's tokens are not contiguous.

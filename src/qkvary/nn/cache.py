@@ -1,9 +1,10 @@
 """The cache of decoding: each layer stores exactly what its keys and values need.
 
-The cache belongs to the caller. By default it stores the distinct sources before any rotation, so
-that what is stored does not depend on positions and one tensor serves both roles. A layer with a
-window stores only the tokens that later ones can still see, and a layer with a linear core stores
-only sums. The caller chooses layout and storage; only quantised storage changes results.
+The cache belongs to the caller. By default it stores the tensors from which keys and values are
+made, before any rotation, so that they do not depend on positions and one tensor can serve as both.
+A layer with a window stores only the tokens that later ones can still see, and a layer with a
+linear core stores only sums. The caller chooses layout and storage; only quantised storage changes
+results.
 """
 
 import functools
@@ -127,8 +128,8 @@ class LayerCache:
         """Return memory for new tokens; the caller fills it and then calls ``commit``.
 
         Each name in the layout maps to the whole buffer, [batch, heads, capacity, width], whose
-        first ``length`` tokens are used; in a quantised cache, to the codes and the newest tokens.
-        A layer with a state has no names: the caller replaces the state.
+        first ``length`` tokens are used, or to the codes and newest tokens of a quantised cache.
+        For a layer with a state the result is empty; the caller replaces the state.
         """
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty one")

@@ -119,7 +119,7 @@ def unpack(codes: UInt8[Tensor, "*rows bytes"], bits: int, width: int) -> Int8[T
 
 @functools.lru_cache(maxsize=8)
 def _codes_of_bytes(bits: int, device: torch.device) -> Tensor:
-    """Return the codes in each of the 256 bytes, as one integer with a byte for each code."""
+    """Return for each of the 256 byte values its codes, as one integer with a byte per code."""
     shifts = torch.arange(0, 8, bits)
     codes = (torch.arange(256)[:, None] >> shifts & 2**bits - 1) - 2 ** (bits - 1)
     joined = torch.int16 if bits == 4 else torch.int32

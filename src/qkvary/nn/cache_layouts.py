@@ -27,8 +27,8 @@ def store_and_read(
 ) -> Roles:
     """Store the new tokens, if there are any, and return key and value of all tokens.
 
-    For the new tokens, ``x`` is the input from which key and value are made, ``sources`` are the
-    normalised sources, and ``rotation`` is for their positions. Low-rank sources are expanded,
+    For the new tokens, ``x`` is the input from which key and value are made, ``sources`` are its
+    normalised projections, and ``rotation`` is for their positions. Low-rank sources are expanded,
     not absorbed into query and output.
     """
     config, kind = maker.config, cache.options.layout

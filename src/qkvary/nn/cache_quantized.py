@@ -52,7 +52,7 @@ class TokenRing:
     """Rows in a ring: appending moves no other row, and dropping the oldest leaves no gap."""
 
     def __init__(self, most: int | None) -> None:
-        """Start empty. Room for ``most`` rows is allocated with the first rows.
+        """Start empty. Room for ``most`` rows is allocated when the first rows are appended.
 
         If ``most`` is None, the memory grows with the rows.
         """
@@ -137,11 +137,11 @@ class TokenRing:
 class QuantizedStore:
     """Entries as low-bit codes with shared scales; the newest tokens stay unquantised.
 
-    Scales by ``token``: one for each group of channels of a token; a token is quantised once it is
-    not among the last ``residual`` ones. Scales by ``channel``: one for each channel of each head
-    over a block of tokens, with blocks counted from the first token seen; a block is quantised once
-    it is full and none of its tokens is among the last ``residual``. Either way codes depend on the
-    entries alone and never change, however many tokens arrive later or at once.
+    With scales by ``token``, each group of channels of a token has a scale; a token is quantised
+    once it is not among the last ``residual`` ones. With scales by ``channel``, each channel of a
+    head has a scale per block of tokens, with blocks counted from the first token seen; a block is
+    quantised once it is full and none of its tokens is among the last ``residual``. Either way,
+    codes depend only on the entries and never change, however many tokens arrive later or at once.
 
     ``append`` returns the entries as stored afterwards, so with a ``residual`` the rounding of
     the output depends on how the text was cut into calls. Cropping inside a block keeps the
@@ -262,7 +262,7 @@ class QuantizedStore:
         return self._claimed
 
     def commit(self, tokens: int) -> None:
-        """Count the claimed tokens as stored, after the caller has quantised those that are due."""
+        """Count the claimed tokens as stored, after the caller has quantised ``closing`` tokens."""
         claimed, self._claimed = self._claimed, None
         if claimed is None:
             raise RuntimeError("expected a call of claim before commit, got none")

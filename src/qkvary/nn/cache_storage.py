@@ -70,7 +70,7 @@ class PreallocatedStore(GrowingStore):
     """
 
     def __init__(self, capacity: int) -> None:
-        """Start without a buffer; the first tokens allocate one for ``capacity`` tokens."""
+        """Start empty; a buffer for ``capacity`` tokens is allocated when the first are stored."""
         super().__init__()
         self.capacity = capacity
         self._num_tokens = 0

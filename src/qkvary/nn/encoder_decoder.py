@@ -64,7 +64,7 @@ class EncoderDecoderCache(KVCache):
         """Create an empty cache.
 
         Args:
-            config: The network.
+            config: The network's configuration.
             memory: The encoder's output, from ``EncoderDecoder.encode``.
             memory_mask: True for the source's real tokens.
             max_tokens: The maximum number of target tokens.

@@ -153,7 +153,7 @@ class SoftmaxCore(Core):
         return self.choose_kernel(scores.layout.num_keys, dropout) == "explicit"
 
     def choose_kernel(self, num_keys: int, dropout: float) -> Chosen:
-        """Return the implementation for a call: the only possible, the pinned or the faster one.
+        """Return the only possible implementation for a call, else the pinned or the faster one.
 
         On a CPU, SDPA is fused only without dropout and without a learned bias. Fused, it takes 0.5
         to 0.95 times as long as explicit matmuls, forward and backward, for 8 to 512 keys and 8 to
@@ -262,7 +262,7 @@ class LinearCore(Core):
     Rows that see nothing, such as padding, are zero.
 
     Source: Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive Transformers
-    with Linear Attention"; for one projection Kayyam et al. 2026, appendix A.1.
+    with Linear Attention"; with one projection for all roles Kayyam et al. 2026, appendix A.1.
     """
 
     def __init__(self, config: AttentionConfig) -> None:

@@ -20,7 +20,7 @@ def own(name: str, words: str) -> Callable[[T], T]:
 
     Args:
         name: The name: small letters, digits and ``-``.
-        words: The meaning of the part, as a clause for descriptions.
+        words: What the class does, as a clause for descriptions.
 
     Raises:
         ValueError: for a class that is none of these, or a name that another file has registered.

@@ -132,7 +132,7 @@ def make_query(
     maps: Float[Tensor, "heads head_dim head_dim"] | None,
     config: AttentionConfig,
 ) -> Float[Tensor, "batch heads tokens head_dim"]:
-    """Return the query of every head from its source, or from its source and ``x``."""
+    """Return the query of every head from its source; residual forms also add ``x``."""
     form = config.variant.query_form
     if form == "plain":
         return source
@@ -241,9 +241,7 @@ class Heads(NamedTuple):
 class Latent(nn.Module):
     """Key and value are each one matrix times a latent c: ``k = c B_k, v = c B_v``.
 
-    With ``kv-norm`` and decoupled positions this is multi-head latent attention. A layer that
-    shares key and value but has no latent is a special case: its matrices are fixed, and each
-    selects a head's block.
+    With ``kv-norm`` and decoupled positions this is multi-head latent attention.
 
     Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
     """
@@ -304,7 +302,7 @@ class RoleMaker:
     def project(
         self, x: Float[Tensor, "batch tokens d_model"], names: Collection[Source]
     ) -> dict[str, Float[Tensor, "batch heads tokens head_dim"]]:
-        """Return the sources of these names, cut into heads."""
+        """Return the named projections of ``x``, or ``x`` itself, cut into heads."""
         learned: list[Source] = [source for source in self.projections if source in names]
         outputs = project_together(x, [self.projections[source] for source in learned])
         flat: dict[Source, Tensor] = dict(zip(learned, outputs, strict=True))
@@ -314,7 +312,7 @@ class RoleMaker:
         return {source: split_heads(part, heads(source)) for source, part in flat.items()}
 
     def normalise(self, sources: Sources) -> Sources:
-        """Return the sources, with the key's source normalised."""
+        """Return the sources; the one that makes the key is normalised if the layer has a norm."""
         shared = self.config.variant.sharing.key
         if self.norm is None or shared not in sources:
             return sources

@@ -173,7 +173,7 @@ class DiagonalNorm(ScoreTerm):
 
 
 class UnscaledDiagonalNorm(DiagonalNorm):
-    """The diagonal norm applied before the score scale; only the diagonal's factor differs."""
+    """The diagonal norm applied before the score scale, which then scales the diagonal too."""
 
     own_scale = None
 
@@ -241,9 +241,9 @@ class PlusBias(ScoreTerm):
 
 
 class KeyBias(ScoreTerm):
-    """What ``+`` computes, parametrised directly: scores become ``tau a_ij + b(j)``.
+    """:class:`PlusBias` parametrised directly: scores become ``tau a_ij + b(j)``.
 
-    A factor and a table of biases are learned, per layer or per head. Initially they do nothing.
+    The factor tau and the table of biases b are learned, per layer or per head.
     """
 
     is_learned_bias = True

@@ -340,7 +340,7 @@ class RunConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs; of an image, patches and class token."""
+        """Number of tokens in one sequence; for images, of patches plus the class token."""
         return self.task.count_tokens(self.network)
 
     @property

@@ -1,4 +1,4 @@
-"""Checks of devices, settings of this process, and errors for running out of memory."""
+"""Checks of device and memory, reuse of freed memory, and the error when memory runs out."""
 
 import ctypes
 import platform
@@ -48,7 +48,7 @@ def require_device(name: str) -> None:
 
 
 def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
-    """Check that the CPU has the memory for a run: its state, its batch and one micro-batch."""
+    """Check that a run on the CPU fits in memory: its state, its batch and one micro-batch."""
     if run.device != "cpu":
         return
     own, rows = _count_rows(run, processes)

@@ -45,7 +45,7 @@ class Remark:
     """The kind of positions that the remark is about; None if it is about something else."""
 
     def holds(self, network: LanguageModelConfig) -> bool:
-        """Return whether the remark applies; one about positions needs a network with those."""
+        """Return whether the remark applies; ``about`` names positions that a layer needs."""
         variants = [layer.variant for layer in network.layers]
         if self.about == "decoupled":
             return any(variant.decoupled is not None for variant in variants)
@@ -100,7 +100,7 @@ class Preset:
         return self.training.optimizer.decay_of(self.network.layers[0].variant)
 
     def with_variant(self, label: AnyVariant | str) -> "Preset":
-        """Return the preset with another variant, whose scale and weight decay apply.
+        """Return the preset with another variant and that variant's score scale and weight decay.
 
         A label that names no positions keeps those of the preset.
         """
@@ -208,8 +208,9 @@ def _three_projections(
 _PAPER_1 = (
     _three_projections(
         "lm-300m",
-        "a step has 24 micro-batches of 6 rows on each of 8 devices; the poster gives both "
-        "networks the learning rate, warm-up and accumulation of the larger one: lm-300m-poster",
+        "a step has 24 micro-batches of 6 rows on each of 8 devices; the poster trains both "
+        "networks with the learning rate, warm-up and accumulation of the larger one (preset "
+        "lm-300m-poster)",
         "the published script of Q-GQA has 8 KV heads where the table says 4",
         steps=4_238,
         micro=6,
@@ -221,7 +222,7 @@ _PAPER_1 = (
     ),
     _three_projections(
         "lm-300m-poster",
-        "the learning rate, warm-up, accumulation and validations of the poster, while lm-300m has "
+        "uses the learning rate, warm-up, accumulation and validations of the poster; lm-300m uses "
         "those of the public code; the poster's 10 billion positions in 4,238 steps imply 36 "
         "micro-batches of 4 rows on each of 8 devices, and its 10 million validation tokens imply "
         "1,220 batches of 4 rows",

@@ -67,13 +67,13 @@ class Guards:
 
     def _skip(self, step: int, what: str) -> None:
         if self.config.on_nonfinite == "stop":
-            raise DivergedError(f"{what} at step {step}; the weights before it were kept")
+            raise DivergedError(f"{what} at step {step}; the earlier weights were kept")
         recent = [skipped for skipped in self.state.skipped if step - skipped < SKIP_WINDOW]
         self.state.skipped = [*recent, step]
         if len(self.state.skipped) > self.config.max_skips:
             raise DivergedError(
                 f"{what} at step {step}, and {len(recent)} of the {SKIP_WINDOW} steps before it "
-                "were not finite either; the weights before it were kept"
+                "were not finite either; the earlier weights were kept"
             )
 
     def _check_spike(self, step: int, loss: float) -> None:

@@ -77,7 +77,7 @@ class LogCopy:
         self._opened: _Opened | None = None
 
     def log(self, entry: Mapping[str, JsonValue]) -> None:
-        """Copy one entry of the log, as ``<event>/<name>``."""
+        """Copy the values of one entry of the log, under the names ``<event>/<name>``."""
         if self._name is None:
             return
         step = cast("int", entry["step"])

@@ -351,10 +351,10 @@ def rotate_when_read(call: Call, config: AttentionConfig, tokens: int) -> tuple[
 def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
     """Return cosines and sines for positions 0 to 63, then for the multiples of 64.
 
-    With j = 64 b + r and an un-rotated key k_j, q' R(j) k_j = (R(-64 b) q)' R(r) k_j for a query q
-    that is rotated by its own position: the step rotates the query once for 64 keys, and rotates
-    the keys with one small table that stays in the first-level cache. Each score involves both
-    tables, so only the first has the factor of a scaled rotation. Columns after the pairs are zero.
+    With j = 64 b + r, an un-rotated key k_j and a query q that is rotated by its own position,
+    q^T R(j) k_j = (R(-64 b) q)^T R(r) k_j. So the kernel rotates the query once for 64 keys, and
+    rotates the keys with one small table that stays in the first-level cache. Each score involves
+    both tables, so only the first has the factor of a scaled rotation. Other columns are zero.
     """
     pairs, scaling = config.rotated_channels // 2, config.position.scaling
     width = math.ceil(pairs / WIDEST_VECTOR) * WIDEST_VECTOR

@@ -101,8 +101,8 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
 def _supports_layer(cache: LayerCache) -> bool:
     """Return whether the library supports a layer and the layout of its cache.
 
-    It supports layers with a state, and plain scores over cached entries that are used as stored
-    or only rotated.
+    It supports layers with a state, and layers with plain scores whose cached entries are used as
+    stored or only rotated.
     """
     config, options = cache.config, cache.options
     variant = config.variant

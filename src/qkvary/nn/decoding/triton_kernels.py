@@ -50,7 +50,7 @@ class Stored(NamedTuple):
 
 
 class Bias(NamedTuple):
-    """A bias on scores times log2(e), [batch, kv_heads, rows, tokens], contiguous."""
+    """The bias of the scores times log2(e), [batch, kv_heads, rows, tokens], contiguous."""
 
     numbers: Tensor
     """The values, float32."""
@@ -104,7 +104,7 @@ def add_bias(scores, bias, row, is_row, token, tokens):
 @triton.jit
 @no_type_check
 def score(asked, keys, FEW: tl.constexpr):
-    """Return dot products of queries and keys, [rows, TILE]; ``FEW`` rows avoid matrix units."""
+    """Return dot products of queries and keys, [rows, TILE]; no matrix units if ``FEW``."""
     if FEW:
         asked, keys = asked.to(tl.float32), keys.to(tl.float32)
         return tl.sum(asked[:, None, :] * keys[None, :, :], 2)
