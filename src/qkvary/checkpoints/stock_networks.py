@@ -158,7 +158,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
     if len(scalings) > 1:
         yield "layers with different rotary scalings"
     if any(one is not None and one.query_growth for one in scalings):
-        yield "queries that grow with the position"
+        yield "queries that are scaled by position"
     yield from find_block_obstacles(config, "rotary")
 
 

@@ -100,7 +100,7 @@ def make_draft(network: LanguageModel) -> Draft:
 
 
 def block_prefix(index: int) -> str:
-    """Return the prefix of the parameters of a block."""
+    """Return the prefix of a block's parameter names."""
     return f"stack.blocks.{index}."
 
 

@@ -60,8 +60,8 @@ def decide_skip(
         furthest = float(torch.minimum(coefficients.abs(), (coefficients - 1).abs()).max())
         return SkipDecision(
             None,
-            f"-W_2 P W_1 is not the identity for any channels: the closest is {distance:.2g} away, "
-            f"with coefficients up to {furthest:.2g} away from 0 and 1",
+            f"-W_2 P W_1 is not the identity for any channels: the closest product is "
+            f"{distance:.2g} away, with coefficients up to {furthest:.2g} away from 0 and 1",
         )
     return SkipDecision(channels, f"-W_2 P W_1 = 1 for {int(channels.sum())} channels")
 
