@@ -1,8 +1,8 @@
 """Our language models as weights of stock architectures: GPT-2, Llama, DeepSeek V3.
 
-Shared weights are copied, because a stock architecture has three projections. Identity roles become
-unit matrices, low-rank products and maps are multiplied out, scales are folded into the query. The
-other families use the weights of a network unchanged.
+Shared weights are copied, because a stock architecture has three separate ones. Identity roles
+become unit matrices, low-rank products and maps are multiplied out, scales are folded into the
+query. The other families use the weights of a network unchanged.
 """
 
 from __future__ import annotations

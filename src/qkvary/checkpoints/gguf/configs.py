@@ -265,9 +265,9 @@ def make_config(sizes: Sizes) -> LanguageModelConfig | None:
 
 
 def describe_latent(sizes: Sizes) -> dict[str, object]:
-    """Return a DeepSeek's configuration under the field names of transformers.
+    """Return the configuration of a DeepSeek network under the field names of transformers.
 
-    The header does not say which heads share keys.
+    The header does not say which heads share keys, so all have their own in it.
     """
     with explain(sizes.where):
         layers, heads = sizes.num_layers, sizes.size("attention.head_count")
