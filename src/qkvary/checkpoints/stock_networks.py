@@ -1,6 +1,6 @@
 """Our language models as weights of stock architectures: GPT-2, Llama, DeepSeek V3.
 
-Shared weights are copied, because a stock architecture has three separate ones. Identity roles
+Shared weights are copied, because a stock architecture has separate projections. Identity roles
 become unit matrices, low-rank products and maps are multiplied out, scales are folded into the
 query. The other families use the weights of a network unchanged.
 """

@@ -1,7 +1,7 @@
 """Our language models as Hugging Face GPT-2, Llama or DeepSeek V3, for any engine.
 
-Shared weights are copied, because a stock architecture has three separate ones. The function is the
-same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` states how much.
+Shared weights are copied, because a stock architecture has separate projections. The function is
+the same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` states how much.
 """
 
 from __future__ import annotations
