@@ -52,7 +52,7 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
     if len({layer.position.rotary_base for layer in config.layers}) > 1:
         yield "layers with different rotary bases"
     if len({(latent_width(one), one.variant.decoupled or 0) for one in config.layers}) > 1:
-        yield "layers with tensors of different widths"
+        yield "layers whose tensors for keys and values differ in width"
     yield from find_block_obstacles(config, "decoupled")
 
 

@@ -40,7 +40,7 @@ class Header(NamedTuple):
 
     @property
     def tied(self) -> bool:
-        """Whether the embedding is the output matrix."""
+        """Whether the output matrix is the embedding matrix."""
         return self.vocab_size > 0
 
     @property

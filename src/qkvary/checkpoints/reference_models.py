@@ -1,4 +1,4 @@
-"""Resolves a reference to a model or checkpoint to a ``Model`` with costs, without its weights.
+"""Finds the model or checkpoint that a reference names, as a ``Model`` without weights.
 
 Torch-free. Everything that ``load_checkpoint`` loads is found here under the same name.
 """

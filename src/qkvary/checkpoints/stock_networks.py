@@ -1,8 +1,8 @@
 """Our language models as weights of stock architectures: GPT-2, Llama, DeepSeek V3.
 
-Shared weights are copied, because a stock architecture has three projections. Identity roles become
-unit matrices, low-rank products and maps are multiplied out, scales are folded into the query. The
-other families use the weights of a network unchanged.
+Shared weights are copied, because a stock architecture has separate projections. Identity roles
+become unit matrices, low-rank products and maps are multiplied out, scales are folded into the
+query. The other families use the weights of a network unchanged.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
     if len(scalings) > 1:
         yield "layers with different rotary scalings"
     if any(one is not None and one.query_growth for one in scalings):
-        yield "queries that grow with the position"
+        yield "queries that are scaled by position"
     yield from find_block_obstacles(config, "rotary")
 
 

@@ -78,7 +78,7 @@ def make_plain(layer: LayerDraft) -> LayerDraft:
 
 
 def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor: float) -> None:
-    """Multiply the outputs of those of the ``sources`` that have a projection by a factor."""
+    """Multiply the output of each source's projection, where there is one, by a factor."""
     for source in sources:
         for name in (f"{source}_proj.weight", f"{source}_proj.bias"):
             if name in weights and factor != 1.0:
@@ -181,7 +181,7 @@ def _replace(config: AttentionConfig, **fields: Any) -> AttentionConfig:
 
 
 def _own_correction(layer: LayerDraft, source: Source) -> float | None:
-    """Return the identity correction of the score scale if only query or only key uses a source."""
+    """Return the identity correction of scores if a source is used by query or key alone."""
     readers = layer.config.variant.sharing.readers(source)
     return layer.config.identity_correction if readers in (("query",), ("key",)) else None
 

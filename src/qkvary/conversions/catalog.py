@@ -1,4 +1,4 @@
-"""Finds rewrites and methods for caches: the modules of ``rewrites`` and ``caches.methods``.
+"""Finds the exact conversions in ``rewrites`` and those to smaller caches in ``caches.methods``.
 
 Each has the name of its file. Torch-free until a module is loaded.
 """

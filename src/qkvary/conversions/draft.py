@@ -100,7 +100,7 @@ def make_draft(network: LanguageModel) -> Draft:
 
 
 def block_prefix(index: int) -> str:
-    """Return the prefix of the parameters of a block."""
+    """Return the prefix of a block's parameter names."""
     return f"stack.blocks.{index}."
 
 
@@ -118,7 +118,7 @@ def choose_blocks(draft: Draft, layer: int | None) -> range:
 def replace_layers(
     config: LanguageModelConfig, layers: Mapping[int, AttentionConfig]
 ) -> LanguageModelConfig:
-    """Return a network with other attention in some of its blocks, or in the block they share."""
+    """Return the configuration with other attention in some blocks, or in the one all share."""
     if config.shared_blocks:
         return dataclasses.replace(config, attention=layers[0])
     every = [layers.get(index, layer) for index, layer in enumerate(config.layers)]
@@ -127,7 +127,7 @@ def replace_layers(
 
 
 def measure_condition(matrix: Float[Tensor, "rows columns"], name: str) -> Conditioning:
-    """Return the condition number of a matrix that must be inverted."""
+    """Return the condition of a matrix that must be inverted; refuse a nearly singular one."""
     number = float(torch.linalg.cond(matrix))
     # Written so that NaN is refused.
     if not number <= MOST_CONDITION:

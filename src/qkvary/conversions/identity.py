@@ -86,5 +86,5 @@ def _choose_layers(draft: Draft, options: RewriteOptions, role: Role) -> tuple[l
         "both": "Theorem 4.1 (one layer)",
         "attention": "Theorem 4.2 (every layer)",
     }
-    statement = theorems.get(config.block.skips, "Theorem 4.2 (every layer), for other skips")
+    statement = theorems.get(config.block.skips, "Theorem 4.2 (every layer), but with other skips")
     return layers or [0], statement

@@ -50,7 +50,7 @@ def decide_skip(
     if float(values[0]) <= _DEPENDENT * float(values[-1]):
         return SkipDecision(
             None,
-            "products of columns and rows are linearly dependent, so the question stays open",
+            "products of columns and rows are linearly dependent, so the method cannot decide",
         )
     coefficients = torch.linalg.solve(gram, -(up * down.mT).sum(dim=1))
     channels = coefficients > 0.5
@@ -60,14 +60,14 @@ def decide_skip(
         furthest = float(torch.minimum(coefficients.abs(), (coefficients - 1).abs()).max())
         return SkipDecision(
             None,
-            f"-W_2 P W_1 is not the identity for any channels: the closest is {distance:.2g} away, "
-            f"with coefficients up to {furthest:.2g} away from 0 and 1",
+            f"-W_2 P W_1 is not the identity for any channels: the closest product is "
+            f"{distance:.2g} away, with coefficients up to {furthest:.2g} away from 0 and 1",
         )
     return SkipDecision(channels, f"-W_2 P W_1 = 1 for {int(channels.sum())} channels")
 
 
 def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> dict[str, Tensor]:
-    """Return a feed-forward network without the skip."""
+    """Return the weights of a feed-forward network that computes the same without a skip."""
     found, sign = dict(weights), 1.0 - 2.0 * channels.double()
     found["up.weight"] = sign[:, None] * weights["up.weight"]
     if "up.bias" in weights:

@@ -38,7 +38,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """The result of a rewrite, with the statements and notes of :class:`Rewritten`."""
+    """The result of a rewrite, with its statement, conditions and notes."""
 
     name: str
     original: LanguageModel
@@ -67,7 +67,7 @@ def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOption
 
 
 def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> Rewriting:
-    """Rewrite a network, and compare the logits of the result with its logits.
+    """Rewrite a network, and compare the logits before and after.
 
     Args:
         name: A rewrite from ``rewrite_names()``.

@@ -134,7 +134,7 @@ def make_cache(
     storage: CacheOptions | None = None,
     kernel: DecodeKernel = "auto",
 ) -> KVCache:
-    """Make a cache that stores what the network's sharing needs; by default, allocated once.
+    """Make a cache that stores shared projections once; by default, its memory is preallocated.
 
     The default layout has rotated keys, or unrotated ones if these take fewer bytes. The layout and
     kernel in ``storage`` are ignored.

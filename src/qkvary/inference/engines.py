@@ -202,9 +202,9 @@ ENGINES: Mapping[EngineName, Engine] = {
             (
                 r"Head dimension (\d+) is not supported by MLA",
                 (
-                    "it has no kernel for {0} cached numbers per token; on every device it has one "
-                    "for 512 plus 64 rotary numbers (8 KV heads of 64 with @decoupled-64, as in "
-                    "lm-60m-mla): use --engine llama.cpp, or a network of that size"
+                    "vLLM has no kernel for {0} cached numbers per token; on every device it has "
+                    "one for 512 plus 64 rotary numbers (8 KV heads of 64 with @decoupled-64, as "
+                    "in lm-60m-mla): use --engine llama.cpp, or a network of that size"
                 ),
             ),
             # The first error; later ones only repeat it.

@@ -106,7 +106,6 @@ class FixedStep:
         """Prepare to run steps of the current size."""
 
     def _run(self) -> Tensor:
-        """Run a step."""
         return self._forward()
 
 

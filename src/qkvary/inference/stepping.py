@@ -27,7 +27,7 @@ class Stepper:
 
     The cache's kernel decides how. ``native`` makes one native call, if network and cache support
     it. ``auto`` does so for few rows, replays a graph on a GPU, and otherwise runs the layers. Any
-    other name runs the layers with that kernel; ``layer`` is the kernel used without a cache.
+    other name runs the layers with that kernel; ``layer`` attends as without a cache.
     """
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:

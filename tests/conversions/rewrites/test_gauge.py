@@ -41,7 +41,7 @@ def test_every_sharing(label: str) -> None:
 @pytest.mark.parametrize(
     ("label", "sentence"),
     [
-        *((label, "a key or value that no identity role fixes") for label in FIXED),
+        *((label, "a key or value whose basis no identity role fixes") for label in FIXED),
         ("Q-K=V@kv-norm", "keys and values that are projections in layer"),
         ("Q-K=V@latent-7", "keys and values that are projections in layer"),
     ],

@@ -88,7 +88,7 @@ def _join_latent(tensors: dict[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
             if name not in tensors:
                 raise DamagedError(f"{sizes.where} has no {name}")
             if tensors[name].dim() != 3:
-                raise DamagedError(f"{sizes.where} has {name} that is not one matrix per head")
+                raise DamagedError(f"{sizes.where} has {name}, expected one matrix per head")
         if tensors[key].mT.shape != tensors[value].shape:
             raise DamagedError(f"{sizes.where} has {key} and {value} whose shapes do not match")
         both = torch.cat((tensors.pop(key).mT, tensors.pop(value)), dim=1)

@@ -85,7 +85,7 @@ def read_tokenizer(
         score, length = struct.unpack_from("<fi", data, place)
         place += 8
         if not 0 <= length <= LONGEST_PIECE or place + length > len(data):
-            raise DamagedError(f"{where} has {length} bytes in piece {token}, or ends inside it")
+            raise DamagedError(f"{where} has the invalid length {length} for piece {token}")
         pieces.append(data[place : place + length])
         scores.append(score)
         place += length
@@ -120,4 +120,4 @@ def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where:
     for name, expected in (("cosines", np.cos(angles)), ("sines", np.sin(angles))):
         # Written so that NaN is refused.
         if not (np.abs(parts[name][:count] - expected) < 1e-3).all():
-            raise DamagedError(f"{where} has {name} of a rotary base other than 10,000")
+            raise DamagedError(f"{where} has {name} for a rotary base other than 10,000")

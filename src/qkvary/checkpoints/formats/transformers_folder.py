@@ -54,7 +54,7 @@ def load(path: Path) -> LoadedModel:
 
 
 def read_config(path: Path, *, tensors: int = MOST_LAYERS) -> LanguageModelConfig:
-    """Return the configuration; ``tensors`` limits the layers that do not share a block."""
+    """Return the configuration; refuse more than ``tensors`` layers with separate weights."""
     folder, fields = read_folder(path)
     # transformers omits default values.
     CONFIG_FORMAT.check({**CONFIG_FORMAT.version_field, **fields}, folder / CONFIG)

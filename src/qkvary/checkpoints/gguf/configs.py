@@ -79,7 +79,7 @@ class Sizes(Fields):
             raise UsageError(f"{self.where} has {what} {found}, expected {expected}")
 
     def require_plain(self) -> None:
-        """Refuse a network with a setting that would change the computation."""
+        """Refuse a network with metadata that ask for an unsupported computation."""
         for name, found in self.content.items():
             setting = name.removeprefix("rope.scaling.")
             is_read = setting in _SCALING and self.family in FAMILIES
@@ -185,7 +185,7 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
     own, factor = _describe_scaling(sizes), sizes.number("rope.scaling.attn_factor", default=1.0)
     plain, short, long = (_numbers(sizes, name, rotated) for name in _LISTS)
     if plain is not None and own:
-        raise UsageError(f"{sizes.where} has rope_freqs and rope.scaling, expected one of them")
+        raise UsageError(f"{sizes.where} has rope_freqs and rope.scaling, expected only one")
     if plain is not None and max(plain) >= STILL / 2:
         counted = count_rotated(plain, base)
         if counted is None:
@@ -265,9 +265,9 @@ def make_config(sizes: Sizes) -> LanguageModelConfig | None:
 
 
 def describe_latent(sizes: Sizes) -> dict[str, object]:
-    """Return a DeepSeek's configuration under the field names of transformers.
+    """Return the configuration of a DeepSeek network under the field names of transformers.
 
-    The header does not say which heads share keys.
+    The header does not say which heads share keys, so all have their own in it.
     """
     with explain(sizes.where):
         layers, heads = sizes.num_layers, sizes.size("attention.head_count")

@@ -1,7 +1,7 @@
 """Writes a language model as one file for llama.cpp: architecture, sizes and tensors.
 
 What llama.cpp cannot compute is refused, with the reason. A partial rotation is written as a
-full one with divisors (``rope_freqs``) that stop the other channels, as in other models' files.
+full one whose divisors (``rope_freqs``) keep the other channels from rotating.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from qkvary.storage.untrusted_files import read_start
 
 GELU_NOTES = {
     "gelu": (
-        "llama.cpp computes GELU by its tanh form and a table of half precision: its activations "
+        "llama.cpp computes the tanh form of GELU from a half-precision table: its activations "
         "differ from this network's by up to 0.0005 plus 0.05 %"
     ),
     "gelu-tanh": (
-        "llama.cpp computes GELU by a table of half precision: its activations differ from this "
+        "llama.cpp computes GELU from a half-precision table: its activations differ from this "
         "network's by up to 0.05 %"
     ),
 }
@@ -61,7 +61,7 @@ _FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 
 
 
 class GgufNetwork(NamedTuple):
-    """A network for llama.cpp."""
+    """A network as the metadata and tensors of a GGUF file."""
 
     metadata: dict[str, Any]
     tensors: dict[str, StoredTensor]

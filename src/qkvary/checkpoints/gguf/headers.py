@@ -56,7 +56,7 @@ SCALARS: Mapping[int, str] = {
 
 
 class Blocks(NamedTuple):
-    """The storage of one type of tensor."""
+    """How a tensor type stores values: in blocks of equal size."""
 
     number: int
     """The number of the type in files."""
@@ -161,7 +161,7 @@ class _Reader:
         return text
 
     def value(self) -> Any:
-        """Return the next value with its type; text that is not UTF-8 stays as bytes."""
+        """Return the next value, which follows its type; text that is not UTF-8 stays as bytes."""
         kind = self.number("I")
         if kind == STRING:
             return _text_or_bytes(self.take(self.number("Q")))
@@ -180,7 +180,7 @@ class _Reader:
     def _texts(self, count: int) -> list[str | bytes] | None:
         """Return the next ``count`` texts, or ``None`` if texts are skipped.
 
-        It is one loop without calls, because a vocabulary has hundreds of thousands of texts.
+        A vocabulary has hundreds of thousands of texts, so ``take`` is not called for each.
         """
         data, end, place, found = self.data, len(self.data), self.place, list[str | bytes]()
         for _ in range(count):
@@ -308,6 +308,6 @@ def _read_entry(reader: _Reader) -> _Entry:
         )
     stored = BLOCKS[found]
     if not sizes or min(sizes) < 1 or sizes[0] % stored.size:
-        raise DamagedError(f"{reader.where} has {name} of {sizes}, which {found} cannot store")
+        raise DamagedError(f"{reader.where} has {name} of {sizes}, which type {found} cannot store")
     size = math.prod(sizes) // stored.size * stored.block_bytes
     return _Entry(name, tuple(reversed(sizes)), found, place, size)

@@ -100,7 +100,7 @@ def _make_alphabet(texts: list[bytes], vocabulary: _Vocabulary) -> Tokenizer:
     letters = [text.decode("utf-8", "replace") for text in texts]
     if any(len(letter) != 1 for letter in letters):
         raise UsageError(
-            f"{vocabulary.where} matches whole tokens of several characters instead of merging; "
+            f"{vocabulary.where} matches tokens of several characters as a whole, without merges; "
             "choices: bytes, characters, merged pairs, merged pieces"
         )
     return CharacterTokenizer("".join(letters), has_separator=vocabulary.has_separator)

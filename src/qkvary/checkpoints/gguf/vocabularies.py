@@ -55,7 +55,7 @@ def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
     Tokens of the network beyond the tokenizer's are marked as unused.
     """
     if tokenizer is None:
-        note = "it has no tokenizer: llama.cpp takes and prints token numbers"
+        note = "the network has no tokenizer: llama.cpp takes and prints token numbers"
         return Vocabulary({"tokenizer.ggml.model": "none"}, (note,))
     found = next(make for kind, make in _KINDS.items() if isinstance(tokenizer, kind))(tokenizer)
     metadata = {f"tokenizer.ggml.{key}": value for key, value in found.metadata.items()}
@@ -126,17 +126,17 @@ def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
             [*(name.encode() for name in names), *ends],
             types,
             tokenizer.separator,
-            [*notes, "it skips characters outside the alphabet; qkvary refuses them"],
+            [*notes, "llama.cpp skips characters outside the alphabet; qkvary refuses them"],
             pre="gpt-2",
             merges=list(merges) or NO_MERGES,
         )
     if not tokenizer.alphabet.isascii():
         raise UsageError(
-            "expected an alphabet of ASCII, or an end-of-document token, got neither: llama.cpp "
-            "does not end on other characters; train with --tokenizer characters or bytes"
+            "expected an ASCII alphabet or an end-of-document token, got neither: llama.cpp would "
+            "encode other characters forever; train with --tokenizer characters or bytes"
         )
     tokens = [_escape(letter.encode()) for letter in tokenizer.alphabet]
-    note = "it encodes characters outside the alphabet as token -1, and then refuses them"
+    note = "llama.cpp encodes characters outside the alphabet as token -1, then refuses them"
     return _make("rwkv", tokens, types, None, [note])
 
 

@@ -182,8 +182,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         """Make an empty cache for ``past_key_values``.
 
         Args:
-            max_tokens: The maximum number of tokens; by default the network's maximum, if positions
-                depend on it.
+            max_tokens: The maximum number of tokens; by default none, or the network's if the
+                rotation of its keys depends on the length.
             options: The options of the cache.
         """
         network = cast("QKVConfig", self.config).language_model

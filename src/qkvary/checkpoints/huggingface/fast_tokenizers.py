@@ -1,7 +1,7 @@
 """The tokenizers of qkvary for the ``tokenizers`` library, which transformers uses.
 
 Tokens are the same for every text, with three exceptions, reported as notes: the name of a special
-token inside a text becomes that token; runs of one character whose pieces overlap may be split
+token inside a text becomes that token; runs of a piece that overlaps with itself may be split
 differently; and a text that qkvary rejects may be rejected later or with another message.
 """
 
@@ -163,7 +163,7 @@ def _splits(piece: bytes, found: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
 
 
 def _overlaps(piece: bytes, found: dict[bytes, int]) -> bool:
-    """Return whether, of three neighbours, the first two or the last two can form the piece."""
+    """Return whether a piece starts and ends with the same piece, and both rests are pieces."""
     parts = _splits(piece, found)
     return any(second == first for _, second in parts for first, _ in parts)
 

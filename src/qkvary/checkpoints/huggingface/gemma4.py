@@ -42,10 +42,10 @@ class StoredPositions:
         """The positions of the next call in a tuple; None in it continues after the stored ones."""
 
     def append(self, rows: int, tokens: int, device: torch.device) -> None:
-        """Store the announced positions.
+        """Store the positions of the current call, which the model's hook put in ``announced``.
 
         Raises:
-            ValueError: if none were announced, or their number differs from the tokens.
+            ValueError: if ``announced`` is None, or holds another number of positions.
         """
         seen = 0 if self.stored is None else self.stored.shape[1]
         if self.announced is None:
@@ -93,7 +93,7 @@ class KeyFromValue:
         return self.join(keys, torch.cat(turned, dim=-1))
 
     def join(self, still: Tensor, turned: Tensor) -> Tensor:
-        """Return keys: the unrotated channels come from ``still``, the others are rotated."""
+        """Return keys whose rotated channels are ``turned``; the others come from ``still``."""
         half = still.shape[-1] // 2
         first, second = turned.chunk(2, dim=-1)
         return torch.cat(

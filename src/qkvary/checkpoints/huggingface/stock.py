@@ -1,7 +1,7 @@
 """Our language models as Hugging Face GPT-2, Llama or DeepSeek V3, for any engine.
 
-Shared weights are copied, because a stock architecture has three projections. The function is the
-same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` states how much.
+Shared weights are copied, because a stock architecture has separate projections. The function is
+the same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` states how much.
 """
 
 from __future__ import annotations
@@ -215,15 +215,15 @@ def _find_losses(
     # The cache of latent attention holds the same tensors as ours.
     if to != "deepseek" and stock > own:
         yield (
-            f"its cache holds {stock:,} values per token, keys and values of {kv_heads} heads per "
-            f"layer, where {own:,} are needed"
+            f"the exported cache holds {stock:,} numbers per token (keys and values of {kv_heads} "
+            f"heads per layer), but only {own:,} are needed"
         )
     tied = weights["lm_head.weight"].numel() if config.tied_head else 0
     stored = sum(value.numel() for value in weights.values()) - tied
     needed = network_parameters(config).total
     if stored > needed:
         why = "matrices that pick heads" if to == "deepseek" else "copies of weights"
-        yield f"it has {stored:,} parameters where {needed:,} are needed: it stores {why}"
+        yield f"the export stores {stored:,} parameters but needs {needed:,}, because of {why}"
     size = (latent_width(layer), layer.variant.decoupled)
     if to == "deepseek" and size != VLLM_LATENT:
         yield (
@@ -235,4 +235,4 @@ def _find_losses(
     block, is_llama = config.block, to != "gpt2"
     unknown = block.inner_dropout or (is_llama and (block.dropout or config.embedding_dropout))
     if unknown or len({one.dropout for one in config.layers}) > 1:
-        yield "in training its dropout is weaker or applied elsewhere"
+        yield "in training, the export's dropout is weaker or applied elsewhere"

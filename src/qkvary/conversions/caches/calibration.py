@@ -1,4 +1,4 @@
-"""The texts of a conversion, cut into windows of tokens for fitting and held-out windows."""
+"""The texts of a conversion, cut into windows of tokens: some for fitting, others held out."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -133,7 +133,7 @@ def embed_windows(
 def observe(
     block: Block, states: list[Tensor], layout: Layout
 ) -> tuple[Float[Tensor, "inputs inputs"], list[Tensor]]:
-    """Run a block on the states; return the input moment and the outputs of its attention."""
+    """Run a block on the states; return the attention inputs' second moment, and the outputs."""
     outputs: list[Tensor] = []
     moment = torch.zeros((), dtype=torch.float64)
 

@@ -58,7 +58,7 @@ def count_numbers(layer: AttentionConfig) -> int:
 
 
 def reshape(layer: AttentionConfig, head_dim: int, **variant: Any) -> AttentionConfig:
-    """Return a layer of another form, with the same window and terms.
+    """Return a layer of another form, with the same window and score terms.
 
     Ranks, query form and score scale are reset.
     """

@@ -107,7 +107,7 @@ def write_layer(
 
 
 def take_root(moment: Float[Tensor, "*n n n"]) -> tuple[Tensor, Tensor]:
-    """Return the root of a moment and the inverse of the root."""
+    """Return the matrix square root of a moment, and the inverse of that root."""
     values, vectors = torch.linalg.eigh(moment)
     least = values.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
     roots = values.clamp(min=0).add(SMALLEST_SHARE * least).sqrt()[..., None, :]

@@ -53,7 +53,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         conditions=(
             "the core softmax",
             "keys and values that are projections",
-            "a key or value that no identity role fixes",
+            "a key or value whose basis no identity role fixes",
         ),
         conditioning=tuple(measured),
     )
@@ -84,7 +84,7 @@ def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
     fixes_value = sharing.value == IDENTITY or (fixed and (joins_key or joins_query))
     if fixed and fixes_value:
         raise UsageError(
-            f"expected a key or value that no identity role fixes in {layer.name}, got "
+            f"expected a key or value whose basis no identity role fixes in {layer.name}, got "
             f"{format_label(variant)}"
         )
     orthogonal = is_plain and sharing.is_symmetric

@@ -36,7 +36,7 @@ STATEMENT = "Proposition 4.1"
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return a network whose one-head layers have the layer input as query, and W_Q in the key."""
+    """Merge the query projection of single-head layers into the key: ``x`` itself is the query."""
     measured: list[Conditioning] = []
     change_layers(draft, options.layer, partial(_merge, measured=measured))
     return Rewritten(
@@ -96,7 +96,7 @@ def _merge(layer: LayerDraft, measured: list[Conditioning]) -> LayerDraft:
 
 
 def change_sharing(config: AttentionConfig, sharing: Sharing) -> AttentionConfig:
-    """Return a layer of one head with another sharing, and without a number of KV heads."""
+    """Return a one-head layer with the given sharing of projections, ``num_kv_heads`` unset."""
     variant = dataclasses.replace(config.variant, sharing=sharing, num_kv_heads=None)
     return dataclasses.replace(config, variant=variant)
 

@@ -19,7 +19,7 @@ _UNFINISHED = re.compile(r"(?<=[.!?]) ([^.!?]+)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTask:
-    """A task of lm-eval and its local files, whose fields differ from those of the hub."""
+    """A task of lm-eval and its local files, whose fields differ from those on the hub."""
 
     task: str
     config: str

@@ -1,4 +1,4 @@
-"""The interface of a network for lm-eval: encoding, answers, and counts of truncated prompts.
+"""A network as a model of lm-eval: encoding, answers, and counts of truncated prompts.
 
 Independent of the tasks. Needs the extra ``eval``.
 """

@@ -56,7 +56,7 @@ class Text:
 
 
 def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
-    """Encode documents, each with the tokenizer's beginning token or else with its separator."""
+    """Encode documents: each starts with the beginning token or else ends with the separator."""
     parts: list[NDArray[np.int64]] = []
     for number, document in enumerate(documents, start=1):
         try:

@@ -1,4 +1,4 @@
-"""Fewer KV heads: for each group, the rotated key with the most energy, and the best values."""
+"""Fewer KV heads: each group gets its rotated key with the most energy, and best-fitting values."""
 
 import torch
 
