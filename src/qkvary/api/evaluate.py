@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @options
 class Reading:
-    """The windows of a text."""
+    """Options for cutting a text into windows and scoring these."""
 
     split: DataSplit = "validation"
     """For a prepared set: the split to score."""
@@ -70,14 +70,14 @@ class Reading:
 
 
 def _split(given: str | Sequence[Count]) -> list[str]:
-    """Return a list of names or counts; every text is split at its commas."""
+    """Return a list of names or counts; strings are split at commas."""
     several = [given] if isinstance(given, str) else given
     return [part.strip() for one in several for part in str(one).split(",")]
 
 
 @options
 class Asking:
-    """The prompts of the tasks."""
+    """Options of the tasks: their files, solved examples and number of questions."""
 
     task_data: StrPath | None = None
     """Folder of the task files; $QKVARY_DATA/lm_eval if not given."""
@@ -150,9 +150,9 @@ def evaluate(
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         data: Text: files or folders of .txt and .jsonl, or a prepared set.
-        tasks: Tasks, separated by commas: arc_easy, arc_challenge, hellaswag, piqa, winogrande
-            (five stands for all of these) and lambada from local files; other tasks as lm-eval
-            finds them.
+        tasks: Tasks, separated by commas. From local files: arc_easy, arc_challenge, hellaswag,
+            piqa, winogrande (five stands for all of these) and lambada. Other tasks are found by
+            lm-eval.
         reading: The windows of the text.
         asking: The prompts of the tasks.
         batching: The device and batching.

@@ -267,7 +267,7 @@ class Study:
             )
 
     def pinned(self) -> Self:
-        """Return the study; tasks without a fingerprint get that of the data on this machine."""
+        """Return the study; tasks that lack a fingerprint of their data get one on this machine."""
         settings = tuple(replace(one, task=one.task.pinned()) for one in self.settings)
         return self if settings == self.settings else replace(self, settings=settings)
 
@@ -357,7 +357,7 @@ class Study:
             settings=tuple(kept),
             variants=tuple(label for label in known["variant"] if label in kept_labels),
             contrasts=tuple(filter(remains, self.contrasts)),
-            description=f"{self.description} This is the part of {asked}.",
+            description=f"{self.description} This is the part with {asked}.",
         )
 
     def variants_of(self, setting: Setting) -> tuple[str, ...]:

@@ -152,7 +152,7 @@ def training_study(
 ) -> Study:
     """Return the study that trains a preset, with the first variant as baseline.
 
-    Counts among the options are numbers, as ``TrainingOptions.read`` returns them.
+    Counts in ``options`` must be numbers already, as ``TrainingOptions.read`` returns them.
     """
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
@@ -274,7 +274,7 @@ def describe_effort(
     seconds: Sequence[float | None] = (),
     text_bytes: int | None = None,
 ) -> str:
-    """Describe the passes and time of a run, and how to shorten it if its text repeats a lot."""
+    """Describe a run's passes over the text, its time, and how to shorten it if passes are many."""
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens or text_bytes)

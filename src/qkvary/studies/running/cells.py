@@ -85,10 +85,10 @@ def execute_cell(
     on_first: OnFirst = lambda work: work(),
     on_claim: Callable[[Cell], None] = ignore,
 ) -> CellEnd:
-    """Train and record a run if it is open, or if its record has the version ``again``.
+    """Train and record a run, unless it is done or another process holds it.
 
-    If several processes train one run together, all call this function, and only the first process
-    claims and records the run.
+    A finished run whose record has the version ``again`` is trained again. If several processes
+    train one run together, all call this function, and only the first claims and records the run.
     ``on_claim`` is called before the run starts or resumes.
     """
     outcome, claim = _claim(store, cell, again, on_first)

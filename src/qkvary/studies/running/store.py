@@ -249,7 +249,7 @@ def read_identity(config: bytes) -> tuple[str, ExecutionSettings | None]:
 def _restore(
     directory: Path, config: Mapping[str, Any], problem: str | None, done: bool
 ) -> tuple[str, ...]:
-    """Turn a folder that was just locked into an open run again; return warnings."""
+    """Prepare a run's folder, which the caller has locked, for training; return warnings."""
     clean_leftovers(directory)
     warnings: list[str] = []
     # Remove the record first: without it the run is open, even if the next lines fail.

@@ -107,7 +107,7 @@ class SlurmExecutor(PollingExecutor):
         return [job for job in handles if job.done()]
 
     def load(self, handle: Any) -> TaskEnd:
-        """Return the end of a job's task."""
+        """Return what the task of an ended job reported."""
         try:
             return handle.result()
         except Exception:
