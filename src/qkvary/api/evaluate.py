@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @options
 class Reading:
-    """Options for cutting a text into windows and scoring these."""
+    """Options for cutting a text into windows and scoring them."""
 
     split: DataSplit = "validation"
     """For a prepared set: the split to score."""

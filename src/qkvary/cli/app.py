@@ -254,7 +254,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_line(screen: Console, text: str) -> None:
-    """Print one text without control characters; the terminal breaks its lines."""
+    """Print one text without control characters; the terminal wraps long lines."""
     screen.print(Text(printable(text)), soft_wrap=True)
 
 

@@ -243,7 +243,7 @@ class Study:
             self._check_cross_setting_contrasts()
 
     def _read(self, field_name: str, kinds: Any, expected: str) -> tuple[Any, ...]:
-        """Return the values of a field given as any sequence; variants become labels."""
+        """Return the values of a field as a tuple, with variants as labels; refuse wrong types."""
         given = getattr(self, field_name)
         where = f"study {self.name!r}: expected a list of {expected} for {field_name}"
         if not isinstance(given, Sequence) or isinstance(given, str):
@@ -295,7 +295,7 @@ class Study:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """The limits of all settings, without duplicates."""
+        """The sentences that state what the settings cannot show, without duplicates."""
         return tuple(dict.fromkeys(text for setting in self.settings for text in setting.limits))
 
     def select(

@@ -128,7 +128,7 @@ def summarise(
 
 
 def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
-    """Return a sentence on settings where no variant beats a guess; and whether all are such."""
+    """Return a sentence on settings where no variant beats a guess, and True if these are all."""
     values: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}
     for run in runs:

@@ -104,7 +104,7 @@ def write_caveats(
         open_ends = [f"{number} {one}" for one in states if (number := getattr(counts, one))]
         caveats.append(
             f"{counts.done} of {counts.planned} runs finished ({', '.join(open_ends)}); "
-            "means and differences are over those that did."
+            "means and differences are over the finished runs."
         )
     if len(seeds) == 1:
         caveats.append(

@@ -53,7 +53,7 @@ class TableInputs:
         }
 
     def solving(self, table: ResultTable) -> tuple[float, int] | None:
-        """Return threshold and training steps of a table, if all its settings have the same."""
+        """Return the threshold and training steps that all settings of a table share, or None."""
         trainings = [one.training for one in self.study.settings if one.name in table.settings]
         found = {(one.solve_threshold, one.steps) for one in trainings}
         threshold, steps = found.pop()

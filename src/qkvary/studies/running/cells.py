@@ -66,7 +66,7 @@ returns None if ``stop`` ended the run after a checkpoint."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEnd:
-    """The end of a run in this process; its status is in the store."""
+    """How a run ended in this process; the status of the run is in the store."""
 
     outcome: CellOutcome
     seconds: float = 0.0

@@ -155,7 +155,7 @@ def read_runs(data: bytes, where: str) -> Iterator[FinishedRun]:
             raise DamagedError(f"expected {where} to name its number of runs, got {expected!r}")
         for number, fields in enumerate(lines, start=1):
             if number > expected:
-                raise DamagedError(f"{where} holds more runs than the {expected} that it names")
+                raise DamagedError(f"{where} holds more runs than the {expected} that it states")
             yield _read_run(fields, where)
     if number != expected:
         raise DamagedError(f"{where} is cut: expected {expected} runs, got {number}")

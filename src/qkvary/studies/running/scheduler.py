@@ -315,7 +315,7 @@ class Scheduler:
         self.line.clear()
 
     def forget_deaths(self, begun: set[str]) -> None:
-        """Once the killed processes of runs have ended, do not count these deaths as crashes."""
+        """Wait until the killed processes of runs have ended, and do not count their deaths."""
         left, deadline = begun & self.left.keys(), time.monotonic() + KILL_SECONDS
         while left and time.monotonic() < deadline:
             for key in {key for key in left if not self.is_running(key)}:
@@ -326,7 +326,7 @@ class Scheduler:
             time.sleep(CLAIM_SECONDS)
 
     def find_running(self) -> set[str]:
-        """Return our runs whose locks are held."""
+        """Return the keys of the submitted runs whose locks are held."""
         return {key for some in self.futures.values() for key in some if self.is_running(key)}
 
     def is_running(self, key: str) -> bool:

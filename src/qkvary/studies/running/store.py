@@ -217,7 +217,7 @@ def network_name(step: int | None = None) -> str:
 
 
 def network_names(directory: Path) -> list[str]:
-    """Return the folders of the networks of a run."""
+    """Return the names of the folders with a run's networks."""
     found = sorted(path.name for path in directory.glob(f"{NETWORK_NAME}-at-*/"))
     return [NETWORK_NAME, *found] if (directory / NETWORK_NAME).exists() else found
 
