@@ -203,7 +203,7 @@ def _mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def build_contrasts(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[Contrast, ...]:
-    """Compare each planned pair in every table that has both variants; cross-setting pairs once."""
+    """Compare each planned pair in every table with both variants; a cross-setting pair, once."""
     pairings: dict[tuple[str, tuple[str, str]], Pairing] = {}
     planned: list[tuple[tuple[str, str], list[_Costs]]] = []
     for pair in inputs.study.pairs:
