@@ -69,7 +69,7 @@ def test_options_select_a_part_of_a_study() -> None:
         ("swap", "QKV", 3),
         ("swap", "Q-K=V", 3),
     }
-    assert study.description.endswith("This is the part of task swap and variant Q-K=V.")
+    assert study.description.endswith("This is the part with task swap and variant Q-K=V.")
     assert part.typed("Quickstart", study) == "quickstart --task swap --variant q,k=v"
     own = Part(protocol="clean", settings=("a b",))
     assert own.typed("my studies/mine.py", study) == (

@@ -73,7 +73,7 @@ def changed(**fields: object) -> bytes:
     ("data", "message"),
     [
         (b"", "Expecting value"),
-        (changed(seed="5"), "seed missing, unknown or of another type"),
+        (changed(seed="5"), "seed missing, unknown or of the wrong type"),
         (changed(seed=True), "seed missing"),
         (changed(metrics=[]), "metrics missing"),
         (changed(extra=1), "extra missing, unknown"),
@@ -86,7 +86,7 @@ def test_what_is_no_record_is_named(data: bytes, message: str) -> None:
         DamagedError, match=f"^r.json is not a record of a run: .*{message}"
     ) as caught:
         from_json(data, where="r.json")
-    assert str(caught.value).endswith("; the run has to be made again")
+    assert str(caught.value).endswith("; train the run again")
     assert caught.value.exit_code == 3
 
 

@@ -126,7 +126,7 @@ def test_a_part_keeps_the_baseline_and_what_it_is_compared_with() -> None:
     # The second setting has none of the variants that are asked for.
     assert part.settings == (first,)
     assert part.contrasts == study.contrasts[1:2]
-    assert part.description == "Nothing was run. This is the part of variant Q-K=V."
+    assert part.description == "Nothing was run. This is the part with variant Q-K=V."
     both = study.select(tasks=(), settings=(), variants=("Q=K=V",))
     assert [both.variants_of(setting) for setting in both.settings] == [("QKV", "Q=K=V")] * 2
     assert both.contrasts == study.contrasts[2:]

@@ -1,1 +1,1 @@
-"""The verbs, one file each: functions of ``qk`` that are commands too."""
+"""The verbs: functions that are also commands of the command line, one file each."""

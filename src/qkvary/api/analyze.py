@@ -36,8 +36,8 @@ def analyze(
     """Explain a trained network: how alike keys and values are, and what tying them would cost.
 
     Every measure of the weights is compared with the same measure of random weights. Measures of
-    keys and values do not depend on the basis of a head. A network that is passed in stays as it
-    is; if its weights are in half precision, a float32 copy is analysed.
+    keys and values do not depend on the basis of a head. A network that is passed in is not
+    changed; if its weights are in half precision, a float32 copy is analysed.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.

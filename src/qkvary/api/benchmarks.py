@@ -1,4 +1,4 @@
-"""Load the verbs that are benchmark scripts; a wheel has these in ``qkvary/benchmarks``."""
+"""Loads verbs (commands) from benchmark scripts; a wheel has these in ``qkvary/benchmarks``."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ FOLDERS = (PACKAGE / "benchmarks", PACKAGE.parents[1] / "benchmarks")
 
 
 def load_verb(script: str, name: str) -> Any:
-    """Return the verb ``name`` of a script, as if it were defined in ``api/NAME.py``."""
+    """Return the function ``name`` of a script, with the ``__module__`` ``qkvary.api.NAME``."""
     folder = str(next(one for one in FOLDERS if (one / "decoding").is_dir()))
     # First, so that a module in the caller's folder with the script's name is not imported.
     sys.path.insert(0, folder)

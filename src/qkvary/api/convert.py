@@ -52,7 +52,7 @@ HEALING = ".healing"
 
 @options
 class CacheForm:
-    """The form and the size of a smaller cache."""
+    """Options for the form and the size of a smaller cache."""
 
     to: Annotated[str | None, Parameter(completer=lambda _: method_names())] = None
     """Form of the smaller cache: latent, shared (key and value are one tensor), grouped (fewer KV
@@ -73,7 +73,7 @@ class CacheForm:
 
 @options
 class SmallerCacheOptions(CacheForm):
-    """The smaller cache, the texts that it is fitted to and measured on, and its distillation."""
+    """Options for the conversion to a smaller cache: its form, texts and distillation."""
 
     data: Texts | None = None
     """With --to: text to fit the new cache to, files or folders of .txt and .jsonl."""

@@ -22,7 +22,7 @@ def prepare_features(
 ) -> Result[Path]:
     """Compute, once, the ResNet-34 features of CIFAR-100 that the study anomaly-paper needs.
 
-    If it was stopped, the same command resumes.
+    After a stop, the same command resumes.
 
     Args:
         weights: The folder of a ResNet-34 (config.json and model.safetensors), such as a copy of

@@ -20,7 +20,7 @@ def show_data(prepared: str, *, document: int = 0) -> "Result[PreparedData]":
     The sha256 of every file is verified first.
 
     Args:
-        prepared: Folder of the set, or the name/tokenizer of one in the cache directory, such as
+        prepared: Folder of the set, or NAME/TOKENIZER of a set in the cache directory, such as
             english-novels/gpt2.
         document: Number of the document of the training split to show, counted from 0.
 

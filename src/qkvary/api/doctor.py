@@ -67,7 +67,7 @@ def _torch() -> dict[str, Any] | None:
 
 
 def _folder(out: Path) -> dict[str, Any]:
-    """Return the space, write access and locks of a folder, or of its nearest existing parent."""
+    """Return space, write access and file locking of a folder or of its nearest existing parent."""
     path = out.absolute()
     existing = next(parent for parent in (path, *path.parents) if parent.is_dir())
     facts: dict[str, Any] = {

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _split(given: object, _name: str) -> tuple[str, ...]:
-    """Return names or counts; every text is split at its commas."""
+    """Return names or counts; strings are split at commas."""
     several = given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     return tuple(part.strip() for one in several for part in str(one).split(","))
 
@@ -45,7 +45,7 @@ Tasks = Annotated[tuple[str, ...], Reads(_split, typed=tuple[str, ...])]
 
 @options
 class Reading:
-    """The windows of a text."""
+    """Options for cutting a text into windows and scoring them."""
 
     split: DataSplit = "validation"
     """For a prepared set: the split to score."""
@@ -80,7 +80,7 @@ class Reading:
 
 @options
 class Asking:
-    """The prompts of the tasks."""
+    """Options of the tasks: their files, solved examples and number of questions."""
 
     task_data: Path | None = None
     """Folder of the task files; $QKVARY_DATA/lm_eval if not given."""
@@ -149,9 +149,9 @@ def evaluate(
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         data: Text: files or folders of .txt and .jsonl, or a prepared set.
-        tasks: Tasks, separated by commas: arc_easy, arc_challenge, hellaswag, piqa, winogrande
-            (five stands for all of these) and lambada from local files; other tasks as lm-eval
-            finds them.
+        tasks: Tasks, separated by commas. From local files: arc_easy, arc_challenge, hellaswag,
+            piqa, winogrande (five stands for all of these) and lambada. Other tasks are found by
+            lm-eval.
         reading: The windows of the text.
         asking: The prompts of the tasks.
         batching: The device and batching.

@@ -32,8 +32,8 @@ def export(
         model: The checkpoint, or what ``qk.load`` returned.
         out: Folder to write; for gguf, a file.
         to: transformers keeps the sharing; hf writes the matching class of transformers (GPT-2,
-            Llama, Qwen 3, Gemma, ...), which engines support; gpt2, llama and deepseek write that
-            class; gguf writes a file for llama.cpp.
+            Llama, Qwen 3, Gemma, ...), which engines support; gpt2, llama and deepseek write the
+            class of that name; gguf writes a file for llama.cpp.
         weights: For gguf: type of the matrices; f32 if not given.
         tokenizer: The tokenizer to use if the checkpoint has none.
 

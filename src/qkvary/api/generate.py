@@ -54,7 +54,7 @@ def _show_nothing(_prompts: Sequence[str]) -> ShowText:
 
 
 class _Answer:
-    """New text that can be saved like any other result."""
+    """Generated text that can be saved like any other result."""
 
     __slots__ = ()
     result: Result[tuple[Completion, ...]]
@@ -71,13 +71,13 @@ class _Answer:
 
 
 class Text(_Answer, str):
-    """The new text of a prompt; ``result`` has its tokens, and their log-probabilities."""
+    """The text generated for a prompt; ``result`` has its tokens, and their log-probabilities."""
 
     __slots__ = ("result",)
 
 
 class Texts(_Answer, list[Text]):
-    """The new texts of several prompts; ``result`` has their tokens."""
+    """The texts generated for several prompts; ``result`` has their tokens."""
 
 
 @options

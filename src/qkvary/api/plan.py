@@ -20,7 +20,7 @@ from qkvary.text.numbers import Count, Share
 
 @options
 class Hardware:
-    """The device of a plan."""
+    """The device to plan for."""
 
     gpu: Annotated[str | None, Parameter(name=("--gpu", "--device"))] = None
     """A device, such as a100-40gb."""
@@ -44,7 +44,7 @@ class Hardware:
 
 @options
 class Load:
-    """The load of a model: context, users and number formats."""
+    """The load to plan for: context, users and number formats."""
 
     context: Count | None = None
     """Tokens per sequence: 2048, 32k (32,768), 1M. By default the model's maximum, at most 8k."""

@@ -45,7 +45,7 @@ LONGEST = 4_096
 
 @options
 class Starting:
-    """The address, and the program of the engine."""
+    """Options for starting the engine: its address, key and program."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""

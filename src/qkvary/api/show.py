@@ -22,7 +22,7 @@ def show(run: str, *, out: Path = RUNS) -> Result[Record | None]:
         out: Folder of runs and reports.
 
     Raises:
-        ValueError: if no run has such a key, or several runs have it.
+        ValueError: if no key of a run, or more than one, starts with ``run``.
         DamagedError: if the run is damaged.
     """
     store = Store(out)
@@ -31,9 +31,7 @@ def show(run: str, *, out: Path = RUNS) -> Result[Record | None]:
     if not keys:
         raise UsageError(f"there are no runs in {store.path}; `qkvary study NAME` makes some")
     if not matches:
-        raise UsageError(
-            f"expected the start of a run's key, got {run!r}, which no run in {store.path} has"
-        )
+        raise UsageError(f"expected the start of a run's key in {store.path}, got {run!r}")
     if len(matches) > 1 or not run:
         some = ", ".join(key[:12] for key in matches[:SHOWN_MATCHES])
         more = ", ..." if len(matches) > SHOWN_MATCHES else ""

@@ -65,7 +65,7 @@ def status(
     counts = Counter(one.state for one in found)
     report = Report(
         subject="runs",
-        question="In which states are the runs?",
+        question="What are the states of the runs?",
         answer=tuple(_answer(found, store, problems=problems)),
         sections=() if problems or not found else (_section(found),),
         data={
@@ -78,7 +78,7 @@ def status(
 
 
 def _answer(found: Sequence[RunStatus], store: Store, *, problems: bool) -> Iterator[str]:
-    """Yield sentences about single runs."""
+    """Yield the notes of single runs, or a sentence if there are no runs or no problems."""
     if not found:
         yield f"there are no runs in {store.path}; `qkvary study NAME` makes some"
     elif problems and not any(one.state in PROBLEMS for one in found):

@@ -37,7 +37,7 @@ REFRESH_SECONDS = 20
 
 @options
 class Running:
-    """The processes that run a study, and what happens to its runs."""
+    """Options for running a study: its processes, logs and failed runs."""
 
     workers: Threads | None = None
     """Worker processes; one per usable core if not given."""
@@ -76,7 +76,7 @@ def study(
         study: A study by its name, or a Python file with a STUDY by its path. In Python also a
             ``qk.Study``.
         part: The part of the study.
-        running: The processes that run the study, and what happens to its runs.
+        running: The processes that run the study, its logs, and what to do about failed runs.
         cluster: The options of Ray and Slurm.
         out: Folder of runs and reports.
 

@@ -1,4 +1,4 @@
-"""Plans a training: costs, passes over the text, time, and how many steps fit into some minutes."""
+"""Plans a training: costs, passes over the text, time, and the steps that fit into a given time."""
 
 import math
 from collections.abc import Callable
@@ -39,8 +39,8 @@ def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
 def count_scored(run: RunConfig, planned: "PlannedSet") -> int:
     """Return the number of tokens scored by all validations and the test together.
 
-    The size of an unprepared split is unknown. The requested number of tokens stands in for it, but
-    at most one token per byte of the text.
+    The size of a split that is not prepared yet is unknown. The split is then assumed to have the
+    requested number of tokens, but at most one token per byte of the text.
     """
     task = cast("LanguageTaskConfig", run.task)
     splits = {} if planned.data is None else planned.data.splits
@@ -58,10 +58,10 @@ def count_scored(run: RunConfig, planned: "PlannedSet") -> int:
 def choose_steps(
     minutes: float, study_of: Callable[[int], Study], planned: "PlannedSet", store: Store
 ) -> int:
-    """Return the number of steps that fit into ``minutes`` on this machine, cut to two digits.
+    """Return how many steps fit into ``minutes`` on this machine, rounded down to two digits.
 
-    The minutes include validations and the test. If the store has this training, the steps chosen
-    before are returned, so that it resumes, even if execution settings, variants or seeds differ.
+    The minutes include validations and the test. If the store has this training, perhaps with other
+    execution settings, variants or seeds, its number of steps is returned, so that it resumes.
     """
     if not 0 < minutes < math.inf:
         raise UsageError(f"expected a number of minutes above 0, got {minutes}")
@@ -74,8 +74,8 @@ def choose_steps(
         seconds = estimate_seconds(run, planned)
         if seconds is None:
             raise UsageError(
-                f"expected --steps on {run.device}, got --minutes, which can only be "
-                "estimated for the CPU"
+                f"expected --steps on {run.device}, got --minutes: times can be estimated only "
+                "for the CPU"
             )
         steps = max(1, int(steps * 60 * minutes / seconds))
     digits = max(0, len(str(steps)) - 2)

@@ -77,7 +77,7 @@ def describe_runs(study: Study, store: Store, command: str, warning: str | None)
 def report_training(
     study: Study, store: Store, results: Results, commands: Sequence[str]
 ) -> tuple[Results, Report]:
-    """Return the results of a training with the commands that made them, and its report."""
+    """Return the results with ``commands`` in their summary, and the training's report."""
     summary = replace(results.summary, commands=tuple(commands))
     report = training_report(summary, write_texts(study, store), results.attention)
     return replace(results, summary=summary), report

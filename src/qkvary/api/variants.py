@@ -28,7 +28,7 @@ def variants(
     """List the variants: meanings, equations, costs, and published results.
 
     Costs are those of one causal attention layer: parameters with biases, multiply-accumulates per
-    token with every pair of tokens counted, and cache bytes per token.
+    token (masked pairs of tokens included), and cache bytes per token.
 
     Args:
         labels: Only this variant, in any spelling (Q-K=V, q,k=v) (can be repeated).

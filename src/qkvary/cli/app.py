@@ -210,7 +210,7 @@ def _choose_kind(choices: list[Any]) -> Any:
 
 
 def _read_help(function: Callable[..., Any]) -> dict[str, str]:
-    """Return each parameter's help, from the function's docstring and those of option fields."""
+    """Return each parameter's help, from the docstrings of the function and of option fields."""
     sources: list[Any] = [inspect.unwrap(function)]
     for group in option_groups(function).values():
         sources += [one for one in reversed(type(group).__mro__) if one is not object]
@@ -244,7 +244,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_line(screen: Console, text: str) -> None:
-    """Print one text without control characters; the terminal breaks its lines."""
+    """Print one text without control characters; the terminal wraps long lines."""
     screen.print(Text(printable(text)), soft_wrap=True)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 BASH = r"""
-# bash splits words at "=", which labels of variants contain: they are joined for the completion.
+# bash splits labels of variants at their "=": this joins the parts again for the completion.
 _qkvary_joined() {
   local -a words=()
   local i word

@@ -140,7 +140,7 @@ def print_help() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, by default that of this process, and return its exit code."""
+    """Run one command, by default the one in ``sys.argv``, and return its exit code."""
     for name in ("stdout", "stderr"):
         # Streams that the caller closed are replaced, so that printing does not fail.
         if getattr(sys, name) is None:
@@ -232,7 +232,7 @@ def _describe_interruption() -> str:
 
 
 def interrupt(_number: int, frame: FrameType | None) -> None:
-    """Raise ``KeyboardInterrupt``, or, during an import, which may swallow it, end the process."""
+    """Raise ``KeyboardInterrupt``; imports may swallow the error, so end the process during one."""
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
     if frame is None:

@@ -1,8 +1,8 @@
 """Loads studies: built-in ones by file name, a user's own by path.
 
 A study is a Python file with a ``STUDY``; built-in ones are the files ``papers/*/studies/*.py``. A
-file with several protocols has ``PROTOCOLS``, which maps the name of each protocol to its study:
-``STUDY``, and others that are called ``<name>-<protocol>``. Loading is torch-free if the file is.
+file with several protocols (versions of its study) has ``PROTOCOLS``, which maps their names to
+studies, called ``<name>-<protocol>`` except ``STUDY``. Torch is loaded only if the file imports it.
 """
 
 import functools
@@ -41,7 +41,7 @@ def _definitions() -> Mapping[str, str]:
 
 
 def load_study(name: StrPath, protocol: str | None = None) -> Study:
-    """Return a study; tasks without a fingerprint get that of the data on this machine."""
+    """Return a study; tasks that lack a fingerprint of their data get one on this machine."""
     name = read_name(name, "the name of a study or the path of its file")
     if name.endswith(".py") or "/" in name:
         return _take_study(_import_file(Path(name)), name, protocol)
@@ -97,7 +97,7 @@ def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
         protocols: Mapping[str, object] = getattr(module, "PROTOCOLS", {})
         known = find_name(protocol, protocols)
         if known is None:
-            choices = suggest(protocol, protocols) if protocols else "the study has only one"
+            choices = suggest(protocol, protocols) if protocols else "the study has one protocol"
             raise UsageError(
                 f"expected a protocol of the study {where}, got {protocol!r}; {choices}"
             )

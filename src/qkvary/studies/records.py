@@ -12,7 +12,7 @@ from qkvary.storage.jsonvalues import DocumentFormat
 from qkvary.studies.study import Cell
 from qkvary.training.config import ROUNDING_VERSION
 
-FORMAT = DocumentFormat(name="a record of a run", version=1, remedy="the run has to be made again")
+FORMAT = DocumentFormat(name="a record of a run", version=1, remedy="train the run again")
 
 Status = Literal["done", "failed", "diverged"]
 NO_TIMING: Mapping[str, float] = dict.fromkeys(
@@ -86,7 +86,7 @@ def _build(fields: dict[str, Any]) -> Record:
     wrong = sorted(kinds.keys() ^ fields.keys())
     wrong = wrong or [name for name, kind in kinds.items() if type(fields[name]) is not kind]
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} missing, unknown or of another type")
+        raise ValueError(f"{', '.join(wrong)} missing, unknown or of the wrong type")
     if fields["status"] not in ("done", "failed", "diverged"):
         raise ValueError(f"unknown status {fields['status']!r}")
     return Record(**fields)

@@ -243,7 +243,7 @@ class Study:
             self._check_cross_setting_contrasts()
 
     def _read(self, field_name: str, kinds: Any, expected: str) -> tuple[Any, ...]:
-        """Return the values of a field given as any sequence; variants become labels."""
+        """Return the values of a field as a tuple, with variants as labels; refuse wrong types."""
         given = getattr(self, field_name)
         where = f"study {self.name!r}: expected a list of {expected} for {field_name}"
         if not isinstance(given, Sequence) or isinstance(given, str):
@@ -267,7 +267,7 @@ class Study:
             )
 
     def pinned(self) -> Self:
-        """Return the study; tasks without a fingerprint get that of the data on this machine."""
+        """Return the study; tasks that lack a fingerprint of their data get one on this machine."""
         settings = tuple(replace(one, task=one.task.pinned()) for one in self.settings)
         return self if settings == self.settings else replace(self, settings=settings)
 
@@ -295,7 +295,7 @@ class Study:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """The limits of all settings, without duplicates."""
+        """The sentences that state what the settings cannot show, without duplicates."""
         return tuple(dict.fromkeys(text for setting in self.settings for text in setting.limits))
 
     def select(
@@ -357,7 +357,7 @@ class Study:
             settings=tuple(kept),
             variants=tuple(label for label in known["variant"] if label in kept_labels),
             contrasts=tuple(filter(remains, self.contrasts)),
-            description=f"{self.description} This is the part of {asked}.",
+            description=f"{self.description} This is the part with {asked}.",
         )
 
     def variants_of(self, setting: Setting) -> tuple[str, ...]:

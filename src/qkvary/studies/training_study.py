@@ -261,7 +261,7 @@ def describe_effort(
     seconds: Sequence[float | None] = (),
     text_bytes: int | None = None,
 ) -> str:
-    """Describe the passes and time of a run, and how to shorten it if its text repeats a lot."""
+    """Describe a run's passes over the text, its time, and how to shorten it if passes are many."""
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens or text_bytes)

@@ -59,7 +59,7 @@ def note_training(store: Store, study: Study, command: str, minutes: float | Non
 
 
 def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -> int | None:
-    """Return the number of steps of an earlier training with these minutes and a same variant."""
+    """Return the steps of an earlier training with the same ``minutes`` and a variant in common."""
     for training in list_trainings(store):
         if minutes in training.minutes:
             noted, run = training.study, training.study.cells()[0].run
@@ -230,7 +230,7 @@ def find_similar_runs(
 
 
 def _begun_runs(store: Store, cells: Mapping[str, Cell], *, with_done: bool) -> Generator[BegunRun]:
-    """Yield the run of each cell that has begun; for the other cells, their similar runs."""
+    """Yield the begun run of each cell, or else runs that differ only in execution settings."""
     wanted: dict[str, Cell] = {}
     for key, cell in cells.items():
         state, step = _progress(store, key)

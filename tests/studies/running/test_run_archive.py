@@ -141,7 +141,7 @@ def test_a_missing_run_is_noticed(packed: Path, tmp_path: Path, left: int) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"run_key": KEYS[2]}, "of different runs"),
+        ({"run_key": KEYS[2]}, "to different runs"),
         ({"record.json": "{}"}, "record|schema_version"),
         ({"config.json": "[]"}, "cannot be read"),
         ({"attention": "?"}, "cannot be read"),

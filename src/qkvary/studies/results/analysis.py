@@ -34,8 +34,8 @@ _CONFIGURED = {"device", "kernel"}
 """Keys of a record's environment that follow from its configuration, not from the machine."""
 _PAIRING = (
     "Differences are paired: a variant and the baseline in the same setting with the same seed. "
-    "Over several settings they are averaged for each seed first: the seeds are the independent "
-    "units."
+    "Over several settings, the differences are averaged for each seed first: the seeds are the "
+    "independent units."
 )
 _STEPS = (
     "Steps to solve count an unsolved run with the number of its training steps (restricted mean); "
@@ -128,7 +128,7 @@ def summarise(
 
 
 def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
-    """Return a sentence on settings where no variant beats a guess, and whether these are all."""
+    """Return a sentence on settings where no variant beats a guess, and True if these are all."""
     values: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}
     for run in runs:
@@ -184,7 +184,7 @@ def _environments(
 
 
 def _cost_caveats(study: Study) -> tuple[str, ...]:
-    """State which parts of a user's file the costs leave out."""
+    """State which parts of a user's own networks the costs leave out."""
     networks = {
         setting.network_of(parse_label(label), parse_label(study.baseline))
         for setting in study.settings
@@ -211,10 +211,9 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
     contrast_family = sum(row.kind != "setting" for one in contrasts for row in one.rows)
     percent = f"{100 * CONFIDENCE:g} %"
     planned = (
-        "Planned contrasts pair a variant with its reference in the same way. Their intervals are "
-        f"a separate family, {percent} with Bonferroni's correction for "
-        f"{contrast_family} comparisons (averages and tasks); single "
-        "settings are corrected in a family of their own."
+        "Planned contrasts pair a variant with its reference in the same way. Their intervals have "
+        f"{percent} confidence with Bonferroni's correction for {contrast_family} comparisons "
+        "(averages and tasks), as a family of their own; single settings are another family."
     )
     return Method(
         confidence=CONFIDENCE,
@@ -228,9 +227,8 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
                 f"Intervals are Student's, {percent}, with Bonferroni's correction for {family} "
                 "comparisons (averages and tasks). Single settings, and separately steps to solve, "
                 "are corrected in families of their own. All intervals of one family hold at once "
-                f"with {percent} confidence. p-values are Holm's, which are less cautious: one can "
-                "be below the level although the interval includes zero and the difference is not "
-                "distinguished."
+                f"with {percent} confidence. p-values are adjusted by Holm's method, which is less "
+                "cautious: a p-value can be below the level although the interval includes zero."
             ),
             (
                 "A difference is supported if its interval excludes zero. Otherwise the text says "
@@ -259,7 +257,7 @@ def describe_equal_parameters(study: Study) -> Iterator[str]:
             if network != target
         )
         yield (
-            f"In {setting.name} the feed-forward widths give about as many parameters as "
-            f"{study.baseline} has, {network_parameters(target).total:,} with a width of "
-            f"{target.block.d_ff:,}: {given}."
+            f"In {setting.name} every variant has about as many parameters as {study.baseline} "
+            f"({network_parameters(target).total:,} with a feed-forward width of "
+            f"{target.block.d_ff:,}). The widths of the others: {given}."
         )

@@ -77,7 +77,7 @@ def _in_table(row: ContrastRow) -> str:
 
 
 def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
-    """State which costs two variants have in common in the tables of all tasks."""
+    """Name the costs that two variants share in every table; empty if they share none."""
     costs = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     caches = {(a.cache_bytes_per_token, b.cache_bytes_per_token) for a, b in costs}
     caches.discard((None, None))
@@ -104,7 +104,7 @@ def write_caveats(
         open_ends = [f"{number} {one}" for one in states if (number := getattr(counts, one))]
         caveats.append(
             f"{counts.done} of {counts.planned} runs finished ({', '.join(open_ends)}); "
-            "means and differences are over those that did."
+            "means and differences are over the finished runs."
         )
     if len(seeds) == 1:
         caveats.append(
@@ -117,7 +117,7 @@ def write_caveats(
     if len(seeds) > 1 and any(one.unit == "setting" and one.units for one in differences):
         caveats.append(
             "Where there are few seeds and many settings, the settings are the units of the "
-            "interval: it applies to settings like these, and assumes that they are independent."
+            "interval, which holds for settings like these and assumes that they are independent."
         )
     caveats.append(_learning_rate_sentence(learning_rates))
     if environments > 1:
@@ -134,7 +134,7 @@ def _learning_rate_sentence(rows: Sequence[LearningRateRow]) -> str:
     edge = sum(row.at_the_edge for row in rows)
     chosen = sum(row.chosen for row in rows)
     tail = (
-        f" In {edge} of {chosen} choices the chosen rate is the smallest or largest tried."
+        f" In {edge} of {chosen} choices, the best learning rate is the smallest or largest tried."
         if edge
         else ""
     )

@@ -4,8 +4,8 @@ Settings are fixed, seeds are random. So in a table of several settings the diff
 over the settings for each seed, and the seeds are the independent units; settings may depend on
 each other. With many settings and few seeds, as in the papers (fewer than five seeds, and at least
 twice as many settings), the settings are the units instead: the interval then generalizes to
-similar settings, and assumes that they are independent. The planned runs decide on the unit, so a
-missing run removes a unit but never changes its kind. Never imports torch.
+similar settings, and assumes that they are independent. The planned runs decide whether seeds or
+settings are the units, so a missing run never changes that. Never imports torch.
 """
 
 import math

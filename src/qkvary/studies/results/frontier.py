@@ -64,7 +64,7 @@ def _cost_of(row: VariantRow, axis: CostAxis) -> float | None:
 def _point(
     row: VariantRow, places: Mapping[str, tuple[float, float]], pairwise: PairwiseDifferences
 ) -> FrontierPoint:
-    """Return a variant's point, judged against the cost and the loss of quality of all variants."""
+    """Return a variant's point, compared with the costs and means (``places``) of all variants."""
 
     def is_judged(other: str, verdict: Verdict) -> bool:
         difference = pairwise.get((other, row.variant))

@@ -1,9 +1,10 @@
 """The answer of a study in a few plain sentences, by rule. Never imports torch.
 
 Each sentence follows from intervals that are corrected for all comparisons with the baseline, or
-for all planned contrasts: a variant costs something if its interval excludes zero, and "at most"
-gives the end of an interval. A cost counts as none if the interval excludes ``MARGIN`` times what
-the baseline learnt; otherwise it is not decided. ``answers`` states every comparison in full.
+for all planned contrasts. If a variant's interval excludes zero, the variant is better or has a
+cost. Otherwise it has no measurable cost ("at most" gives the end of the interval) if the interval
+excludes ``MARGIN`` times what the baseline learnt, and is undecided if not. ``answers`` states
+every comparison in full.
 """
 
 import math
@@ -122,7 +123,7 @@ def _where(table: ResultTable, own_tables: Collection[str]) -> str:
 
 
 def _compared(table: ResultTable) -> dict[str, Difference]:
-    """Return the differences with a finished pair, by variant."""
+    """Return the differences that have at least one finished pair of runs, by variant."""
     return {
         row.variant: row.difference
         for row in table.rows
@@ -170,10 +171,10 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
 
 
 def _learnt(table: ResultTable, baseline: str) -> float:
-    """Return the baseline's improvement on a guess or its mean, if smaller; 0 if not known.
+    """Return the baseline's improvement on a guess, but at most its mean; 0 if not known.
 
-    A difference that is small compared with the improvement may be large compared with a small
-    final loss.
+    The limit is needed because a difference that is small compared with the improvement may be
+    large compared with a small final loss.
     """
     mean = table.row(baseline).mean
     if mean is None or table.scale is None or table.scale.learnt(mean) <= 0:
@@ -205,7 +206,7 @@ that no other resembles is described by its label."""
 
 
 def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
-    """Group variants by verdict; those with the same change are one group if the verdicts agree."""
+    """Group variants with the same change if their verdicts agree; return the groups by verdict."""
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
@@ -235,7 +236,7 @@ def _first_named(groups: Sequence[_Group]) -> list[_Group]:
 
 
 def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Return the groups that fit in a sentence, single changes first, and the others."""
+    """Return the groups to name in a sentence, preferably single changes, and the others."""
     if len(groups) <= MOST_NAMED:
         return [*groups], []
     single_first = sorted(groups, key=lambda group: " with " in group[0])

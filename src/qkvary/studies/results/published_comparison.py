@@ -1,7 +1,7 @@
 """Compares published numbers with a study's results. Never imports torch.
 
 A column of a published table is compared with the result table of the same tasks and metric. If
-the metric differs, it is compared with the mean of that metric over the runs of the same tasks.
+that table has another metric, the column is compared with the mean of its metric over the runs.
 Rows and columns without a counterpart are listed.
 """
 
@@ -47,9 +47,9 @@ def compare_published(
 def _counterpart(
     column: PublishedColumn, study: Study, tables: Sequence[ResultTable]
 ) -> tuple[ResultTable, str] | None:
-    """Return the table over the same settings, and the metric to compare.
+    """Return the result table with the settings of a column, and the metric to compare.
 
-    A table with the same metric is preferred, on any split.
+    A table with the metric of the column, on any split, is preferred.
     """
     if column.metric is None:
         return None

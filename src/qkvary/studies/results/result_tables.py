@@ -85,7 +85,7 @@ def build_tables(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[Re
 def _compare(
     tables: Sequence[ResultTable], pairings: Mapping[tuple[str, Key], Pairing]
 ) -> dict[tuple[str, Key], Difference]:
-    """Compute the differences in the two families of tables, by table and comparison."""
+    """Compute differences in two families: tables of single settings, and all other tables."""
     details = {table.name for table in tables if table.kind == "setting"}
     families = (
         {key: pairing for key, pairing in pairings.items() if (key[0] in details) == is_detail}
@@ -203,7 +203,7 @@ def _mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def build_contrasts(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[Contrast, ...]:
-    """Compare each planned pair in every table that has both variants; cross-setting pairs once."""
+    """Compare each planned pair in every table with both variants; a cross-setting pair, once."""
     pairings: dict[tuple[str, tuple[str, str]], Pairing] = {}
     planned: list[tuple[tuple[str, str], list[_Costs]]] = []
     for pair in inputs.study.pairs:

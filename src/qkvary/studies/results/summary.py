@@ -266,7 +266,7 @@ class LearningCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRateRow:
-    """A variant in a setting at one of the learning rates from which its best is chosen."""
+    """The validation result of a variant in a setting with one of the learning rates tried."""
 
     setting: str
     variant: str

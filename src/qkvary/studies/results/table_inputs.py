@@ -1,4 +1,4 @@
-"""The result tables of a study without rows, and the runs of each. Never imports torch.
+"""Specifies the result tables of a study, and collects the runs of each. Never imports torch.
 
 There is one table per task, one per setting if a task has several, and one average per group of
 tasks with the same metric. Settings that name a table of their own appear in that table and in no
@@ -53,7 +53,7 @@ class TableInputs:
         }
 
     def solving(self, table: ResultTable) -> tuple[float, int] | None:
-        """Return threshold and training steps of a table, if all its settings have the same."""
+        """Return the threshold and training steps that all settings of a table share, or None."""
         trainings = [one.training for one in self.study.settings if one.name in table.settings]
         found = {(one.solve_threshold, one.steps) for one in trainings}
         threshold, steps = found.pop()
@@ -137,7 +137,7 @@ def collect_inputs(study: Study, observations: Sequence[Observation]) -> TableIn
 
 
 def specify_tables(study: Study, observations: Sequence[Observation]) -> tuple[ResultTable, ...]:
-    """Return the tables of a study without rows: averages, then tasks, then settings."""
+    """Return a study's result tables, still without rows: averages, then tasks, then settings."""
     by_task: dict[str, list[Setting]] = {}
     apart: dict[str, list[Setting]] = {}
     for setting in study.settings:
@@ -202,7 +202,7 @@ def _specify(
 
 
 def _average_scale(members: Sequence[Setting], metric: str) -> Scale | None:
-    """Return the scale of a table's metric, averaged in the same way as its rows."""
+    """Return the scores of a guess and of a perfect network, averaged as the table's rows are."""
     scales = {one.name: one.task.scale(one.network, metric) for one in members}
     tasks = {one.name: one.task.name for one in members}
     guess, perfect = (

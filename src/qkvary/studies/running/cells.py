@@ -66,7 +66,7 @@ returns None if ``stop`` ended the run after a checkpoint."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEnd:
-    """The end of a run in this process; its status is in the store."""
+    """How a run ended in this process; the status of the run is in the store."""
 
     outcome: CellOutcome
     seconds: float = 0.0
@@ -85,10 +85,10 @@ def execute_cell(
     on_first: OnFirst = lambda work: work(),
     on_claim: Callable[[Cell], None] = ignore,
 ) -> CellEnd:
-    """Train and record a run if it is open, or if its record has the version ``again``.
+    """Train and record a run, unless it is done or another process holds it.
 
-    If several processes train one run together, all call this function, and only the first process
-    claims and records the run.
+    A finished run whose record has the version ``again`` is trained again. If several processes
+    train one run together, all call this function, and only the first claims and records the run.
     ``on_claim`` is called before the run starts or resumes.
     """
     outcome, claim = _claim(store, cell, again, on_first)

@@ -1,4 +1,4 @@
-"""Finished runs packed into a file, and added from a file to a store.
+"""Packs finished runs into a file, and adds the runs of such a file to a store.
 
 The first line of a file states the number of runs; each run is a line with its own digest.
 Torch-free.
@@ -155,7 +155,7 @@ def read_runs(data: bytes, where: str) -> Iterator[FinishedRun]:
             raise DamagedError(f"expected {where} to name its number of runs, got {expected!r}")
         for number, fields in enumerate(lines, start=1):
             if number > expected:
-                raise DamagedError(f"{where} holds more runs than the {expected} that it names")
+                raise DamagedError(f"{where} holds more runs than the {expected} that it states")
             yield _read_run(fields, where)
     if number != expected:
         raise DamagedError(f"{where} is cut: expected {expected} runs, got {number}")
@@ -196,7 +196,7 @@ def _read_run(fields: Mapping[str, Any], where: str) -> FinishedRun:
 
 def _check_run(key: str, config: dict[str, Any], record: Record) -> None:
     if config["run_key"] != key or record.run_key != key:
-        raise ValueError("configuration and record are of different runs")
+        raise ValueError("configuration and record belong to different runs")
     if config["run"] != record.config:
         raise ValueError("configuration and record differ")
 

@@ -42,7 +42,7 @@ MADE, DONE_BEFORE = CellEnd(outcome="made"), CellEnd(outcome="done_before")
 
 
 class Scheduler:
-    """Keeps the remaining runs of one ``run_study`` call, and how the other runs ended."""
+    """Submits the runs of one ``run_study`` call to an executor, and records how each ended."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Scheduler:
             future.add_done_callback(self.ended.put)
 
     def settle(self, seconds: float) -> None:
-        """Wait up to some seconds for tasks to end, and look at their runs."""
+        """Wait up to ``seconds`` for a task to end, and check the runs of tasks that have ended."""
         with suppress(Empty):
             self.handle_end(self.ended.get(timeout=seconds))
             while True:
@@ -315,7 +315,7 @@ class Scheduler:
         self.line.clear()
 
     def forget_deaths(self, begun: set[str]) -> None:
-        """Clear the deaths of processes that were killed on purpose, once they have ended."""
+        """Wait until the killed processes of runs have ended, and do not count their deaths."""
         left, deadline = begun & self.left.keys(), time.monotonic() + KILL_SECONDS
         while left and time.monotonic() < deadline:
             for key in {key for key in left if not self.is_running(key)}:
@@ -326,7 +326,7 @@ class Scheduler:
             time.sleep(CLAIM_SECONDS)
 
     def find_running(self) -> set[str]:
-        """Return our runs whose locks are held."""
+        """Return the keys of the submitted runs whose locks are held."""
         return {key for some in self.futures.values() for key in some if self.is_running(key)}
 
     def is_running(self, key: str) -> bool:

@@ -217,7 +217,7 @@ def network_name(step: int | None = None) -> str:
 
 
 def network_names(directory: Path) -> list[str]:
-    """Return the folders of the networks of a run."""
+    """Return the names of the folders with a run's networks."""
     found = sorted(path.name for path in directory.glob(f"{NETWORK_NAME}-at-*/"))
     return [NETWORK_NAME, *found] if (directory / NETWORK_NAME).exists() else found
 
@@ -249,7 +249,7 @@ def read_identity(config: bytes) -> tuple[str, ExecutionSettings | None]:
 def _restore(
     directory: Path, config: Mapping[str, Any], problem: str | None, done: bool
 ) -> tuple[str, ...]:
-    """Turn a folder that was just locked into an open run again; return warnings."""
+    """Prepare a run's folder, which the caller has locked, for training; return warnings."""
     clean_leftovers(directory)
     warnings: list[str] = []
     # Remove the record first: without it the run is open, even if the next lines fail.

@@ -111,7 +111,7 @@ def train_cell(
 
 
 def describe_device(device: str) -> dict[str, str]:
-    """Return a device as entries of an environment, with the name of a GPU."""
+    """Return the device, and the name of a GPU, as entries for a record's ``environment``."""
     is_gpu = torch.device(device).type == "cuda"
     named = {"gpu": torch.cuda.get_device_name(device)} if is_gpu else {}
     return {"device": device, **named}

@@ -21,7 +21,7 @@ _OPTIONS = {
 
 
 def check_executor(name: str, options: ClusterOptions, workers: int | None) -> None:
-    """Check what can be checked without the scheduler."""
+    """Refuse an unknown executor, options that do not fit the executor, and a missing library."""
     if name not in EXECUTORS:
         raise UsageError(f"expected an executor, got {name!r}; {suggest(name, EXECUTORS)}")
     for executor, its_options in _OPTIONS.items():

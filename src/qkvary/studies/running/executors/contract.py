@@ -43,7 +43,7 @@ class ClusterOptions:
         """The further options of ``sbatch``, by name.
 
         Raises:
-            UsageError: for text that is not an option.
+            UsageError: for text other than NAME=VALUE.
         """
         if isinstance(self.slurm, Mapping):
             return dict(self.slurm)
@@ -70,7 +70,7 @@ CLUSTER = ClusterOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """The resources that a run needs of a node."""
+    """The cores, GPUs and memory that a run needs."""
 
     cores: int = 1
     gpus: float = 0.0
@@ -100,7 +100,7 @@ class WorkerTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Imports:
-    """Unpickles by importing the user's code first, which the rest of the pickle needs."""
+    """A value whose unpickling imports the user's code, which the rest of the pickle needs."""
 
     code: tuple[str, ...]
 
@@ -114,7 +114,7 @@ def _restore(_imported: None, values: Mapping[str, Any]) -> WorkerTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnd:
-    """The end of a task."""
+    """What a task reports when it ends: the end of each run, warnings, and any error."""
 
     ends: Mapping[str, CellEnd] = field(default_factory=dict[str, CellEnd])
     """The end of each run by its key; runs that were not reached are missing."""
@@ -136,7 +136,7 @@ class Executor(concurrent.futures.Executor):
     """Maximum number of seconds to wait until stopped tasks have written their checkpoints."""
 
     def needs(self, _cell: Cell, /) -> Resources:
-        """Return the resources that a run needs of a node."""
+        """Return the cores, GPUs and memory that a run needs."""
         return Resources()
 
     def find_obstacle(self, _needs: Resources, /) -> str | None:
@@ -154,5 +154,5 @@ class Executor(concurrent.futures.Executor):
         raise NotImplementedError
 
     def kill(self) -> None:
-        """Cancel all tasks without a checkpoint, if the scheduler can."""
+        """Cancel all tasks without waiting for checkpoints, if the scheduler can."""
         raise NotImplementedError

@@ -26,7 +26,7 @@ MEMORY_UNIT = 2**28
 
 
 def needed_resources(cell: Cell, gpu_share: float) -> Resources:
-    """Return the resources that a run needs of a node."""
+    """Return the cores, GPUs and memory that a run needs."""
     run = cell.run
     on_cpu = run.device == "cpu"
     memory = max(PROCESS_BYTES + training_bytes(run), 0 if on_cpu else DEVICE_BYTES)
@@ -52,11 +52,11 @@ class PollingExecutor(Executor):
         self._closed = threading.Event()
 
     def needs(self, cell: Cell) -> Resources:
-        """Return the resources that a run needs of a node."""
+        """Return the cores, GPUs and memory that a run needs."""
         return needed_resources(cell, self.options.gpu_share)
 
     def watch(self, handle: Any) -> Future[TaskEnd]:
-        """Return the future of a task that was submitted."""
+        """Return a future for the submitted task, and poll the scheduler for its end."""
         if self._closed.is_set():
             raise RuntimeError("expected an open executor, got one that was shut down")
         future = self.pending[handle] = Future[TaskEnd]()
@@ -71,7 +71,7 @@ class PollingExecutor(Executor):
         raise NotImplementedError
 
     def load(self, handle: Any) -> TaskEnd:
-        """Return the end of a task, or raise the scheduler's error."""
+        """Return what an ended task reported, or raise the scheduler's error."""
         raise NotImplementedError
 
     def _ask(self) -> None:

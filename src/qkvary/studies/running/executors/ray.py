@@ -78,7 +78,7 @@ class RayExecutor(PollingExecutor):
             raise UsageError(f"cannot connect to the Ray cluster {address!r}: {error}") from error
 
     def find_obstacle(self, needs: Resources) -> str | None:
-        """Return the reason that no present node can take a run, or None."""
+        """Return the reason that no node of the cluster can take a run, or None."""
         wanted = {"CPU": needs.cores, "GPU": needs.gpus, "memory": needs.memory_bytes}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         for name, least in wanted.items():
@@ -113,7 +113,7 @@ class RayExecutor(PollingExecutor):
         return self._ray.wait(list(handles), num_returns=len(handles), timeout=0)[0]
 
     def load(self, handle: Any) -> TaskEnd:
-        """Return the end of a task."""
+        """Return what an ended task reported."""
         return self._ray.get(handle)
 
     def stop(self) -> None:

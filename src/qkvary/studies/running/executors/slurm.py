@@ -66,7 +66,7 @@ class SlurmExecutor(PollingExecutor):
     def submit_all(
         self, function: Callable[[WorkerTask], TaskEnd], tasks: Sequence[WorkerTask]
     ) -> list[Future[TaskEnd]]:
-        """Submit tasks as arrays, one for all tasks with the same needs."""
+        """Submit tasks as job arrays; tasks with the same needs share an array."""
         make_directory(self._folder)
         # The folder holds pickles, which other users must not replace.
         for folder in (self._folder.parent, self._folder):
@@ -107,7 +107,7 @@ class SlurmExecutor(PollingExecutor):
         return [job for job in handles if job.done()]
 
     def load(self, handle: Any) -> TaskEnd:
-        """Return the end of a job's task."""
+        """Return what the task of an ended job reported."""
         try:
             return handle.result()
         except Exception:

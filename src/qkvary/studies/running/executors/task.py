@@ -37,7 +37,7 @@ def _execute(
     if not task.store.is_dir():
         raise UsageError(
             f"expected a folder of runs that all nodes see under the same path, got {task.store}: "
-            "name another with --out"
+            "name another folder with --out"
         )
     store, train = Store(task.store), importlib.import_module(task.trainer).train_cell
 
