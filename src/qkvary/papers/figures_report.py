@@ -51,7 +51,7 @@ _DIAGONAL_CODE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawn:
-    """A figure with the panels that records exist for."""
+    """A figure with the panels for which records exist."""
 
     blocks: tuple[Block, ...]
     records: tuple[Records, ...] = ()

@@ -26,7 +26,7 @@ def published(
 
     Args:
         tables: Names of tables to print row by row, or the ends of names (table-7, scenario); if
-            none is given, all in short.
+            none is given, a summary of all tables.
         verdict: Only figures with this verdict (can be repeated).
     """
     names = [find_published(name) for name in tables] or sorted(published_names(), key=_order)

@@ -119,7 +119,7 @@ def _serving() -> Rows:
             formula="saved / cost of QKV, as in the deployment scenario",
             convention=PAPER.words,
             others=(Alternative(value=saved_percent(DECIMAL), convention=DECIMAL.words),),
-            note="Half is the limit, where caches fill all memory.",
+            note="At most half is saved: where caches fill all memory.",
         ),
         "cache reduction of Q-K=V with INT8 (%)": _quantised,
         "cache reduction of Q-GQA-g": _reduction_formula,
