@@ -1,4 +1,4 @@
-"""Averages of printed accuracies and of the public notebook's results: Tables 2 and 3."""
+"""Derives the averages in Tables 2 and 3 of papers 1 and 2, and those in the public notebook."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ def _stored(figure: PublishedFigure) -> Derivation | None:
 
 
 def _exchanged(figure: PublishedFigure) -> Derivation | None:
-    """Derive the columns swap and sub, which the earlier paper prints exchanged."""
+    """Derive a figure of swap or sub; the earlier paper prints these two columns exchanged."""
     if figure.variant is None:
         return None
     other = _EXCHANGED[figure.column]
@@ -63,7 +63,7 @@ def _exchanged(figure: PublishedFigure) -> Derivation | None:
         slips=(
             Alternative(
                 value=_in_notebook(figure.variant, other),
-                convention=f"taking the figure of {other}: the columns are exchanged",
+                convention=f"taking the figure of {other}, because the columns are exchanged",
             ),
         ),
     )

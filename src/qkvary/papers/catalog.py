@@ -1,4 +1,4 @@
-"""The data of the documents: JSON files in their folders, each found by its name."""
+"""Finds the JSON files with the claims and published tables of the papers, poster and article."""
 
 import difflib
 import functools
@@ -15,12 +15,12 @@ _File = TypeVar("_File")
 
 
 def document_names() -> tuple[str, ...]:
-    """Return the names of the documents, sorted."""
+    """Return the sorted names of the documents that make claims: papers, poster and article."""
     return tuple(sorted(_claims()))
 
 
 def claims_file(document: str) -> Any:
-    """Return the contents of the claims of a document."""
+    """Return the parsed ``claims.json`` of a document."""
     return _choose(document, _claims(), "a document")
 
 

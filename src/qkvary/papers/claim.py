@@ -1,7 +1,7 @@
-"""Reads the claims of the documents: each in this project's words, with the judges that test it.
+"""Reads what the papers claim: each claim, paraphrased, with the judges that test it.
 
-``claims.json`` in a document's folder has them, and ``claim_verdicts`` derives the verdicts. Never
-imports torch, numpy or scipy, and reads no study.
+The claims are in ``claims.json`` in a document's folder; ``claim_verdicts`` derives the verdicts.
+Never imports torch, numpy or scipy, and reads no study.
 """
 
 import functools
@@ -31,7 +31,7 @@ class ClaimedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByFigure:
-    """A printed figure, judged by its recomputation."""
+    """Judges a claim by recomputing a printed figure."""
 
     table: str
     """The published table that has the figure."""
@@ -44,7 +44,7 @@ class ByFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByComparison:
-    """A printed figure or the difference of two, known up to their rounding."""
+    """Judges a claim by a printed figure or a difference of two, known up to rounding."""
 
     first: ByFigure
     second: ByFigure | None
@@ -54,7 +54,7 @@ class ByComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByTest:
-    """An exact statement that a test of this project checks."""
+    """Judges a claim by an exact statement that a test of this project checks."""
 
     node: str
     """The test as pytest names it, without parameters."""
@@ -68,7 +68,7 @@ class ByTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByStudy:
-    """A figure of a study in this repository, or a difference of two variants in it."""
+    """Judges a claim by a figure of a study here, or by a difference of two variants in it."""
 
     study: str
     table: str
@@ -192,7 +192,7 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
 
 
 def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
-    """Build a judge, whose kind follows from its keys."""
+    """Build the judge of a claim; the keys of the entry determine its kind."""
     if "figure" in entry:
         return _figure(entry["figure"], literal=entry.get("literal", False))
     if "compare" in entry:
@@ -224,7 +224,7 @@ def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
 
 
 def _figure(words: "list[str]", *, literal: bool = False) -> ByFigure:
-    """Build the judge of a figure from its table, row and column, which is ``value`` by default."""
+    """Build a judge from a figure's table, row and column; the column defaults to ``value``."""
     table, row, *column = words
     name = column[0] if column else "value"
     return ByFigure(table=table, row=row, column=name, literal=literal)

@@ -1,4 +1,4 @@
-"""Compares stored verdicts on claims with the present ones. Never imports torch."""
+"""Compares stored verdicts on claims with newly derived ones. Never imports torch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ _ABSENT = "nothing"
 
 
 def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
-    """Return the claims of a JSON document that was written earlier."""
+    """Return the claims and verdicts in a JSON document that ``qkvary claims`` wrote earlier."""
     written = read_file(path, limit=MAX_SIDE_FILE_BYTES)
     try:
         content = decode(written)
@@ -54,7 +54,7 @@ def _difference(stored: Mapping[str, str], derived: Mapping[str, str]) -> str:
 
 
 def _values(value: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every value of a claim with its place in the document, both as text."""
+    """Yield the path of each value in a claim, and the value, both as text."""
     if isinstance(value, Mapping):
         for key, part in cast("Mapping[str, object]", value).items():
             yield from _values(part, f"{name} {key}".lstrip())

@@ -1,10 +1,10 @@
-"""Verdicts on the claims of the documents, by rule from figures. Never imports torch.
+"""Derives verdicts on the documents' claims from figures, by rule. Never imports torch.
 
-Each judge gives a finding (``findings``). A claim has the verdict of its findings where they agree.
+Each judge gives a finding (``findings``). If all findings agree, the claim has their verdict.
 Otherwise:
 
-- an exact finding refutes it: a wrong figure, or a test that shows the opposite without a
-  condition;
+- an exact finding refutes the claim: a wrong figure, or a test that shows the opposite without
+  a condition;
 - a claim that names its settings or variants (``every``) fails if one finding fails, and is
   not distinguished if one finding is not distinguished;
 - a claim of "sometimes" (``some``) fails only if all findings fail;
@@ -13,9 +13,9 @@ Otherwise:
 The scale of a study counts: if its networks are more than ten times smaller than those of the
 claim, its figure decides nothing, and is ignored if a printed figure agrees with the claim.
 
-Printed figures that follow from each other are no new measurement: a claim that is not arithmetic
-and has no other judge then holds with a condition that says so. Comparisons of printed figures
-count only if neither a study nor a test decides.
+Printed figures are no new measurement. If only they support a claim that is not arithmetic, it
+holds with a condition that says so. Comparisons of printed figures count only if neither a study
+nor a test decides.
 """
 
 from collections.abc import Sequence
@@ -79,7 +79,7 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
 
 
 def _at_scale(finding: Finding, claim: Claim) -> Finding:
-    """Return the finding, made undecided if its networks are too small for the claim."""
+    """Return the finding; it becomes undecided if its networks are too small for the claim."""
     if claim.parameters is None or finding.parameters is None:
         return finding
     if SCALE * finding.parameters[1] >= claim.parameters or finding.verdict == "not tested here":
@@ -112,7 +112,7 @@ def _missing(claim: Claim) -> str:
 
 
 def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that count: printed comparisons only if no study or test decides."""
+    """Return the findings that count; printed comparisons do only if no study or test decides."""
     tested = [one for one in findings if one.verdict != "not tested here"]
     if any(one.printed and one.verdict.startswith("holds") for one in tested):
         tested = [one for one in tested if not one.is_small]
@@ -125,7 +125,7 @@ def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _combine(findings: Sequence[Finding], quantifier: Quantifier) -> tuple[ClaimVerdict, str]:
-    """Return the verdict of several findings, and its condition."""
+    """Return the combined verdict of several findings, and when the claim holds and when not."""
     some, every = quantifier == "some", quantifier == "every"
     found = {verdict: [one for one in findings if one.verdict == verdict] for verdict in _DECIDED}
     yes = [*found["holds"], *found["holds with a condition"]]
@@ -151,7 +151,7 @@ _DECIDED = CLAIM_VERDICTS[:-1]
 
 
 def _places(start: str, findings: Sequence[Finding], shown: str = "") -> str:
-    """Return sentences that count the tests of findings and name their figures."""
+    """Return sentences that count the tests among some findings and name the figures."""
     tests = len({one.check for one in findings if one.tested})
     said = f"One test shows {shown}." if tests == 1 else f"{tests} tests show {shown}."
     names = list(dict.fromkeys(one.what for one in findings if not one.tested))

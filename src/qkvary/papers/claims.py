@@ -40,7 +40,7 @@ def claims(
 
     Without a claim or a filter, the result is the number of claims per document and verdict.
     Otherwise it is the claims, each with the figures that judge it, their page or test, and the
-    command that finds them again.
+    command that reproduces the figures.
 
     Args:
         claims: Claims by their names, such as poster-3.
@@ -50,12 +50,12 @@ def claims(
             document's own terms.
         studies: Folder of reports, such as studies or runs/reports: judge by its tables instead of
             by the figures in the package.
-        check: A JSON document from this command: name each verdict and figure in it that no longer
-            follows.
+        check: A JSON document that this command wrote earlier: refuse it if a verdict or figure in
+            it differs from the newly derived one.
 
     Raises:
         UsageError: for an unknown claim or document, or a folder without tables.
-        DamagedError: if a verdict or figure of the document to check does not follow.
+        DamagedError: if a verdict or figure in the document to check differs from the derived one.
     """
     asked = bool(claims or document or verdict or search)
     if check is not None and asked:
@@ -108,7 +108,7 @@ def _find(folder: Path | None) -> FindKept:
     if not any(find_tables(folder, study) for study in named):
         raise UsageError(
             f"expected tables of studies (STUDY/tables/*.csv) in {folder} for --studies, "
-            "and no study that judges a claim has one there"
+            "but no study that judges a claim has tables there"
         )
     return partial(read_kept, folder)
 
@@ -156,7 +156,7 @@ def _near_word(words: list[str], every: list[JudgedClaim]) -> str:
 
 
 def _searched(one: JudgedClaim) -> str:
-    """Return the text of a claim in which a search looks for words."""
+    """Return all text of a claim and its findings that a search covers."""
     claim = one.claim
     parts = (
         *(claim.name, claim.place, claim.kind, claim.text, claim.words),

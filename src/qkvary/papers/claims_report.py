@@ -15,8 +15,8 @@ from qkvary.text.names import count
 MEANINGS = (
     "Every verdict follows by rule from a figure and its interval: a recomputed figure of the "
     "document, a test of this project, or a difference in a study here, with small networks. Not "
-    "distinguished: a part of the interval lies in the claimed range, and a part outside; also "
-    "where networks are too small for the claim, or a judge decides nothing. Paths in studies and "
+    "distinguished: the interval lies partly inside and partly outside the claimed range, the "
+    "networks are too small for the claim, or its judges decide nothing. Paths in studies and "
     "tests, and commands with pytest or python, need a clone of the repository: an installed "
     "package has neither folder."
 )
@@ -31,9 +31,9 @@ CAVEATS = (
         "right. It does not show that a repetition would give the same figure."
     ),
     (
-        "Ranges in round brackets follow from the rounding of printed figures, and from a spread "
-        "between runs or settings where it is named. Intervals in square brackets are those of "
-        "studies, at 95 % for all comparisons of their table at once."
+        "Ranges in round brackets follow from the rounding of printed figures and, where a spread "
+        "between runs or settings is named, also from that spread. Intervals in square brackets "
+        "are those of studies, at 95 % for all comparisons of their table at once."
     ),
 )
 FOLDED = 3
@@ -85,7 +85,7 @@ def claims_report(
 
 
 def claim_data(one: JudgedClaim) -> dict[str, Any]:
-    """Return a judged claim for programs."""
+    """Return a judged claim as JSON data."""
     return {
         **pick(
             one,
@@ -172,7 +172,7 @@ def _verdict_cell(one: JudgedClaim) -> Cell:
 
 
 def _evidence(one: JudgedClaim) -> Iterator[str]:
-    """Yield figures with their record and command, the note, and what a test requires."""
+    """Yield lines: figures with their record and command, then the note, then what a test needs."""
     found = len(one.findings)
     refuting = [o for o in one.findings if o.verdict == "does not hold"]
     against = min(refuting, key=lambda o: o.printed, default=None)
@@ -191,12 +191,12 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
 
 
 def _telling(group: Sequence[Finding]) -> Finding:
-    """Return the first finding that does not simply hold, or the first finding."""
+    """Return the first finding whose verdict is not ``holds``, or else the first finding."""
     return next((one for one in group if one.verdict != "holds"), group[0])
 
 
 def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
-    """Yield the figure of the first finding, and the number of others in a group by verdict."""
+    """Yield the figure of ``first`` if it is in the group, then counts of the others by verdict."""
     shown = [one for one in group if one is first]
     yield from map(_figure, shown)
     rest = Counter(one.verdict for one in group if one is not first)

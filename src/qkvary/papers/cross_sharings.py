@@ -1,4 +1,4 @@
-"""The kinds of cross attention that published codes have."""
+"""The kind of cross attention in the public code of the papers."""
 
 from dataclasses import replace
 from typing import Any

@@ -90,7 +90,7 @@ def score_map(values: NDArray[np.float64], title: str) -> svg.Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferError:
-    """The relative error of one learner of a change of basis, in percent."""
+    """The relative error, in percent, of a network or linear map that learned a change of basis."""
 
     learner: str
     width: int
@@ -98,7 +98,7 @@ class TransferError:
 
 
 def transfer_errors(reading: str) -> Iterator[TransferError]:
-    """Yield the stored errors for one reading of paper 3's section 8.3, by learner and width."""
+    """Yield the stored errors for one interpretation of paper 3's section 8.3."""
     for learner in _LEARNERS:
         for width in _WIDTHS:
             judge = ByStudy(
@@ -115,7 +115,7 @@ def transfer_errors(reading: str) -> Iterator[TransferError]:
 
 
 def transfer_chart(errors: Sequence[TransferError], title: str) -> svg.Drawing:
-    """Draw errors with their intervals by width, a line for each learner."""
+    """Draw errors against width, with intervals: one line for the network, one for the map."""
     ends = [end for one in errors for end in (one.error.low, one.error.high) if end is not None]
     up = svg.Scale(low=0, high=svg.padded(ends)[1], start=150, end=24)
     parts: list[Markup] = [

@@ -22,7 +22,7 @@ _PRINTED_COLUMNS = {"variant", "column", "published", "ours"}
 
 
 class Printed(NamedTuple):
-    """A printed number, and ours."""
+    """A number that a paper prints, and the number from our runs."""
 
     table: str
     """The name of the published table."""

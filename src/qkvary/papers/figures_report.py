@@ -51,7 +51,7 @@ _DIAGONAL_CODE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawn:
-    """A figure with the panels that records exist for."""
+    """A figure with the panels for which records exist."""
 
     blocks: tuple[Block, ...]
     records: tuple[Records, ...] = ()
@@ -168,7 +168,7 @@ def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Tab
 def _printed_rows(
     figure: PaperFigure, drawn: _Drawn, read: ReadRecords
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table; a number that two tables print comes from the first."""
+    """Yield printed numbers and ours; if two tables print the same number, the first counts."""
     tables = {name: load_published(name) for name in figure.published}
     columns = {
         (name, column.key): column for name, table in tables.items() for column in table.columns
@@ -195,7 +195,7 @@ def _printed_rows(
 
 
 def _is_drawn(column: PublishedColumn, study: str, records: Sequence[Records]) -> bool:
-    """Return whether a figure shows runs of a study in all tasks of a column."""
+    """Return whether ``records`` has the study's runs for all tasks of a published column."""
     chosen = dict(column.where)
     tasks = {
         one.task
@@ -257,7 +257,7 @@ def _differences(
 def _find(
     panel: Panel, read: ReadRecords, load: Callable[[StudyRecords, Sequence[str]], Sequence[T]]
 ) -> tuple[Records, Sequence[T]] | None:
-    """Return a panel's first records that have something to draw in their settings."""
+    """Return the first records of a panel from which something can be drawn, and what is drawn."""
     for records in panel.records:
         known = read(records.study)
         found = load(known, [one.name for one in known.settings(records.task, records.where)])
@@ -394,8 +394,8 @@ def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         for title, values, detail in maps
     )
     text = (
-        f"{_KEYS_DRAWN} random keys of {_CHANNELS} numbers, drawn as in the paper. They differ "
-        "from the paper's, which prints no seed. The upper part of its figure is this code:"
+        f"{_KEYS_DRAWN} random keys of {_CHANNELS} numbers. The paper draws keys in the same way "
+        "but prints no seed, so its keys differ. The upper part of its figure is this code:"
     )
     group = Group(blocks=charts, layout="maps", column=170, file=figure.name)
     return _Drawn(blocks=(Prose(text), Code(_DIAGONAL_CODE, language="python"), group))
@@ -437,7 +437,7 @@ def _draw_printed(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         notes=collect_caveats(points),
         file=figure.name,
     )
-    text = "The perplexities of table 4, with the intervals of their rounding, against the cache."
+    text = "Perplexities of Table 4 against the size of the cache; intervals show the rounding."
     return _Drawn(blocks=(Prose(text), chart))
 
 
@@ -454,10 +454,9 @@ def _draw_transfer(figure: PaperFigure, _: ReadRecords) -> _Drawn:
     )
     text = (
         "Relative errors of a trained network and of the best linear map, with 95 % intervals. The "
-        "paper prints 4-5 % and 9-10 % at every width; its text lacks the formula, and the "
-        "readings of it shown here have about the printed linear error. Our network was trained "
-        "for 4,000 steps of 512 inputs, the paper's for 20,000 steps of 65,536: longer training "
-        "would lower its errors."
+        "paper prints 4-5 % and 9-10 % at every width; its text lacks the formula of the target. "
+        "With the two readings of the formula shown here, the linear map has about the printed "
+        "error. The network was trained for 20,000 steps of 65,536 inputs, as in the paper."
     )
     group = Group(blocks=charts, layout="wide", file=figure.name)
     return _Drawn(blocks=(Prose(text), group), is_part=True)

@@ -2,12 +2,12 @@
 
 - a figure of a study or a difference of printed figures *holds* if its interval lies in the claimed
   range, *does not hold* if it lies outside, and is *not distinguished* otherwise;
-- a printed figure *holds* if its recomputation rounds to it, or could given rounded inputs, *holds
-  with a condition* if that takes another convention or a rounding, which is then named, and *does
-  not hold* otherwise;
-- a test *holds* if its statement is the claim and *does not hold* if it is the opposite, under its
-  condition;
-- a test or a figure of a study that shows ``neither`` is *not distinguished*, whatever it says.
+- a printed figure *holds* if the recomputed number rounds to it, or could given rounded inputs;
+  *holds with a condition* if it follows only under another convention or rounding, which the
+  condition names; and *does not hold* otherwise;
+- a test *holds* if it states the claim, with a condition if it has one, and *does not hold* if it
+  states the opposite;
+- a test or figure that is marked ``neither`` is *not distinguished*.
 """
 
 import functools
@@ -97,7 +97,7 @@ _SLACK = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The finding of one judge."""
+    """The verdict of one judge on a claim, with the figure or test behind it."""
 
     verdict: ClaimVerdict
     what: str
@@ -129,7 +129,7 @@ class Finding:
 
     @property
     def exact(self) -> bool:
-        """Whether it is a recomputed figure or an unconditional test, which can refute a claim."""
+        """Whether the finding can refute a claim: a recomputed figure or an unconditional test."""
         recomputed = self.printed and self.low is None
         return recomputed or (self.tested and not self.condition)
 
@@ -259,7 +259,7 @@ def _by_comparison(judge: ByComparison) -> Finding:
 
 
 def _rounded(value: float, low: float, high: float, why: str) -> str:
-    """Write a difference of printed figures with its interval and the reason for it."""
+    """Format a difference of printed figures with its interval and the reason for the interval."""
     decimals = max(decimals_of((high - low) / 2) - 1, 0)
     ends = f"{fixed(low, decimals)} to {fixed(high, decimals)}"
     return f"{fixed(value, decimals, sign=True)} ({why}: {ends})"
@@ -323,7 +323,7 @@ def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
 
 
 def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
-    """Write a figure with its interval, and the detectable difference if that matters."""
+    """Format a figure with its interval and, if undecided, the detectable difference."""
     unit = f" {judge.unit}" if judge.unit else ""
     signed = bool(judge.reference)
     if kept.low is None or kept.high is None:

@@ -43,7 +43,7 @@ FindKept = Callable[[ByStudy], KeptFigure | None]
 
 
 def find_packaged(judge: ByStudy) -> KeptFigure | None:
-    """Return a figure that is stored in the package."""
+    """Return the figure for a judge from the package's ``kept_figures.json``, or None."""
     return _packaged().get(judge.key)
 
 
@@ -54,7 +54,7 @@ def _packaged() -> Mapping[str, KeptFigure]:
 
 
 def encode_kept(figures: Mapping[str, KeptFigure]) -> str:
-    """Return the contents of the file, one line per figure."""
+    """Return the contents of ``kept_figures.json``, one line per figure."""
     lines = [
         f"  {json.dumps(key, ensure_ascii=False)}: {json.dumps(asdict(one))}"
         for key, one in sorted(figures.items())
@@ -64,7 +64,7 @@ def encode_kept(figures: Mapping[str, KeptFigure]) -> str:
 
 
 def decode_kept(data: Mapping[str, Any]) -> dict[str, KeptFigure]:
-    """Build the figures from the contents of the file."""
+    """Build the figures from the parsed contents of ``kept_figures.json``."""
     if data.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(
             f"kept figures: expected schema_version {SCHEMA_VERSION}, "

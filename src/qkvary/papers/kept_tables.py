@@ -45,7 +45,7 @@ def find_table(tables: Path, name: str) -> Path | None:
 
 
 def read_rows(path: Path, wanted: Collection[str]) -> list[dict[str, str]]:
-    """Return the rows of a table of a report."""
+    """Return the rows of a CSV table, which must have the ``wanted`` columns."""
     try:
         data = read_file(path, limit=LARGEST_TABLE)
         if path.suffix == ".xz":
@@ -128,13 +128,13 @@ def _count_diverged(tables: Path, judge: ByStudy, folder: str) -> KeptFigure | N
 
 
 def _own_parameters(row: Row) -> tuple[int, int] | None:
-    """Return the smallest and largest parameter count that a row of a script states."""
+    """Return the smallest and largest parameter counts in a row, if it states them."""
     least, most = row.get("parameters_least"), row.get("parameters_most")
     return (int(least), int(most)) if least and most else None
 
 
 def _parameters(tables: Path, judge: ByStudy) -> tuple[int, int] | None:
-    """Return the parameters of the networks in a comparison."""
+    """Return the smallest and largest parameter counts of the networks in a comparison."""
     path = find_table(tables, "costs")
     if path is None:
         return None
@@ -150,7 +150,7 @@ def _parameters(tables: Path, judge: ByStudy) -> tuple[int, int] | None:
 
 
 def _sizes(tables: Path, judge: ByStudy, labels: Collection[str]) -> list[int]:
-    """Return the sizes of a table's networks if it has several; ``costs`` has only their mean."""
+    """Return the networks' parameter counts if a table has several; ``costs`` has only means."""
     path = find_table(tables, "runs")
     try:
         study = load_study(judge.study)

@@ -37,7 +37,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A part of a figure."""
+    """A part of a figure, such as the curves of one task."""
 
     title: str
     records: tuple[Records, ...]
@@ -64,12 +64,12 @@ class PaperFigure:
 
     @property
     def place(self) -> str:
-        """Its number, as in ``Figure 2``."""
+        """The figure's number in the paper, as in ``Figure 2``."""
         return f"Figure {self.name.rpartition('-')[2]}"
 
 
 def _panel(title: str, task: str, *quick: Records, studies: str = "vision", **where: str) -> Panel:
-    """Return a panel of a task, drawn from the ``published`` study, or else from ``paper``."""
+    """Return a panel of a task; its runs come from ``STUDIES-published``, or else ``-paper``."""
     sizes = (Records(f"{studies}-{size}", task, where=where) for size in ("published", "paper"))
     return Panel(title=title, records=(*sizes, *quick))
 
@@ -374,5 +374,5 @@ PAPER_FIGURES: Mapping[str, PaperFigure] = {figure.name: figure for figure in _F
 
 
 def find_figure(text: str) -> PaperFigure:
-    """Return the figure of a name; see ``catalog.find_by_end``."""
+    """Return the figure with this name; ``text`` may be the end of the name."""
     return PAPER_FIGURES[find_by_end(text, PAPER_FIGURES, "figure of a paper")]

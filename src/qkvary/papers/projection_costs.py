@@ -26,8 +26,8 @@ WITHOUT_BIASES = "input projections only, weights without biases, one layer"
 _QUERY_AND_KEY = "only the projections of query and key counted"
 _ONE_HEAD = "one head"
 _WITH_OUTPUT = (
-    "The output projection, which every variant keeps, adds one more matrix: a layer has 4, 3 and "
-    "2 of them."
+    "Every variant also keeps the output projection: with 3, 2 or 1 input projections, a layer "
+    "has 4, 3 or 2 matrices."
 )
 
 

@@ -72,7 +72,7 @@ def _count_figures(tables: Sequence[PublishedTable]) -> Table:
 def count_table(
     title: str, subject: str, unit: str, counts: Mapping[str, Counter[Any]], verdicts: Sequence[str]
 ) -> Table:
-    """Return a table that counts the verdicts of each subject, such as a document, and of all."""
+    """Return a table with verdict counts: a row per subject, such as a document, and a total."""
     total = sum(counts.values(), Counter[Any]())
     return tabulate(
         "verdicts",

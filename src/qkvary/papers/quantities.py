@@ -19,7 +19,7 @@ MIB = 2**20
 KIB = 2**10
 
 CACHE_FORMULA = "layers x KV heads x head size x stored tensors x 2 bytes"
-ROUND_TOKENS = "32,000 tokens (the same as a KB of 1,024 bytes read as 1,000 at 32,768 tokens)"
+ROUND_TOKENS = "32,000 tokens (the same as 32,768 tokens with 1,024 bytes counted as 1,000)"
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def parameters(label: str, size: Size = "300M") -> ParameterCount:
 
 @functools.cache
 def macs(label: str, tokens: int, pairs: Pairs = "square") -> MacCount:
-    """Return the MACs of the smaller network for one sequence."""
+    """Return the MACs of the 300M network for one sequence."""
     return forward_macs(as_model(network(label)), tokens=tokens, pairs=pairs)
 
 

@@ -2,11 +2,12 @@
 
 The verdict compares the recomputed number with the printed one, given its printed digits:
 
-- ``equal``: it rounds to the printed figure; - ``other convention``: only under another convention,
-which is named, does it round to it; - ``rounding``: the printed figure was truncated, rounded twice
-or to fewer digits than printed, or is consistent with the rounding of its inputs; - ``wrong``: none
-of these; - ``measured``: an experiment or a choice of the authors, from which other figures may
-follow; - ``stated``: words, or no figure at all.
+- ``equal``: it rounds to the printed one;
+- ``other convention``: it does so only under another convention, which is named;
+- ``rounding``: the printed figure is truncated, rounded twice or coarsely, or from rounded inputs;
+- ``wrong``: none of these;
+- ``measured``: an experiment or a choice of the authors;
+- ``stated``: words, or no figure at all.
 
 Never imports torch.
 """
@@ -149,8 +150,8 @@ def judge(
 ) -> tuple[FigureVerdict, Alternative | None, str]:
     """Compare a printed figure with its recomputation.
 
-    Returns the verdict; the alternative that gives the printed figure, if any; and a sentence,
-    empty for equal figures and without a recomputation.
+    Returns the verdict; the alternative that gives the printed figure, if any; and why the two
+    differ, as a sentence, empty if they are equal or nothing was recomputed.
     """
     if derivation is None:
         return ("stated" if figure.value is None else "measured"), None, ""
@@ -211,7 +212,7 @@ def _rounding(value: Value, figure: PublishedFigure, spread: tuple[float, float]
     if spread:
         ends = " to ".join(format_value(end, figure) for end in spread)
         fits = spread[0] <= high and low <= spread[1]
-        return f"{number} from rounded figures, which allow {ends}." if fits else ""
+        return f"{number} from rounded figures, which allow values from {ends}." if fits else ""
     if rounds_twice_to(value, printed, step):
         return f"{number}, rounded twice."
     if truncates_to(value, printed, step):

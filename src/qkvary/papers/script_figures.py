@@ -63,7 +63,7 @@ def figure_row(
 ) -> dict[str, Raw]:
     """Return a figure with its interval and the smallest difference that could be detected.
 
-    ``scale`` multiplies all figures, such as 100 for points; ``reference`` is what was subtracted,
+    ``scale`` multiplies all figures, such as 100 for percent; ``reference`` is what was subtracted,
     if anything; ``runs`` is by default the number of units of the estimate.
     """
     found = {

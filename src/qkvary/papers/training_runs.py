@@ -10,7 +10,7 @@ BUDGET = 10 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The batch of one training step."""
+    """A published training run, described by the size of its batch."""
 
     sequences: int
     """Sequences per micro-batch on each device."""

@@ -1,1 +1,1 @@
-"""The paper "Key-Value Transformer" (Borji 2023), whose public code paper 1 uses too."""
+"""The paper "Key-Value Transformer" (Borji 2023): paper 2. Paper 1 uses its public code too."""

@@ -1,8 +1,8 @@
 """Cross attention with a mistake of the paper's public code: ``cross_sharing="published-code"``.
 
-It has all three projections and the ``+`` of self-attention. Its layer for a shared query and key
-tells cross attention from self-attention by the lengths alone: if padded source and target are
-equally long, the key is also the query, and the output does not depend on the target.
+This cross attention has all three projections, and ``+`` if self-attention has it. The code's layer
+for a shared query and key takes it for self-attention if padded source and target are equally long:
+the key is then used as the query too, and the output does not depend on the target.
 """
 
 from jaxtyping import Float
@@ -34,7 +34,7 @@ class ReplacedQuery(Attention):
         cache: LayerCache | None = None,
         kernel: str = "layer",
     ) -> Heads:
-        """Return query, key and value; the key is the query if ``memory`` is as long as ``x``."""
+        """Return query, key and value; if ``memory`` is as long as ``x``, the query is the key."""
         heads = super().read(x, layout, memory=memory, cache=cache, kernel=kernel)
         if memory is not None and memory.shape[1] == x.shape[1]:
             return heads._replace(query=heads.key)

@@ -83,7 +83,7 @@ def synthetic_network(
 def synthetic_training(
     *, steps: int, batch_size: int, evaluate_every: int, learning_rate: float = 1e-3
 ) -> TrainingConfig:
-    """Return the training with Adam, a cosine with five steps of warm-up and clipping at norm 5.
+    """Return a training with Adam, a cosine schedule, 5 warm-up steps and clipping at norm 5.
 
     Source: paper 2, section 3.1, and its code.
     """
@@ -100,7 +100,7 @@ def synthetic_training(
 def synthetic_grid(*, widths: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[Setting, ...]:
     """Return the published settings: tasks x widths x layers {2, 4} x heads {2, 4} x lengths.
 
-    Two epochs of 390 batches of 128, four validations each.
+    Each run has two epochs of 390 batches of 128, and four validations per epoch.
     """
     return tuple(
         Setting(
@@ -148,7 +148,7 @@ def character_network(
 
 
 def quick_sequences(name: SequenceTaskName, *, steps: int, learning_rate: float) -> Setting:
-    """Return a setting that trains a synthetic task in seconds, with equal initial deviations."""
+    """Return a setting that trains a synthetic task in seconds; projections start equally large."""
     length = 16
     return Setting(
         name=name,

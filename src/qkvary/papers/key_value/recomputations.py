@@ -31,7 +31,7 @@ def _derive_half(*, macs: bool) -> Derivation:
                 convention="only the projections of query and key counted",
             ),
         ),
-        note="Including the output projection it is three quarters.",
+        note="With the output projection counted, KV has three quarters of QKV.",
     )
 
 

@@ -72,7 +72,7 @@ def translation_grid(
 ) -> tuple[Setting, ...]:
     """Return the published settings: directions x widths x layers {1, 2} x heads {1, 4}.
 
-    The training is that of the first Transformer: 20 epochs of Adam with betas 0.9 and 0.98, 4,000
+    The training follows the original Transformer: 20 epochs of Adam with betas 0.9 and 0.98, 4,000
     steps of warm-up.
 
     Source: code of paper 2.

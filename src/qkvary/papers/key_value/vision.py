@@ -42,7 +42,7 @@ def vision_network(
 ) -> VisionTransformerConfig:
     """Return the vision transformer of the published code, for a data set or a user's own images.
 
-    Scores are divided by the square root of the network's width, as in the code, or of a head's.
+    The code divides scores by the square root of the network's width; ``scale`` can change that.
 
     Source: code of paper 2: pre-norm without a norm after the last block, input projections
     without bias, d_ff = d with GELU, no dropout, m = 50, learned class token and positions drawn
@@ -157,10 +157,10 @@ def vision_grid(
 
 
 def quick_protocols(study: str, name: ImageSetName, **sizes: Any) -> Mapping[str, Study]:
-    """Return two studies of one data set by protocol: with clean and with the published splits.
+    """Return two studies of a data set by protocol: one with clean splits, one with the published.
 
-    Each takes minutes: it has the published network in a small size, a cosine with warm-up, and by
-    default 5,000 held-out images.
+    Each takes minutes. The network is the published one in a small size, the schedule a cosine with
+    warm-up, and by default 5,000 images are held out.
     """
     return {
         "clean": _quick_study(study, name, "clean", **sizes),
@@ -195,10 +195,10 @@ def _quick_study(
     held_out = {
         "clean": f"{validation_images:,} training images are held out for validation.",
         "as-published": "Validation is on the test images, since paper 1 prints a validation "
-        "accuracy; nothing is chosen by it here."
+        "accuracy; here it does not decide which network is tested."
         if images.format == "folders"
         else "Validation is as in the published code, on the test images or on images of which "
-        "most are also training images; nothing is chosen by it here.",
+        "most are also training images; here it does not decide which network is tested.",
     }
     return Study(
         name=study,

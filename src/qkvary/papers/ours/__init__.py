@@ -1,1 +1,1 @@
-"""Our own questions."""
+"""Studies of our own questions, which the papers do not ask."""

@@ -110,7 +110,7 @@ def quick_recall(
 ) -> Setting:
     """Return a small setting that trains in seconds, in its own table.
 
-    With one query head, there are only sharings of projections.
+    With one query head there are no heads to share, so variants only share projections.
     """
     task = RecallTaskConfig(
         length=32, pairs=4, vocabulary=64, validation_examples=256, test_examples=1_000
@@ -141,8 +141,8 @@ def published_recall() -> tuple[Setting, ...]:
 
     Source: code of Arora et al. 2023, figure 2: one head, dropout 0.1 after the embedding and on
     attention probabilities, weights from N(0, 0.02), tied head, 64 epochs of AdamW with weight
-    decay 0.1 and a cosine updated after each epoch. Their blocks have no feed-forward network
-    and a second norm instead; ours have one of twice the width.
+    decay 0.1 and a cosine updated after each epoch. Their blocks have a second norm instead of
+    a feed-forward network; ours have a feed-forward network of twice the width.
     """
     return tuple(
         _published_setting(length, pairs, batch_size, width=width, num_heads=heads)

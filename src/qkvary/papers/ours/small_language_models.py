@@ -46,7 +46,7 @@ def small_network(
 ) -> LanguageModelConfig:
     """Return paper 1's network with 2 layers, and without dropout because no example is repeated.
 
-    Positions are those of the variants (rotary), not added to embeddings, and the initial weights
+    Positions are part of the variants (rotary) and not added to embeddings. The initial weights
     are three times as large as in paper 1: with smaller weights, chance decides when such a small
     network begins to use its context (docs/decisions/0017).
     """

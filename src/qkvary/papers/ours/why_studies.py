@@ -19,7 +19,7 @@ from qkvary.studies.study import CrossSettingContrast, Setting, Study
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A network, its rows and its training."""
+    """The size of a network, of the rows that it trains on, and of its training."""
 
     d_model: int
     """Width of the residual stream."""
@@ -59,7 +59,7 @@ def why_setting(
     weight_decay: float = 0.1,
     d_ff: int | None = None,
 ) -> Setting:
-    """Return a setting on the bytes of novels with its own table, by default for all variants."""
+    """Return a setting on the bytes of novels with its own table; ``variants`` defaults to all."""
     plain = small_network(context=size.context, num_heads=size.num_heads, d_model=size.d_model)
     attention = plain.layers[0]
     init = Initialization(scheme="normal", std=std)
@@ -103,9 +103,9 @@ def why_study(
 ) -> Study:
     """Return a study of one size with five seeds, whose baseline is the first variant."""
     own = (
-        f"These are networks of {size.num_layers} layers of {size.d_model} channels after "
-        f"{size.steps * POSITIONS_PER_STEP:,} bytes, with rows of {size.context}: the beginning of "
-        "a training, at one learning rate for all unless another is named."
+        f"These are networks of {size.num_layers} layers of {size.d_model} channels, trained on "
+        f"only {size.steps * POSITIONS_PER_STEP:,} bytes in rows of {size.context}. All have the "
+        "same learning rate unless a setting names another."
     )
     return Study(
         name=name,

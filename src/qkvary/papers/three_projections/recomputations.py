@@ -93,7 +93,7 @@ def derive_reduction(variant: str, size: quality.Size = "300M") -> Derivation:
 def cached(figure: PublishedFigure) -> Derivation:
     """Derive the tensors that decoding caches."""
     kept = [_NAMES[source] for source in parse_variant(variant_of(figure)).cached]
-    return Derivation(value="+".join(kept), formula="the projections that key and value read")
+    return Derivation(value="+".join(kept), formula="the projections that key and value use")
 
 
 def projections(figure: PublishedFigure) -> Derivation:
@@ -107,7 +107,7 @@ def projections(figure: PublishedFigure) -> Derivation:
     if variant.num_kv_heads is not None:
         heads = variant.num_kv_heads
         words += " (1 head)" if heads == 1 else f" ({heads} groups)"
-    return Derivation(value=words, formula="the roles that read each projection")
+    return Derivation(value=words, formula="the roles that use each projection")
 
 
 def _parts(count: ParameterCount) -> dict[str, int]:
@@ -233,7 +233,7 @@ def derive_token_kb(label: str) -> Derivation:
 
 
 def derive_cache_gb(label: str, size: quality.Size, tokens: int, users: int = 1) -> Derivation:
-    """Derive a cache of 2^15 or 2^17 tokens in 10^9 bytes, and with "k" read as 1,000 tokens."""
+    """Derive the GB of a cache of 32k or 128k tokens; as an alternative, "k" means 1,000."""
     decimal = {
         costs.TOKENS_32K: costs.ROUND_32K,
         costs.TOKENS_128K: costs.ROUND_128K,

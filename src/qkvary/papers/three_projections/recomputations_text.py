@@ -111,7 +111,7 @@ def _serving() -> Rows:
     return {
         "how many times longer a context Q-K=V holds in QKV's memory": lambda: Derivation(
             value=quality.cache_bytes("QKV") / quality.cache_bytes("Q-K=V"),
-            formula="bytes a token of QKV / of Q-K=V",
+            formula="bytes per token: QKV / Q-K=V",
         ),
         "how many times more users Q-K=V serves in QKV's memory": _users_ratio,
         "serving cost saved, memory-bound (%)": lambda: Derivation(
@@ -119,7 +119,7 @@ def _serving() -> Rows:
             formula="saved / cost of QKV, as in the deployment scenario",
             convention=PAPER.words,
             others=(Alternative(value=saved_percent(DECIMAL), convention=DECIMAL.words),),
-            note="Half is the limit, where caches fill all memory.",
+            note="At most half is saved: where caches fill all memory.",
         ),
         "cache reduction of Q-K=V with INT8 (%)": _quantised,
         "cache reduction of Q-GQA-g": _reduction_formula,
@@ -132,7 +132,7 @@ def _users_ratio() -> Derivation:
         value=count_gpus("Q-K=V", PAPER).users_per_gpu / count_gpus("QKV", PAPER).users_per_gpu,
         formula="users per GPU of Q-K=V / of QKV",
         convention=PAPER.words,
-        note=f"Whole users: with 32,768 tokens each it is {shared} / {qkv}.",
+        note=f"Users are whole: with 32,768 tokens each, the ratio is {shared} / {qkv}.",
     )
 
 
@@ -177,7 +177,7 @@ def _shares() -> Rows:
             value=100 / 3,
             formula="1 - 2nd^2 / 3nd^2",
             convention="input projections only",
-            note="Of the attention layer with its output projection it is 25 %.",
+            note="With the output projection counted, the saving is 25 %.",
         ),
         "attention parameters saved by Q=K=V (%)": lambda: Derivation(
             value=-quality.change(
@@ -315,8 +315,8 @@ def _frontier() -> Derivation:
         formula="a smaller cache and a lower printed perplexity",
         holds=all(one.status == "frontier" for one in statuses.values()),
         note=(
-            "At 1.2B it is dominated too, beyond rounding, from one seed. Combined with MQA "
-            "(Q-MQA), key-value sharing is on the frontier."
+            "At 1.2B, Q-K=V is dominated too, by more than rounding, but with one seed. Combined "
+            "with MQA (Q-MQA), key-value sharing is on the frontier."
         ),
     )
 

@@ -82,7 +82,7 @@ class GpuCount:
 
 
 def count_gpus(label: str, convention: Convention) -> GpuCount:
-    """Count the GPUs for a variant: every GPU holds the model and whole users."""
+    """Count the GPUs for a variant; a GPU holds whole users, and weights if they are counted."""
     free = convention.memory_bytes
     if convention.weights:
         free -= weight_bytes(as_model(quality.network(label)), parse_format("bf16"))

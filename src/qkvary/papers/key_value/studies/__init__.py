@@ -1,1 +1,1 @@
-"""Paper 2's experiments, as in its text and as in its code; one study per file, named after it."""
+"""The experiments of paper 2, as in its text or its code; each study is named after its file."""

@@ -13,7 +13,7 @@ STUDY = replace(
     ),
     description=(
         "Multi30k in both directions as in the text of paper 2, which keeps QKV in cross "
-        "attention. Where the text is silent, its code decides: 20 epochs of 580 batches of 50, "
+        "attention. Where the text is silent, the code decides: 20 epochs of 580 batches of 50, "
         "two runs, a loss whose divisor includes padding, and a BLEU that counts the begin and end "
         "tokens. Words are split by our own rule instead of spaCy's."
     ),

@@ -12,8 +12,8 @@ STUDY = Study(
     description=(
         "Multi30k in both directions as in the code of paper 2: 20 epochs of 580 batches of 50, "
         "two runs. The divisor of its loss includes padding, and its BLEU counts the begin and end "
-        "tokens. Its layer for a shared query and key also does the cross attention, there with "
-        "all three projections and the 2D encoding. Wherever padded source and target are equally "
+        "tokens. The layer for a shared query and key is also used for cross attention, with all "
+        "three projections and the 2D encoding. Wherever padded source and target are equally "
         "long, that layer uses the key as the query, so the output does not depend on the target. "
         "Words are split by our own rule instead of spaCy's."
     ),

@@ -33,7 +33,7 @@ def _limits(text: str) -> tuple[str, ...]:
         (
             "These are networks of two layers after a few hundred steps, all at one learning "
             "rate: they show what helps or hurts at the start, not what is best in the end or "
-            "at its own learning rate."
+            "if each variant has its best learning rate."
         ),
     )
 

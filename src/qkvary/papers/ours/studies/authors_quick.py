@@ -22,7 +22,7 @@ _LIMITS = (
     (
         "This is a network of two layers after 960 steps. For comparison, choosing the author by "
         "the likelihood of byte pairs, counted in the training novels, is right for 0.56 of the "
-        "scored windows, and by that of single bytes for 0.37."
+        "scored windows; choosing by the likelihood of single bytes, for 0.37."
     ),
     (
         "Steps and learning rate were chosen for QKV, by four trial runs with seed 0 whose test "

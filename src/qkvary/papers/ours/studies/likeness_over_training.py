@@ -25,10 +25,10 @@ def _study(size: Size) -> Study:
         longer,
         question="Are keys and values alike because training makes them so, or from the start?",
         description=(
-            "The networks of `studies/ours/likeness-over-training/measure.py`, which analyzes them "
-            "as `qkvary analyze` does, and ties their keys and values."
+            "This study trains the networks that `studies/ours/likeness-over-training/measure.py` "
+            "analyzes as `qkvary analyze` does, and whose keys and values it ties."
         ),
-        positions="linear biases (ALiBi), which leave keys as they are",
+        positions="linear biases (ALiBi), which do not change keys",
         settings=(setting,),
         variants=(APART, SHARED),
     )

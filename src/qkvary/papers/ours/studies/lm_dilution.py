@@ -35,16 +35,16 @@ _LIMITS = (
     ),
     (
         "The learning rate of a table is the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0: 2e-3 "
-        "with 53 % real tokens (4.19; 4.38 with 4e-3), 4e-3 elsewhere (with 28 % all three "
-        "learning rates are within the spread). The other variants were trained at the same "
+        "with 53 % real tokens (loss 4.19, against 4.38 with 4e-3), 4e-3 elsewhere (with 28 % all "
+        "three learning rates are within the spread). The other variants were trained at the same "
         "learning rate; a variant whose best one differs looks worse than it is."
     ),
     (
-        "Networks whose values are keys learn faster at first. QKV passes Q=K=V between steps 180 "
-        "and 270 of the 360 without padding, between 270 and 360 with 88 % real tokens, and not "
-        "within the 360 steps with 53 and 28 %. So the sign of a difference depends on when "
-        "training stops, and does not say what sharing costs in the end. How much of a difference "
-        "is left in the printed loss does not depend on that."
+        "Networks whose values are keys learn faster at first. QKV overtakes Q=K=V between steps "
+        "180 and 270 of the 360 without padding, between 270 and 360 with 88 % real tokens, and "
+        "not within the 360 steps with 53 and 28 %. So the sign of a difference depends on when "
+        "training stops, and does not say what sharing costs in the end. How much of a "
+        "difference is left in the printed loss does not depend on when training stops."
     ),
     describe_scale(networks=12, seeds=5, presets=("lm-30m", "lm-300m")),
 )
@@ -69,8 +69,8 @@ STUDY = Study(
     question="How much of the cost of sharing is left in a loss that counts padding?",
     description=(
         "Short stories, one in each row as in paper 1, padded with the separator up to 256, 512 "
-        f"or 1,024 tokens: {SHARES[256]}, {SHARES[512]} and {SHARES[1024]} % of the tokens that "
-        "the loss counts are real. Networks have 2 layers of 128 channels, 4 heads and rotary "
+        f"or 1,024 tokens: {SHARES[256]}, {SHARES[512]} and {SHARES[1024]} % of the tokens in "
+        "the loss are real. Networks have 2 layers of 128 channels, 4 heads and rotary "
         "positions. Each is scored twice on the same rows: on real tokens only, and with the "
         "padding as in paper 1. They are compared with networks trained without padding, on "
         "stories packed one after the other into rows of 512, and scored on the real tokens of "

@@ -1,4 +1,4 @@
-"""Rotary positions with a projection shared by key and value: three meanings of the value."""
+"""Rotary positions with a projection shared by key and value: three choices of the value."""
 
 from qkvary.arch.attention import ValueRope
 from qkvary.papers.ours.small_language_models import (

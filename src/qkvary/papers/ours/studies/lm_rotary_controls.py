@@ -24,7 +24,7 @@ LEARNED = "learned positions"
 
 _LIMITS = (
     (
-        f"These are small networks after {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes, with rows "
+        f"These are small networks trained on {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes, in rows "
         f"of {CONTEXT} that all begin at position 0, as in lm-rotary."
     ),
     describe_scale(networks=7, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),

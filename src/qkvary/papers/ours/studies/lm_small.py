@@ -26,10 +26,10 @@ def _rotary(*labels: str) -> tuple[str, ...]:
 _LIMITS = (
     (
         f"These are small networks at the beginning of their training: {_COUNTS.total:,} "
-        f"parameters after {_TOKENS:,} bytes, {_TOKENS / _COUNTS.total:.1f} bytes per parameter, "
-        "while 20 tokens are usual. They show which sharing learns faster at first. They cannot "
-        "show what sharing costs a fully trained network, nor that the order of the variants is "
-        "the same at a usual size."
+        f"parameters, trained on {_TOKENS:,} bytes ({_TOKENS / _COUNTS.total:.1f} bytes per "
+        "parameter, where 20 tokens are usual). They show which sharing learns faster at first. "
+        "They cannot show what sharing costs a fully trained network, nor that the order of the "
+        "variants is the same at a usual size."
     ),
     (
         f"A head has {_NETWORK.d_model // HEADS} channels; heads of usual networks have 64 or 128. "

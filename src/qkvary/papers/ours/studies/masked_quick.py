@@ -8,8 +8,8 @@ from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConf
 
 CONTEXT, CHARACTERS, STEPS = 32, 65, 600
 _LIMITS = (
-    "The learning rate was tried with QKV alone, in one run with another seed.",
-    "A network of two layers on characters shows a direction, not what BERT would lose.",
+    "The learning rate was tested only with QKV, in one run with another seed.",
+    "A two-layer network on characters shows the direction of an effect, not its size in BERT.",
 )
 
 STUDY = Study(

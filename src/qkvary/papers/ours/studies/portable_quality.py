@@ -23,8 +23,8 @@ _LIMITS = (
         "show which form learns faster there, not which is better in the end."
     ),
     (
-        "A head has 16 channels; heads of usual networks have 64 or 128. So 8 to 32 channels of "
-        "decoupled positions are half to twice a head, where 64 for a head of 128 are usual."
+        "A head has 16 channels; heads of usual networks have 64 or 128. The 8 to 32 channels "
+        "of decoupled positions are half to twice a head here; usually they are half a head."
     ),
     (
         "The portable form keeps 8, 16 or 32 more numbers per token and layer than the 256 of the "

@@ -14,10 +14,10 @@ STUDY = Study(
     name="quantization",
     question="Which scales suit a cache whose one tensor is both key and value?",
     description=(
-        "The networks of `studies/ours/quantization/measure.py`, which rounds their caches and "
-        "measures the cost: tiny Shakespeare, windows of 256 characters, three layers of three "
-        "heads of 32 channels, 450 steps of 8 windows. Positions are rotary, or biases that fall "
-        "with the distance (ALiBi), which do not change keys. The networks are kept."
+        "This study trains and keeps the networks whose caches "
+        "`studies/ours/quantization/measure.py` rounds: tiny Shakespeare, windows of 256 "
+        "characters, three layers of three heads of 32 channels, 450 steps of 8 windows. Positions "
+        "are rotary, or biases that fall with the distance (ALiBi), which do not change keys."
     ),
     settings=(
         Setting(

@@ -13,8 +13,8 @@ _LIMITS = (
         "with five times the steps show."
     ),
     (
-        "There are 31 keys, 32 values and 4 pairs in 32 tokens, and all variants share one "
-        "learning rate, at which QKV learns: recall-mqar has the published sizes and rates."
+        "There are 31 keys, 32 values and 4 pairs in 32 tokens, and one learning rate for all, at "
+        "which QKV learns. The study recall-mqar has the published sizes and learning rates."
     ),
     (
         "The state of linear attention does not grow. Its bytes are divided by the 32 tokens of a "

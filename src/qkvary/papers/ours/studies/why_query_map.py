@@ -1,4 +1,4 @@
-"""Queries with a projection, a map per head, or neither; keys without a projection, by depth."""
+"""Queries with a projection, a map per head, or neither; keys without a projection."""
 
 from qkvary.papers.ours.why_studies import Size, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
@@ -36,9 +36,9 @@ def _study(size: Size) -> Study:
         ),
         limits=(
             (
-                "A map is a full matrix of a head's channels. No label names the case between "
-                "Q=K-V and Q[map]=K-V, a low-rank map added to the identity: a head has few "
-                "channels here."
+                "A map is a full matrix on a head's channels. A low-rank map added to the "
+                "identity, which would be between Q=K-V and Q[map]=K-V, is not tested: heads "
+                "have few channels here."
             ),
         ),
     )

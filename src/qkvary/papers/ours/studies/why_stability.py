@@ -1,4 +1,4 @@
-"""Learning rates above the best one and two weight decays, with and without a query projection."""
+"""Is training without a query projection more stable, at high learning rates?"""
 
 from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study

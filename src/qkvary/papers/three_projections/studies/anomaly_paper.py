@@ -21,8 +21,8 @@ STUDY = Study(
     name="anomaly-paper",
     question="Which of ten images is the odd one out, and does sharing projections hide it?",
     description=_WHAT.format(
-        "the last always shows another, as in the code from which theirs is derived, so a network "
-        "that knows positions can answer without looking"
+        "the last always shows another, as in the code that the authors adapted, so a network that "
+        "knows positions can answer without looking"
     ),
     settings=published_grid("last"),
     variants=SYNTHETIC_VARIANTS,
