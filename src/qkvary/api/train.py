@@ -277,9 +277,9 @@ def _with_stored_settings(
         for run in similar:
             if run.is_done:
                 shown.warn(
-                    f"{run.cell.title} began with {differences}, and has ended: the "
-                    "finished run is shown, not trained again (use --anew instead of --allow-change "
-                    "to start another run)"
+                    f"{run.cell.title} began with {differences}, and has ended: the finished "
+                    "run is shown, not trained again (use --anew instead of --allow-change to "
+                    "start another run)"
                 )
         return to_dict(newest.stored)
 
