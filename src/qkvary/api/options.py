@@ -42,7 +42,7 @@ def say_nothing(_sentence: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """The functions that show a verb's progress, messages and warnings; by default, they show nothing."""
+    """The functions that show a verb's progress and messages; by default, they show nothing."""
 
     show_progress: ShowProgress = no_progress
     say: Callable[[str], None] = say_nothing
