@@ -317,7 +317,7 @@ def _find_reusable(found: FoundSource, tokenizer: str) -> PreparedData | None:
 
 
 def _is_same_text(stored: Any, now: Any) -> bool:
-    """Return whether a set was made from the files ``now``, some perhaps named for validation."""
+    """Return whether a set was made from the files ``now``, even with some named for validation."""
     before, after = stored or {}, now or {}
     if "hub" in before or "hub" in after:
         return all(
