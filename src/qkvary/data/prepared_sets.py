@@ -353,6 +353,6 @@ def find_share_error(data: PreparedData) -> str | None:
         return None
     return (
         f"{held_out / (held_out + rest):.2g} of the text is held out, not {share:.2g}: whole "
-        "documents are held out, and these are few or differ in size; to choose them, use `qkvary "
-        "data prepare --validation`"
+        "documents are held out, and these are few or unequal; choose others with `qkvary data "
+        "prepare --validation`"
     )
