@@ -118,8 +118,8 @@ def _scores(summary: Summary) -> Section:
         title="Scores",
         lead="Test loss: on the whole test split at the end, or on the validation split if there "
         "is no test split. Validation loss: on the part of the validation split that is scored "
-        "while training; the last value. Training loss: the mean over the last steps. Perplexity is "
-        "the exponential of the test loss: the number of equally likely tokens among which the "
+        "while training; the last value. Training loss: the mean over the last steps. Perplexity "
+        "is the exponential of the test loss: the number of equally likely tokens among which the "
         "network would be as unsure. Bits per byte compare networks with different tokenizers.",
         blocks=(table,),
         brief=True,
