@@ -147,11 +147,11 @@ class FileDocuments:
 
 
 def find_rule(files: Sequence[Path], entry: str, share: float) -> tuple[HeldOut | None, int]:
-    """Return the rule for held-out documents, and into how many parts each section is cut.
+    """Return the rule for held-out documents, and the number of parts to cut each section into.
 
-    A section is ``SECTION_BYTES`` of a long text. The number of parts is the first of
-    ``SECTION_CUTS`` for which the held-out share is close enough to ``share``, or else the one for
-    which it is closest. Cutting helps because a long text may have only a few sections.
+    A section is ``SECTION_BYTES`` of a long text. The numbers in ``SECTION_CUTS`` are tried until
+    the held-out share is close enough to ``share``; if it never is, the best number is returned.
+    Cutting helps because a long text may have only a few sections.
     """
     tried: list[tuple[float, int, HeldOut]] = []
     for cuts in SECTION_CUTS:

@@ -47,10 +47,10 @@ def token_width(vocabulary: int) -> int:
 
 
 def encode_start(tokenizer: Tokenizer, document: Document, *, tokens: int) -> list[int]:
-    """Return the tokens of a document's start, usually ``tokens`` or more unless it is shorter.
+    """Return the tokens of a document's start: usually at least ``tokens``, fewer if it is short.
 
     Raises:
-        UsageError: if it cannot be encoded.
+        UsageError: if the document cannot be encoded.
     """
     try:
         return encode_document(tokenizer, document.text[: LETTERS_PER_TOKEN * tokens])

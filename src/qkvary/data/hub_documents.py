@@ -94,7 +94,7 @@ def parse_hub(reference: str) -> tuple[str, str | None, str | None]:
 
 
 def find_commit(repository: str, revision: str | None) -> str:
-    """Return the commit of a data set's branch, tag or commit; None means its main branch."""
+    """Return the commit that a revision names: a branch, tag or commit; None: the main branch."""
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
     require("datasets")

@@ -81,10 +81,10 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
 
 @functools.lru_cache(maxsize=2)
 def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
-    """Return the images that a set describes, ``train`` and ``test``, in its order.
+    """Return the ``train`` and ``test`` images of a feature set, in the order of its features.
 
-    They are ``[classes, images of a class, channels, rows, columns]``; None if the set describes
-    none or they are not on this machine.
+    They are ``[classes, images of a class, channels, rows, columns]``; None if the features are not
+    of images, or the images are not on this machine.
     """
     about = FEATURE_SETS[name]
     loaded = None if about.images is None else find_images(about.images)

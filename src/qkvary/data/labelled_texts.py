@@ -54,7 +54,7 @@ class LabelledTexts:
 
 @functools.lru_cache(maxsize=2)
 def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = None) -> LabelledTexts:
-    """Return texts and their labels, all if ``labels`` is None, read once per process.
+    """Return the texts with these labels (None: all labels), read once per process.
 
     ``data`` is a folder with a folder of ``.txt`` files for each label, or ``english-novels``,
     whose labels are the authors of at least three novels.
@@ -103,7 +103,7 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
 def split_texts(
     texts: Sequence[LabelledText],
 ) -> dict[DataSplit, tuple[LabelledText, ...]]:
-    """Split at least three texts by checksum: the smallest go to test, the next to validation."""
+    """Split three or more texts by sha256: the lowest are for test, the next for validation."""
     ordered = sorted(texts, key=lambda text: text.sha256)
     count = max(1, round(HELD_OUT_SHARE * len(ordered)))
     return {

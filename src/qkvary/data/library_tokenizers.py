@@ -32,7 +32,7 @@ class LibraryTokenizer:
     beginning: int | None = None
 
     def __init__(self, content: str, *, separator: str = "") -> None:
-        """Load a ``tokenizer.json``; its separator is by default the first of ``SEPARATORS``."""
+        """Load a ``tokenizer.json``; the default separator is the first of ``SEPARATORS`` in it."""
         require("tokenizers")
         fields = _fields(content)
         # Truncation and padding are left to the tasks.
@@ -77,7 +77,7 @@ class LibraryTokenizer:
             raise ValueError(f"this tokenizer cannot encode the text: {error}") from error
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
-        """Return the bytes that a token adds; special tokens add none."""
+        """Return the bytes that a token adds to the text; special tokens add none."""
         name = self._names.get(token)
         if name is None or token in self._special:
             return b""

@@ -45,7 +45,7 @@ def _spell(number: int) -> list[str]:
 
 @functools.cache
 def load_number_words(*, complete: bool) -> WordSequence:
-    """Return the numbers, ``END`` between them: 63,095 words, or 63,098 if ``complete``."""
+    """Return the numbers, separated by ``END``: 63,095 words, or 63,098 if ``complete``."""
     words: list[str] = []
     for number in range(1, LAST + 1):
         if complete or number != LEFT_OUT:

@@ -168,7 +168,7 @@ class _Preparation:
                 raise UsageError(
                     f"expected documents for {split} in {self._source.name}, got none; name them "
                     "with `qkvary data prepare ... --validation PATH`, or change the share with "
-                    "its --held-out"
+                    "--held-out"
                 )
         files = {
             name: FileEntry(size=size, sha256=sha256)

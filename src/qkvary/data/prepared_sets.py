@@ -66,7 +66,7 @@ def _folder_of(found: FoundSource, tokenizer: str, *, by_content: bool = False) 
 
 
 def find_prepared(reference: str) -> Path:
-    """Return the folder of a set given as path, ``name/tokenizer`` or ``name`` (GPT-2's)."""
+    """Return the folder of a set: a path, ``name/tokenizer``, or ``name`` for GPT-2's tokens."""
     path = read_path(reference)
     if is_prepared(path):
         return path
@@ -176,9 +176,9 @@ def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -
     if found == sha256:
         return
     remedy = (
-        "prepare the expected one there"
+        "prepare the expected set there"
         if corpus is None
-        else "remove that folder, and put the text of the expected one at "
+        else "remove that folder, and put the text of the expected set at "
         f"{corpus.local} below QKVARY_DATA"
     )
     raise UsageError(
@@ -317,7 +317,7 @@ def _find_reusable(found: FoundSource, tokenizer: str) -> PreparedData | None:
 
 
 def _is_same_text(stored: Any, now: Any) -> bool:
-    """Return whether a set was made from the files ``now``, whichever are for validation."""
+    """Return whether a set was made from the files ``now``, even with some named for validation."""
     before, after = stored or {}, now or {}
     if "hub" in before or "hub" in after:
         return all(
@@ -353,6 +353,6 @@ def find_share_error(data: PreparedData) -> str | None:
         return None
     return (
         f"{held_out / (held_out + rest):.2g} of the text is held out, not {share:.2g}: whole "
-        "documents are held out, and these are few or differ in size; `qkvary data prepare "
-        "--validation` names others"
+        "documents are held out, and these are few or unequal; choose others with `qkvary data "
+        "prepare --validation`"
     )

@@ -109,9 +109,9 @@ def _draw_distances(words: NDArray[np.uint64], pairs: int, power: float) -> NDAr
 def score_positions(length: int, pairs: int, power: float) -> float:
     """Return the best accuracy of a solver that sees the position of a query but no tokens.
 
-    It answers with the value of the pair that is likeliest at that position. In
-    ``_draw_distances``, the clock of distance ``g`` has the rate ``r_g`` and rings after ``n``
-    others with the probability ``integral of r_g exp(-r_g t) P(n of the other clocks rang before t)
+    The solver answers with the value of the likeliest pair at that position. Pair ``n`` gets
+    distance ``g`` if the clock of ``g`` in ``_draw_distances``, of rate ``r_g``, rings after ``n``
+    others: with probability ``integral of r_g exp(-r_g t) P(n of the other clocks rang before t)
     dt``. The accuracy is the largest probability at each distance, summed and divided by the number
     of pairs, because every pair is queried once.
     """

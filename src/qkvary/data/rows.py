@@ -29,7 +29,7 @@ def random_words(count: int, *purpose: str | int) -> Words:
 
 
 def random_indices(count: int, below: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Draw ``count`` independent indices, uniform in ``[0, below)`` up to ``below / 2**64``."""
+    """Draw ``count`` independent, uniform indices in ``[0, below)``; bias: ``below / 2**64``."""
     return (random_words(count, *purpose) % np.uint64(below)).astype(np.int64)
 
 

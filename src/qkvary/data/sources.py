@@ -110,7 +110,7 @@ class FoundSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The selection of documents, and of those for validation."""
+    """Which documents of a source are used, and which of these are for validation."""
 
     name: str | None = None
     """Name of the set; the name of the source if not given."""
@@ -364,8 +364,8 @@ CORPORA = {
 def find_corpus(reference: str) -> Corpus | None:
     """Return the corpus of ``name`` or ``name/tokenizer``, if the reference is one.
 
-    The plain name of a corpus means the corpus, even if there is such a file or folder; an existing
-    path comes before any other spelling.
+    The exact name of a corpus means the corpus, even if a file or folder has that name. Any other
+    spelling means an existing path first.
     """
     if reference not in CORPORA and read_path(reference).exists():
         return None

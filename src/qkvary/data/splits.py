@@ -42,8 +42,8 @@ class HeldOut:
 def make_held_out(share: float, digests: Collection[int]) -> HeldOut | None:
     """Return the rule that holds out a share of the documents.
 
-    For few documents the rule holds out the exact number, rounded; if fewer than two of them are
-    distinct, there is no rule.
+    For few documents the rule holds out the exact number, rounded. For fewer than two distinct
+    documents, there is no rule.
     """
     if len(digests) > MAX_EXACT_DOCUMENTS:
         return HeldOut(share=share)

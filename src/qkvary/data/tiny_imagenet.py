@@ -39,7 +39,7 @@ _CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 
 
 def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
-    """Return the folder ``stem`` or the archive of it, in ``folder`` or its parent."""
+    """Return the data: ``folder``, or a folder or archive ``stem`` in it or its parent."""
     roots = (folder, folder / stem, folder.parent / stem)
     archives = (base / f"{stem}{end}" for base in (folder, folder.parent) for end in ARCHIVES)
     folders = (root for root in roots if (root / _CLASSES).is_file())
@@ -83,7 +83,7 @@ def read_tiny_imagenet(place: Path, *, classes: int, size: int, digest: str) -> 
 def digest_classes(
     files: Mapping[str, bytes], classes: Sequence[str], validation: Mapping[str, str]
 ) -> str:
-    """Return one sha256 of all images of some classes, by name."""
+    """Return one sha256 of the names and contents of all images of some classes."""
     chosen = set(classes)
     names = [name for name in files if name.startswith("train/") and name.split("/")[1] in chosen]
     names += [name for name, wnid in validation.items() if wnid in chosen]

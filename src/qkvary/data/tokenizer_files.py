@@ -39,7 +39,7 @@ _NUMBERS = ("vocab.json", "encoder.json")
 def load_tokenizer(
     reference: str, *, documents: Iterable[Document] = (), separator: str = ""
 ) -> Tokenizer:
-    """Load a tokenizer: one of ``NAMES``, ``gpt2-4096`` (its first 4,096 tokens), or files.
+    """Load a tokenizer: one of ``NAMES``, ``gpt2-4096`` (GPT-2's with 4,096 tokens), or files.
 
     The files are a ``tokenizer.json`` or a folder with one, or with a list of merges and its
     indices; ``separator`` is the token after every document, if the files do not name it.

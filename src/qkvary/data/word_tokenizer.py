@@ -14,7 +14,7 @@ _TOKEN = re.compile(r" ?\w+|'\w+| ?[^\w\s]")
 
 
 def split_words(sentence: str) -> list[str]:
-    """Return the words and punctuation marks of a sentence, each after a space, even the first."""
+    """Return the words and punctuation marks of a sentence, each with the space before it."""
     return _TOKEN.findall(" " + " ".join(sentence.split()))
 
 

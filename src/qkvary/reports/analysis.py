@@ -21,19 +21,19 @@ from qkvary.text.names import clip, count
 from qkvary.text.numbers import fixed, whole
 
 DEFINITIONS = {
-    "the freedom of a head": (
-        "q k^T and v W_O stay the same if query and key change their basis together, W_Q to W_Q "
-        "A^-T and W_K to W_K A, and value and output theirs, W_V to W_V B and W_O to B^-1 W_O. So "
-        "a value that depends on the basis says nothing about what a network computes."
+    "the basis of a head": (
+        "q k^T and v W_O stay the same if query and key change their basis together (W_Q to W_Q "
+        "A^-T, W_K to W_K A), and likewise value and output (W_V to W_V B, W_O to B^-1 W_O). So a "
+        "measure that depends on the basis says nothing about what a network computes."
     ),
     "explained": (
-        "1 - |(V - K M) W_O|^2 / |V W_O|^2 for the best linear map M of keys to values over "
-        "the tokens, around their means: M is absorbed by W_O."
+        "1 - |(V - K M) W_O|^2 / |V W_O|^2 over the tokens, with keys K and values V centred, and "
+        "M the best linear map of keys to values. W_O can absorb M."
     ),
     "row spaces, tokens": (
-        "Mean squared cosine of the principal angles, between the spaces that W_K and W_V "
-        "read, and between keys X W_K and values X W_V over the tokens (canonical "
-        "correlations). Random row spaces: head_dim / d_model, derived."
+        "Mean squared cosine of the principal angles. Row spaces: between the input directions "
+        "that W_K and W_V use; for random weights this is head_dim / d_model, derived. Tokens: "
+        "between keys X W_K and values X W_V over the tokens (canonical correlations)."
     ),
     "CKA": (
         "Linear CKA of K M_q^1/2 and V M_o^1/2: keys as the queries of their group see them, "
@@ -41,27 +41,27 @@ DEFINITIONS = {
         "basis, is in the JSON as plain_similarity."
     ),
     "lost": (
-        "The joint spectrum: singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], C the covariance "
-        "of the layer input (damped by a share of 0.001 of its mean), M_q the second moment of the "
-        "queries, M_o = W_O W_O^T, each half divided by its norm. Lost: the energy beyond the "
-        "first head_dim singular values, which no single tensor of head_dim channels keeps."
+        "The energy of the joint spectrum beyond its first head_dim singular values, which no "
+        "single tensor of head_dim channels can keep. The spectrum is that of C^1/2 [W_K M_q^1/2, "
+        "W_V M_o^1/2], each half divided by its norm. C is the covariance of the layer input (plus "
+        "0.001 of its mean diagonal), M_q the second moment of the queries, and M_o = W_O W_O^T."
     ),
     "forecast": (
-        "The rise of the loss of this text, in nats per token, if the best single tensor of "
+        "The rise of the loss on this text, in nats per token, if the best single tensor of "
         "head_dim channels (a linear map of the layer input) serves as both key and value of a "
-        "head, with W_Q and W_O adapted and nothing trained. It is half the sum of the squared "
-        "singular values beyond head_dim of C^1/2 [W_K, W_V] M^1/2 with M = E[g g^T], g the "
-        "gradient of the loss with respect to key and value (Gauss-Newton, damped), added up over "
-        "KV heads. The tensor chosen on each half of the windows is evaluated with the M of the "
-        "other half, and the mean is given: on the text used to choose it (fitted_forecast in the "
-        "JSON) a tensor looks much too cheap."
+        "head, with W_Q and W_O adapted and nothing trained. For each KV head this is half the sum "
+        "of the squared singular values of C^1/2 [W_K, W_V] M^1/2 beyond the first head_dim; heads "
+        "are added up. M is E[g g^T], where g is the gradient of the loss with respect to key and "
+        "value (Gauss-Newton, damped). A tensor is chosen on each half of the windows and scored "
+        "with the M of the other half; the mean is given. On the text used to choose it, a tensor "
+        "looks much too cheap (fitted_forecast in the JSON)."
     ),
     "random": (
-        "For tokens and explained: two weights with independent normal entries on the same tokens, "
-        "8 pairs sampled with the seed. For CKA and lost: W_K M_q^1/2 and W_V M_o^1/2 keep their "
-        "singular values, and read random orthogonal directions of the same layer input, 8 pairs "
-        "sampled. (A random W_K with the head's M_q would depend on the basis.) A constant offset "
-        "of keys or values needs no cache, so the mean over tokens is always subtracted."
+        "What random weights give for the same tokens, from 8 pairs sampled with the seed. For "
+        "tokens and explained, both weights have independent normal entries. For CKA and lost, "
+        "W_K M_q^1/2 and W_V M_o^1/2 keep their singular values, but use random orthogonal input "
+        "directions. (A random W_K with the head's M_q would depend on the basis.) A constant "
+        "offset of keys or values needs no cache, so the mean over tokens is always subtracted."
     ),
 }
 
@@ -126,15 +126,13 @@ def _compare_keys(layers: tuple[LayerAnalysis, ...], table: Table) -> Section:
     return Section(
         key="keys-and-values",
         title="Keys and values",
-        lead=(
-            "Values that do not depend on the basis of a head; below each, that of random weights."
-        ),
+        lead=("These measures do not depend on the basis of a head. Below each: random weights."),
         blocks=(
             table,
             Group(
                 title="Joint spectra",
-                lead="The energy of key and value that is lost with as many directions as the "
-                "axis says, one line for each KV head. Dashed: the channels of one tensor.",
+                lead="The energy of key and value that is lost if only that many directions are "
+                "kept, one line for each KV head. Dashed: the number of channels of one tensor.",
                 blocks=panels,
                 layout="panels",
                 file="spectra",
@@ -149,7 +147,7 @@ def _weights(*tables: Table) -> Section:
         key="weights",
         title="Weights",
         lead="These values change with the basis of a head, which is arbitrary: training from "
-        "another start can give other values for the same function. Only those of W_Q W_K^T "
+        "another start can give other values for the same function. Only the values of W_Q W_K^T "
         "do not change.",
         blocks=tables,
     )

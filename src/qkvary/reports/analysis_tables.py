@@ -1,4 +1,4 @@
-"""The tables of an analysis: each value, and that of random weights."""
+"""The tables of an analysis: each measured value, and the value for random weights."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ _KINDS = tuple(EffectiveRank.__dataclass_fields__)
 def _mean(
     part: str, write: Callable[[float], str], name: str, chance: str = "", source: str = "random"
 ) -> Callable[[LayerAnalysis], Cell]:
-    """Return a function that writes the mean over a layer's heads, and the one by chance below."""
+    """Return a function that writes a mean over a layer's heads, with the chance value below it."""
 
     def cell(layer: LayerAnalysis) -> Cell:
         heads: Sequence[object] = getattr(layer, part)
@@ -41,8 +41,8 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
 
     weights, tokens = (pair(f"{part}_overlap", f"{part}_chance") for part in ("weight", "token"))
     note = (
-        "Values are means over KV heads, but forecasts are sums and score changes maxima. * not "
-        "trusted: changes are beyond second order. No value here changes with the basis of a head."
+        "Forecasts are sums over KV heads, score changes maxima, all other values means. * not "
+        "trusted: the change is beyond second order. No value here depends on the basis of a head."
     )
     return tabulate(
         "keys-and-values",
@@ -67,8 +67,8 @@ def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
     note = (
         "Flattened: the matrices as vectors. Columns: the mean cosine of corresponding channels. "
         "Heads: the mean absolute cosine of corresponding heads. Random: a mean of 0 with the "
-        "standard deviation below each value, derived as 1/sqrt(entries). A weight with fewer "
-        "heads is compared with every head of its group."
+        "standard deviation below each value, derived as 1/sqrt(entries). If one weight has "
+        "fewer heads, each of them is compared with all heads of its group."
     )
 
     def cell(place: int, kind: str, layer: LayerAnalysis) -> Cell:
@@ -107,7 +107,7 @@ def _compare_weights(pair: CosineReading) -> dict[str, Cell]:
 
 
 def rank_table(layers: Sequence[LayerAnalysis]) -> Table:
-    """Return the effective ranks of each layer; for products of heads, their mean."""
+    """Return the effective ranks of each layer's weights; W_Q W_K^T has a mean over heads."""
     rows: list[dict[str, Raw | Cell]] = []
     for layer in layers:
         for name, letters in _LETTERS.items():

@@ -44,7 +44,7 @@ class RunAttention(AttentionExample):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mass:
-    """One head's attention to the target cells, averaged over rows that have one."""
+    """One head's attention to the target cells, averaged over the rows that have a target."""
 
     layer: int
     head: int
@@ -52,7 +52,7 @@ class Mass:
 
 
 def masses(example: AttentionExample) -> tuple[Mass, ...]:
-    """Return the mass on the target cells for each layer and head; empty without any.
+    """Return the mass on the target cells for each layer and head; empty if there are no targets.
 
     Heads with signed or unnormalised weights have no mass, because their rows are not
     distributions.
@@ -99,7 +99,7 @@ def _right_cells(
 
 
 def _is_distribution(weights: NDArray[np.floating[Any]]) -> bool:
-    """Return whether no weight is negative and every row sums to one, or sees nothing."""
+    """Return whether no weight is negative and every row sums to one or is all zeros."""
     sums = weights.sum(axis=-1)
     is_whole = (abs(sums - 1.0) < _ROUNDING) | (sums == 0.0)
     return bool((weights >= 0.0).all() and is_whole.all() and sums.any())

@@ -105,7 +105,7 @@ def _differences(made: Rewriting) -> Table:
         number("largest", write=numbers.real),
         number("relative", write=numbers.real),
         number("changed", "other best token", numbers.percent),
-        notes=[f"Relative to the root mean square; at most {limit} in float64."],
+        notes=[f"Relative: divided by the rms of the logits; at most {limit} in float64."],
     )
 
 

@@ -31,10 +31,10 @@ CONVENTIONS = {
     "mean_cache_bytes_per_token": "bytes of the cache at the full context, divided by its tokens",
     "cache_growth_bytes_per_token": "bytes that a further token adds at the end of the context",
     "cache_bytes": "the whole batch at the full context",
-    "state_bytes": "of these the states of linear attention, which do not grow with the context",
+    "state_bytes": "the part of cache_bytes that does not grow with the context (linear attention)",
     "stored": "exact saving with the weights of the given model",
     "engines": "cache bytes of one sequence of the given model, as each engine allocates them",
-    "moved_bytes_per_token": "weights, cache and writes of a decoding step, divided by its tokens",
+    "moved_bytes_per_token": "bytes that a decoding step reads and writes, divided by its tokens",
 }
 
 
@@ -114,15 +114,15 @@ def _notes(costs: CostComparison, size: Callable[[float], str]) -> Iterator[str]
         yield "Nothing is decoded from a bidirectional network, so there is no cache."
     if base.step is not None:
         yield (
-            f"A decoding step of the given model moves {size(base.step.moved_bytes)} for "
-            f"{base.step.flops_per_byte:.3g} FLOP a byte."
+            f"A decoding step of the given model moves {size(base.step.moved_bytes)} and does "
+            f"{base.step.flops_per_byte:.3g} FLOP per byte."
         )
     for row in costs.rows:
         state = costs.state_bytes(row)
         if state:
             yield (
                 f"{row.candidate.name} keeps a state of {size(state)} that does not grow with the "
-                "context, in 32 bits at least."
+                "context, stored in at least 32 bits."
             )
 
 

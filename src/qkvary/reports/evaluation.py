@@ -203,7 +203,7 @@ def _show_lengths(document: Mapping[str, Any]) -> Iterator[Block]:
     )
     note = f"the same {longest['tokens']:,} tokens, from windows of the lengths above"
     if any(row["beyond"] for row in lengths):
-        note += f"; * more than the {document['made_for']:,} that the network was made for"
+        note += f"; * longer than the {document['made_for']:,} that the network was made for"
     yield Prose(note, small=True)
 
 
@@ -269,7 +269,7 @@ def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
 def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield (
         f"lm-eval {document['lm_eval']}; ± one standard error (SE) over questions; "
-        "chance: guessing; by length: the choice of the highest log-probability per character"
+        "chance: guessing; by length: choosing the highest log-probability per character"
     )
     same = [
         name
@@ -284,8 +284,8 @@ def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
     against = document["against"]
     if against is not None:
         yield (
-            f"shared: {against['words_in_a_row']} words in a row of a question with its right "
-            "answer, or all of a shorter one, occur in one of the "
+            f"shared: questions of which {against['words_in_a_row']} words in a row, the right "
+            "answer included, or all of a shorter one occur in one of the "
             f"{count(against['documents'], 'training document')} of {against['data']}; this table "
             "has the other questions"
         )

@@ -32,7 +32,7 @@ def write_report(
         formats: Any of ``FORMATS``; ``DEFAULT_FORMATS`` by default.
 
     Returns:
-        The files, a record first, then the page. Equal reports give equal bytes.
+        The written files, JSON first, then the page. Equal reports give equal bytes.
 
     Raises:
         ValueError: for an unknown format.

@@ -1,7 +1,7 @@
 """One line chart: axes, lines, and the name of each line at its right end.
 
 A line has the colour of its variant's family; dashes distinguish lines of one family. The names
-make it readable without colours.
+make the chart readable without colours.
 """
 
 from collections import Counter

@@ -9,10 +9,10 @@ from qkvary.text import names
 
 
 def render_markdown(report: Report, folder: str = "") -> str:
-    """Return the report with every table and its main picture; with all drawings if it has none.
+    """Return the report with every table and its main picture.
 
-    Drawings are linked as SVG files in ``folder``, relative to the document; if it is empty, they
-    are left out.
+    Without a main picture, it has all drawings. Drawings are linked as SVG files in ``folder``,
+    relative to the document, or left out if ``folder`` is empty.
     """
     lines = [f"# {names.markdown(report.question)}", ""]
     lines += [f"{names.markdown(report.subject.capitalize())}.", ""]

@@ -1,7 +1,7 @@
 """The page of a report as one self-contained HTML file, and the part of it for notebooks.
 
-Equal reports give equal text. The templates escape every text, and ``svg`` its drawings. Reports
-are built elsewhere.
+Equal reports give equal text. The templates escape every text; ``svg`` escapes the texts of its
+drawings. Reports are built elsewhere.
 """
 
 import base64
@@ -95,7 +95,7 @@ def _environment() -> SandboxedEnvironment:
 
 
 def _clean(value: object) -> object:
-    """Clean every text on its way into the page; markup was cleaned when it was made."""
+    """Replace control characters in text; markup was cleaned when it was made."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return names.clean(value)
     return value
@@ -106,7 +106,7 @@ def _kind(block: Block) -> str:
 
 
 def _sort_value(cell: Cell) -> str:
-    """Return the number by which a cell is sorted; empty if its text shows it or there is none."""
+    """Return the number to sort a cell by; empty if it has none, or its text is the number."""
     if isinstance(cell.raw, bool) or not isinstance(cell.raw, int | float):
         return ""
     # The page's script treats a text as a number exactly if this matches.

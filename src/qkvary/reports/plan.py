@@ -1,4 +1,4 @@
-"""The report of a plan: exact savings, every variant, charts, and the papers' own quality."""
+"""The report of a plan: exact savings, every variant, charts, and published quality."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -95,7 +95,7 @@ def _savings(plan: Plan, report: SavingsReport) -> Section:
     methods = [_describe_saving(one, len(plan.model.layers), size) for one in report.savings]
     lossy = names.listed([f"{name} {size(held)}" for name, held in report.lossy])
     known = (*report.already, *report.obstacles)
-    words = "scales are counted; the function changes, so measure the quality"
+    words = "sizes include quantization scales; the function changes, so measure the quality"
     return Section(
         key="savings",
         title="With the given weights",
@@ -161,7 +161,7 @@ def _published(plan: Plan) -> Iterator[Section]:
             link="Published quality",
             lead="The papers’ measurements of networks trained from scratch, not of this model; "
             f"the plan compares it with their {size} networks. The line joins the points on the "
-            "frontier: none has a smaller cache and is better.",
+            "frontier: no other point is better at the same or a smaller cache.",
             blocks=published_quality([size, *(other for other in SIZES if other != size)]),
         )
 

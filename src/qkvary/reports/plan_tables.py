@@ -36,7 +36,7 @@ def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
     notes = [
         (
             f"Stored in {data.cache.name}; each value is the peak up to that many tokens. Both "
-            "axes of the chart are logarithmic; a window bends a line where it is full."
+            "axes of the chart are logarithmic; a line bends where an attention window is full."
         )
     ]
     if data.left_out:
@@ -154,7 +154,7 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
     yield (
         "Cache is per user. Users are those of one replica, which may be divided among devices, "
         f"such as 13 on 2 ({plan.demand.replica_sizes[-1]} at most). Devices are those for all "
-        "users. Longest is the maximum number of tokens of a single user in the memory of one "
+        "users. Longest is the longest context of a single user that fits into the memory of one "
         f"replica{limit}."
     )
     if device.bandwidth_bytes_per_second is None:
@@ -166,10 +166,10 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
             f"serves.{'' if known else ' Only bandwidth is counted; --flops adds the arithmetic.'}"
         )
     yield (
-        "Change % is the published change of perplexity against the variant with all heads and "
-        "projections, both trained from scratch. Below it is the change that the printed "
-        "perplexities give, where it differs, with their rounding interval. A dash: nothing was "
-        "published."
+        "Change % is the published change of perplexity from the variant with all heads and "
+        "projections; both were trained from scratch. Below it is the range that the rounded "
+        "perplexities allow, after the change computed from them if that differs. A dash: nothing "
+        "was published."
     )
     states = {row.name: row.state_bytes for row in plan.answer.rows if row.state_bytes}
     for name, held in states.items():
@@ -177,11 +177,11 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
         yield f"{name}: {size} per user are a state that does not grow with the context."
     lossy = [*dict.fromkeys(row.cache.name for row in plan.answer.rows if row.cache.is_lossy)]
     if lossy:
-        yield f"Lossy, so measure the quality: {names.listed(lossy)}. Scales are counted."
+        yield f"Lossy, so measure the quality: {names.listed(lossy)}. Sizes include the scales."
 
 
 def engines_table(plan: Plan) -> Table:
-    """Return the cache of one user in each engine, and the minimum."""
+    """Return the cache of one user in each engine, compared with the minimum."""
     least = plan.answer.engines[0].user_bytes
 
     def against(held: int | None) -> Cell:
@@ -252,9 +252,9 @@ def training_table(plan: Plan) -> Table:
                 "as fit on one device with the weights and optimizer. MACs are per token."
             ),
             (
-                "Published tokens/s are those of the authors' machines and 300M networks. Change % "
-                "is the published change of perplexity; below it is the change that the printed "
-                "perplexities give."
+                "Published tokens/s were measured by the authors with 300M networks. Change % is "
+                "the published change of perplexity; below it is the range that the rounded "
+                "perplexities allow."
             ),
         ),
         main=True,

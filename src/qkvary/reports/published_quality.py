@@ -42,6 +42,6 @@ def _legend() -> Legend:
         entries=(
             ("on the frontier", swatch(mark(family, 8, 8, 5))),
             ("† dominated", swatch(mark(family, 8, 8, 5, hollow=True))),
-            ("what the printed digits leave open", swatch(digits)),
+            ("range that the printed digits allow", swatch(digits)),
         ),
     )

@@ -16,9 +16,9 @@ def run_report(
     record: Any,
     events: Sequence[Mapping[str, Any]],
 ) -> Report:
-    """Return the report of a run, whose owner is the process that holds it.
+    """Return the report of a run.
 
-    ``record`` is ``None`` before it ends.
+    ``owner`` names the process that holds the run. ``record`` is ``None`` before the run ends.
     """
     said = f"state: {state}" + ("" if owner is None else f", {owner}")
     return Report(

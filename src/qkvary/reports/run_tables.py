@@ -47,8 +47,8 @@ def published_table(comparison: PublishedComparison, key: str) -> Table:
     repeats = [cell.repeats for cell in comparison.cells if cell.repeats is not None]
     outside = (
         f"Each published number is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
-        "If those runs were like ours, it would lie in the interval of a repeat in 95 of 100 "
-        f"cases, so that {0.05 * len(repeats):.1f} of {len(repeats)} are expected outside by "
+        "If those runs were like ours, the number would lie in the interval “a repeat” in 95 of "
+        f"100 cases; {0.05 * len(repeats):.1f} of the {len(repeats)} numbers would lie outside by "
         f"chance. Outside (“not”): {repeats.count(False)}."
     )
     left_out = names.listed([names.clip(name, 80) for name in comparison.not_compared])
@@ -97,7 +97,7 @@ def _repeat(cell: PublishedCell) -> Cell:
 
 
 def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool = False) -> str:
-    """Write a value with as many decimals as suit the size of another."""
+    """Write a value with as many decimals as suit the size of ``model``, and ``more``."""
     size = abs(model or 0.0)
     decimals = next((count for top, count in ((10, 3), (100, 2), (1000, 1)) if size < top), 0)
     return numbers.fixed(value, decimals + more, sign)

@@ -39,7 +39,7 @@ def smaller_cache_report(made: SmallerCache, checkpoint: str) -> Report:
     return Report(
         subject=f"smaller cache: {checkpoint}",
         question=(
-            f"What does {made.plan.method} at {made.share:.0%} of the cache make of {checkpoint}?"
+            f"What does {made.plan.method} at {made.share:.0%} of the cache change in {checkpoint}?"
         ),
         lead=_lead(made),
         sections=(Section(key="conversion", title="Conversion", blocks=tables, brief=True),),

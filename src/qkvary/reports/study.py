@@ -86,7 +86,7 @@ def study_report(
 
 
 def _picture(summary: Summary) -> Chart | None:
-    """Return the chart of quality against cache, preferably of the table that answers."""
+    """Return a chart of quality against cost, preferably of the headline table."""
     charts = [one for one in summary.frontiers if one.axis in _PICTURE_AXES]
     if not summary.headline_table or not charts:
         return None
@@ -98,9 +98,9 @@ def _picture(summary: Summary) -> Chart | None:
     return Chart(
         draw=partial(frontier_chart, chosen, summary.baseline),
         caption=f"{chosen.table}: quality against {AXIS_TITLES[chosen.axis]}",
-        detail="The line joins the variants that no other beats in both. Hollow: another variant "
-        f"costs no more and is shown to be better. Bars: {level} intervals of the "
-        f"difference to {names.clip(summary.baseline)}.",
+        detail="The line joins the frontier: no other variant is better at the same or a lower "
+        f"cost. Hollow: another costs no more and is shown to be better. Bars: {level} intervals "
+        f"of the difference to {names.clip(summary.baseline)}.",
         file="answer",
     )
 
@@ -179,8 +179,8 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     return Section(
         key="frontiers",
         title="Quality and cost",
-        lead="The line joins the variants with the best means: none costs less and has a better "
-        "one. A hollow point is dominated: another variant costs no more and is shown to be "
+        lead="The line joins the frontier: no other variant has a better mean at the same or a "
+        "lower cost. A hollow point is dominated: another variant costs no more and is shown to be "
         "better. Bars are the interval of the paired difference to "
         f"{names.clip(summary.baseline)} (this comparison alone), drawn around each variant’s "
         "mean. Points that would cover each other are drawn a little to the right.",
@@ -333,7 +333,7 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
 
 
 def _published(summary: Summary) -> Section:
-    """Return the section of published figures; language models appear only if trained here."""
+    """Return the published figures; those of language models only if the study trains some."""
     trained = {quality.variant for size in SIZES for quality in qualities(size)}
     known = trained & set(summary.variants) - {summary.baseline}
     tables: list[Block] = [

@@ -36,7 +36,7 @@ class Results:
 
 
 def gather_results(study: Study, store: Store, typed: str = "") -> Results:
-    """Read every run of a study or of a part of it, unfinished ones with their curves so far.
+    """Return the results of a study or a part of it, with the curves so far of unfinished runs.
 
     ``typed`` is the study with the options that select the part, as typed on the command line.
     """

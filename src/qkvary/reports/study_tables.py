@@ -266,8 +266,8 @@ def solving_table(table: ResultTable, key: str) -> Table:
     reaches = "A task is solved when its validation metric reaches"
     threshold = f" {reaches} {thresholds[0]:g}." if thresholds else ""
     unsolved = (
-        "A run that never solved it counts with its last step in the mean, and as later than "
-        "all others in the median."
+        "A run that never solved the task counts with its last step in the mean, and as slower "
+        "than all others in the median."
     )
     difference = partial(numbers.fixed, decimals=0, sign=True)
     mean = "restricted_mean_steps=solving.restricted_mean_steps"
@@ -306,7 +306,7 @@ def _median_steps(solving: Solving) -> Cell:
 
 
 def cost_table(tables: Sequence[ResultTable]) -> Table:
-    """Return the costs of the networks, once for tasks with equal networks."""
+    """Return the costs of the networks; tasks with equal networks share their rows."""
     groups: dict[object, list[ResultTable]] = {}
     for table in [one for one in tables if one.kind != "average"] or tables:
         signature = tuple((row.variant, row.costs) for row in table.rows)

@@ -31,7 +31,7 @@ def number(value: float) -> str:
 def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Markup:
     """Write one element; Markup is kept, text is escaped.
 
-    ``class_`` and ``stroke_width`` are spelt for SVG, and an attribute that is None is dropped.
+    ``class_`` is written as ``class``, ``a_b`` as ``a-b``; an attribute that is None is left out.
     """
     written = "".join(
         f' {name.rstrip("_").replace("_", "-")}="'
@@ -129,9 +129,9 @@ class Shared:
     """Position of the origin of the parts."""
 
     def to_svg(self, name: str = "", names: MutableMapping[Markup, str] | None = None) -> Markup:
-        """Write the parts with their name as the id, or a reference if the page holds them.
+        """Write the parts with ``name`` as their id, or a reference if the page already has them.
 
-        Without the ``names`` of what the page holds, the parts have no id.
+        ``names`` has the ids of the parts on the page; without it, the parts get no id.
         """
         x, y = (value or None for value in self.at)
         inner = self.parts
@@ -162,8 +162,8 @@ class Drawing:
     def to_svg(self, name: str, names: MutableMapping[Markup, str] | None = None) -> Markup:
         """Write the element for a page, with ids that begin with the name.
 
-        The drawing adds its shared parts to the ``names`` of those that the page holds; None for a
-        drawing that stands alone.
+        ``names`` has the ids of the shared parts on the page, and gets those of this drawing; None
+        if the drawing stands alone.
         """
         parts = (
             part.to_svg(f"{name}-s{place}", names) if isinstance(part, Shared) else part
@@ -184,9 +184,9 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A map from values to positions along one axis: from ``low`` at ``start`` to ``high``.
+    """A map from values to positions along one axis: ``low`` is at ``start``, ``high`` at ``end``.
 
-    A vertical axis ends above its start.
+    On a vertical axis, ``end`` is above ``start``.
     """
 
     low: float
@@ -207,7 +207,7 @@ class Scale:
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
     def ticks(self, count: int = 5) -> list[float]:
-        """Return about ``count`` or fewer round values on this axis."""
+        """Return round values on this axis: about ``count``, or fewer."""
         if self.binary:
             return binary_ticks(self.low, self.high, count, self.logarithmic)
         return (log_ticks if self.logarithmic else linear_ticks)(self.low, self.high, count)
@@ -265,7 +265,7 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def binary_ticks(low: float, high: float, count: int, logarithmic: bool) -> list[float]:
-    """Return about ``count`` ticks or fewer: powers of two, or multiples of one power if linear."""
+    """Return about ``count`` powers of two, or fewer; if linear, multiples of one such power."""
     if logarithmic:
         first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
         every = max(1, math.ceil((last - first + 1) / (count + 1)))

@@ -105,7 +105,7 @@ def clipped(text: str, length: int, tone: Tone = "", *, name: bool = False) -> C
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column, and its cell for each item of a table."""
+    """A column, and the function that makes its cell from an item."""
 
     column: Column
     cell: Callable[[Any], Cell]

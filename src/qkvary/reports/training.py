@@ -116,11 +116,11 @@ def _scores(summary: Summary) -> Section:
     return Section(
         key="scores",
         title="Scores",
-        lead="Test loss: on the whole test split at the end, or on the validation split of a set "
-        "without one. Validation loss: on the part of the validation split that is read while "
-        "training, at the end. Training loss: the mean over the last steps. Perplexity is the "
-        "exponential of the test loss: the number of equally likely tokens among which the network "
-        "would be as unsure. Bits per byte compare networks with different tokenizers.",
+        lead="Test loss: on the whole test split at the end, or on the validation split if there "
+        "is no test split. Validation loss: on the part of the validation split that is scored "
+        "while training; the last value. Training loss: the mean over the last steps. Perplexity "
+        "is the exponential of the test loss: the number of equally likely tokens among which the "
+        "network would be as unsure. Bits per byte compare networks with different tokenizers.",
         blocks=(table,),
         brief=True,
     )
@@ -146,7 +146,7 @@ def _texts(texts: Mapping[str, str]) -> Iterator[Section]:
 
 
 def _picture(summary: Summary) -> Chart | None:
-    """Return the validation loss of every variant over steps, and the training loss of one."""
+    """Return the chart of validation losses; with one variant, also of its training loss."""
     curves = [curve for curve in summary.curves if curve.quantity == "validation loss"]
     behind = [curve for curve in summary.curves if curve.quantity == "train loss"]
     if not any(len(curve.steps) > 1 for curve in curves):

@@ -1,6 +1,6 @@
-"""A drawing of one attention block, derived from its variant: the papers' figure 1 for any sharing.
+"""A drawing of one attention block, like the papers' figure 1, derived from any variant.
 
-From bottom to top: the layer input, the learned projections, the three roles that read them, the
+From bottom to top: the layer input, the learned projections, query, key and value, the
 scores, the weighted sum. No variant is special-cased by name.
 """
 
@@ -56,7 +56,7 @@ def block_labels(label: str) -> tuple[str, ...]:
 
 
 def _centres(variant: Variant) -> dict[Source, float]:
-    """Return the position of each learned projection: below its readers, without overlaps."""
+    """Return the position of each learned projection: below its roles, without overlaps."""
     wanted: dict[Source, float] = {
         source: sum(_COLUMNS[role] for role in variant.sharing.readers(source))
         / len(variant.sharing.readers(source))

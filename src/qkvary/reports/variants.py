@@ -208,9 +208,9 @@ def _notes(pairs: Sequence[tuple[Variant, dict[str, Any]]]) -> Iterator[str]:
 def _find_published(variant: Variant, num_heads: int | None = None) -> dict[str, Any] | None:
     """Return the published change of quality of a variant, or None if none was published.
 
-    A printed change is quoted; in a column of results, the baseline is subtracted. Networks with as
-    many query heads as ``num_heads`` come first. For a variant with fewer KV heads, other networks
-    are skipped, because they share another part of the cache.
+    A printed change is quoted; otherwise the change is the result minus that of the baseline.
+    Networks with ``num_heads`` query heads come first. For a variant with fewer KV heads, other
+    networks are skipped, because they save another part of the cache.
     """
     label, shares_heads = format_label(variant), variant.num_kv_heads is not None
     tables = sorted(

@@ -85,7 +85,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return AttentionExample(maps=maps, tokens=tokens, targets=(anomaly,) * size)
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
-        """Return the first validation set and the middle one; nothing without their images."""
+        """Return the first and the middle validation set; nothing if their images are missing."""
         pictures = find_pictures(self.config.features)
         if pictures is None:
             return ()

@@ -37,7 +37,7 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
 
     The published text has two parts only, so validation and test split are both its last tenth.
     ``validation`` is scored on every character (``exact``) or on random windows (``sampled``), as
-    in the published code, but on the same ones in every evaluation. ``test`` is always exact.
+    in the published code, but on the same windows every time. ``test`` is always exact.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code.
     """

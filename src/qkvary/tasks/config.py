@@ -283,7 +283,7 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
             )
 
     def count_answers(self, network: Network) -> int | None:
-        """Return the smallest vocabulary that is padded to the size of the network's vocabulary."""
+        """Return the unpadded vocabulary: the smallest that may be padded to the network's."""
         rows: int | None = getattr(network, "vocabulary", None)
         is_padded = rows is not None and rows > PADDING_MULTIPLE and not rows % PADDING_MULTIPLE
         return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows
@@ -431,7 +431,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
         return "bleu" if self.protocol == "clean" else "published_bleu"
 
     def scale(self, network: Network, metric: str) -> Scale | None:
-        """Return the scale of BLEU, where a guess scores 0, or of the loss."""
+        """Return the scale of a metric; in BLEU, a guess scores 0."""
         if metric.endswith("bleu"):
             return Scale(0.0, 1.0 if metric.endswith("published_bleu") else 100.0)
         return TaskConfig.scale(self, network, metric)

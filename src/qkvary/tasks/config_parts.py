@@ -36,7 +36,7 @@ RECALL_DATA_VERSION = 1
 
 
 class Scale(NamedTuple):
-    """The two ends of a metric."""
+    """The scores of a guess and of a perfect solver."""
 
     guess: float
     """The score of a solver that learns nothing."""
@@ -52,8 +52,8 @@ class Scale(NamedTuple):
 class TaskConfig:
     """The configuration of a task, and everything about it that is known without training.
 
-    A subclass is a frozen dataclass with a stored kind. It is defined in the file of its ``load``,
-    or in a torch-free file if commands need the subclass without torch.
+    A subclass is a frozen dataclass with a stored kind. It is defined in the file of the function
+    ``load`` that makes the task or, if commands need it without torch, in a torch-free file.
     """
 
     module: ClassVar[str] = ""
@@ -97,7 +97,7 @@ class TaskConfig:
         return None
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint, if necessary that of the data on this machine."""
+        """Return the task with a fingerprint: the given one, or that of the data found here."""
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
@@ -194,7 +194,7 @@ class HashedData:
         self.require(self.find_fingerprint())
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint, if necessary that of the data on this machine."""
+        """Return the task with a fingerprint: the given one, or that of the data found here."""
         if self.data_sha256 is not None:
             return self
         config = cast("Any", self)

@@ -177,7 +177,7 @@ class _Mapped(Protocol):
 
 
 class ClassificationTask(Generic[Config]):
-    """A task whose network gives logits over the answers, per position or one set per sequence.
+    """A task whose network scores all possible answers, per position or once per sequence.
 
     Loss: mean cross entropy over the counted targets. A subclass supplies the batches, and defines
     how they are evaluated.
@@ -237,7 +237,7 @@ def build_language_model(
 
 
 def build_network(network: Network, kind: type[Built], seed: int) -> Built:
-    """Build a network with the ``make`` of its configuration, if there is one, or as a ``kind``."""
+    """Build a network with its configuration's ``make``, or as a ``kind`` if it has none."""
     make: Callable[[int], Built] | None = getattr(network, "make", None)
     return kind(network, seed=seed) if make is None else make(seed)
 

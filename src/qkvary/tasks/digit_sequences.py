@@ -50,9 +50,10 @@ _COLUMNS: Mapping[SequenceTaskName, Callable[[Tensor], Tensor]] = {
 
 
 class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
-    """Predict at each position of a random sequence the digit of the column that the task assigns.
+    """Predict a fixed rearrangement of a sequence of random digits.
 
-    ``y_i = f(x_c(i))`` with the column c(i) of the task; f is the identity, except in ``sub``.
+    ``y_i = f(x_c(i))``, where the task defines the position ``c(i)`` to take the digit from; f is
+    the identity, except in ``sub``.
 
     Loss: mean cross entropy over digits. Metric: accuracy over digits.
 

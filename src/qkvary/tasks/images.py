@@ -187,7 +187,7 @@ class _Resizing(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def _resizing(pixels: int, size: int, cuts: int) -> _Resizing:
-    """Return the bilinear weights of crops at most ``cuts - 1`` pixels shorter than a side."""
+    """Return the bilinear weights of all crops of a side that omit fewer than ``cuts`` pixels."""
     lengths = pixels - torch.arange(cuts)[:, None, None].float()
     inside = (torch.arange(size).float() + 0.5) * (lengths / size) - 0.5
     inside = inside.clamp(min=0).minimum(lengths - 1)

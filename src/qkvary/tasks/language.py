@@ -173,7 +173,7 @@ class LanguageTask:
     def _score_documents(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> "_Sums":
-        """Score one document per row; sum the loss over all targets, and over those not padding."""
+        """Score one document per row; sum the loss over all targets, and over the real ones."""
         context, device = self.config.context, next(model.parameters()).device
         source = PaddedRows(split, context, self.data.separator)
         rows = source.rows if limit is None else min(source.rows, -(-limit // context))

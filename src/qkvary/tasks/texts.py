@@ -86,7 +86,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         )
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
-        """Return windows of the validation split, spread over the labels, with the answers."""
+        """Return validation windows, spread over the labels, with the network's answers."""
         windows, labels = self._scored_windows("validation")
         chosen = np.linspace(0, len(labels) - 1, num=min(SAMPLES, len(labels))).astype(int)
         batch = _make_batch([windows[one] for one in chosen], labels[chosen])

@@ -45,8 +45,8 @@ class TranslationTask:
     """Translate sentences with an encoder-decoder.
 
     Loss: the divergence of the network from label-smoothed targets, in nats per token of the
-    target, the end token included. ``as-published`` also divides by the number of padding tokens,
-    whose loss is 0 (``loss``), and reports the loss per token as well (``token_loss``).
+    target, the end token included. With ``as-published``, ``loss`` also averages over padding
+    tokens, whose loss is 0, and ``token_loss`` is the loss per real token.
 
     Translations are greedy. ``bleu`` is sacreBLEU of sentences, from 0 to 100, against the
     references as distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to 1: it

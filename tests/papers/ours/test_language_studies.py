@@ -126,7 +126,7 @@ def test_a_data_set_with_another_fingerprint_is_rejected(places: Path) -> None:
         found = open_prepared(folder).fingerprint[:12]
         assert str(caught.value) == (
             f"expected the data set {ENGLISH_NOVELS_SHA256[:12]} of english-novels/bytes, got "
-            f"{found} in {folder}: remove that folder, and put the text of the expected one at "
+            f"{found} in {folder}: remove that folder, and put the text of the expected set at "
             "english_novels below QKVARY_DATA"
         )
     assert told == ["preparing english-novels/bytes"]
