@@ -459,7 +459,7 @@ def _draw_transfer(figure: PaperFigure, _: ReadRecords) -> _Drawn:
         "error. The network was trained for 20,000 steps of 65,536 inputs, as in the paper."
     )
     group = Group(blocks=charts, layout="wide", file=figure.name)
-    return _Drawn(blocks=(Prose(text), group), is_part=True)
+    return _Drawn(blocks=(Prose(text), group))
 
 
 def _samples(known: StudyRecords, settings: Sequence[str]) -> list[RunSamples]:
