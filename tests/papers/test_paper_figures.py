@@ -194,7 +194,7 @@ def test_errors_of_a_change_of_basis_are_those_of_the_kept_table() -> None:
     """The figure's chart names the errors that ``results.csv`` of the experiment has."""
     figure = find_figure("query-identity-figure-2")
     report = paper_report([figure], lambda name: StudyRecords(study=load_study(name)))
-    assert "0 drawn in full, 1 in part" in report.lead
+    assert "1 drawn in full, 0 in part" in report.lead
     found = {one.caption: one.draw() for one in charts(report, figure.name)}
     with (KEPT / "query_identity/mlp-basis-transfer/tables/results.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["agrees"] == "yes"]
