@@ -185,7 +185,8 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
     """Return a parameter with the type, kind and help that the command line needs."""
     choices, names = unwrap(parameter.annotation)
     kind = _choose_kind(choices)
-    about = Parameter(help=text, show_default=False if get_origin(kind) is tuple else None)
+    shown = _join if isinstance(parameter.default, tuple) else None
+    about = Parameter(help=text, show_default=False if get_origin(kind) is tuple else shown)
     if bool in choices and parameter.default is not False:
         names.insert(0, Parameter(negative=f"--no-{parameter.name.replace('_', '-')}"))
     place, is_named = parameter.kind, any(one.name for one in names)
@@ -193,6 +194,11 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
         is_required = parameter.default is parameter.empty
         place = parameter.POSITIONAL_ONLY if is_required and not is_named else place
     return parameter.replace(kind=place, annotation=Annotated[(kind, about, *names)])
+
+
+def _join(default: Sequence[object]) -> str:
+    """Return a default of several values as it is typed."""
+    return ",".join(map(str, default))
 
 
 def _choose_kind(choices: list[Any]) -> Any:
