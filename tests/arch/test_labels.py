@@ -129,12 +129,12 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         ("Q-K=V@kv-norm@kv-norm", "expected one kv_norm option, got two in "),
         ("Q-K=V@latent-0", "expected a latent of at least 1 channel, got 0"),
         *(
-            (f"{label}@latent-4", "expected a latent that key and value read alone")
+            (f"{label}@latent-4", "expected a key and a value that share one full projection")
             for label in ("QKV", "Q=K=V", "Q-K[r3]=V")
         ),
         ("Q-K=V@rotary@latent-4", "expected positions that do not change keys"),
         *(
-            (f"Q=K=V@diag-mean@{option}", "expected query and key to be one tensor for diagonal ")
+            (f"Q=K=V@diag-mean@{option}", "expected a query and a key that are the same tensor, ")
             for option in ("kv-norm", "decoupled-2")
         ),
         ("QKV*3,Q-K=V", "expected a number of layers after each variant, as in QKV*3"),

@@ -36,7 +36,7 @@ RELU = {"sharing": QKV_SHARING, "core": "linear-relu"}
         ({"core": "linear", **BOTH, "window": 4}, "no plus, window or diagonal with the core line"),
         ({**RELU, "temperature": 0.5, "decoupled": 4}, "no decoupled or temperature with the core"),
         ({"sharing": QKV_SHARING, "decay": "learned"}, "no decay with the core softmax"),
-        ({**RELU, "normaliser": "undecayed-sum"}, "a decay for an undecayed sum, got none"),
+        ({**RELU, "normaliser": "undecayed-sum"}, "a decay with undecayed-sum, got none"),
         ({"sharing": Q_K, "core": "linear", "latent": 4}, "no latent with the core linear, got 4"),
         *(
             ({"sharing": QKV_SHARING, "temperature": one}, f"a positive temperature, got {one}")

@@ -67,7 +67,7 @@ def test_json_says_what_was_asked_and_answers_it(typed: Typed) -> None:
             assert row["tokens_per_second"] == pytest.approx(plan.tokens_per_second)
             assert (row["bound"], row["lossy"]) == (plan.bound, form != "bf16")
     assert document["savings"]["methods"] == []
-    assert "leave nothing to save exactly" in document["savings"]["obstacles"][0]
+    assert "no exact saving is possible" in document["savings"]["obstacles"][0]
     assert [one["cache"] for one in document["savings"]["lossy"]] == ["fp8", "int8", "int4"]
     assert document["savings"]["lossy"][0]["cache_bytes"] == 16_384 * 32 * 2 * 8 * 128
 

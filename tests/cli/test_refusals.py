@@ -134,7 +134,7 @@ REFUSED = {
         "300M --gpu a100-40": "did you mean a100-40gb?",
         "300M --memory 24G": "expected memory such as 24GiB",
         "300M --gpu t4 --bandwidth fast": "expected a bandwidth such as 900GB/s",
-        "300M --gpu t4 --flops 12": "expected a matrix rate such as 121TFLOPS",
+        "300M --gpu t4 --flops 12": "expected a speed of matrix arithmetic such as 121TFLOPS",
         "300M --gpu t4 --price nan": "expected a price of at least 0, got nan",
         "300M --gpu t4 --reserve 100%": "expected a reserve in [0, 1), got 1.0",
         "300M --gpu t4 --goal training --utilization 0": "a utilization in (0, 1]",

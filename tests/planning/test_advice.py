@@ -145,7 +145,7 @@ def test_an_exact_saving_may_make_a_model_fit() -> None:
 def test_a_demand_that_nothing_meets() -> None:
     tiny = Device(name="x", title="x", memory_bytes=10**6)
     sentences = advice_of(serve(as_model(gpt_300m()), device=tiny), device=tiny)
-    assert [text.count("no user fits with the weights") for text in sentences[:2]] == [3, 1]
+    assert [text.count("the devices have no room") for text in sentences[:2]] == [3, 1]
     assert sentences[3] == NONE_BETTER
 
 

@@ -29,10 +29,10 @@ def test_requests_are_answered_in_order() -> None:
     [
         ("refuse", "^not this$"),
         ("panic", "^a panic$"),
-        ("hang", "^its parser takes more than 1 seconds$"),
+        ("hang", "^the parser of this file takes more than 1 seconds$"),
         ("fill", "needs too much memory|^MemoryError$"),
-        ("crash", "^its parser ended with SIGSEGV, as it does when"),
-        ("leave", "^its parser ended with code 5, as"),
+        ("crash", "^the parser of this file stopped with SIGSEGV, which"),
+        ("leave", "^the parser of this file stopped with code 5, which"),
     ],
 )
 def test_what_ends_a_parser_is_a_sentence(request_text: str, message: str) -> None:

@@ -151,12 +151,18 @@ class PositionConfig:
 
     @property
     def plus_row_features(self) -> int:
-        """Number of channels of ``+`` that depend on the query only; they cancel in the softmax."""
+        """Number of channels of the ``+`` term that depend only on the query.
+
+        These channels cancel in the softmax.
+        """
         return min(self.plus_features, 2 * math.ceil(self.plus_features / 4))
 
     @property
     def plus_column_features(self) -> int:
-        """Number of channels of ``+`` that depend on the key only; they form its bias g(j)."""
+        """Number of channels of the ``+`` term that depend only on the key.
+
+        Together these channels form the bias g(j).
+        """
         return self.plus_features - self.plus_row_features
 
     def rotary_dim(self, head_dim: int) -> int:
@@ -263,8 +269,9 @@ class AttentionConfig:
     def heads(self, source: Source) -> int:
         """Number of heads of a source (a projection or the layer input).
 
-        One for a latent and for the key of decoupled positions; that of the query for the layer
-        input and for a projection that only the query reads; else that of key and value.
+        A latent and the key of decoupled positions have one head. The layer input, and a projection
+        that only the query reads, have as many heads as the query. Every other source has as many
+        heads as the key and value.
         """
         if source == KEY_ROPE or self._is_joint_latent(source):
             return 1
@@ -355,7 +362,11 @@ class AttentionConfig:
 
     @property
     def _baseline_width(self) -> int:
-        """The fan-out of the initialisation in the variant QKV: of one matrix, or of all three."""
+        """The fan-out that the initialisation uses in the baseline variant QKV.
+
+        It is the fan-out of one matrix for ``xavier-matrices``, and otherwise that of all three
+        matrices.
+        """
         matrices = 1 if self.init.scheme == "xavier-matrices" else 3
         return matrices * self.num_heads * self.size_per_head
 
@@ -378,8 +389,9 @@ class AttentionConfig:
         A learned query or key has s sqrt(d) times the standard deviation of the layer input, where
         s is the standard deviation of the weights; an identity query or key has the standard
         deviation of the layer input. So the scores are multiplied by s sqrt(d), the inverse of the
-        paper's 1/(s sqrt d). Packed Xavier may also make the learned one of query and key larger
-        than in the baseline; the factor undoes that too.
+        paper's 1/(s sqrt d). If only one of query and key is learned, Xavier initialisation of the
+        packed projection matrix may also make it larger than in the baseline; the factor undoes
+        that too.
 
         Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 5.
         """

@@ -1,7 +1,8 @@
 """The blocks that models are made of: kinds of attention, feed-forward networks and experts.
 
-Sizes only. They include blocks that cannot be built here (``arch.networks``): latent and compressed
-attention, mixtures of experts, and layers that read another layer's cache.
+The classes only describe sizes. Some describe blocks that this package cannot build: latent and
+compressed attention, mixtures of experts, and layers that read another layer's cache.
+``arch.networks`` has the blocks that this package can build.
 """
 
 import dataclasses
@@ -213,8 +214,9 @@ class Compressor:
     def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:
         """Return the rows kept after ``tokens`` tokens, as pairs of row count and width.
 
-        The rows are the summaries, the content and gate of the tokens not yet summarised, and the
-        tokens of the last summary, if the next summary also covers them.
+        The rows are the summaries, and the content and gate of every token that is not yet
+        summarised. If summaries overlap, the content and gate of the tokens in the newest summary
+        are kept too, because the next summary also covers them.
         """
         summaries, waiting = divmod(tokens, self.rate)
         overlap = 2 * self.rate if self.overlapping and summaries else 0

@@ -173,7 +173,11 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
 
 
 def _concrete(hint: Any, data: Any, where: str) -> type[Any]:
-    """Return the subclass of ``hint`` whose kind the data names, by default ``hint`` itself."""
+    """Return the class to build.
+
+    It is the subclass of ``hint`` whose kind is named in the data, or ``hint`` itself if the data
+    names no kind.
+    """
     kinds = {kind: cls for cls, kind in _KINDS.items() if issubclass(cls, hint)}
     kind = _expect(data, dict, where).get(_KIND)
     if kind not in kinds and hint in _KINDS:
@@ -303,14 +307,15 @@ def version_of(kind: type[Any]) -> str:
         path = None
     if path is None or not Path(path).is_file():
         raise ValueError(
-            f"expected a version of {kind.__name__}, whose source is in no file, got none; set one "
-            'in the class, such as version = "1", and change it whenever its results change'
+            f"expected a version in the class {kind.__name__}, because its source code is not in a "
+            'file, got none; set one in the class, such as version = "1", and change it whenever '
+            "the results of the class change"
         )
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def not_counted(network: Any) -> tuple[str, ...]:
-    """Return the parts of a network that costs leave out because their cost is unknown."""
+    """Return the parts of a network that are not counted because their cost is unknown."""
     parts, kind = own_parts(layer.variant for layer in network.layers), type(network)
     is_own = kind.__module__.partition(".")[0] != PACKAGE
     return (*parts, *([f"what {kind.__name__} adds to its blocks"] * is_own))

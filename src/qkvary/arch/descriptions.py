@@ -12,8 +12,8 @@ from qkvary.arch.variants import AnyVariant, LayerVariants, Variant
 from qkvary.text.names import listed
 
 _FORMS = {
-    "residual": "the query adds its projection to the layer input",
-    "residual-gelu": "the query adds the GELU of its projection to the layer input",
+    "residual": "the query is the sum of the layer input and the query projection",
+    "residual-gelu": "the query is the sum of the layer input and the GELU of the query projection",
     "map": "the query is the shared source, passed through a linear map for each head",
 }
 

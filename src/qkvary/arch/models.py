@@ -1,7 +1,7 @@
-"""A whole model as a value: everything that costs parameters, arithmetic or memory, per layer.
+"""A whole model as a value: for each layer, everything that adds parameters, arithmetic or memory.
 
-Models include more than the networks that can be built here (``arch.networks``): configurations of
-published models become a ``Model`` too. All costs are derived from it.
+Models include more than the networks that this package can build (``arch.networks``):
+configurations of published models become a ``Model`` too. All costs are derived from the ``Model``.
 """
 
 import dataclasses

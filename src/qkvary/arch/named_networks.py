@@ -260,9 +260,10 @@ def choose_network(
     sizes: Mapping[str, int | None],
     variant: AnyVariant | str | None = None,
 ) -> LanguageModelConfig:
-    """Return a network: the given one, the one of the given name, or a modern one of these sizes.
+    """Return ``given`` if it is a network, or the network with the name ``given``.
 
-    ``sizes`` are arguments of :func:`modern_network` by name; ``None`` means not given.
+    If ``given`` is ``None``, return a modern network with the given sizes. ``sizes`` maps argument
+    names of :func:`modern_network` to values; ``None`` means not given.
     """
     if isinstance(given, str):
         given = find_network(given)

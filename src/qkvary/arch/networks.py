@@ -390,15 +390,16 @@ class EncoderDecoderConfig(TokenNetwork):
         for layer in self.cross:
             if layer.variant.keeps_state:
                 raise ValueError(
-                    "expected cross attention over the tokens of the source, got the core "
-                    f"{layer.variant.core}, which keeps a state; choices: cross_sharing none"
+                    "expected a core of cross attention that attends to the tokens of the source, "
+                    f"got the core {layer.variant.core}, which keeps only a state; set "
+                    "cross_sharing to none"
                 )
             order = (layer.variant.window, layer.variant.stride)
             if order != (None, None) or layer.variant.diagonal != "none":
                 raise ValueError(
                     "expected cross attention without window, stride and diagonal normalisation, "
-                    "because the tokens of source and target have no common order; choices: "
-                    "cross_sharing none"
+                    "because source and target tokens have no common order; set cross_sharing to "
+                    "none"
                 )
 
     @property

@@ -1,6 +1,6 @@
-"""The parts of configurations: fields with a few choices, named sizes, and counted pieces.
+"""The parts that configurations are made of: fields with a few choices, named sizes, and pieces.
 
-The pieces that costs count are matrices, tables and normalisations.
+The pieces are matrices, tables and normalisations. The modules in ``costs`` count them.
 """
 
 import dataclasses

@@ -144,13 +144,14 @@ TASK_REMARKS: Mapping[str, tuple[str, ...]] = {
         ),
     ),
     "set": (
-        f"Sets: {_NOT_DECODED}",
-        f"Sets: {_SUFFICE}",
+        f"Set tasks: {_NOT_DECODED}",
+        f"Set tasks: {_SUFFICE}",
         (
-            "Sets: the published gain of the + forms on the anomaly task is suspect, since the "
-            "anomaly may have had a fixed place, which the position term can detect."
+            "Set tasks: the published gain of the + forms on the anomaly task is suspect, because "
+            "the anomaly may always have been at the same position, which the position term can "
+            "detect."
         ),
     ),
-    "image": (f"Images: {_NOT_DECODED}", f"Images: {_SUFFICE}"),
+    "image": (f"Image tasks: {_NOT_DECODED}", f"Image tasks: {_SUFFICE}"),
 }
 """Advice by kind of task, which ``plan`` quotes."""

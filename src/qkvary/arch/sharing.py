@@ -25,9 +25,9 @@ LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 class Sharing:
     """A map from the three roles to sources: learned projections, or the layer input ``x``.
 
-    Roles that read one source share it. A shared projection is named after what is cached: ``k``
-    where the key reads it, else ``v`` where the value does, else ``q``. With that rule a sharing
-    is exactly a set partition of ``{q, k, v, x}``, and there are fifteen.
+    Roles that read one source share it. A shared projection is called ``k`` if the key reads it,
+    otherwise ``v`` if the value reads it, otherwise ``q``. With that rule a sharing is exactly a
+    set partition of ``{q, k, v, x}``, and there are fifteen.
     """
 
     query: Source
@@ -42,8 +42,8 @@ class Sharing:
         canonical = _canonical_sources(given)
         if given != canonical:
             raise ValueError(
-                f"expected sources named after what is cached, {canonical}, got {given}; "
-                "a shared projection is called k if the key reads it, else v, else q"
+                f"expected the source names {canonical}, got {given}; a shared projection is "
+                "called k if the key reads it, otherwise v if the value reads it, otherwise q"
             )
 
     @property
@@ -72,7 +72,11 @@ class Sharing:
         return tuple(role for role in ROLES if self.roles[role] == source)
 
     def format_label(self, marks: dict[Source, str]) -> str:
-        """Return the papers' label, such as ``Q-K=V``; marks follow a source's first role."""
+        """Return the papers' label, such as ``Q-K=V``.
+
+        The mark of a source, such as ``[map]``, is written after the first role that reads the
+        source.
+        """
         if self.query == self.value != self.key and self.query != IDENTITY:
             marked = f"-K{marks['k']}" if "k" in marks else ""
             rest = "-I" if self.key == IDENTITY else marked

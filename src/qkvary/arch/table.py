@@ -49,10 +49,16 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("GQA-4", "standard attention", "4 KV heads, each read by a group of query heads"),
     NamedVariant("GQA-2", "standard attention", "2 KV heads"),
     NamedVariant("MQA", "standard attention", "one KV head"),
-    NamedVariant("Q-GQA-4", "three projections", "head sharing and K=V stacked"),
-    NamedVariant("Q-GQA-2", "three projections", "head sharing and K=V stacked"),
-    NamedVariant("Q-MQA", "three projections", "one head of one tensor: the smallest cache"),
-    NamedVariant("I-K-V", "query identity", "scores linear in learned weights"),
+    NamedVariant("Q-GQA-4", "three projections", "head sharing combined with K=V"),
+    NamedVariant("Q-GQA-2", "three projections", "head sharing combined with K=V"),
+    NamedVariant(
+        "Q-MQA",
+        "three projections",
+        "one KV head whose key and value are one tensor: the smallest cache",
+    ),
+    NamedVariant(
+        "I-K-V", "query identity", "the scores are a linear function of the learned weights"
+    ),
     NamedVariant("Q[residual]-K-V", "query identity", "the layer input stays in the query"),
     NamedVariant("Q[residual-gelu]-K-V", "query identity", "a nonlinear query"),
     NamedVariant("Q-I-V", "overview article", "caches the layer input in place of K"),
@@ -60,10 +66,16 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("Q-K[d/4]-V/1", "overview article", "low-rank key, one KV head"),
     NamedVariant("Q-K[d/4]-V", "overview article"),
     NamedVariant("Q-K-V[d/4]", "this project"),
-    NamedVariant("Q=V", "three projections", "the poster names it, but leaves it out"),
+    NamedVariant(
+        "Q=V",
+        "three projections",
+        "the poster does not test this variant, because it does not shrink the cache",
+    ),
     NamedVariant("I-K=V", "this project", "parameters and cache of Q=K=V, but asymmetric"),
     NamedVariant("I-K=V/1", "this project", "parameters and cache of one shared head"),
-    NamedVariant("Q[map]=K-V", "this project", "between a shared and a separate query"),
+    NamedVariant(
+        "Q[map]=K-V", "this project", "a compromise between a shared and a separate query"
+    ),
     NamedVariant("Q[map]=K=V", "this project", "one projection; only the query has a map"),
     NamedVariant("Q[map]=K=V/1", "this project", "one KV head; a map for each query head"),
     NamedVariant("Q=K-I", "this project"),
@@ -80,7 +92,7 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant(
         "Q-K=V@decoupled-16@kv-norm",
         "this project",
-        "portable: latent attention whose matrices pick a head's block",
+        "portable form: latent attention (MLA) whose matrices only select the channels of a head",
     ),
     NamedVariant(
         "Q-K=V@decoupled-16@latent-64@kv-norm",
@@ -89,15 +101,23 @@ VARIANTS: tuple[NamedVariant, ...] = (
     ),
     NamedVariant("Q=K-V@diag-mean", "three projections", "appendix A.2"),
     NamedVariant("Q=K-V@diag-norm", "three projections", "appendix A.2"),
-    NamedVariant("Q=K-V@diag-mean-unscaled", "three projections", "as in the code of figure 5"),
-    NamedVariant("Q=K=V@diag-norm-unscaled", "three projections", "as in the code of figure 5"),
+    NamedVariant(
+        "Q=K-V@diag-mean-unscaled", "three projections", "as in the paper's code for its figure 5"
+    ),
+    NamedVariant(
+        "Q=K=V@diag-norm-unscaled", "three projections", "as in the paper's code for its figure 5"
+    ),
     NamedVariant("Q=K=V@t0.5", "three projections", "softmax temperature, appendix A.2"),
     NamedVariant("QKV@w64", "standard attention", "sliding window of 64 tokens"),
     NamedVariant("QKV@s8", "this project", "every eighth token; all stay cached"),
     NamedVariant("Q-K=V@w8@s8", "sparse attention", "window and stride, Child et al. 2019"),
     NamedVariant("QKV@sima", "softmax-free attention", "Koohpayegani and Pirsiavash 2024"),
     NamedVariant("Q=K-V@sima", "this project"),
-    NamedVariant("Q=K-V@soft", "softmax-free attention", "Lu et al. 2021: it ties query and key"),
+    NamedVariant(
+        "Q=K-V@soft",
+        "softmax-free attention",
+        "Lu et al. 2021, where query and key are one projection",
+    ),
     NamedVariant("Q-K=V@soft", "this project", "a Gaussian kernel of separate query and key"),
     NamedVariant("QKV@linear", "softmax-free attention", "Katharopoulos et al. 2020"),
     NamedVariant("Q-K=V@linear", "this project", "sharing does not shrink the state"),

@@ -1,7 +1,8 @@
-"""The terms and the core of a variant by name, in words and in equations.
+"""The score terms, role terms and cores that a variant can have.
 
-``nn.terms`` computes score terms, ``nn.projections`` role terms, ``nn.kernels`` cores;
-``costs.terms`` has the costs of all.
+Each has a name, a description and an equation. ``nn.terms`` computes score terms,
+``nn.projections`` computes role terms, and ``nn.kernels`` computes cores. ``costs.terms`` has the
+costs of all three.
 """
 
 from collections.abc import Callable, Mapping
@@ -113,7 +114,11 @@ class ScoreTerms(RoleTerms):
 
 @dataclass(frozen=True, slots=True)
 class TermEntry:
-    """A term that changes roles or scores. In its texts, ``{value}`` is the value of its field."""
+    """An entry for a term that changes roles or scores.
+
+    In the entry's description and equations, ``{value}`` stands for the value of the variant's
+    field for this term.
+    """
 
     name: str
     """The field of :class:`ScoreTerms` that switches the term on, or one of that field's
@@ -146,7 +151,10 @@ class TermEntry:
         return value == self.name or (self.name == self.field and value != DEFAULTS[self.field])
 
     def write(self, text: str, variant: ScoreTerms, scores: str = "") -> str:
-        """Return one of the term's texts, filled in for a variant that has the term."""
+        """Fill in the placeholders of ``text`` for a variant that has the term.
+
+        ``text`` is the term's description, its equation or its definitions of symbols.
+        """
         value = getattr(variant, self.field)
         return text.format(value=value.partition("-")[0] if self.values else value, scores=scores)
 
@@ -229,7 +237,7 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
         "latent",
         "key and value are each made from a latent of {value} channels",
         key_value="{source} B{letter}",
-        where="x Wk is the latent of {value} channels, one for all heads",
+        where="x Wk is the latent of {value} channels, which all heads share",
         is_symmetric=False,
     ),
     TermEntry(
@@ -239,7 +247,8 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
         role="N{letter}({role})",
         where=(
             "Nq and Nk divide each token of a head by its root mean square, √(mean c² + 1e-6), and "
-            "multiply each channel by a learned gain of the query or the key, one for all heads"
+            "multiply each channel by a learned gain; query and key have separate gains, and all "
+            "heads use the same gains"
         ),
     ),
     TermEntry(
@@ -249,8 +258,8 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
         role="N{letter}({role})",
         where=(
             "Nq and Nk divide each token by the root mean square of all its heads, "
-            "√(mean c² + 1e-6), and multiply each channel of each head by a learned gain of the "
-            "query or the key"
+            "√(mean c² + 1e-6), and multiply each channel of each head by a learned gain; query "
+            "and key have separate gains"
         ),
     ),
     TermEntry(
@@ -267,11 +276,13 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "decoupled",
         "decoupled",
-        "{value} rotated channels of each query are scored against one rotated key of all heads",
+        "{value} rotated channels of each query are scored against one rotated key that all heads "
+        "share",
         "({scores} + R(x Wqr) R(x Wkr)ᵀ)",
         where=(
             "R rotates all r = {value} channels: channels k and k + r/2 are a pair, rotated by "
-            "p·10000^(-2k/r) at position p; R(x Wkr) is one head for all"
+            "p·10000^(-2k/r) at position p; R(x Wkr) is a single key head that all query "
+            "heads share"
         ),
         is_symmetric=False,
         before_scale=True,
@@ -286,8 +297,8 @@ SCORE_TERMS: tuple[TermEntry, ...] = (
         "the diagonal of the scores is divided by its {value}",
         "diag-{value}({scores})",
         where=(
-            "diag-{value} divides each entry (i, i) by the {value} of the entries (j, j) of the "
-            "tokens j that i sees"
+            "diag-{value} divides each diagonal entry (i, i) by the {value} of the diagonal "
+            "entries (j, j), taken over all tokens j that token i can see"
         ),
         values=("mean", "norm"),
     ),
@@ -297,8 +308,8 @@ SCORE_TERMS: tuple[TermEntry, ...] = (
         "the diagonal of K Kᵀ is divided by its {value} before the score scale is applied",
         "diag-{value}({scores})",
         where=(
-            "diag-{value} divides each entry (i, i) by the {value} of the entries (j, j) of the "
-            "tokens j that i sees"
+            "diag-{value} divides each diagonal entry (i, i) by the {value} of the diagonal "
+            "entries (j, j), taken over all tokens j that token i can see"
         ),
         before_scale=True,
         values=("mean-unscaled", "norm-unscaled"),
@@ -312,7 +323,7 @@ SCORE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "plus",
         "plus",
-        "scores become tau a_ij + g(j): a temperature and a bias per key position",
+        "scores become tau a_ij + g(j): a temperature tau, and a bias g(j) per key position",
         "τ {scores} + 1 gᵀ",
         where=(
             "τ = Σ w_c over the m = 10 learned weights w; g(j) = w_6 sin j + w_7 cos j + "
@@ -323,9 +334,10 @@ SCORE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "key_bias",
         "key_bias",
-        "scores become tau a_ij + b(j): a temperature and a table of biases of key positions",
+        "scores become tau a_ij + b(j): a temperature tau, and a table with one bias b(j) per key "
+        "position",
         "τ {scores} + 1 bᵀ",
-        where="τ and b(j), a table of positions j, are learned",
+        where="τ is learned; b(j) is a learned table with one entry per position j",
         is_symmetric=False,
     ),
     TermEntry(
@@ -334,7 +346,8 @@ SCORE_TERMS: tuple[TermEntry, ...] = (
         "a learned bias per head and distance i-j is added to the scores",
         "{scores} + b(i-j)",
         where=(
-            "b(i-j) is a learned table of each head; distances beyond 128 have the entry of 128"
+            "b(i-j) comes from a learned table, one for each head; distances beyond 128 use the "
+            "entry for distance 128"
         ),
         is_symmetric=False,
     ),
@@ -351,11 +364,11 @@ SCORE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "decay",
         "decay",
-        "weights decay with the distance, by a {value} factor per KV head",
+        "attention weights decay with distance, and each KV head has a {value} decay factor",
         "{scores} ⊙ λ^(i-j)",
         where=(
-            "λ = 1 - 2^(-4-h) for KV head h, counted from 1, or 1/(1 + e^(-w)) of its learned "
-            "weight w"
+            "λ = 1 - 2^(-4-h) for KV head h, counted from 1, if the decay is fixed; "
+            "λ = 1/(1 + e^(-w)) if the decay is learned, where w is the head's learned weight"
         ),
         values=("learned", "fixed"),
     ),

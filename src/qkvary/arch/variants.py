@@ -58,7 +58,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant(ScoreTerms):
-    """The properties in which attention layers of one size differ.
+    """A variant of attention: everything that can differ between attention layers of one size.
 
     Raises:
         ValueError: for a meaningless combination; the message names a valid one.
@@ -95,31 +95,33 @@ class Variant(ScoreTerms):
             )
         if form == "map" and len(self.sharing.readers(query)) == 1:
             raise ValueError(
-                "expected a query that shares its source for the map form, got a query that reads "
-                f"{query} alone, where the map is absorbed; "
-                "choices: Q[map]=K-V, Q[map]=K=V, Q[map]=V/g"
+                "expected a query that shares its source with the key or the value for the map "
+                f"form, got a query that alone reads {query}, where an ordinary query projection "
+                "has the same effect as the map; choices: Q[map]=K-V, Q[map]=K=V, Q[map]=V/g"
             )
         # Otherwise the map of every head could be merged into that head's key projection.
         free_key = self.sharing.readers("k") == ("key",) and heads is None
         if form == "map" and free_key and self.positions != "rotary":
             raise ValueError(
-                "expected a key that cannot absorb the map, got a key with its own projection and "
-                "heads, where q M k = q (k M'); choices: Q[map]=K-V, Q[map]=V/g, Q=V"
+                "expected a key that cannot absorb the map of the query, got a key with its own "
+                "projection and its own heads, so that the projection can absorb the map "
+                "(q M k = q (k M')) and the map has no effect; choices: Q[map]=K-V, Q[map]=V/g, Q=V"
             )
         if heads is not None and heads < 1:
             raise ValueError(f"expected at least 1 KV head, got {heads}")
         tied = query in (self.sharing.key, self.sharing.value) and query != IDENTITY
         if heads is not None and tied and form != "map":
             raise ValueError(
-                f"expected a separate query with {heads} KV heads, got a query that reads the "
-                "same projection as a key or value with fewer heads; "
-                "choices: Q-K=V with heads shared (Q-GQA-g, Q-MQA), or a map (Q[map]=K-V/g)"
+                "expected a query with its own projection, because key and value have fewer heads "
+                f"than the query (KV heads: {heads}), got a query that shares its projection with "
+                "the key or the value; choices: Q-K=V with heads shared (Q-GQA-g, Q-MQA), or a map "
+                "(Q[map]=K-V/g)"
             )
         if heads is not None and IDENTITY in self.sharing.cached:
             raise ValueError(
-                f"expected a learned key and value with {heads} KV heads, got a key or "
-                "value that is the layer input, which has as many heads as the query; choices: "
-                "I-K-V, I-K=V"
+                "expected a learned key and a learned value, because the number of KV heads is "
+                f"set (to {heads}), got a key or a value that is the layer input, which always has "
+                "as many heads as the query; choices: I-K-V, I-K=V"
             )
         if self.k_rank and self.sharing.key == IDENTITY:
             raise ValueError(
@@ -127,8 +129,9 @@ class Variant(ScoreTerms):
             )
         if self.v_rank and self.sharing.value != "v":
             raise ValueError(
-                "expected a value with its own projection, which a value rank needs, got a value "
-                f"that reads {self.sharing.value}; give the rank to that projection instead"
+                "expected a value with its own projection, because v_rank is the rank of that "
+                f"projection, got a value that reads {self.sharing.value}; if that is a "
+                "projection, give the rank to it instead"
             )
 
     def _check_key_value(self) -> None:
@@ -151,14 +154,15 @@ class Variant(ScoreTerms):
             raise ValueError(f"expected a latent of at least 1 channel, got {self.latent}")
         if not is_shared or sharing.query == sharing.key or self.k_rank:
             raise ValueError(
-                "expected a latent that key and value read alone, through one full projection, got "
+                "expected a key and a value that share one full projection, which the query does "
+                "not read, for a latent, got "
                 f"{sharing.format_tuple({'k': f'[{self.k_rank}]'} if self.k_rank else {})}; "
                 "choices: Q-K=V, I-K=V"
             )
         if self.positions == "rotary":
             raise ValueError(
-                "expected positions that do not change keys made of a latent, got rotary; "
-                "choices: decoupled-N, alibi, relative"
+                "expected positions that do not change keys, because the keys are computed from a "
+                "latent, got rotary; choices: decoupled-N, alibi, relative"
             )
 
     def _check_scores(self) -> None:
@@ -174,7 +178,7 @@ class Variant(ScoreTerms):
                 f"rotary, decoupled-{self.decoupled}"
             )
         if self.own is not None and self.own not in OWN:
-            hint = suggest(self.own, OWN) if OWN else "no file that registers any was imported"
+            hint = suggest(self.own, OWN) if OWN else "no imported file registers a part"
             raise UnknownPartError(
                 f"expected a score term, core or layer that an imported file registers, got "
                 f"own-{self.own}; {hint}"
@@ -183,8 +187,8 @@ class Variant(ScoreTerms):
             raise ValueError(f"expected a window of at least 1 token, got {self.window}")
         if self.stride is not None and self.stride < 2:
             raise ValueError(
-                f"expected a stride of at least 2 tokens, got {self.stride}; without a stride "
-                "every distance is seen"
+                f"expected a stride of at least 2 tokens, got {self.stride}; omit the stride to "
+                "attend to tokens at every distance"
             )
         if self.plus and self.key_bias:
             raise ValueError("expected + or key-bias, got both, which compute the same function")
@@ -200,8 +204,9 @@ class Variant(ScoreTerms):
             or self.head_norm != "none"
         ):
             raise ValueError(
-                "expected query and key to be one tensor for diagonal normalisation (the diagonal "
-                f"of K K^T is a squared norm), got {self.sharing.format_tuple({})}"
+                "expected a query and a key that are the same tensor, because diagonal "
+                "normalisation needs squared norms on the diagonal of the scores (K K^T), got "
+                f"{self.sharing.format_tuple({})}"
                 f"{' with decoupled positions' * (self.decoupled is not None)}"
                 f"{' with kv-norm' * self.kv_norm}"
                 f"{f' with {self.head_norm}' * (self.head_norm != 'none')}; "
@@ -225,13 +230,14 @@ class Variant(ScoreTerms):
             )
         if self.normaliser == "undecayed-sum" and self.decay == "none":
             raise ValueError(
-                "expected a decay for an undecayed sum, got none, which makes both sums equal; "
-                "choices: decay-learned, decay-fixed"
+                "expected a decay with undecayed-sum, got none: without a decay, the decayed and "
+                "the undecayed sum are equal; choices: decay-learned, decay-fixed"
             )
         if self.latent is not None and core.keeps_state:
             raise ValueError(
-                f"expected no latent with the core {core.name}, got {self.latent} channels: they "
-                "are for a cache of tokens, and this core keeps a state"
+                f"expected no latent with the core {core.name}, got a latent of {self.latent} "
+                "channels: a latent makes a cache of tokens smaller, and this core keeps a state "
+                "instead of a cache of tokens"
             )
 
     @property
@@ -248,7 +254,10 @@ class Variant(ScoreTerms):
 
     @property
     def identity_roles(self) -> tuple[Role, ...]:
-        """Roles that are the unprojected layer input, and a query that adds it as a residual."""
+        """The roles that use the layer input without a projection.
+
+        They include a query that is the layer input plus a projection (the residual forms).
+        """
         roles: tuple[Role, ...] = self.sharing.readers(IDENTITY)
         residual: tuple[Role, ...] = ("query",) if "residual" in self.query_form else ()
         return (*residual, *roles)
@@ -259,9 +268,10 @@ class Variant(ScoreTerms):
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def keep_positions(self, own: "Variant") -> "Variant":
-        """Return the variant with ``own``'s positions, norms and soft cap where they are not set.
+        """Return the variant, with what it does not set taken from ``own``.
 
-        Terms that have no meaning with the variant's core are left out.
+        Positions, the norms of query and key, and the soft cap are taken from ``own``. Terms that
+        have no meaning with the variant's core are left out.
         """
         fields = CORES[self.core].fields
         kept: dict[str, Any] = {}
@@ -305,7 +315,7 @@ class LayerVariants:
     """The variants of a network's layers, first to last, if they are not all the same.
 
     Raises:
-        ValueError: for a run without layers, or adjacent runs of the same variant.
+        ValueError: for a group with no layers, or for neighbouring groups with the same variant.
     """
 
     runs: tuple[tuple[Variant, int], ...]
@@ -316,8 +326,8 @@ class LayerVariants:
             raise ValueError("expected at least 1 layer of each variant, got 0")
         if len(self.runs) < 2:
             raise ValueError(
-                "expected at least two variants for layers, such as QKV*3,Q-K=V*3; one variant for "
-                "all layers takes no number"
+                "expected at least two different variants, such as QKV*3,Q-K=V*3; if all layers "
+                "have the same variant, write it without a layer count"
             )
         if any(one[0] == other[0] for one, other in itertools.pairwise(self.runs)):
             raise ValueError(

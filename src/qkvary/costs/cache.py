@@ -1,8 +1,9 @@
-"""Bytes of the cache: those that decoding stores, and those that it reads for one token.
+"""Cache size in bytes: how much decoding stores, and how much it reads for one token.
 
-A layer keeps the tokens that a later token can still see: the last w - 1 with a window of w tokens,
-every token with a stride. A layer of linear attention keeps sums instead of tokens, from the first
-token on. The bytes read for one token include that token's own entry.
+A layer keeps the tokens that a later token can still see. With a window of w tokens, these are the
+w - 1 newest tokens; with a stride, they are all tokens. A layer of linear attention keeps sums
+instead of tokens, from the first token on. The bytes read for one token include that token's own
+entry.
 """
 
 from collections.abc import Sequence
@@ -105,7 +106,7 @@ def entries_bytes(
     kept: int,
     stored_as: Format | str,
 ) -> int:
-    """Return the bytes that the last ``kept`` of ``seen`` tokens take in a layer's cache."""
+    """Return the bytes of a layer's cache that keeps the ``kept`` newest of ``seen`` tokens."""
     form = _format(stored_as)
     coded, scales, plain = form.divide(seen, kept)
     return (

@@ -1,4 +1,4 @@
-"""The variants to compare for a model: its own, and those that share more."""
+"""The variants to compare for a model: its own, and variants that share projections or heads."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from qkvary.costs.exact_savings import Method, apply_savings
 AS_IT_IS = "as it is"
 """The label of a model whose layers have different variants."""
 SHARINGS = ("Q=K-V", "Q-K=V", "Q=K=V", "I-K-V", "I-K=V")
-"""Sharings that ``all_sharings`` compares in addition to head sharing."""
+"""The sharing patterns that ``all_sharings`` compares in addition to head sharing."""
 
 PUBLISHED_GROUP = 4
 """Number of query heads per KV head in the papers' GQA, at both sizes."""
@@ -73,10 +73,11 @@ def own_label(model: Model) -> str:
 def choose_candidates(
     model: Model, labels: Sequence[AnyVariant | str] = (), *, all_sharings: bool = False
 ) -> Candidates:
-    """Return the given model, and the requested variants or those worth comparing.
+    """Return the given model, and the requested variants or the variants worth comparing.
 
-    If no variants are requested, K=V, fewer KV heads and both together are compared. With
-    ``all_sharings``, so are sharings that do not change the cache, and more numbers of KV heads.
+    If no variants are requested, K=V, fewer KV heads, and both together are compared. With
+    ``all_sharings``, the comparison also includes sharing patterns that do not change the cache,
+    and more choices of the number of KV heads.
     """
     label = own_label(model)
     rows = [Candidate(label=label, model=model, is_original=True)]
@@ -115,7 +116,10 @@ def _count_positions(model: Model) -> int:
 
 
 def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
-    """Yield sharings of the model's own KV heads, then fewer heads, each with and without K=V."""
+    """Yield sharing patterns with the model's own number of KV heads, then with fewer KV heads.
+
+    Each number of KV heads comes with and without K=V.
+    """
     layers = [
         layer.attention
         for layer, _ in count_kinds(model.layers)

@@ -1,4 +1,4 @@
-"""Devices that models run on: memory, bandwidth and matrix rates, each with its source.
+"""Devices that models run on: memory, bandwidth and arithmetic speed, each with its source.
 
 The numbers are the vendors' own peaks, without sparsity. A GB is taken as 10^9 bytes, to be
 cautious: drivers often report a few percent more.
@@ -15,7 +15,7 @@ TERA = 10**12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device."""
+    """A device that models run on: its memory, its bandwidth, and its FLOPs per second."""
 
     name: str
     """The name on the command line."""
@@ -123,9 +123,10 @@ def choose_device(
     bandwidth: str | None = None,
     flops: str | None = None,
 ) -> Device:
-    """Return the device called ``gpu``, or an unnamed one, with the given amounts.
+    """Return the device called ``gpu``, or an unnamed device if ``gpu`` is ``None``.
 
-    Amounts are texts such as ``24GiB``, ``68GB/s`` and ``2TFLOPS`` (of 16-bit matrix products).
+    Amounts that are given replace those of the device. They are texts such as ``24GiB``,
+    ``68GB/s`` and ``2TFLOPS`` (of 16-bit matrix products).
     """
     if gpu is None and memory is None:
         raise ValueError("expected a gpu such as a100-40gb, or a memory such as 24GiB, got neither")

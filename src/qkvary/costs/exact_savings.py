@@ -40,7 +40,7 @@ LONG = 2**16
 
 
 class _Text(NamedTuple):
-    """The description of a method, which is exact for all weights."""
+    """The texts that describe one method of saving; the method is exact for any weights."""
 
     explanation: str
     """Why the method is exact."""
@@ -107,8 +107,8 @@ _TEXTS: dict[Method, _Text] = {
     "value and rotated slice": _Text(
         explanation="the key is the value times a gain, with some channels rotated, so the value "
         "and the rotated channels are enough to recover the key",
-        price="no work per token that is read; the gain must be applied in float32 before the key "
-        "is rounded, or 16-bit keys differ in the last bit",
+        price="reading a cached token costs no extra work; the gain must be applied in float32 "
+        "before the key is rounded, or 16-bit keys differ in the last bit",
     ),
     "rotate when read": _Text(
         explanation="the key is the value times a gain, with some channels rotated, so the value "
@@ -118,15 +118,17 @@ _TEXTS: dict[Method, _Text] = {
     "layer input": _Text(
         explanation="keys and values are linear in the layer input, which is narrower than both "
         "together",
-        price="keys and values are projected again when read, or absorbed into query and output "
-        "where keys are neither rotated nor normalised; stored in an orthonormal basis, the input "
-        "is well conditioned in every format; the time of a step has to be measured",
+        price="keys and values are computed again from the stored layer input at each read; where "
+        "keys are neither rotated nor normalised, their projections can instead be absorbed into "
+        "the query and output projections; the layer input is well conditioned in every number "
+        "format if it is stored in an orthonormal basis; the time of a step must be measured",
     ),
     "latents": _Text(
         explanation="the inner width of a low-rank projection is below its output width, and keys "
         "and values are linear in the inner channels",
-        price="the second half of each projection is applied again when read, or absorbed into "
-        "query and output where keys are neither rotated nor normalised",
+        price="the second matrix of each low-rank projection is applied again at each read; where "
+        "keys are neither rotated nor normalised, it can instead be absorbed into the query and "
+        "output projections",
     ),
 }
 
@@ -191,7 +193,10 @@ def find_savings(
 
 
 def apply_savings(model: Model) -> dict[Method, Model]:
-    """Return the model with each method that shrinks a long sequence's cache, by method."""
+    """Return one model per method: the given model with that method applied.
+
+    Only methods that shrink the cache of a long sequence are included.
+    """
     now = model_cache_bytes(model, context=LONG, encoder_tokens=LONG)
     return {
         method: changed
@@ -295,6 +300,7 @@ def _obstacles(layers: Iterable[Layer]) -> Iterable[str]:
         narrow = any(config.latent(source) is not None for source in config.variant.cached)
         if stored <= config.d_model and not narrow:
             yield (
-                f"keys and values of {stored:,} channels are no wider than the layer input of "
-                f"{config.d_model:,}: {config.num_kv_heads} KV heads leave nothing to save exactly"
+                f"keys and values together have {stored:,} channels (KV heads: "
+                f"{config.num_kv_heads}), no more than the {config.d_model:,} channels of the layer "
+                "input, so no exact saving is possible"
             )

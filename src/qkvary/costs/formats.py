@@ -69,14 +69,18 @@ class Format:
         return max(0, seen - self.residual) // block * block
 
     def last_closing(self, seen: int) -> int:
-        """Return the number of rows seen when the last block was quantised; 0 before the first."""
+        """Return how many rows had arrived when a block was most recently quantised.
+
+        The number is 0 if no block of the ``seen`` rows has been quantised yet.
+        """
         closed = self._closed(seen)
         return closed + self.residual if closed else 0
 
     def divide(self, seen: int, kept: int) -> tuple[int, int, int]:
         """Return three counts: quantised rows, rows of shared scales, and unquantised rows.
 
-        Of ``seen`` rows, only the last ``kept`` are counted.
+        A row of shared scales belongs to a block of quantised rows. Only the newest ``kept`` rows
+        of the ``seen`` rows are counted.
         """
         coded = max(0, self._closed(seen) - (seen - kept))
         shared = 0 if self.block is None else math.ceil(coded / self.block)
@@ -165,7 +169,7 @@ def cache_format(options: CacheOptions, dtype: Dtype) -> Format:
 
 
 def format_options(options: CacheOptions) -> str:
-    """Return the name of a quantised storage, such as ``int4-b32-r16-rot``."""
+    """Return the name of a cache format, such as ``growing`` or ``int4-b32-r16-rot``."""
     if options.bits is None:
         return options.storage
     name = cache_format(options, "float16").name.removesuffix("-fp16")
@@ -195,7 +199,7 @@ def parse_options(text: str) -> CacheOptions:
 
 
 def parse_storage(text: str) -> CacheOptions:
-    """Parse a storage, quantised or not: ``preallocated``, ``growing``, ``int8-b32``."""
+    """Parse the name of a cache format, such as ``preallocated``, ``growing`` or ``int8-b32``."""
     name = text.strip().lower()
     if name in ("growing", "preallocated"):
         return CacheOptions(storage="growing" if name == "growing" else "preallocated")

@@ -82,9 +82,10 @@ def visible_pairs(config: AttentionConfig, length: int) -> int:
 
 
 def visible_keys(attention: AttentionLayer, context: int) -> int:
-    """Return the number of stored entries that the last of ``context`` tokens reads.
+    """Return how many stored entries the newest token reads.
 
-    Its own entry counts. With a stride, the masked entries in the gaps are read too.
+    ``context`` is the number of tokens, including the newest. The newest token's own entry is
+    included in the result. With a stride, the masked entries in the gaps are read too.
     """
     if isinstance(attention, ProjectedAttention):
         reach = attention.config.variant.reach
@@ -97,7 +98,7 @@ def visible_keys(attention: AttentionLayer, context: int) -> int:
 
 
 def visible_summaries(attention: CompressedAttention, context: int) -> int:
-    """Return the number of summaries that the last of ``context`` tokens attends to."""
+    """Return how many summaries the newest token attends to; ``context`` counts all tokens."""
     if attention.compressor is None:
         return 0
     closed = context // attention.compressor.rate
@@ -297,11 +298,12 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
 def _expansion_macs(attention: ProjectedAttention, keys: int) -> int:
     """Return the MACs of using a cache that stores inputs or latents instead of keys and values.
 
-    The cheaper of two ways is counted. In the first, all stored inputs are projected again, the new
-    token's included. In the second, query and output absorb the projections, and scores and values
-    are computed over the whole width of the layer; not every key allows this. For latents, the
-    second matrices of low-rank projections are applied or absorbed likewise, source by source. In
-    the first way, a query that shares a cached projection costs nothing more.
+    The cheaper of two ways is counted. The first way projects all stored inputs again, including
+    the new token's input. The second way absorbs the key and value projections into the query and
+    output projections, and computes scores and values over the whole width of the layer; this is
+    not possible for every kind of key. For latents, the same two ways apply to the second matrices
+    of low-rank projections, separately for each source. In the first way, a query that shares a
+    cached projection costs nothing more.
     """
     config = attention.config
     if attention.storage == "latent":
@@ -340,7 +342,10 @@ def _up_projection_macs(attention: ProjectedAttention, source: Source, keys: int
 
 
 def _absorbed_macs(config: AttentionConfig, inner: int, keys: int) -> int:
-    """Return the MACs of a key or value whose projection query or output absorbs."""
+    """Return the MACs of a key or value whose projection is absorbed.
+
+    The query absorbs the projection of a key; the output projection absorbs that of a value.
+    """
     heads, size = config.num_heads, config.size_per_head
     return heads * size * inner + keys * heads * (inner - size)
 
@@ -352,14 +357,17 @@ def _absorbs_key(attention: ProjectedAttention) -> bool:
 
 
 def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:
-    """Return the MACs of all heads of one query with one stored entry, values included."""
+    """Return the MACs that all heads together need for one query and one stored entry.
+
+    They are the MACs of the score and of the weighted value.
+    """
     if isinstance(attention, LatentAttention):
         return attention.num_heads * (attention.stored_width + attention.kv_rank)
     return 2 * attention.num_heads * attention.head_dim
 
 
 def _index_pair_macs(attention: LatentAttention) -> int:
-    """Return the MACs of one query of an indexer with one of its keys."""
+    """Return the MACs of scoring one indexer key against one indexer query."""
     index = attention.own_indexer
     return 0 if index is None else index.heads * index.width
 
@@ -395,7 +403,10 @@ def _stored(config: AttentionConfig) -> tuple[Source, ...]:
 
 
 def _stored_macs(attention: ProjectedAttention) -> int:
-    """Return the MACs of a token through cached projections; 0 if the layer has no own cache."""
+    """Return the MACs of one token through cached projections.
+
+    They are 0 if the layer reads another layer's cache instead of its own.
+    """
     if attention.reads_layer is not None:
         return 0
     config = attention.config

@@ -1,6 +1,7 @@
 """Serving plans: users per device, devices for all users, and the time of a decoding step.
 
-A replica of the model spans one device or several, which divide it as ``costs.replicas`` says.
+A replica of the model runs on one or several devices; ``costs.replicas`` says how several devices
+divide the model.
 """
 
 import math

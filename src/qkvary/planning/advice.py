@@ -1,8 +1,9 @@
 """Advice on which variant to serve, from its costs and published quality.
 
-A variant is dominated by another that needs no more cache and is no worse by the published numbers.
-These come from one seed and have two digits, so each gets a rounding interval; unpublished changes
-are never guessed. Never imports torch.
+A variant is dominated by another variant that needs no more cache and is no worse by the published
+numbers. The published numbers come from one seed and are rounded, so each number gets an interval
+for its rounding. The quality of a variant without published numbers is never estimated. Never
+imports torch.
 """
 
 import re
@@ -72,8 +73,8 @@ def serve_variants(
     """Plan every candidate in every format, and compare candidates within a format.
 
     A candidate that stores only states is planned in the first format alone. ``size`` names the
-    papers' model whose published changes are used. Hidden candidates are not returned, but the
-    returned ones may be dominated by them.
+    papers' model from which the published changes in perplexity are taken. Hidden candidates are
+    not returned, but they can dominate the returned candidates.
     """
     shown = {candidate.label for candidate in candidates}
     hidden = [extra for extra in hidden_candidates if extra.label not in shown]
@@ -131,7 +132,7 @@ def published_change(candidate: Candidate, size: Size) -> Quality | None:
 
 
 def nearest_size(parameters: int) -> Size:
-    """Return the size of the papers' model to compare a model of ``parameters`` parameters with."""
+    """Return the size of the papers' model to which a model of ``parameters`` is compared."""
     return "300M" if parameters < SMALL else "1.2B"
 
 
@@ -162,9 +163,9 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
     trained = next((row for row in better if _needs_fewer(row, original)), None)
     return (
         (
-            f"A low-bit cache now (measure the loss): {'; '.join(bits)}."
+            f"Use a low-bit cache now, and measure how much quality it loses: {'; '.join(bits)}."
             if bits
-            else "A low-bit cache now: no format makes it smaller."
+            else "A low-bit cache does not help: no format makes the cache smaller."
         ),
         f"Exact now: {'; '.join(exact)}.",
         *_advise_conversion(original, demand),
@@ -179,7 +180,10 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
 
 
 def _advise_conversion(original: ServedVariant, demand: Demand) -> Iterator[str]:
-    """Yield what a conversion to half the cache gains and costs, if all layers can be converted."""
+    """Yield a sentence on the benefits and costs of converting the model to half its cache size.
+
+    Nothing is yielded if some layers cannot be converted.
+    """
     if original.cache.bits != HALVED.bits * 2 or not all(
         isinstance(layer.attention, ProjectedAttention)
         and layer.attention.config.variant.core_name == "softmax"
@@ -208,8 +212,8 @@ def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
         f"{compact(8 * left / parse_format(name).bits)} parameters in {name}" for name in formats
     )
     yield (
-        f"A smaller model, or lower-bit weights: one device holds {' or '.join(most)}, and a cache "
-        "as large as one user's now."
+        "Use a smaller model, or weights with fewer bits: one device holds "
+        f"{' or '.join(most)}, together with a cache as large as the present cache of one user."
     )
 
 
@@ -239,7 +243,10 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
 
 
 def _warn_of_llama_cpp(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield how slow K=V with several KV heads is in llama.cpp, which has no kernel for it."""
+    """Yield a warning that llama.cpp is slow for K=V with several KV heads.
+
+    llama.cpp has no kernel for K=V with several KV heads.
+    """
     for row in rows:
         attention = row.model.layers[0].attention
         if not isinstance(attention, ProjectedAttention):
@@ -248,9 +255,10 @@ def _warn_of_llama_cpp(rows: Sequence[ServedVariant]) -> Iterator[str]:
         if sharing.key == sharing.value and heads > 1:
             yield (
                 f"Stock llama.cpp is slow for K=V with many KV heads ({row.label}): it multiplies "
-                f"each query head with the whole tensor, {heads} times as much work as head by "
-                "head. K=V had 0.38 times the speed of QKV with 8 KV heads, and 0.95 times with "
-                "one (measured at 30M)."
+                f"each query head by the tensor of all KV heads, which takes {heads} times as much "
+                "work as multiplying each query head by its own KV head. In a test at 30M "
+                "parameters, K=V with 8 KV heads ran at 0.38 times the speed of QKV, and K=V with "
+                "one KV head ran at 0.95 times the speed of QKV."
             )
             return
 
@@ -259,8 +267,8 @@ def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...
     """Return the distinct limitations of the published numbers that were used."""
     qualities = [quality for quality in found_qualities if quality is not None]
     sources = [
-        f"Published changes are those of a language model of {quality.size} without an encoder: "
-        f"{quality.source}."
+        "The published changes in perplexity were measured on a language model of "
+        f"{quality.size} without an encoder: {quality.source}."
         for quality in qualities
     ]
     changed = [quality for quality in qualities if quality.caveats]
@@ -281,7 +289,7 @@ def collect_caveats(found_qualities: Iterable[Quality | None]) -> tuple[str, ...
 def _held(plan: ServingPlan) -> str:
     """Return the users per replica, and the devices for all users, in words."""
     if plan.devices is None:
-        return "no user fits with the weights"
+        return "the devices have no room for even one user's cache beside the weights"
     users = count(plan.users_per_replica, "user")
     copy = count(plan.devices_per_replica or 1, "device")
     return f"{users} on {copy}, {count(plan.devices, 'device')} for all"
@@ -310,7 +318,10 @@ def _change(row: ServedVariant) -> str:
 
 
 def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield comparisons of K=V at equal cache and parameters, if its quality was published."""
+    """Yield comparisons of K=V with variants of equal cache size or equal parameter count.
+
+    Nothing is yielded if the quality of K=V was not published for this size.
+    """
     tied = next((row for row in rows if row.label == "Q-K=V" and row.quality), None)
     if tied is None or tied.quality is None:
         return

@@ -172,8 +172,9 @@ def _windows(model: Model) -> set[int]:
 def _sample_contexts(model: Model, context: int) -> tuple[int, int, list[int]]:
     """Return both ends of the context axis, and the contexts at which curves are computed.
 
-    The ends are powers of 2 around the context, the model's maximum and its shortest window. The
-    contexts are four per doubling, and those where a curve may bend.
+    The ends are powers of 2 that are chosen from the context, the model's maximum and its shortest
+    window. Curves are computed at four contexts per doubling, and at every context where a curve
+    may bend.
     """
     windows = _windows(model)
     shortest = min([DEFAULT_FIRST, context // 4, *(window // 2 for window in windows)])

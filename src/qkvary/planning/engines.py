@@ -97,5 +97,6 @@ def _transformers(
         engine=TRANSFORMERS,
         user_bytes=held,
         users=devices * free // held if held else None,
-        remark="a StaticCache; a DynamicCache grows to the minimum",
+        remark="these are the bytes of a StaticCache; a DynamicCache grows with the text and ends "
+        "at the exact minimum",
     )

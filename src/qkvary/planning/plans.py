@@ -35,7 +35,7 @@ from qkvary.planning.training_advice import Regime, TrainedVariant, advise_train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer of a plan: for serving, or for training."""
+    """The results of a plan, for serving or for training: one row per variant, and advice."""
 
     rows: tuple[ServedVariant, ...] = ()
     """One row for every variant in every format of the cache; none for training."""
@@ -57,7 +57,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A question with its answer, as reports show it."""
+    """A question together with its answer, in the form that reports show."""
 
     model: Model
     """The given model."""
@@ -133,7 +133,10 @@ def make_plan(
 
 
 def _answer_serving(candidates: Candidates, demand: Demand, formats: Sequence[Format]) -> Answer:
-    """Plan the serving of all candidates in all formats, exact savings in the first only."""
+    """Plan serving for all candidates in all formats.
+
+    The report of exact savings and the comparison of engines use only the first format.
+    """
     model = candidates.original.model
     size = nearest_size(model_parameters(model).total)
     # Variants that were not requested may dominate requested ones.

@@ -22,10 +22,13 @@ Status = Literal["frontier", "dominated", "dominated by the printed digits only"
 
 SEEDS = 1
 """Number of trained networks per variant and size."""
-_ONE_SEED = "One network was trained per variant: how much of a difference is chance is unknown."
+_ONE_SEED = (
+    "Only one network was trained per variant, so it is unknown how much of each difference is due "
+    "to chance."
+)
 _DILUTED = (
-    "Documents were padded to 2,048 tokens and the padding counts in the loss, so the change per "
-    "real token is larger, as the study lm-dilution shows."
+    "Documents were padded to 2,048 tokens and the loss includes the padding, so the change per "
+    "real token is larger than the published change, as the study lm-dilution shows."
 )
 _SHIPPED_GROUPS = (
     "The released script for Q-GQA has 8 KV heads (75 % less cache), where the table says 4."
@@ -75,9 +78,10 @@ class Quality:
 
 
 def quality_of(label: str, size: Size = "300M") -> Quality | None:
-    """Return the published change of a variant, or None if there is none at this size.
+    """Return a variant's published change in perplexity relative to QKV.
 
-    GQA counts KV heads, so GQA-4 exists at 300M (of 16 heads) and GQA-8 at 1.2B (of 32).
+    Returns None if nothing was published for the variant at this size. The number in a GQA label
+    counts KV heads, so the papers have GQA-4 at 300M (of 16 heads) and GQA-8 at 1.2B (of 32 heads).
     """
     variant = canonical_label(label)
     table = _table(size)
@@ -101,7 +105,7 @@ def quality_of(label: str, size: Size = "300M") -> Quality | None:
 
 
 def qualities(size: Size = "300M") -> tuple[Quality, ...]:
-    """Return the published change of every variant that was trained at a size, QKV first."""
+    """Return the published change in perplexity of every variant at this size, QKV first."""
     found = (quality_of(label, size) for label in _table(size).variants)
     return tuple(quality for quality in found if quality is not None)
 
@@ -128,13 +132,16 @@ def compare(
 
 
 def network(label: str, size: Size = "300M") -> LanguageModelConfig:
-    """Return the papers' language model of a size, with a variant."""
+    """Return the papers' language model of this size, with the variant ``label`` as attention."""
     return gpt_300m(label) if size == "300M" else gpt_1200m(label)
 
 
 @functools.cache
 def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
-    """Return the 16-bit cache bytes of the papers' model of a size, with the variant ``label``."""
+    """Return the 16-bit cache size in bytes of the papers' model of this size.
+
+    The variant ``label`` replaces the model's attention.
+    """
     return model_cache_bytes(as_model(network(label, size)), context=tokens, stored_as="bf16")
 
 
@@ -160,7 +167,8 @@ def _caveats(variant: str, size: Size) -> list[str]:
     if shared.key == shared.value and shared.query != shared.key:
         half = layer.num_kv_heads / 2
         found.append(
-            f"GQA-{half:.0f} has the same cache and was never compared with it."
+            f"GQA-{half:.0f} has a cache of the same size, but the papers never compared it with "
+            "this variant."
             if half >= 1
             else "Head sharing alone cannot make so small a cache with heads of this size."
         )

@@ -47,7 +47,7 @@ def train_variants(
 ) -> tuple[TrainedVariant, ...]:
     """Plan the training of every candidate on one device.
 
-    ``size`` names the papers' model whose published changes are used.
+    ``size`` names the papers' model from which the published changes in perplexity are taken.
     """
     speeds = _published_speeds() if size == "300M" else {}
     rows: list[TrainedVariant] = []

@@ -108,12 +108,12 @@ def refuse_files(folder: Path) -> None:
 
 
 def is_writable(folder: Path) -> bool:
-    """Return whether a folder can be written, or created."""
+    """Return whether a folder is writable or can be created."""
     return os.access(_nearest(folder), os.W_OK)
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a folder can be written, or created, before long work."""
+    """Before long work starts, check that a folder is writable or can be created."""
     refuse_files(folder)
     with explain_os_errors(folder), suppress(FileNotFoundError):
         # The name is too long.
@@ -124,7 +124,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Check that a file can be written before long work; its folders may be created."""
+    """Before long work starts, check that a file can be written; its folders may be missing."""
     if path.is_dir():
         raise TargetError(f"expected a file at {path}, got a folder")
     if path.is_file() or not path.exists():
@@ -194,7 +194,8 @@ def write_new_file(path: Path, blocks: Iterable[bytes | memoryview], size: int) 
 def atomic_write_file(path: Path, data: bytes) -> None:
     """Write a file atomically and durably.
 
-    After a ``ResourceError`` an older file remains, unless only the flush of the directory failed.
+    After a ``ResourceError``, an older file is still in place. Only if the final flush of the
+    directory failed is the new file already in place.
     """
     with explain_os_errors(path, len(data)):
         while True:
@@ -365,7 +366,11 @@ class Note:
     """The progress of the work when the lock was acquired."""
 
     def count_deaths(self, progress: str) -> int:
-        """Return how many owners died since the last progress; valid only if the lock is free."""
+        """Return how many owners have died since the work last made progress.
+
+        ``progress`` is the present progress of the work. The number is valid only if the lock is
+        free.
+        """
         before = self.deaths if self.progress == progress else 0
         return before + (self.owner is not None)
 
@@ -381,7 +386,7 @@ class OwnerLock:
         """
         self.path, self._is_released = path, False
         self.deaths = 0
-        """Number of earlier owners that died since the last progress."""
+        """Number of earlier owners that have died since the work last made progress."""
         self.last_owner: Owner | None = None
         """The previous owner, if it died."""
         with explain_os_errors(path):
@@ -413,7 +418,10 @@ class OwnerLock:
             os.pwrite(self._descriptor, encode(fields).encode(), 0)
 
     def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the lock, once; ``keep_deaths`` keeps the number of deaths for the next owner."""
+        """Release the lock; further calls do nothing.
+
+        With ``keep_deaths``, the number of owners that died is kept for the next owner.
+        """
         if self._is_released:
             return
         self._is_released = True

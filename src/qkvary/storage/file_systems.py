@@ -62,8 +62,9 @@ class FileSystem:
             return f"{self.mount} is mounted through ssh: its locks hold on one machine only"
         if self.lock_reach == "unknown":
             return (
-                f"it is not known whether locks of {self.mount} ({self.kind}) hold between "
-                "machines: try two `qkvary study` at once before you rely on them"
+                f"it is not known whether locks on {self.mount} ({self.kind}) exclude other "
+                "machines: before you rely on them, start the same `qkvary study` on two machines "
+                "at the same time, and check that no run is executed twice"
             )
         return None
 

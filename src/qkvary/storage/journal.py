@@ -21,7 +21,7 @@ _DIGITS = 16
 
 
 def to_line(event: Mapping[str, JsonValue]) -> bytes:
-    """Return one event as a line, with its check and line feed."""
+    """Return one event as a line of JSON, with the digest in ``check`` and the final line feed."""
     if not event:
         raise ValueError("an event needs at least one field, got none")
     body = encode(event).encode()

@@ -70,7 +70,7 @@ def decode(text: str | bytes) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentFormat:
-    """The format of one kind of document."""
+    """How documents of one kind are stored as JSON, with a field for the version of the kind."""
 
     name: str
     """What messages call the document, with an article: ``a measurement of decoding``."""

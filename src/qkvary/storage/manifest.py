@@ -57,7 +57,7 @@ class Manifest:
         """Return the checked bytes of a file."""
         found = self.check_size(directory, name)
         path, entry = directory / name, self.files[name]
-        require_memory(found.st_size, f"reading {path} takes", "use a machine with more")
+        require_memory(found.st_size, f"reading {path} takes", "use a machine with more memory")
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -170,7 +170,7 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Manifest:
     # The digest covers all other fields in every version, so the version can be trusted.
     FORMAT.check(fields, path)
     if not isinstance(fields["about"], dict):
-        raise TypeError("about must be an object")
+        raise TypeError("the manifest field 'about' must be a JSON object")
     listed = cast("dict[str, dict[str, Any]]", fields["files"])
     entries = {
         name: FileEntry(size=entry["size"], sha256=entry["sha256"])
@@ -178,7 +178,7 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Manifest:
     }
     for entry in entries.values():
         if type(entry.size) is not int or entry.size < 0 or type(entry.sha256) is not str:
-            raise TypeError("a file has a size and a digest")
+            raise TypeError("every file entry in the manifest needs a size and a digest")
     return Manifest(files=entries, about=fields["about"])
 
 
@@ -256,7 +256,7 @@ def write_manifest(
 
 
 def keep_newest(directory: Path, keep: int = DEFAULT_KEEP) -> None:
-    """Remove all checkpoints but the newest ``keep``, at least 1."""
+    """Remove all checkpoints except the newest ``keep``; ``keep`` must be at least 1."""
     for step in stored_steps(directory)[keep:]:
         remove_dir(step_folder(directory, step))
 
@@ -277,12 +277,13 @@ def find_newest(
     read: Callable[[int], Found],
     report: Callable[[str], None],
 ) -> Found | None:
-    """Return the newest valid checkpoint, or None if there are none; ``steps`` are newest first.
+    """Return the newest valid checkpoint, or None if there are no checkpoints.
 
-    ``read`` raises ``DamagedError`` for a damaged checkpoint; ``report`` gets a message for each.
+    ``steps`` are newest first. ``read`` raises ``DamagedError`` for a damaged checkpoint;
+    ``report`` is called with a message for each damaged checkpoint.
 
     Raises:
-        NoValidCheckpointError: if all of them are damaged.
+        NoValidCheckpointError: if every checkpoint is damaged.
     """
     problems: list[str] = []
     for step in steps:
@@ -297,7 +298,7 @@ def find_newest(
 
 
 def quarantine_newer(directory: Path, step: int) -> None:
-    """Quarantine the checkpoints after ``step``, which could not be read."""
+    """Quarantine all checkpoints newer than ``step``; those checkpoints could not be read."""
     newer = [step_folder(directory, one).name for one in stored_steps(directory) if one > step]
     if newer:
         quarantine(directory, newer)

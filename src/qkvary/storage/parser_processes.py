@@ -30,7 +30,7 @@ PARSER_BYTES_PER_CHARACTER = 1024
 
 
 class ParserProcess:
-    """A program that answers requests; it is started again if a request ended it."""
+    """A program that answers requests; if a request kills the program, the program is restarted."""
 
     def __init__(self, module: str, content: str) -> None:
         """Start a module that calls ``serve``; its first request is the content of the file."""
@@ -104,9 +104,12 @@ def _stop(process: "subprocess.Popen[bytes]", owner: int) -> None:
 
 def _explain_end(code: int, seconds: float) -> str:
     if code == -signal.SIGPROF:
-        return f"its parser takes more than {seconds:.0f} seconds"
+        return f"the parser of this file takes more than {seconds:.0f} seconds"
     how = signal.Signals(-code).name if code < 0 else f"code {code}"
-    return f"its parser ended with {how}, as it does when it needs too much memory"
+    return (
+        f"the parser of this file stopped with {how}, which usually means that the parser ran out "
+        "of memory"
+    )
 
 
 def serve(load: Callable[[Any], Callable[[Any], Any]]) -> None:

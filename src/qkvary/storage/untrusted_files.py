@@ -67,7 +67,7 @@ def read_file(path: Path, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
         if size > limit:
             raise DamagedError(f"expected at most {limit:,} bytes in {path}, got {size:,}")
         if size > MAX_SIDE_FILE_BYTES:
-            require_memory(size, f"reading {path} takes", "use a machine with more")
+            require_memory(size, f"reading {path} takes", "use a machine with more memory")
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -1,4 +1,8 @@
-"""Formats names and lists: clips, joins, counts, and escapes for files and Markdown."""
+"""Functions that format names and lists.
+
+They clip long texts, join lists, write counts with their nouns, and escape text for files and
+Markdown.
+"""
 
 import difflib
 import hashlib
@@ -28,7 +32,7 @@ def printable(text: str) -> str:
 
 
 def clip(text: str, length: int = 120) -> str:
-    """Shorten a long text, and append that it was cut and how long it was."""
+    """Shorten a long text, and append a note with its original length."""
     if len(text) <= length:
         return text
     return f"{text[: length - 1].rstrip()}… (cut, {len(text):,} characters)"
@@ -71,7 +75,10 @@ def spell(name: str) -> str:
 
 
 def find_name(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that a name denotes in any spelling, or ``None``."""
+    """Return the choice that a name denotes, or ``None``.
+
+    The comparison ignores case, and treats blanks and underscores as hyphens.
+    """
     wanted = spell(name)
     return next((choice for choice in choices if spell(choice) == wanted), None)
 
@@ -79,7 +86,10 @@ def find_name(name: str, choices: Iterable[str]) -> str | None:
 def near_names(
     name: str, choices: Iterable[str], *, most: int = 1, cutoff: float = 0.6
 ) -> list[str]:
-    """Return the choices nearest to a wrong name in any spelling, best first."""
+    """Return the choices nearest to a misspelled name, best first.
+
+    The comparison ignores case, and treats blanks and underscores as hyphens.
+    """
     spelled = {spell(choice): choice for choice in choices}
     near = difflib.get_close_matches(spell(name[:60]), spelled, n=most, cutoff=cutoff)
     return [spelled[match] for match in near]

@@ -220,8 +220,10 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_flops(text: str) -> float:
-    """Parse a matrix rate such as ``121TFLOPS``."""
-    return _parse(re.sub(r"/s$", "", text.strip()), _FLOPS, "a matrix rate such as 121TFLOPS")
+    """Parse a speed of matrix arithmetic in FLOPs per second, such as ``121TFLOPS``."""
+    return _parse(
+        re.sub(r"/s$", "", text.strip()), _FLOPS, "a speed of matrix arithmetic such as 121TFLOPS"
+    )
 
 
 def parse_count(text: str) -> int:
@@ -237,7 +239,7 @@ def parse_count(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """In an annotation: the function that makes a parameter's value from what a caller gives."""
+    """An annotation of a parameter: the function that converts a caller's argument to its value."""
 
     read: Callable[[Any, str], Any]
     """Takes what was given, such as the text ``32k``, and the parameter's name for messages."""

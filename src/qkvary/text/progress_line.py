@@ -1,4 +1,7 @@
-"""A line of progress on standard error: updated on a terminal, printed now and then elsewhere."""
+"""A progress line on standard error.
+
+On a terminal the line is updated in place; otherwise a new line is printed occasionally.
+"""
 
 import os
 import sys
@@ -36,7 +39,11 @@ class ProgressLine:
     _drawn_lines: ClassVar[set["ProgressLine"]] = set()
 
     def __init__(self, shown: float = float("-inf")) -> None:
-        """Show on standard error, but only after one pause since the time ``shown``."""
+        """Create a progress line on standard error.
+
+        Nothing is printed until one pause has passed since the time ``shown``. The pause is 0.2
+        seconds on a terminal and 30 seconds elsewhere.
+        """
         self._stream = sys.stderr
         self._is_terminal = self._stream.isatty()
         self._pause = PAUSE_ON_TERMINAL if self._is_terminal else PAUSE_ELSEWHERE
@@ -44,7 +51,10 @@ class ProgressLine:
         self._text = ""
 
     def show(self, describe: Callable[[], str]) -> None:
-        """Print a text, unless it has not changed or the last one is too recent."""
+        """Print the text from ``describe``.
+
+        Nothing is printed if the text is shown already or if the previous update was too recent.
+        """
         now = time.monotonic()
         if now - self._shown < self._pause:
             return

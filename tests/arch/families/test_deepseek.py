@@ -48,4 +48,4 @@ def test_deepseek_v4_as_transformers_spells_it() -> None:
     assert rates(older) == [None, None, 16, 128, 16]
     words = ["hash_moe"] * 2 + ["moe"] * 3
     hashed = read("deepseek-v4-flash", **short, mlp_layer_types=words)
-    assert "the tables by which 2 layers hash" in hashed.notes[1]
+    assert "2 layers choose experts by hashing" in hashed.notes[1]

@@ -124,7 +124,10 @@ def build_decoder(
 
 
 def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
-    """Return the latent attention; ``shares_indexer`` uses an earlier layer's indexer."""
+    """Return the latent attention.
+
+    With ``shares_indexer``, the layer uses an earlier layer's indexer instead of its own.
+    """
     indexer = None
     if fields.has("index_topk"):
         indexer = Indexer(
@@ -147,6 +150,9 @@ def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttent
 
 
 def note_predictors(fields: Fields, predicts: int) -> tuple[str, ...]:
-    """Return a note on any multi-token prediction layers, by default ``predicts`` of them."""
+    """Return a note on multi-token prediction layers, if the model has any.
+
+    ``predicts`` is the number of such layers if the configuration does not say.
+    """
     further = fields.count("num_nextn_predict_layers", "num_mtp_layers", default=predicts)
-    return ("does not count the layers that predict further tokens",) if further else ()
+    return ("the layers that predict further tokens are not counted",) if further else ()

@@ -253,7 +253,7 @@ def _build_layer(config: AttentionConfig, *, d_ff: int, bias: bool = True, norms
 def _build(
     fields: Fields, name: str, layer: Layer, *, tied: bool, head_bias: bool = False, **others: Any
 ) -> Model:
-    """Return a model of equal layers whose final norm has a bias."""
+    """Return a model whose layers are all identical and whose final norm has a bias."""
     layers = (layer,) * fields.layers("n_layer", "num_hidden_layers")
     if "max_tokens" not in others:
         names = ("max_position_embeddings", "n_positions", "seq_length")

@@ -63,8 +63,8 @@ def _read_deepseek_v4(fields: Fields, name: str) -> Model:
 
     tables = fields.size("vocab_size") * experts.active * hashed
     note = (
-        f"does not count the {tables:,} entries of the tables by which {hashed} layers hash "
-        "tokens to experts"
+        f"{hashed} layers choose experts by hashing tokens; the {tables:,} entries of their hash "
+        "tables are not counted"
     )
     return build_decoder(
         fields,

@@ -65,7 +65,9 @@ def _read_t5_forward(fields: Fields) -> FeedForward:
     kind = fields.text("feed_forward_proj", default="relu")
     if kind.removeprefix("gated-") not in PLAIN_FORWARDS:
         choices = ", ".join(PLAIN_FORWARDS)
-        raise fields.refuse("feed_forward_proj", f"{choices}, or one of these after gated-,")
+        raise fields.refuse(
+            "feed_forward_proj", f"{choices}, or one of these with the prefix gated-,"
+        )
     return FeedForward(
         d_model=fields.size("d_model"), d_ff=fields.size("d_ff"), gated=kind.startswith("gated-")
     )

@@ -72,7 +72,7 @@ def _read_gemma4_unified(fields: Fields, name: str) -> Model:
 
 
 def _read_types(fields: Fields, *, period: int) -> tuple[str, ...]:
-    """Return the kind of each layer; by default, layers are global once per ``period``."""
+    """Return the kind of each layer; by default, one layer in every ``period`` layers is global."""
     layers = fields.layers("num_hidden_layers")
     types = fields.words("layer_types", choices=LAYER_TYPES, length=layers)
     if types is not None:

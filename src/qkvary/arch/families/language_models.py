@@ -49,7 +49,7 @@ PLAIN: Mapping[str, Activation] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The differences of a family from Llama that do not change its costs."""
+    """How a family differs from Llama in ways that do not affect costs."""
 
     activation: str = "hidden_act"
     """The configuration's field with the activation."""
@@ -181,7 +181,7 @@ BLOCKS: Mapping[str, Block] = {
 
 
 def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:
-    """Return the network of a configuration of a family in ``BLOCKS``."""
+    """Return the network that a configuration describes; ``BLOCKS`` must have the family."""
     recipe, block = RECIPES[family], BLOCKS[family]
     own = {**_LLAMA, **block.defaults}
     fields = complete(recipe, Fields({**own, **fields.content}, fields.family))

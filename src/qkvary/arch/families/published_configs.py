@@ -21,6 +21,9 @@ class PublishedConfig(NamedTuple):
 
 @functools.cache
 def published_configs() -> Mapping[str, PublishedConfig]:
-    """Return all published models that have a name here, read once per process."""
+    """Return all published models that this package knows by name.
+
+    The file is read once per process.
+    """
     content = json.loads(Path(__file__).with_name("published.json").read_bytes())
     return {name: PublishedConfig(**entry) for name, entry in content.items()}

@@ -267,7 +267,7 @@ def _shares_indexer(fields: Fields, layers: int) -> list[bool]:
 
 
 def read_flag(fields: Fields, flag: Flag) -> bool:
-    """Return a flag that the family fixes, or the value of the field that states the flag."""
+    """Return a flag: the family's fixed value, or the value of the configuration field for it."""
     return flag if isinstance(flag, bool) else fields.flag(flag[0], default=flag[1])
 
 
