@@ -22,11 +22,11 @@ RELU = {"sharing": QKV_SHARING, "core": "linear-relu"}
     ("fields", "words"),
     [
         ({"sharing": TIED, "query_form": "residual"}, "reads k; choices: Q[residual]-K-V"),
-        ({"sharing": QKV_SHARING, "query_form": "map"}, "reads q alone"),
+        ({"sharing": QKV_SHARING, "query_form": "map"}, "a query that alone reads q"),
         ({"sharing": QUERY_IS_VALUE, "query_form": "map"}, "a key that cannot absorb the map"),
         ({"sharing": QKV_SHARING, "num_kv_heads": 0}, "at least 1 KV head, got 0"),
-        ({"sharing": TIED, "num_kv_heads": 2}, "a separate query with 2 KV heads"),
-        ({"sharing": IDENTITY_KEY, "num_kv_heads": 1}, "a learned key and value with 1 KV heads"),
+        ({"sharing": TIED, "num_kv_heads": 2}, "fewer heads than the query (KV heads: 2)"),
+        ({"sharing": IDENTITY_KEY, "num_kv_heads": 1}, "the number of KV heads is set (to 1)"),
         ({"sharing": IDENTITY_KEY, "k_rank": Rank(3)}, "got a key that is the layer input"),
         ({"sharing": Q_K, "v_rank": Rank(3)}, "got a value that reads k"),
         ({"sharing": QKV_SHARING, "window": 0}, "a window of at least 1 token, got 0"),
@@ -37,7 +37,10 @@ RELU = {"sharing": QKV_SHARING, "core": "linear-relu"}
         ({**RELU, "temperature": 0.5, "decoupled": 4}, "no decoupled or temperature with the core"),
         ({"sharing": QKV_SHARING, "decay": "learned"}, "no decay with the core softmax"),
         ({**RELU, "normaliser": "undecayed-sum"}, "a decay with undecayed-sum, got none"),
-        ({"sharing": Q_K, "core": "linear", "latent": 4}, "no latent with the core linear, got 4"),
+        (
+            {"sharing": Q_K, "core": "linear", "latent": 4},
+            "with the core linear, got a latent of 4",
+        ),
         *(
             ({"sharing": QKV_SHARING, "temperature": one}, f"a positive temperature, got {one}")
             for one in (0.0, math.nan, math.inf)

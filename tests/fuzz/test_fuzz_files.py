@@ -106,7 +106,10 @@ def test_a_few_mutations_load_or_are_refused(name: str, tmp_path: Path) -> None:
     [
         ("tokenizer-panic.json", "expected a tokenizer.json, got something else: Precompiled"),
         ("tokenizer-onig-panic.json", "this tokenizer cannot encode the text: Onig: Regex search"),
-        ("tokenizer-bomb.json", "this tokenizer cannot encode the text: the parser of this file (takes|stopped)"),
+        (
+            "tokenizer-bomb.json",
+            "this tokenizer cannot encode the text: the parser of this file (takes|stopped)",
+        ),
     ],
 )
 def test_tokenizers_of_attackers_are_a_sentence_of_the_command(

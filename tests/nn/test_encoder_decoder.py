@@ -181,7 +181,11 @@ def test_attention_maps_are_those_of_the_pass(layer: int) -> None:
             "the norm placement pre in",
         ),
         ("QKV@w4", {"cross_sharing": "same"}, "cross attention without window, stride and"),
-        ("QKV@linear", {"cross_sharing": "same"}, "a core of cross attention that attends to the tokens"),
+        (
+            "QKV@linear",
+            {"cross_sharing": "same"},
+            "a core of cross attention that attends to the tokens",
+        ),
         ("QKV@linear@decay-fixed", {}, "layers without a decay in an encoder-decoder"),
     ],
 )

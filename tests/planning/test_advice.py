@@ -138,7 +138,7 @@ def test_an_exact_saving_may_make_a_model_fit() -> None:
     rows = serve(load_size("gpt2"), device=tight, context=1024, replica_sizes=(1,))
     assert [row.plan.fits for row in rows[:2]] == [False, True]
     sentences = advice_of(rows, device=tight, context=1024, replica_sizes=(1,))
-    assert "unchanged: no user fits" in sentences[1]
+    assert "unchanged: the devices have no room" in sentences[1]
     assert "layer input: 1 user on 1 device, 100 devices for all" in sentences[1]
 
 
@@ -153,7 +153,7 @@ def test_a_smaller_model_where_one_device_does_not_hold_the_weights() -> None:
     model = load_size("llama-3.1-70b")
     given = {"device": find_device("rtx-4090"), "context": 8192, "users": 1}
     rows = serve(model, **given)  # type: ignore[arg-type]
-    (found,) = [one for one in advice_of(rows, **given) if one.startswith("A smaller model")]
+    (found,) = [one for one in advice_of(rows, **given) if one.startswith("Use a smaller model")]
     left = make_demand(**given).usable_bytes - rows[0].plan.user_bytes
     assert f"{left / 2 / 1e9:.2f} G parameters in bf16 or {left * 2 / 1e9:.1f} G" in found
 

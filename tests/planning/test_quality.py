@@ -23,7 +23,7 @@ def test_changes_follow_from_the_printed_perplexities(size: Size, half: float) -
         assert quality.change_percent == pytest.approx(100 * (own - base) / base)
         assert quality.low == pytest.approx(100 * (own - half - base - half) / (base + half))
         assert quality.high == pytest.approx(100 * (own + half - base + half) / (base - half))
-        assert any("seed" in line or "One network" in line for line in quality.caveats)
+        assert any("seed" in line or "one network" in line for line in quality.caveats)
         assert any("padding" in line for line in quality.caveats)
 
 

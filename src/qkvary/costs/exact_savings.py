@@ -300,7 +300,7 @@ def _obstacles(layers: Iterable[Layer]) -> Iterable[str]:
         narrow = any(config.latent(source) is not None for source in config.variant.cached)
         if stored <= config.d_model and not narrow:
             yield (
-                f"keys and values together have {stored:,} channels (KV heads: "
-                f"{config.num_kv_heads}), no more than the {config.d_model:,} channels of the layer "
-                "input, so no exact saving is possible"
+                f"with {config.num_kv_heads} KV heads, keys and values together have {stored:,} "
+                f"channels, no more than the {config.d_model:,} channels of the layer input, so no "
+                "exact saving is possible"
             )

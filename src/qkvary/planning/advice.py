@@ -212,8 +212,8 @@ def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
         f"{compact(8 * left / parse_format(name).bits)} parameters in {name}" for name in formats
     )
     yield (
-        "Use a smaller model, or weights with fewer bits: one device holds "
-        f"{' or '.join(most)}, together with a cache as large as the present cache of one user."
+        "Use a smaller model, or weights with fewer bits: beside the present cache of one user, "
+        f"one device holds {' or '.join(most)}."
     )
 
 
