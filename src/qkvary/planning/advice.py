@@ -212,7 +212,7 @@ def _advise_smaller(original: ServedVariant, demand: Demand) -> Iterator[str]:
         f"{compact(8 * left / parse_format(name).bits)} parameters in {name}" for name in formats
     )
     yield (
-        "Use a smaller model, or weights with fewer bits: beside the present cache of one user, "
+        "Use a smaller model, or weights with fewer bits: beside one user's present cache, "
         f"one device holds {' or '.join(most)}."
     )
 
