@@ -1,4 +1,7 @@
-"""The header of a llama2.c file, seven sizes, as the configuration of a network. Torch-free."""
+"""Reads the header of a llama2.c file as the configuration of a network. Torch-free.
+
+The header consists of seven sizes.
+"""
 
 import math
 import struct

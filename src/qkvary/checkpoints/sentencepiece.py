@@ -1,7 +1,7 @@
-"""SentencePiece model files: the pieces of a BPE, and how spaces are handled.
+"""SentencePiece model files: the pieces of a BPE model, and how spaces are handled.
 
-The file is a protocol buffer, a sequence of numbered fields. Only the fields that affect the tokens
-of a text are read. Models that are neither BPE nor of characters are refused.
+The file is a protocol buffer, a sequence of numbered fields. Only the fields that affect how a text
+is split into tokens are read. Models that are neither BPE models nor character models are refused.
 """
 
 import struct
@@ -35,7 +35,7 @@ def joins_spaces(data: bytes, where: str) -> bool:
 
 
 def read_pieces(data: bytes, where: str) -> PieceTokenizer:
-    """Return the tokenizer of a model."""
+    """Return the tokenizer that a SentencePiece model file describes."""
     try:
         fields = list(_fields(data))
         pieces = [_read_piece(value) for value in _messages(fields, _PIECE)]

@@ -88,9 +88,9 @@ def export_gguf(
 
 
 def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
-    """Express a network as the architecture of llama.cpp that fits.
+    """Convert a network to a llama.cpp architecture that can express it.
 
-    Matrices whose rows do not fill whole blocks of q8_0 are stored in f16.
+    Matrices whose rows do not fill whole q8_0 blocks are stored in f16.
     """
     config = network.config
     to = choose_architecture(config)

@@ -182,8 +182,9 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         """Make an empty cache for ``past_key_values``.
 
         Args:
-            max_tokens: The maximum number of tokens; by default none, or the network's if the
-                rotation of its keys depends on the length.
+            max_tokens: The maximum number of tokens. By default there is no maximum, unless the
+                rotation of the network's keys depends on the length; then the default is the
+                network's maximum.
             options: The options of the cache.
         """
         network = cast("QKVConfig", self.config).language_model

@@ -110,10 +110,10 @@ def _name(
 
 
 def _change_epsilon(weights: Weights, config: LanguageModelConfig) -> None:
-    """Give all norms the epsilon of the latent's norm, because vLLM uses one for all.
+    """Give all norms the epsilon of the latent's norm, because vLLM has one epsilon for all norms.
 
-    A norm of ``f x`` with the epsilon ``f^2 eps`` equals the norm of x with eps, so everything that
-    is added to the residual stream is multiplied by f.
+    A norm of ``f x`` with the epsilon ``f^2 eps`` equals the norm of x with the epsilon ``eps``, so
+    everything that is added to the residual stream is multiplied by f.
     """
     factor = (KV_NORM_EPS / config.block.norm_eps) ** 0.5
     if factor == 1:

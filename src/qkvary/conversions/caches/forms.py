@@ -83,9 +83,10 @@ def share_tensor(
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
     """Return the number of rotated channels of the new key.
 
-    If the rotary scaling needs all rotated channels of the layer, all stay. Otherwise the result
-    is the largest even divisor of their number that is at most three quarters of ``numbers``, or
-    else 2. A layer that rotates no channels gives 0.
+    If the rotary scaling needs all rotated channels of the layer, the number stays the same.
+    Otherwise the result is the largest even divisor of the present number that is at most three
+    quarters of ``numbers``; if there is no such divisor, the result is 2. For a layer that rotates
+    no channels, the result is 0.
     """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:

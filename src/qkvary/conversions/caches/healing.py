@@ -75,7 +75,7 @@ class DistillationConfig(TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs."""
+        """Number of tokens in one sequence, from which the costs of training are computed."""
         return self.context
 
 

@@ -1,8 +1,9 @@
-"""Puts heads in a random gauge: query, key, value and output matrices change, the function stays.
+"""Puts heads in a random gauge: their matrices change, but the function of the network does not.
 
-``k A`` with ``q A^-T`` gives the same scores, ``v B`` with ``B^-1 W_O`` the same output: one A and
-one B for each KV head. Two roles that share a projection have one matrix, so one change has to fit
-both roles. With rotary positions, only one complex number per frequency can be chosen freely.
+The matrices are those of query, key, value and output. ``k A`` with ``q A^-T`` gives the same
+scores, and ``v B`` with ``B^-1 W_O`` gives the same output; each KV head has one A and one B. Two
+roles that share a projection have one matrix, so one change has to fit both roles. With rotary
+positions, only one complex number per frequency can be chosen freely.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.2.
 """

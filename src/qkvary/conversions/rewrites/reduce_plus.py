@@ -1,4 +1,4 @@
-"""The position term + becomes a temperature and a bias per key position."""
+"""Replaces the position term ``+`` by a temperature, and by a bias for each key position."""
 
 import dataclasses
 
@@ -14,11 +14,11 @@ STATEMENT = "Section 2 of Kayyam et al., reduced"
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return a network in which a key bias replaces the position term +.
+    """Return a network in which a temperature and a key bias replace the position term ``+``.
 
-    The published term adds a fixed sinusoid to copies of the scores and maps them back.
-    Each channel of the sinusoid depends only on the row or only on the column, and what depends on
-    the row cancels in the softmax.
+    The published term adds a fixed sinusoid to copies of the scores, and maps the copies back to
+    one score. Each channel of the sinusoid depends only on the row or only on the column, and the
+    part that depends on the row cancels in the softmax.
     """
     tokens, notes = draft.config.max_tokens, list[str]()
 

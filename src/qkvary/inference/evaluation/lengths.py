@@ -1,6 +1,6 @@
-"""Length extrapolation: perplexity by position, at trained lengths and beyond.
+"""Length extrapolation: perplexity by position, at the trained lengths and beyond.
 
-Every length scores the same tokens of the same documents, cut into windows of that length.
+For every length, the same tokens of the same documents are scored, cut into windows of that length.
 """
 
 import dataclasses

@@ -60,7 +60,10 @@ class PreparedTasks:
     manager: TaskManager
 
     def load(self) -> dict[str, Any]:
-        """Load tasks and groups as lm-eval does; set local rows and the number of examples."""
+        """Load tasks and groups as lm-eval does, and set the number of few-shot examples.
+
+        The questions and examples of a task that has local files are read from these files.
+        """
         reading, advice, problem = self.reading, "", None
         local = {one.task: one for one in reading.local.values()}
         paths = [str(files("lm_eval") / "tasks" / one.config) for one in local.values()]
@@ -184,7 +187,10 @@ class LocalRows(dict[str, Dataset]):
 
 @contextmanager
 def _local_rows(folder: Path) -> Generator[None]:
-    """Load tasks with the rows of local files, if they have any; nothing is cached on disk."""
+    """Make lm-eval read tasks from local files in the ``with`` block, where a task has such files.
+
+    The rows of local files are not cached on disk.
+    """
     download = ConfigurableTask.download
 
     def load(task: ConfigurableTask, *arguments: Any, **options: Any) -> None:
