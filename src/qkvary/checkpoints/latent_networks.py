@@ -6,8 +6,9 @@ rotary key.
 
 The DeepSeek architecture always normalises the tensor. A tensor that must not be normalised is
 scaled down so far that the norm, in effect, only divides the tensor by the square root of the
-epsilon. The gain of the norm scales the tensor up again: ``c s / sqrt(mean (c s)^2 + eps) *
-sqrt(eps) / s`` equals c up to a relative error of ``STILL / 2``, which is 2^-27.
+epsilon. The gain of the norm scales the tensor up again:
+``c s / sqrt(mean (c s)^2 + eps) * sqrt(eps) / s`` equals c up to a relative error of ``STILL / 2``,
+which is 2^-27.
 """
 
 import math
@@ -29,7 +30,10 @@ from qkvary.nn.projections import read_matrix
 from qkvary.nn.role_maps import make_role_maps
 from qkvary.storage.errors import DamagedError, UsageError
 
-TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
+TRAIN = (
+    "train a network of the form Q-K=V@decoupled-16@kv-norm, for example with qkvary train "
+    "lm-10m-portable"
+)
 """Advice for networks that latent attention cannot express."""
 STILL = 2.0**-26
 """The largest mean square of a tensor that is scaled down, relative to the epsilon of its norm."""
@@ -67,7 +71,10 @@ def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterato
     """
     block = config.block
     if config.positions != "none":
-        yield f"{config.positions} positions besides {positions} ones; choices: none"
+        yield (
+            f"{config.positions} positions in addition to {positions} positions; choices: "
+            "positions none"
+        )
     if block.norm != "rmsnorm":
         yield f"{block.norm}; choices: rmsnorm"
     if block.activation != "swiglu":
@@ -105,12 +112,12 @@ def make_latent_weights(network: LanguageModel) -> Weights:
 
 
 def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> float:
-    """Return the largest power of two that scales ``shared`` so that the next norm is neutralised.
+    """Return the largest power of two that scales ``shared`` so that the next norm has no effect.
 
-    A norm is neutralised if its epsilon, ``epsilon``, is much larger than the mean square of its
-    input; then the norm only multiplies by a constant. ``shared`` is the matrix that computes the
-    input of this norm from the output of the preceding norm, whose gain is ``norm``. Before this
-    gain is applied, the mean square of that output is 1.
+    The next norm has no effect except for a constant factor if its epsilon, ``epsilon``, is much
+    larger than the mean square of its input. ``shared`` is the matrix that computes this input from
+    the output of the preceding norm, whose gain is ``norm``. Before this gain is applied, the mean
+    square of that output is 1.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
@@ -181,9 +188,10 @@ def read_latent_network(
 def _find_still_scale(
     sizes: LatentSizes, layer: int, weights: Mapping[str, Tensor]
 ) -> float | None:
-    """Return the scale by which a layer's tensor was scaled down to neutralise the next norm layer.
+    """Return the factor by which the shared tensor of a layer was scaled down on export.
 
-    The result is ``None`` if the norm layer normalises the tensor.
+    The result is ``None`` if the tensor was not scaled down, so that the norm layer that follows
+    normalises the tensor.
     """
     gain = weights.get(f"{_at(layer)}.kv_norm.weight")
     norm = weights.get(f"{_at(layer)}_norm.weight")

@@ -120,7 +120,9 @@ def _read_shard(
     wanted: Mapping[str, range],
 ) -> dict[str, Tensor]:
     """Return the wanted rows of a file, which holds ``rows`` rows of each tensor."""
-    mismatch = DamagedError(f"{folder / file} does not hold the rows that are listed")
+    mismatch = DamagedError(
+        f"{folder / file} does not hold the rows that the manifest lists for this file"
+    )
 
     def choose(name: str, count: int) -> range:
         if count != rows.get(name):

@@ -156,7 +156,8 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("lm_head", "output", "head_weight"),
     ),
 }
-"""The tensors of each table, in the order of a file; a network may lack some."""
+"""The rows of each table, in the order in which an export writes the tensors; a network may lack
+some of them."""
 _TABLES: Mapping[str, str] = {
     "gemma3": "gemma2",
     "gemma3_text": "gemma2",

@@ -34,13 +34,13 @@ _KNOWN_TERMS: Mapping[StockArchitecture, tuple[str, ...]] = {
 }
 """Score terms that a stock architecture has, or that can be folded into its weights."""
 _TERMS = {
-    "plus": "the bias of the position term + on every key position",
-    "key_bias": "a bias on every key position",
+    "plus": "the bias that the position term '+' adds to the scores of every key position",
+    "key_bias": "a bias that is added to the scores of every key position",
     "diagonal": "a normalised diagonal of scores",
     "unscaled-diagonal": "a normalised diagonal of scores",
     "kv_norm": "a norm of the tensor that key and value share",
     "latent": "keys and values that are made of one latent",
-    "decay": "weights that decay with the distance",
+    "decay": "attention weights that decay with the distance",
     "qk-norm": "norms of query and key",
     "qk-norm-wide": "norms of query and key",
     "soft_cap": "a soft cap of scores",

@@ -1,4 +1,4 @@
-"""Finds the exact conversions in ``rewrites``, and in ``caches.methods`` those to smaller caches.
+"""Finds exact conversions in ``rewrites``, and conversions to smaller caches in ``caches.methods``.
 
 Every conversion has the name of its file. Torch-free until a module is loaded.
 """

@@ -62,8 +62,9 @@ def decide_skip(
         furthest = float(torch.minimum(coefficients.abs(), (coefficients - 1).abs()).max())
         return SkipDecision(
             None,
-            f"-W_2 P W_1 is not the identity for any channels: the closest product is "
-            f"{distance:.2g} away, with coefficients up to {furthest:.2g} away from 0 and 1",
+            "-W_2 P W_1 is not the identity for any set of channels: for the most likely set, the "
+            f"entries differ from the identity by up to {distance:.2g}, and the fitted "
+            f"coefficients of the channels differ from 0 and 1 by up to {furthest:.2g}",
         )
     return SkipDecision(channels, f"-W_2 P W_1 = 1 for {int(channels.sum())} channels")
 

@@ -45,7 +45,7 @@ def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
 
 
 def keep_top_p(logits: Logits, share: PerRow) -> Logits:
-    """Keep the smallest set of most probable tokens with a total of at least ``share``.
+    """Keep the smallest set of most probable tokens whose probabilities sum to at least ``share``.
 
     At least one token is kept. Among equally probable tokens, those with the lowest indices are
     kept. A share above 1 keeps all tokens.

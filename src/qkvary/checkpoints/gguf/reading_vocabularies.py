@@ -104,8 +104,9 @@ def _make_alphabet(texts: list[bytes], vocabulary: _Vocabulary) -> Tokenizer:
     letters = [text.decode("utf-8", "replace") for text in texts]
     if any(len(letter) != 1 for letter in letters):
         raise UsageError(
-            f"{vocabulary.where} matches tokens of several characters as a whole, without merges; "
-            "choices: bytes, characters, merged pairs, merged pieces"
+            f"{vocabulary.where} has tokens of several characters but no merges, so texts would "
+            "have to be split by matching whole tokens, which is not supported; choices: a "
+            "tokenizer of bytes, characters, merged pairs or merged pieces"
         )
     return CharacterTokenizer("".join(letters), has_separator=vocabulary.has_separator)
 

@@ -201,9 +201,10 @@ def _convert_library(tokenizer: LibraryTokenizer) -> Vocabulary:
     model = fields["model"]
     if model.get("type", "BPE") != "BPE" or model.get("byte_fallback"):
         raise UsageError(
-            f"expected a tokenizer.json of byte-level pairs (BPE), got {model.get('type', 'BPE')}"
+            f"expected a tokenizer.json with byte-level BPE, got {model.get('type', 'BPE')}"
             f"{' of characters' if model.get('byte_fallback') else ''}: llama.cpp would "
-            "encode texts differently; train with GPT-2's pairs (--tokenizer gpt2) or bytes"
+            "encode texts differently; train with the tokenizer of GPT-2 (--tokenizer gpt2) or "
+            "with bytes (--tokenizer bytes)"
         )
     tokens = {token: name for name, token in model["vocab"].items()}
     types = dict[int, TokenType]()

@@ -41,7 +41,8 @@ class NetworkCacheLayer(CacheLayerMixin):
     def update(self, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
         """Refuse the keys and values of another model."""
         raise ValueError(
-            "expected the network that this cache was made for, got keys and values of another"
+            "expected keys and values of the network that this cache was made for, got those of "
+            "another network"
         )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -72,8 +73,8 @@ class NetworkCacheLayer(CacheLayerMixin):
         stored = self.stored
         if stored.state is not None:
             raise ValueError(
-                "expected layers that keep tokens, because this generation removes some, got "
-                "the state of linear attention"
+                "expected layers that keep tokens, because this kind of generation removes tokens "
+                "from the cache, got a layer with linear attention, which keeps a state instead"
             )
         if not (self.is_croppable or stored.length):
             variant = dataclasses.replace(stored.config.variant, window=None)

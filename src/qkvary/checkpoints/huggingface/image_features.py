@@ -103,7 +103,7 @@ def _load_network(weights: Path) -> ResNetModel:
 
 
 def describe_pixels(network: ResNetModel, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the last hidden state of each image, averaged over the pixels of the feature map."""
+    """Return each image's last hidden state, averaged over the positions of the feature map."""
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
     found: list[Tensor] = []
     with torch.inference_mode():

@@ -141,7 +141,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
             yield f"keys with {rotated} of {width} channels rotated; choices: rotary_fraction 1"
     heads = config.layers[0].num_heads
     if rotates(config) and config.d_model % heads:
-        yield f"a width of {config.d_model}, which {heads} heads do not divide"
+        yield f"a width of {config.d_model}, which is not divisible by the {heads} heads"
 
 
 def _describe(config: LanguageModelConfig, to: StockArchitecture) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from qkvary.storage.errors import UsageError
 KEPT_TERMS = ("rotary", "soft_cap", "plus", "key_bias", "relative", "alibi", "temperature")
 """Score terms that a converted layer can keep; others are refused."""
 _REASONS = {
-    "kv_norm": "its keys and values already are one normalised tensor",
-    "latent": "its keys and values already are made of one latent",
-    "decoupled": "its positions already are decoupled",
-    "qk-norm": "its queries and keys are normalised, which is not linear",
-    "qk-norm-wide": "its queries and keys are normalised, which is not linear",
+    "kv_norm": "the keys and values of the layer are already one normalised tensor",
+    "latent": "the keys and values of the layer are already computed from one latent",
+    "decoupled": "the positions of the layer are already decoupled",
+    "qk-norm": "the queries and keys of the layer are normalised, which is not linear",
+    "qk-norm-wide": "the queries and keys of the layer are normalised, which is not linear",
 }
 BY_FREQUENCY = ("linear", "llama3")
 """Rotary scalings that divide each frequency by a function of that frequency alone."""

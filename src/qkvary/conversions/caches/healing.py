@@ -192,9 +192,7 @@ def heal(
     make_directory(directory)
     outcome = train(run, task, directory, stop=stop)
     if outcome.status == "diverged":
-        raise DivergedError(
-            f"healing diverged: {outcome.message}; choices: a smaller --learning-rate"
-        )
+        raise DivergedError(f"healing diverged: {outcome.message}; try a smaller --learning-rate")
     if outcome.status == "stopped":
         raise StoppedError(signal.SIGINT)
     return cast("LanguageModel", outcome.network)

@@ -97,7 +97,7 @@ class SmallerCache:
 def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
     """Check a plan; return the configuration in which the caches of all layers shrink equally.
 
-    The cache of every layer keeps the same share of its size.
+    The cache of every layer keeps at most the share of its size that the budget allows.
     """
     check_layers(config)
     method = load_method(plan.method)

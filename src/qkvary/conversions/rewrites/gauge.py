@@ -54,7 +54,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         conditions=(
             "the core softmax",
             "keys and values that are projections",
-            "a key or value whose basis no identity role fixes",
+            "a key or value whose basis is not fixed by an identity role",
         ),
         conditioning=tuple(measured),
     )
@@ -85,8 +85,8 @@ def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
     fixes_value = sharing.value == IDENTITY or (fixed and (joins_key or joins_query))
     if fixed and fixes_value:
         raise UsageError(
-            f"expected a key or value whose basis no identity role fixes in {layer.name}, got "
-            f"{format_label(variant)}"
+            "expected a key or value whose basis is not fixed by an identity role (a role that is "
+            f"the layer input) in {layer.name}, got {format_label(variant)}"
         )
     orthogonal = is_plain and sharing.is_symmetric
     key = same if fixed else _draw(config, generator, commutes=rotated, orthogonal=orthogonal)

@@ -10,7 +10,10 @@ from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten
 from qkvary.nn.terms import PlusBias
 from qkvary.storage.errors import UsageError
 
-STATEMENT = "Section 2 of Kayyam et al., reduced"
+STATEMENT = (
+    "Section 2 of Kayyam et al. defines the position term '+', which equals a temperature and a "
+    "key bias"
+)
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
@@ -44,11 +47,11 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         return LayerDraft(config, weights, layer.name)
 
     if not change_layers(draft, options.layer, change):
-        raise UsageError("expected a layer with the position term +, got none")
+        raise UsageError("expected a layer with the position term '+', got none")
     return Rewritten(
         config=draft.config,
         weights=draft.weights,
         statement=STATEMENT,
-        conditions=("the position term + under the softmax",),
+        conditions=("the position term '+' with the core softmax",),
         notes=tuple(notes),
     )

@@ -65,8 +65,8 @@ def lengthen(model: LanguageModel, max_tokens: int) -> LanguageModel:
         return model
     if config.positions == "learned":
         raise UsageError(
-            f"expected at most {config.max_tokens} tokens, got {max_tokens}: this network has "
-            "learned positions for no more"
+            f"expected at most {config.max_tokens} tokens, got {max_tokens}: the learned positions "
+            "of this network do not cover more tokens"
         )
     with torch.device("meta"):
         longer = LanguageModel(dataclasses.replace(config, max_tokens=max_tokens))

@@ -51,7 +51,7 @@ def read_rows(path: Path, convert: Callable[[Row], Row] | None = None) -> list[R
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise DamagedError(
                     f"{path}:{number} is not a question of this task: expected a JSON object "
-                    "with its fields"
+                    "with the fields of the task"
                 ) from None
     if not found:
         raise DamagedError(f"{path} has no questions")

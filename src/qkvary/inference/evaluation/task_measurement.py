@@ -69,8 +69,9 @@ class PreparedTasks:
         paths = [str(files("lm_eval") / "tasks" / one.config) for one in local.values()]
         if reading.others:
             problem = find_hub_problem()
-            advice = "; data sets are downloaded from the hub unless they are in its cache"
-            advice += f", and it cannot be reached ({problem})" if problem else ""
+            advice = "; data sets are downloaded from the Hugging Face hub unless the local cache "
+            advice += "of the hub already contains them"
+            advice += f", and the hub cannot be reached ({problem})" if problem else ""
         with (
             _explain(reading.names, advice),
             cache_only() if problem else nullcontext(),
