@@ -95,11 +95,11 @@ REFUSED = {
         "rotary --data text --out pages.json": "--out with a file, got the folder pages.json",
         "rotary --data text --stride 34": "a stride from 1 to the context of 33",
         "rotary --data text --lengths 4M": "a document of more than 4194304",
-        "learned --data text --context 99": "this network has learned",
+        "learned --data text --context 99": "the learned positions of this network",
         "bytes --tasks mmlu --against x": "only tasks with local files with --against",
         "bytes --tasks piqa --task-data text": "expected piqa_validation.jsonl",
         "bytes --tasks piqa --against x": "expected a prepared set, got x",
-        "bytes --data text --against x": "expected tasks, got a set to compare with",
+        "bytes --data text --against x": "expected tasks, got only a prepared data set",
         "bytes --tasks piqa --fewshot -1": "expected fewshot of at least 0, got -1",
     },
     "export": {
