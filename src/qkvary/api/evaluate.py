@@ -157,9 +157,8 @@ def evaluate(
         batching: The device and batching.
         tokenizer: The tokenizer to use if the checkpoint has none.
         show_progress: Opens a progress display.
-        own_process: True if nothing else runs in this process. Progress bars of the libraries that
-            lm-eval uses may then be switched off, and these libraries are kept from using the
-            network if all tasks are local.
+        own_process: True if nothing else runs in this process. lm-eval and its libraries may then
+            be silenced, and are kept offline if all tasks are local.
 
     Raises:
         ValueError: if there is no such checkpoint, text or task, or the windows are too long for

@@ -91,13 +91,13 @@ def serve(
 ) -> Result[dict[str, Any]]:
     """Serve a language model through the OpenAI API; the engine is llama.cpp or vLLM.
 
-    Exports the network into the cache directory unless an earlier call has done so, starts the
-    engine, and prints the address as soon as the engine answers. Ctrl-C stops the engine. The
-    engine refuses prompts longer than the context.
+    Exports the network into the cache directory (only in the first call), starts the engine, and
+    prints the address when the engine is ready. Ctrl-C stops the engine. The engine refuses prompts
+    longer than the context.
 
     Args:
-        model: A checkpoint. A .gguf file (for llama.cpp) or a folder with a stock architecture of
-            the transformers library (for vLLM) is served unchanged.
+        model: A checkpoint. A .gguf file (for llama.cpp) or a folder with a stock architecture
+            (for vLLM) is served unchanged.
         engine: The program that runs the network: llama.cpp or vllm.
         context: Tokens of prompt and answer together, per user. If not given, the network's
             maximum, at most 4,096.

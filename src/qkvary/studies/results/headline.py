@@ -98,7 +98,7 @@ def write_headline(
         sentences.append(f"{_where(table, own_tables)}, {'; '.join(costs)}.")
     if len(others) > MOST_OTHER_TABLES:
         more = count(len(others) - MOST_OTHER_TABLES, "more table")
-        sentences.append(f"For the differences in {more}, see the table of all comparisons.")
+        sentences.append(f'For the differences in {more}, see "Every comparison in words".')
     if not sentences:
         pairs = "two pairs of runs with different seeds"
         sentences = [f"No variant can be compared with {baseline} yet: that takes {pairs}."]
