@@ -91,9 +91,8 @@ def serve(
 ) -> Result[dict[str, Any]]:
     """Serve a language model through the OpenAI API; the engine is llama.cpp or vLLM.
 
-    Exports the network into the cache directory (only in the first call), starts the engine, and
-    prints the address when the engine is ready. Ctrl-C stops the engine. The engine refuses prompts
-    longer than the context.
+    Exports the network into the cache directory (only in the first call), and starts the engine.
+    Ctrl-C stops the engine. The engine refuses prompts longer than the context.
 
     Args:
         model: A checkpoint. A .gguf file (for llama.cpp) or a folder with a stock architecture
@@ -105,7 +104,7 @@ def serve(
         weights: For llama.cpp: type of the matrices in the export; f32 if not given.
         tokenizer: The tokenizer to use if the checkpoint has none.
         starting: The address and key of the server, and the program and options of the engine.
-        say: Called with each line for the user.
+        say: Called with each line for the user, such as the address of the server.
 
     Raises:
         ValueError: if there is no such checkpoint or engine, or the engine cannot run it.
