@@ -67,7 +67,7 @@ class Verb(Protocol[P, R_co]):
 
 
 def verb(function: Callable[P, R_co]) -> Verb[P, R_co]:
-    """Make a function convert its arguments, and accept the fields of its options as keywords.
+    """Make a function convert its arguments and accept the fields of its options as keywords.
 
     Arguments are converted by their annotations. ``plan(model, gpu="t4")`` means ``plan(model,
     hardware=Hardware(gpu="t4"))``. The spellings of the command line are accepted as keywords too

@@ -42,9 +42,10 @@ def _definitions() -> Mapping[str, str]:
 
 
 def load_study(name: StrPath, protocol: str | None = None) -> Study:
-    """Return a study, with a fingerprint of the data of each task that has data.
+    """Return a study.
 
-    If a task does not state the fingerprint, it is computed from the data on this machine.
+    If a task needs a fingerprint of its data and states none, the fingerprint is computed from the
+    data on this machine.
     """
     name = read_name(name, "the name of a study or the path of its file")
     if name.endswith(".py") or "/" in name:

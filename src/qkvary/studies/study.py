@@ -267,9 +267,9 @@ class Study:
             )
 
     def pinned(self) -> Self:
-        """Return the study, with a fingerprint of the data of each task that has data.
+        """Return the study, with the fingerprints of the data that its tasks use.
 
-        If a task does not state the fingerprint, it is computed from the data on this machine.
+        A fingerprint that a task does not state is computed from the data on this machine.
         """
         settings = tuple(replace(one, task=one.task.pinned()) for one in self.settings)
         return self if settings == self.settings else replace(self, settings=settings)
@@ -434,7 +434,9 @@ class Study:
         return replace(self, settings=settings, device=execution.device)
 
     def cells(self) -> tuple[Cell, ...]:
-        """Return every run, ordered by seed; a stopped study has finished its first seeds.
+        """Return every run, ordered by seed.
+
+        If a study is stopped early, all runs of its first seeds are therefore finished.
 
         Raises:
             ValueError: if a variant is invalid for one of the networks.

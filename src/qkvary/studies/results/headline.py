@@ -134,9 +134,9 @@ def _compared(table: ResultTable) -> dict[str, Difference]:
 
 
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
-    """State which variants have no measurable cost, what the other variants cost, and what is open.
+    """State what each variant costs compared with the baseline.
 
-    A comparison is open (undecided) if its interval includes zero and a noticeable cost.
+    A variant has a cost, has no measurable cost, is better than the baseline, or is undecided.
     """
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better

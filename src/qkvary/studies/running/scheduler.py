@@ -315,7 +315,7 @@ class Scheduler:
         self.line.clear()
 
     def forget_deaths(self, begun: set[str]) -> None:
-        """Wait until the killed processes have ended, and do not count this as crashes of runs."""
+        """Wait until the killed processes have ended, and do not count the kills as crashes of runs."""
         left, deadline = begun & self.left.keys(), time.monotonic() + KILL_SECONDS
         while left and time.monotonic() < deadline:
             for key in {key for key in left if not self.is_running(key)}:
@@ -334,7 +334,10 @@ class Scheduler:
         return self.store.state(key) == "running"
 
     def abort(self, code: int, message: str) -> None:
-        """End the study early, with an exit code and a message; keep those of an earlier call."""
+        """End the study early, with an exit code and a message.
+
+        If this is called again, the code and the message of the first call are kept.
+        """
         if not self.exit_code:
             self.exit_code, self.message = code, message
 
