@@ -89,7 +89,7 @@ class TableInputs:
         return self._pair(ours, theirs, name, (contrast.setting,), _wording_of(table))
 
     def pair_steps(self, table: ResultTable, ours: str, other: str, horizon: int) -> Pairing:
-        """Pair two variants of one table by their steps to solve the task, limited to ``horizon``."""
+        """Pair two variants of one table by their steps to solve the task, up to ``horizon``."""
         found, theirs = (self.restricted(label, table, horizon) for label in (ours, other))
         wording = DifferenceWording(
             higher_is_better=False, more="later", less="sooner", unit=" steps", limit=float(horizon)

@@ -315,7 +315,7 @@ class Scheduler:
         self.line.clear()
 
     def forget_deaths(self, begun: set[str]) -> None:
-        """Wait until the killed processes have ended, and do not count the kills as crashes of runs."""
+        """Wait until the killed processes have ended; do not count the kills as crashes of runs."""
         left, deadline = begun & self.left.keys(), time.monotonic() + KILL_SECONDS
         while left and time.monotonic() < deadline:
             for key in {key for key in left if not self.is_running(key)}:
