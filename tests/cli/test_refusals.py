@@ -68,7 +68,7 @@ REFUSED = {
         "own --data text --to latent --cache 100%": "above 0 and below 100%, got 1",
         "own --data text --to latent --cache 50% --heal-tokens 9": "expected --out with",
         "own --data text --to grouped --cache 50% --layers auto": "choices: latent, shared",
-        "own --to latent --cache 50%": "expected a text to fit the smaller cache to (--data)",
+        "own --to latent --cache 50%": "expected a text (--data) for fitting the smaller cache",
     },
     "cost": {
         "nonsense": "got 'nonsense'; named sizes: lm-10m, gpt2, ",

@@ -1,4 +1,4 @@
-"""Makes the study that ``qkvary train`` runs from a preset, a data set and options. Torch-free."""
+"""Builds the study of ``qkvary train`` from a preset, a data set and options. Torch-free."""
 
 import math
 from collections.abc import Sequence
@@ -261,7 +261,10 @@ def describe_effort(
     seconds: Sequence[float | None] = (),
     text_bytes: int | None = None,
 ) -> str:
-    """Describe a run's passes over the text, its time, and how to shorten it if passes are many."""
+    """Describe how many passes over the text a run makes, and how long the run takes.
+
+    If there are too many passes, the text also says how to shorten the run.
+    """
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens or text_bytes)
