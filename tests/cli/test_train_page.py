@@ -56,7 +56,7 @@ def test_several_networks_are_compared_behind_what_they_learnt(places: Path, typ
         for name in ("QKV", "Q-K=V"):
             assert f"{name} ended with a test loss of " in text
     assert "(the mean of 2 seeds)" in opening
-    assert "the paired difference to QKV" in markdown
+    assert "the paired difference from QKV" in markdown
     assert markdown.index("## What it writes") < markdown.index("## Results")
 
 

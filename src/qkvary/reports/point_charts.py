@@ -1,4 +1,4 @@
-"""Points of variants in a chart: the line through the frontier, marks, bars and names."""
+"""Draws variants as points of a chart: marks, error bars, names, and a line on the frontier."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
