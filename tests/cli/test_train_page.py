@@ -37,7 +37,7 @@ def test_one_network_opens_with_its_curve_and_loss(places: Path, typed: Typed) -
             assert numbers.real(figure, 4) in text
         assert "ifferences to" not in text
     # Three losses, each with one name, which the page defines.
-    for defined in ("Test loss: on the", "Validation loss: on the", "Training loss: the mean"):
+    for defined in ("Test loss is measured", "Validation loss is the", "Training loss is the mean"):
         assert defined in markdown
     assert '<div class="picture">' in opening
     assert markdown.index("## What it writes") < markdown.index("## Learning curves")

@@ -150,14 +150,14 @@ def _devices(plan: ServingPlan) -> Cell:
 
 def _serving_notes(plan: Plan) -> Iterator[str]:
     device, made_for = plan.demand.device, plan.model.max_tokens
-    limit = "" if made_for is None else f" (the model was made for {made_for:,})"
+    limit = "" if made_for is None else f" (the model was made for {made_for:,} tokens)"
     yield "A row marked * has the given weights; every other row would have to be trained."
     most = names.count(plan.demand.replica_sizes[-1], "device")
     yield (
         "The cache is given per user. Users is the number of users that one replica serves; a "
-        f"replica may span several devices, for example 13 users on 2 devices (at most {most}). "
-        "Devices is the number of devices needed for all users. Longest is the longest context of "
-        f"a single user that fits into the memory of one replica{limit}."
+        f"replica may span several devices (at most {most}), and “13 on 2” means 13 users on 2 "
+        "devices. Devices is the number of devices needed for all users. Longest is the longest "
+        f"context of a single user that fits into the memory of one replica{limit}."
     )
     if device.bandwidth_bytes_per_second is None:
         yield "To compute tokens/s, give the memory bandwidth of the device with --bandwidth."
