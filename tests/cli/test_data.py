@@ -53,7 +53,7 @@ def test_a_share_far_from_the_requested_one_is_reported(texts: Path, typed: Type
     (texts / "all.txt").write_text("<|endoftext|>".join(made_up(3, seed=1)), "utf-8")
     call = ("data", "prepare", texts, "--tokenizer", "bytes")
     line = next(line for line in typed(*call).splitlines() if "is held out" in line)
-    assert ", not 0.05: whole documents are held out" in line
+    assert ", not 0.05, because only whole documents can be held out" in line
     assert typed.json(*call)["warning"] == line
 
 

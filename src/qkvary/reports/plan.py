@@ -50,7 +50,7 @@ def plan_report(plan: Plan) -> Report:
     users = names.count(demand.users, "user")
     return Report(
         subject=f"plan: {plan.model.name}",
-        question=f"How can {users} of {tokens} be served with {name} on {device}?"
+        question=f"How can {name} serve {users} of {tokens} on {device}?"
         if answer.rows
         else f"How can {name} be trained with sequences of {tokens} on {device}?",
         lead=f"{names.count(len(plan.model.layers), 'layer')}: {plan.layers}",
