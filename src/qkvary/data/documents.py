@@ -214,8 +214,7 @@ class _Bytes:
 def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
     """Yield the documents of a text file.
 
-    If ``<|endoftext|>`` separates the documents, surrounding whitespace is removed from each of
-    them.
+    If ``<|endoftext|>`` separates the documents, whitespace around each document is removed.
     """
     section = max(1, SECTION_BYTES // cuts)
     # Consumed bytes are deleted at the front, which costs nothing, and few bytes are searched

@@ -61,7 +61,7 @@ def _order(count: int, what: str, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Map indices through a permutation of ``range(count)``; every purpose has a different one.
+    """Map indices through a permutation of ``range(count)`` that depends on the purpose.
 
     No order is stored: a Feistel network permutes the next power of two, and results outside of the
     range are permuted again. The cost of an index does not depend on ``count``.

@@ -266,7 +266,10 @@ def _exclude_validation(
 
 
 def _split_parts(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each split: a file, or the files of a subfolder, with a split's name."""
+    """Return the files of each split.
+
+    The name of a file or subfolder assigns the file, or the files of the subfolder, to a split.
+    """
     found: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         name = SPLIT_NAMES.get(entry.name.partition(".")[0].lower())

@@ -144,7 +144,10 @@ def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _members(path: Path) -> Iterator[tuple[str, int, Callable[[int], bytes]]]:
-    """Yield for each file of an archive: name, size, and a function that reads so many bytes."""
+    """Yield the name and the size of each file of an archive, and a function that reads the file.
+
+    The function takes the number of bytes to read.
+    """
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as packed:
             for info in packed.infolist():

@@ -1,4 +1,7 @@
-"""A word tokenizer, built from the words of given sentences; decoding restores a sentence."""
+"""A word tokenizer, built from the words of given sentences.
+
+Decoding the tokens of a sentence restores the sentence.
+"""
 
 import re
 from collections import Counter

@@ -40,7 +40,9 @@ CONVENTIONS = {
     "mean_cache_bytes_per_token": (
         "bytes of the cache at the full context, divided by the number of tokens in the context"
     ),
-    "cache_growth_bytes_per_token": "bytes that one more token adds after the whole context",
+    "cache_growth_bytes_per_token": (
+        "bytes that one more token adds to a cache that holds the whole context"
+    ),
     "cache_bytes": "total for the whole batch at the full context",
     "state_bytes": "the part of cache_bytes that does not grow with the context (linear attention)",
     "stored": "exact saving with the weights of the given model",

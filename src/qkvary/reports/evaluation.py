@@ -204,8 +204,8 @@ def _show_lengths(document: Mapping[str, Any]) -> Iterator[Block]:
         main=True,
     )
     note = (
-        f"every column scores the same {longest['tokens']:,} tokens, in windows of the length at "
-        "the top of the column"
+        f"every column gives the perplexity of the same {longest['tokens']:,} tokens, read in "
+        "windows of the length at the top of the column"
     )
     if any(row["beyond"] for row in lengths):
         note += (

@@ -80,7 +80,10 @@ def quality_table(data: QualityPoints) -> Table:
 
 
 def _thin(low: float, high: float, wanted: Sequence[int | None]) -> list[float]:
-    """Return the requested value, and so few powers of two that the table stays short."""
+    """Return the values along an axis for which a table has columns.
+
+    The values are powers of two, thinned so that the table stays narrow, plus the wanted values.
+    """
     first, last = round(low).bit_length() - 1, round(high).bit_length() - 1
     kept = sorted({value for value in wanted if value is not None and low <= value <= high})
     room = max(2, MOST_COLUMNS - len(kept))

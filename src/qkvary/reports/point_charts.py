@@ -1,4 +1,7 @@
-"""Draws variants as points of a chart: marks, error bars, names, and a line on the frontier."""
+"""Draws the points of variants in a chart.
+
+The drawing has the line through the frontier, the marks, the error bars and the names.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -98,7 +98,10 @@ def _repeat(cell: PublishedCell) -> Cell:
 
 
 def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool = False) -> str:
-    """Write a value with decimals that suit the value ``model``, plus ``more`` decimals."""
+    """Write a value with as many decimals as suit the size of the value ``model``.
+
+    ``more`` is a number of additional decimals.
+    """
     size = abs(model or 0.0)
     decimals = next((count for top, count in ((10, 3), (100, 2), (1000, 1)) if size < top), 0)
     return numbers.fixed(value, decimals + more, sign)

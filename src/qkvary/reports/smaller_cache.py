@@ -1,4 +1,8 @@
-"""The report of a conversion to a smaller cache: losses by stage, memory saved, and layers."""
+"""The report of a conversion to a smaller cache.
+
+The report has the loss after each stage, the memory that the smaller cache saves, and a table of
+the layers.
+"""
 
 from itertools import groupby
 from typing import Any
@@ -30,7 +34,10 @@ def describe_stage(stage: Stage, first: Stage) -> str:
 
 
 def smaller_cache_report(made: SmallerCache, checkpoint: str) -> Report:
-    """Return the report of the conversion of a named checkpoint, or of a forecast conversion."""
+    """Return the report of the conversion of a named checkpoint.
+
+    If nothing was converted, the report states the forecast of the conversion.
+    """
     tables = (_stages(made), _costs(made), _layers(made))
     caveat = (
         f"losses are measured on {made.held_out_tokens:,} held-out tokens; the conversion was "

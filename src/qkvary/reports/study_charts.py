@@ -77,7 +77,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
         width=400,
         height=330,
         title=clip(f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}"),
-        description=f"{len(shown)} variants. Comparing means, no variant is both cheaper and "
+        description=f"{len(shown)} variants. If means are compared, no variant is both cheaper and "
         f"better than {listed(on_front) or 'any'}. The table below has every value.",
         parts=tuple(parts),
     )

@@ -221,7 +221,7 @@ class Plot:
     up: Scale
 
     def point(self, x: float, y: float) -> Point:
-        """Return the position in the drawing of the point with the values ``x`` and ``y``."""
+        """Return the position, in pixels, of the point with the values ``x`` and ``y``."""
         return self.across(x), self.up(y)
 
     @property
