@@ -1,4 +1,4 @@
-"""Measure decoding memory and speed per variant, against transformers and uncached decoding."""
+"""Measure decoding memory and speed per variant, compared with the transformers library."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -126,7 +126,7 @@ def bench_decode(
     out: Path | None = None,
     terminal: Terminal | None = None,
 ) -> Result[DecodeRecord]:
-    """Measure decoding memory and speed per variant, against transformers and uncached decoding.
+    """Measure decoding memory and speed per variant, compared with the transformers library.
 
     All runners answer the same prompts in turns, greedily: this project with its cache, the same
     network run on the whole prefix for every token, and generate of transformers with the same

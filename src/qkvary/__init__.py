@@ -1,8 +1,9 @@
 """Transformers whose attention shares its query, key and value projections.
 
-``import qkvary as qk`` offers the names below and the verbs of ``qkvary.api.verbs``, which are
-commands too. Each is loaded on first use, so that importing this package imports nothing else;
-nothing in the package imports the package itself. Longer import paths are in docs/guide/api.md.
+``import qkvary as qk`` offers the names below, and the verbs of ``qkvary.api.verbs``, which are
+commands too. Each name is loaded on first use, so that ``import qkvary`` loads no other module of
+the package. Modules inside the package import only from its submodules, never from ``qkvary``
+itself. Longer import paths are in docs/guide/api.md.
 """
 
 from importlib import import_module

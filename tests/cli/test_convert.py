@@ -45,9 +45,8 @@ def test_figures_alone_as_json(checkpoint: Path, typed: Typed) -> None:
     assert found["out"] is None
     table = 9 * 20
     assert found["parameters"]["after"] == found["parameters"]["before"] - 2 * 400 + table
-    assert found["notes"] == [
-        "sinusoidal positions became a table of 9 x 20 values, in another basis"
-    ]
+    note = "sinusoidal positions are now stored as a table of 9 x 20 values, because they are "
+    assert found["notes"] == [f"{note}written in another basis"]
 
 
 @pytest.mark.parametrize("kind", ["own", "transformers"])

@@ -77,7 +77,7 @@ def test_features_of_other_weights_are_other_data(
     assert len(keys) == 3
     load_features = image_features.load_features
     for sha256 in (None, shas[0]):
-        with pytest.raises(UsageError, match=rf"task names, {sha256}, in .*, got {shas[1]}"):
+        with pytest.raises(UsageError, match=rf"task names, {sha256}, got {shas[1]}"):
             load_features("cifar100-resnet34", sha256)
     assert load_features("cifar100-resnet34", shas[1]).train.shape == (3, 2, 12)
     load_features.cache_clear()

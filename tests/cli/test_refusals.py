@@ -68,7 +68,7 @@ REFUSED = {
         "own --data text --to latent --cache 100%": "above 0 and below 100%, got 1",
         "own --data text --to latent --cache 50% --heal-tokens 9": "expected --out with",
         "own --data text --to grouped --cache 50% --layers auto": "choices: latent, shared",
-        "own --to latent --cache 50%": "expected a text to fit the smaller cache to (--data)",
+        "own --to latent --cache 50%": "expected a text (--data) for fitting the smaller cache",
     },
     "cost": {
         "nonsense": "got 'nonsense'; named sizes: lm-10m, gpt2, ",
@@ -95,11 +95,11 @@ REFUSED = {
         "rotary --data text --out pages.json": "--out with a file, got the folder pages.json",
         "rotary --data text --stride 34": "a stride from 1 to the context of 33",
         "rotary --data text --lengths 4M": "a document of more than 4194304",
-        "learned --data text --context 99": "this network has learned",
+        "learned --data text --context 99": "the learned positions of this network",
         "bytes --tasks mmlu --against x": "only tasks with local files with --against",
         "bytes --tasks piqa --task-data text": "expected piqa_validation.jsonl",
         "bytes --tasks piqa --against x": "expected a prepared set, got x",
-        "bytes --data text --against x": "expected tasks, got a set to compare with",
+        "bytes --data text --against x": "expected tasks, got only a prepared data set",
         "bytes --tasks piqa --fewshot -1": "expected fewshot of at least 0, got -1",
     },
     "export": {

@@ -37,7 +37,7 @@ def test_one_network_opens_with_its_curve_and_loss(places: Path, typed: Typed) -
             assert numbers.real(figure, 4) in text
         assert "ifferences to" not in text
     # Three losses, each with one name, which the page defines.
-    for defined in ("Test loss: on the", "Validation loss: on the", "Training loss: the mean"):
+    for defined in ("Test loss is measured", "Validation loss is the", "Training loss is the mean"):
         assert defined in markdown
     assert '<div class="picture">' in opening
     assert markdown.index("## What it writes") < markdown.index("## Learning curves")
@@ -56,7 +56,7 @@ def test_several_networks_are_compared_behind_what_they_learnt(places: Path, typ
         for name in ("QKV", "Q-K=V"):
             assert f"{name} ended with a test loss of " in text
     assert "(the mean of 2 seeds)" in opening
-    assert "the paired difference to QKV" in markdown
+    assert "the paired difference from QKV" in markdown
     assert markdown.index("## What it writes") < markdown.index("## Results")
 
 

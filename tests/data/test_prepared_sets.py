@@ -222,7 +222,7 @@ def test_gpt2_comes_from_disk_cache_or_net(
     [
         ({}, "expected a tokenizer.json, or a merges.txt or vocab.bpe"),
         ({"merges.txt": "a b c"}, "expected two known pieces in merge 1"),
-        ({"merges.txt": "t h", "vocab.json": '{"th": 0}'}, "does not number the merges of merges"),
+        ({"merges.txt": "t h", "vocab.json": '{"th": 0}'}, "does not number the merges in merges"),
     ],
 )
 def test_folders_without_a_tokenizer(tmp_path: Path, content: dict[str, str], message: str) -> None:

@@ -73,7 +73,7 @@ def test_a_character_outside_of_the_alphabet_is_refused() -> None:
     [
         (PIECES, SCORES[1:], "expected a score for each of 267 pieces, got 266"),
         (PIECES[:200], SCORES[:200], "expected a token for each of 256 bytes, or for none, got"),
-        (PIECES, [math.nan, *SCORES[1:]], "expected finite scores"),
+        (PIECES, [math.nan, *SCORES[1:]], "expected only finite scores"),
     ],
 )
 def test_pieces_are_checked(pieces: list[bytes], scores: list[float], message: str) -> None:

@@ -160,7 +160,7 @@ def renamed(value: Any, text: str, field: str = "") -> Any:
 
 
 def make_attention(summary: Summary, length: int = 16) -> tuple[RunAttention, ...]:
-    """Make attention maps that look for the right cell, better or worse."""
+    """Make attention maps that look for the target cell, better or worse."""
     made: list[RunAttention] = []
     settings: Mapping[str, str] = {run.setting: run.task for run in summary.runs}
     for place, setting in enumerate(settings):

@@ -15,7 +15,7 @@ def test_a_plan_says_the_question_the_answers_and_their_limits() -> None:
     plan = make_plan()
     report = plan_report(plan)
     assert report.question == (
-        "How to serve 100 users of 32,768 tokens with lm-300m on NVIDIA A100 40GB?"
+        "How can lm-300m serve 100 users of 32,768 tokens on NVIDIA A100 40GB?"
     )
     assert report.answer == plan.answer.summary
     assert report.caveats == (plan.answer.caveats[0], *plan.notes)

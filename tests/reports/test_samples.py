@@ -56,7 +56,9 @@ def test_sets_have_a_frame_around_the_right_one_and_name_the_picks() -> None:
     drawn = "".join(drawing.inlined)
     assert (drawn.count("<image"), drawn.count("right-one")) == (10, 1)
     assert 'class="panel-title middle">7<' in drawn
-    assert drawing.description == "10 pictures; number 7 is of another class."
+    assert drawing.description == (
+        "10 pictures; picture 7 does not belong to the class of the remaining pictures."
+    )
 
 
 def test_translations_stand_below_source_and_reference() -> None:

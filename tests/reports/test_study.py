@@ -75,7 +75,7 @@ def test_published_language_models_stand_beside_variants_of_language_models() ->
     (fold,) = (block for block in blocks if isinstance(block, Fold))
     note = fold.blocks[0]
     assert isinstance(note, Prose)
-    assert "not in those of this study" in note.text
+    assert "not the networks of this study" in note.text
     translators = [dataclasses.replace(one, is_language=False) for one in summary.tables]
     others = (
         make_summary(("QKV", "I-K=V"), 2),

@@ -138,9 +138,13 @@ def test_no_training(tmp_path: Path) -> None:
     ("change", "error", "message"),
     [
         ({"format": 2}, NewerFormatError, "has format 2, this qkvary reads 1; use a newer qkvary"),
-        ({"study": {}}, DamagedError, "is not a note of a training: expected the keys"),
-        ({"noted": None, "study": {"seeds": "x"}}, DamagedError, "is not a note of a training: "),
-        (None, DamagedError, "is not a note of a training: "),
+        ({"study": {}}, DamagedError, "is not a note that describes a training: expected the keys"),
+        (
+            {"noted": None, "study": {"seeds": "x"}},
+            DamagedError,
+            "is not a note that describes a training: ",
+        ),
+        (None, DamagedError, "is not a note that describes a training: "),
     ],
 )
 def test_a_note_that_was_changed(

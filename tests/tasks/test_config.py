@@ -46,7 +46,7 @@ EXAMPLES = ("train_examples", "validation_examples", "test_examples")
         (
             LANGUAGE,
             {"protocol": "padded-paper", "document_mask": True},
-            "expected the protocol packed with",
+            "expected the protocol `packed`, which",
         ),
         (MASKED, {"share": 0.0}, r"share must be in \(0, 1\], got 0.0"),
         (MASKED, {"share": 1.5}, "got 1.5"),

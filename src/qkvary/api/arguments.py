@@ -1,10 +1,11 @@
 """Makes a function a verb: checks and converts its arguments by their annotations.
 
-An argument of the annotated type is accepted, and so is one that clearly means such a value: a
-NumPy number, a text for a path, a text where several are expected. ``Reads`` in an annotation names
-a function that makes the value from what is given, such as 32k. ``cyclopts.Parameter`` in an
-annotation is for the command line: another spelling, or shell completion. Where an annotation names
-another class, such as a network or a study, the verb itself reads the argument.
+An argument of the annotated type is accepted. A value that can clearly be converted to that type is
+accepted too: a NumPy number, a string instead of a path, or one string where several are expected.
+``Reads`` in an annotation names a function that converts the given value, such as "32k".
+``cyclopts.Parameter`` in an annotation is only for the command line: it defines another spelling,
+or shell completion. If an annotation names any other class, such as a network or a study, the verb
+converts the argument itself.
 """
 
 import dataclasses
@@ -66,11 +67,12 @@ class Verb(Protocol[P, R_co]):
 
 
 def verb(function: Callable[P, R_co]) -> Verb[P, R_co]:
-    """Convert a function's arguments by their annotations, and let it take options as keywords.
+    """Make a function convert its arguments and accept the fields of its options as keywords.
 
-    ``plan(model, gpu="t4")`` is ``plan(model, hardware=Hardware(gpu="t4"))``, and the spellings of
-    the command line are keywords too (``variant`` for ``variants``). The changed signature has
-    these fields, for ``help`` and for the command line.
+    Arguments are converted by their annotations. ``plan(model, gpu="t4")`` means ``plan(model,
+    hardware=Hardware(gpu="t4"))``. The spellings of the command line are accepted as keywords too
+    (``variant`` for ``variants``). The signature of the returned function lists the fields of the
+    option groups, for ``help`` and for the command line.
     """
     own = inspect.signature(function)
     groups = option_groups(function)
@@ -190,7 +192,7 @@ def _plain(given: Any) -> Any:
 
 
 def unwrap(kind: Any) -> tuple[list[Any], list[Parameter]]:
-    """Return the types or ``Reads`` of an annotation, and what it holds for the command line."""
+    """Split an annotation into its types or ``Reads``, and its ``cyclopts.Parameter`` values."""
     if get_origin(kind) is Annotated:
         inside, *marks = get_args(kind)
         types, more = unwrap(inside)

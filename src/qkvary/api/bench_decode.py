@@ -1,4 +1,4 @@
-"""Measure decoding memory and speed per variant, against transformers and uncached decoding."""
+"""Measure decoding memory and speed per variant, compared with the transformers library."""
 
 from qkvary.api.benchmarks import load_verb
 

@@ -130,14 +130,17 @@ def convert(
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
-        rewrite: An exact rewrite, such as gauge or identity-query; an unknown name lists all.
-        smaller: The form and size of a smaller cache, its texts, and its distillation.
+        rewrite: An exact rewrite, such as gauge or identity-query. If the name is
+            unknown, the error lists all rewrites.
+        smaller: The form and size of the smaller cache, the texts that the network is fitted to,
+            and the distillation after the conversion.
         layer: With --rewrite: change only this layer, counted from 1.
         seed: Seed of random choices.
         device: Device: cpu, cuda, cuda:1, mps. If not given, a checkpoint is loaded on the CPU.
         dtype: Number format of the weights. If not given: as stored; with --to, float32 instead of
             half precision.
-        out: Folder to write, not the checkpoint's own. If not given, only measurements are printed.
+        out: Folder to write; it must not be the checkpoint's folder. If not given, only
+            measurements are printed.
         show_progress: Opens a progress display.
         say: Called with a sentence for each stage.
 
@@ -247,7 +250,7 @@ def _shrink(
     say: Callable[[str], None],
 ) -> "Result[SmallerCache]":
     if smaller.data is None:
-        raise UsageError("expected a text to fit the smaller cache to (--data), got none")
+        raise UsageError("expected a text (--data) for fitting the smaller cache, got none")
     if plan.heal_tokens and out is None and not smaller.dry_run:
         raise UsageError(
             "expected --out with --heal-tokens, for the checkpoints of the distillation, got none"

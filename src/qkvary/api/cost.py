@@ -27,13 +27,13 @@ def cost(
 ) -> Result[CostComparison]:
     """Count what a model costs in every variant: parameters, arithmetic, weights and cache.
 
-    The first row is the given model; the others share its projections differently and would have
-    to be trained.
+    The first row is the given model. The other rows are networks that share the projections of the
+    model in other ways, and that would have to be trained first.
 
     Args:
         model: The model, by its name or as a value.
-        variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA). If not given, those
-            worth comparing.
+        variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA). If none are
+            given, the variants that are worth comparing.
         context: Tokens per sequence: 2048, 32k (32,768), 1M. If not given, the model's maximum, at
             most 8k.
         batch: Number of sequences in a batch.

@@ -45,7 +45,11 @@ def doctor(*, out: Path = RUNS) -> Result[dict[str, Any]]:
 
 
 def _torch() -> dict[str, Any] | None:
-    """Return devices, threads, instructions and attention kernels, or None without torch."""
+    """Return what torch reports about this machine, or None if torch is not installed.
+
+    The report has the devices, the number of threads, the instruction set of the CPU and the
+    attention kernels.
+    """
     try:
         import torch
 

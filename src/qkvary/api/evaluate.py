@@ -36,7 +36,7 @@ def _split(given: object, _name: str) -> tuple[str, ...]:
 
 
 def _read_lengths(given: object, name: str) -> tuple[int, ...]:
-    """Return counts without repetitions."""
+    """Return the given lengths as integers, without duplicates."""
     return tuple(dict.fromkeys(read_count(one, name) for one in _split(given, name)))
 
 
@@ -150,15 +150,15 @@ def evaluate(
         model: The checkpoint, or what ``qk.load`` returned.
         data: Text: files or folders of .txt and .jsonl, or a prepared set.
         tasks: Tasks, separated by commas. From local files: arc_easy, arc_challenge, hellaswag,
-            piqa, winogrande (five stands for all of these) and lambada. Other tasks are found by
-            lm-eval.
-        reading: The windows of the text.
-        asking: The prompts of the tasks.
+            piqa, winogrande (five stands for all of these) and lambada. All other names are
+            looked up in lm-eval.
+        reading: How the text is cut into windows, and how the windows are scored.
+        asking: The files of the tasks, the solved examples, and the number of questions.
         batching: The device and batching.
         tokenizer: The tokenizer to use if the checkpoint has none.
         show_progress: Opens a progress display.
-        own_process: Whether nothing else runs in this process, so that the libraries of lm-eval may
-            be silenced, and kept offline for local tasks.
+        own_process: True if nothing else runs in this process. lm-eval and its libraries may then
+            be silenced, and are kept offline if all tasks are local.
 
     Raises:
         ValueError: if there is no such checkpoint, text or task, or the windows are too long for

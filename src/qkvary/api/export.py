@@ -1,4 +1,4 @@
-"""Write a language model for other programs: transformers, or llama.cpp."""
+"""Write a language model for other programs: the transformers library, or llama.cpp."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,17 +23,19 @@ def export(
     weights: Literal["f32", "f16", "bf16", "q8_0"] | None = None,
     tokenizer: CheckpointTokenizer = None,
 ) -> Result[dict[str, Any]]:
-    """Write a language model for other programs: transformers, or llama.cpp.
+    """Write a language model for other programs: the transformers library, or llama.cpp.
 
     Logits stay equal up to rounding. A network that the other program cannot express is refused.
-    What the export gives up is listed: stock architectures store copies of shared projections.
+    The result lists what is lost in the export. For example, stock architectures store separate
+    copies of shared projections.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         out: Folder to write; for gguf, a file.
-        to: transformers keeps the sharing; hf writes the matching class of transformers (GPT-2,
-            Llama, Qwen 3, Gemma, ...), which engines support; gpt2, llama and deepseek write the
-            class of that name; gguf writes a file for llama.cpp.
+        to: transformers writes a class of this project, in which projections stay shared; hf
+            writes the matching stock class of the transformers library (GPT-2, Llama, Qwen 3,
+            Gemma, ...), which inference engines support; gpt2, llama and deepseek write the class
+            of that name; gguf writes a file for llama.cpp.
         weights: For gguf: type of the matrices; f32 if not given.
         tokenizer: The tokenizer to use if the checkpoint has none.
 

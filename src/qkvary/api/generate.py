@@ -108,7 +108,10 @@ class Choosing:
     """With --beams: a beam's log-probability is divided by its length to this power."""
 
     def sampling(self) -> Sampling:
-        """Return the sampling settings; with a filter, the temperature defaults to 1."""
+        """Return the sampling settings.
+
+        The temperature defaults to 1 if top-k, top-p or min-p is set, and otherwise to 0.
+        """
         default = 0.0 if self.top_k is self.top_p is self.min_p is None else 1.0
         return Sampling(
             temperature=default if self.temperature is None else self.temperature,

@@ -100,7 +100,7 @@ def find_model(given: object, _name: str = "") -> Model:
 
 
 def read_labels(given: object, _name: str) -> tuple[AnyVariant, ...]:
-    """Return the variants of a label, a variant, or a sequence of labels and variants."""
+    """Return a tuple of variants, given as one label, one variant, or a sequence of these."""
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     return tuple(map(as_label, cast("Sequence[AnyVariant | str]", several)))
 
@@ -207,9 +207,11 @@ def open_checkpoint(
     *,
     speaks: bool = False,
 ) -> "tuple[LoadedModel, str]":
-    """Return a loaded model and its name; by default a given network stays on its device.
+    """Return a loaded model and its name.
 
-    ``tokenizer`` is for a checkpoint that has none. With ``speaks``, a tokenizer is required.
+    A network that is passed in instead of a checkpoint stays on its device by default.
+    ``tokenizer`` is used for a checkpoint that has no tokenizer. If ``speaks`` is true, the model
+    must have a tokenizer.
     """
     # Counting and planning open no checkpoint.
     from qkvary.checkpoints.catalog import require_tokenizer
@@ -251,7 +253,10 @@ def _open(given: object) -> "tuple[LoadedModel, str]":
 
 @options
 class Part:
-    """Options that choose a study's protocol and part; the same options find the runs again."""
+    """Options that choose the protocol of a study and a part of the study.
+
+    The same options select the same runs in another command.
+    """
 
     seeds: Seeds | None = None
     """Seeds to use instead of the study's: 7 or 0,1,2 or 0-4."""
@@ -315,7 +320,10 @@ def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
 def choose_runs(
     store: "Store", name: AnyStudy, part: Part = PART
 ) -> "tuple[Study, Training | None]":
-    """Return a study; if ``name`` names a training, the study of its runs, and the training."""
+    """Return a study and a training, which is None unless ``name`` names a training.
+
+    The study of a training (made by ``qkvary train``) consists of the runs of the training.
+    """
     is_path = isinstance(name, str) and (name.endswith(".py") or "/" in name)
     if not isinstance(name, str) or is_path or not name.startswith(TRAINED):
         return choose_study(name, part), None

@@ -90,13 +90,14 @@ def plan(
     """Plan a deployment: exact savings, memory, speed, price, and dominated variants.
 
     The answer says what works now, what would work with a quantised cache, and what would work
-    after training. Speeds are upper bounds from bandwidth and arithmetic (roofline). Published
-    changes of quality are those of networks trained from scratch, not of converted ones.
+    after training. Speeds are upper bounds from bandwidth and arithmetic (roofline). The
+    published quality differences are from networks trained from scratch, not from converted
+    networks.
 
     Args:
         model: The model, by its name or as a value.
-        variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA); those worth comparing
-            if not given.
+        variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA). If none are
+            given, the variants that are worth comparing.
         hardware: The device, its price and the reserved memory.
         load: The context, users and number formats.
         purpose: Serving or training, with the settings of training.

@@ -117,7 +117,7 @@ def add_data(report: Report, **more: object) -> Report:
 
 
 def say_in_lines(subject: str, data: Mapping[str, Any], line: str, *more: str) -> Report:
-    """Return a report of one line, with more lines below it."""
+    """Return a report that consists of ``line``, followed by the lines in ``more``."""
     return Report(subject=subject, question=line, lead="\n".join(more), data=data)
 
 

@@ -91,19 +91,20 @@ def serve(
 ) -> Result[dict[str, Any]]:
     """Serve a language model through the OpenAI API; the engine is llama.cpp or vLLM.
 
-    Exports the network once into the cache directory, starts the engine, and prints the address
-    once the engine answers. Ctrl-C stops the engine, which refuses prompts longer than the context.
+    Exports the network into the cache directory (only in the first call), and starts the engine.
+    Ctrl-C stops the engine. The engine refuses prompts longer than the context.
 
     Args:
-        model: A checkpoint. A .gguf (for llama.cpp) or a stock folder (for vLLM) is served as is.
+        model: A checkpoint. A .gguf file (for llama.cpp) or a folder with a stock architecture
+            (for vLLM) is served unchanged.
         engine: The program that runs the network: llama.cpp or vllm.
         context: Tokens of prompt and answer together, per user. If not given, the network's
             maximum, at most 4,096.
         users: Number of concurrent requests.
         weights: For llama.cpp: type of the matrices in the export; f32 if not given.
         tokenizer: The tokenizer to use if the checkpoint has none.
-        starting: The address, and the program of the engine.
-        say: Called with each line for the user.
+        starting: The address and key of the server, and the program and options of the engine.
+        say: Called with each line for the user, such as the address of the server.
 
     Raises:
         ValueError: if there is no such checkpoint or engine, or the engine cannot run it.
@@ -209,11 +210,16 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
             return to
         reasons.append(f"as {to}: {obstacle}")
     lacks = "), (".join(reasons)
-    raise UsageError(f"expected a network that vLLM supports, got parts that it lacks ({lacks})")
+    raise UsageError(
+        f"expected a network that vLLM supports, got one with unsupported parts ({lacks})"
+    )
 
 
 def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:
-    """Return the bytes that llama.cpp allocates for its cache, as ``plan`` computes them."""
+    """Return how many bytes llama.cpp will allocate for its cache, computed as in ``plan``.
+
+    Returns None for another engine, or if the bytes cannot be computed.
+    """
     if engine != "llama.cpp":
         return None
     try:

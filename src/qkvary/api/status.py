@@ -78,7 +78,7 @@ def status(
 
 
 def _answer(found: Sequence[RunStatus], store: Store, *, problems: bool) -> Iterator[str]:
-    """Yield the notes of single runs, or a sentence if there are no runs or no problems."""
+    """Yield a sentence if there are no runs or no problems, and the remarks on individual runs."""
     if not found:
         yield f"there are no runs in {store.path}; `qkvary study NAME` makes some"
     elif problems and not any(one.state in PROBLEMS for one in found):

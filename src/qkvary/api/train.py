@@ -87,7 +87,8 @@ def train(
     train one network.
 
     Args:
-        preset: A network and its training: lm-10m, lm-300m, gpt2-124m; an unknown name lists all.
+        preset: A network and its training: lm-10m, lm-300m, gpt2-124m. If the name is
+            unknown, the error lists all presets.
         data: A text file, a folder, a corpus by name, hf:owner/name, or a prepared set; texts are
             prepared first if necessary. If not given, the preset's own corpus.
         variants: Labels in any spelling; several are trained one after the other and compared.
@@ -95,12 +96,12 @@ def train(
         options: Changes to the preset, and how its runs are executed.
         out: Folder of runs and reports.
         dry_run: Print the planned runs, and run nothing.
-        terminal: Shows what happens.
+        terminal: Functions that show progress and messages.
 
     Raises:
         ValueError: for an unknown preset, device or variant, or options that make no sense.
-        StoppedError: after a signal; the runs have checkpoints.
-        QkvaryError: if the data, the disk or the memory does not suffice.
+        StoppedError: if a signal stopped the training; the same command resumes it.
+        QkvaryError: if there is not enough data, disk space or memory.
     """
     chosen, shown, store = find_preset(preset), terminal or Terminal(), Store(out)
     options.check()
@@ -178,7 +179,7 @@ def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distrib
 
 
 def _require_machine(options: TrainingOptions) -> None:
-    """Refuse a device that this machine lacks, and a strategy that needs torchrun."""
+    """Refuse a device that this machine lacks, and ``fsdp`` in a process without torchrun."""
     # Imported here because the help needs no torch.
     from qkvary.training.memory import require_device
 
@@ -257,7 +258,10 @@ def _with_stored_settings(
     distribution: "Distribution",
     shown: Terminal,
 ) -> Study:
-    """Return the study with the execution settings of stored runs that differ in nothing else."""
+    """Return the study with the execution settings of similar stored runs, if there are any.
+
+    Similar runs differ from the runs of the study only in execution settings.
+    """
     cells = {cell.run_key: cell for cell in study.cells()}
 
     def find_stored() -> JsonValue:
@@ -397,7 +401,7 @@ class _Progress(AbstractContextManager["_Progress"]):
         self._update = self._open.enter_context(self._shown.show_progress("training", "steps"))
 
     def wait(self, cell: Cell, owner: Owner | None) -> None:
-        """Print once which process holds the run that this process waits for."""
+        """Print which other process holds the run that this process waits for, but only once."""
         if owner is not None and str(owner) != self._waits_for:
             self._waits_for = str(owner)
             self._shown.say(f"waiting for {owner}: {cell.title}")

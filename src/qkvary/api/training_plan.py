@@ -58,10 +58,11 @@ def count_scored(run: RunConfig, planned: "PlannedSet") -> int:
 def choose_steps(
     minutes: float, study_of: Callable[[int], Study], planned: "PlannedSet", store: Store
 ) -> int:
-    """Return how many steps fit into ``minutes`` on this machine, rounded down to two digits.
+    """Return how many steps fit into ``minutes`` on this machine, to two significant digits.
 
-    The minutes include validations and the test. If the store has this training, perhaps with other
-    execution settings, variants or seeds, its number of steps is returned, so that it resumes.
+    The minutes include the validations and the test; the number is rounded down. If the store
+    already has this training, perhaps with other execution settings, variants or seeds, the number
+    of steps of the stored training is returned, so that the stored training is resumed.
     """
     if not 0 < minutes < math.inf:
         raise UsageError(f"expected a number of minutes above 0, got {minutes}")

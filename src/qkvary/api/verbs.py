@@ -1,17 +1,18 @@
 """The verbs: each is one function, which ``import qkvary as qk`` and the command line share.
 
-A verb is a function in a separate file, such as ``api/cost.py``. Its parameters are the options of
-the command, and their docstring is the help. The first line of the file is the first line of the
-docstring: the help reads it without importing the file. ``@verb`` reads the arguments (``"32k"``,
-a label, a path) by their annotations. The function returns a ``qkvary.api.results.Result`` and
-prints nothing. ``qkvary.cli.app`` adds ``--json``, ``--full``, ``--out``, ``--format``, progress
-and exit codes.
+A verb is a function in a separate file, such as ``api/cost.py``. The parameters of the function
+are the options of the command, and the docstring of the function is the help. The first line of the
+file repeats the first line of the docstring, so that the list of commands can be printed without
+importing the file. ``@verb`` reads the arguments (``"32k"``, a label, a path) by their annotations.
+The function returns a ``qkvary.api.results.Result`` and prints nothing. ``qkvary.cli.app`` adds
+``--json``, ``--full``, ``--out``, ``--format``, progress and exit codes.
 
-A verb with many parameters groups the rare ones: one parameter then has an object of an
-``@options`` class as its default, and ``@verb`` also accepts the object's fields as keywords
-(``qkvary.api.arguments``).
+A verb with many parameters collects the rarely used ones in a group. The group is one parameter,
+whose default is an object of an ``@options`` class, and ``@verb`` also accepts the fields of that
+class as keywords (``qkvary.api.arguments``).
 
-A new verb needs its file, one line here, and one import in ``qkvary/__init__.py`` for editors.
+A new verb needs a file, one line in this module, and one import in ``qkvary/__init__.py`` for
+editors.
 """
 
 VERBS: dict[str, dict[str, str]] = {

@@ -92,13 +92,14 @@ def require_tokenizer(
 
     Args:
         loaded: The checkpoint.
-        name: Its name or path.
-        reference: What :func:`load_tokenizer` accepts, or the path of a ``tok512.bin`` of llama2.c
-            or of a SentencePiece ``.model``; None for the checkpoint's own tokenizer.
+        name: The name or path of the checkpoint.
+        reference: The tokenizer: anything that :func:`load_tokenizer` accepts, the path of a
+            ``tok512.bin`` from llama2.c, or the path of a SentencePiece ``.model``. None uses the
+            checkpoint's own tokenizer.
 
     Raises:
-        UsageError: if there is no tokenizer, if one is named although the checkpoint has its own,
-            or if the named one does not fit.
+        UsageError: if there is no tokenizer, if ``reference`` is given although the checkpoint has
+            its own tokenizer, or if the tokenizer does not fit the checkpoint.
     """
     vocabulary = loaded.network.config.vocabulary
     if reference is None:
@@ -186,12 +187,12 @@ def load_checkpoint(reference: StrPath) -> LoadedModel:
         reference: A file, the folder of a model, or the name of a checkpoint.
 
     Returns:
-        The network and its tokenizer, or ``None`` for a checkpoint without one.
+        The network and its tokenizer. The tokenizer is ``None`` if the checkpoint has no tokenizer.
 
     Raises:
         UsageError: if the checkpoint does not exist or has no known format.
-        DamagedError: if it is damaged.
-        UnsafeError: if it is a pickle, which could run code.
+        DamagedError: if the checkpoint is damaged.
+        UnsafeError: if the checkpoint is a pickle, which could run code.
     """
     path = find_checkpoint(reference)
     if _is_own(path):

@@ -1,13 +1,14 @@
-"""Converts networks whose key and value come from one normalised tensor to DeepSeek V3 and back.
+"""Converts networks with one tensor for key and value to DeepSeek V3, and back.
 
-The key and the value of every head are each the tensor times a matrix. If these matrices select
+The key and the value of every head are each that tensor times a matrix. If these matrices select
 blocks of the tensor, the blocks are KV heads; otherwise the tensor is a latent. All heads share one
 rotary key.
 
-The architecture always normalises the tensor. A tensor that must not be normalised is scaled down
-until the norm, in effect, only divides it by the root of the epsilon; the gain of the norm scales
-it up again: ``c s / sqrt(mean (c s)^2 + eps) * sqrt(eps) / s`` is c up to a relative error of STILL
-/ 2.
+The DeepSeek architecture always normalises the tensor. A tensor that must not be normalised is
+scaled down so far that the norm, in effect, only divides the tensor by the square root of the
+epsilon. The gain of the norm scales the tensor up again:
+``c s / sqrt(mean (c s)^2 + eps) * sqrt(eps) / s`` equals c up to a relative error of ``STILL / 2``,
+which is 2^-27.
 """
 
 import math
@@ -29,7 +30,10 @@ from qkvary.nn.projections import read_matrix
 from qkvary.nn.role_maps import make_role_maps
 from qkvary.storage.errors import DamagedError, UsageError
 
-TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
+TRAIN = (
+    "train a network of the form Q-K=V@decoupled-16@kv-norm, for example with qkvary train "
+    "lm-10m-portable"
+)
 """Advice for networks that latent attention cannot express."""
 STILL = 2.0**-26
 """The largest mean square of a tensor that is scaled down, relative to the epsilon of its norm."""
@@ -38,7 +42,10 @@ _Form = tuple[int, bool]
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
-    """Yield the features that latent attention does not have."""
+    """Yield the features of a network that latent attention does not support.
+
+    A network that has one of these features cannot be converted.
+    """
     for layer in config.layers:
         variant = layer.variant
         if variant.decoupled is None:
@@ -57,10 +64,17 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterator[str]:
-    """Yield the features outside attention that Llama and DeepSeek do not have."""
+    """Yield the features of a network outside attention that Llama and DeepSeek do not support.
+
+    A network that has one of these features cannot be converted. ``positions`` names the kind of
+    positions that the attention layers have.
+    """
     block = config.block
     if config.positions != "none":
-        yield f"{config.positions} positions besides {positions} ones; choices: none"
+        yield (
+            f"{config.positions} positions in addition to {positions} positions; choices: "
+            "positions none"
+        )
     if block.norm != "rmsnorm":
         yield f"{block.norm}; choices: rmsnorm"
     if block.activation != "swiglu":
@@ -98,10 +112,12 @@ def make_latent_weights(network: LanguageModel) -> Weights:
 
 
 def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> float:
-    """Return the largest power of two to scale ``shared`` by so that the next norm has no effect.
+    """Return the largest power of two that scales ``shared`` so that the next norm has no effect.
 
-    ``epsilon`` is the epsilon of that norm. ``shared`` is the matrix that makes the tensor from the
-    output of a preceding norm with the gain ``norm``; before this gain, the mean square is 1.
+    The next norm has no effect except for a constant factor if its epsilon, ``epsilon``, is much
+    larger than the mean square of its input. ``shared`` is the matrix that computes this input from
+    the output of the preceding norm, whose gain is ``norm``. Before this gain is applied, the mean
+    square of that output is 1.
     """
     gained = shared.double() * norm.detach().cpu().double()
     largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
@@ -172,7 +188,11 @@ def read_latent_network(
 def _find_still_scale(
     sizes: LatentSizes, layer: int, weights: Mapping[str, Tensor]
 ) -> float | None:
-    """Return the scale of a layer's tensor if its norm has no effect, else None."""
+    """Return the factor by which the shared tensor of a layer was scaled down on export.
+
+    The result is ``None`` if the tensor was not scaled down, so that the norm layer that follows
+    normalises the tensor.
+    """
     gain = weights.get(f"{_at(layer)}.kv_norm.weight")
     norm = weights.get(f"{_at(layer)}_norm.weight")
     shared = weights[f"{_at(layer)}.latent_down.weight"][: sizes.width]

@@ -1,4 +1,7 @@
-"""The header of a llama2.c file, seven sizes, as the configuration of a network. Torch-free."""
+"""Reads the header of a llama2.c file as the configuration of a network. Torch-free.
+
+The header consists of seven sizes.
+"""
 
 import math
 import struct
@@ -106,8 +109,8 @@ def read_header(data: bytes, file_bytes: int, where: str) -> Header:
     dim, heads, kv_heads = header.dim, header.n_heads, header.n_kv_heads
     if dim % heads or (dim // heads) % 2 or heads % kv_heads:
         raise DamagedError(
-            f"{where} has dim {dim}, n_heads {heads} and n_kv_heads {kv_heads}, expected heads of "
-            "an even number of channels and KV heads that divide them"
+            f"{where} has dim {dim}, n_heads {heads} and n_kv_heads {kv_heads}, expected an even "
+            "number of channels per head, and a number of KV heads that divides the number of heads"
         )
     if file_bytes != header.file_bytes:
         raise DamagedError(

@@ -110,11 +110,11 @@ def save_model(
         path: The folder.
         model: The model.
         tokenizer: The tokenizer of the model's vocabulary.
-        chat_template: The Jinja text with which engines write messages as a prompt.
+        chat_template: The Jinja template with which engines turn messages into a prompt.
 
     Raises:
-        UsageError: if ``path`` holds something else, the tokenizer does not fit, a weight is not
-            finite, or a layer of the network was replaced.
+        UsageError: if ``path`` holds something other than a model, the tokenizer does not fit, a
+            weight is not finite, or a layer of the network was replaced.
         ResourceError: if the disk is full, broken or not writable.
     """
     path = read_path(path, "the path of a folder")
@@ -185,7 +185,10 @@ def build_model(
     tokenizer: Tokenizer | None,
     where: str,
 ) -> LoadedModel:
-    """Build a network with these weights; nothing is allocated before the sizes agree.
+    """Build a network with these weights.
+
+    The number of weights is checked before the network is allocated, unless the network has parts
+    whose size is only known after they are built.
 
     Raises:
         DamagedError: if names, shapes or dtypes do not match the network, or a weight is not
@@ -269,7 +272,8 @@ def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
             return from_dict(LanguageModelConfig, fields)
     except UnknownPartError as error:
         raise UsageError(
-            f"{path}: {error}; qk.load(path, code=FILE) imports the code that defines it"
+            f"{path}: {error}; qk.load(path, code=FILE) first imports the file that registers "
+            "this part"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{refused}: {short_reason(error)}") from None

@@ -19,7 +19,11 @@ from qkvary.storage.untrusted_files import StrPath, only_file, read_name
 
 
 def find_reference(reference: StrPath) -> Model:
-    """Return the model that a reference names: a named size, else a file here, else a hub id."""
+    """Return the model that a reference names.
+
+    The reference is looked up as a named size first, then as a local file or folder, and then as an
+    id of the Hugging Face hub.
+    """
     name = read_name(reference, "the name or path of a model")
     path = None
     if not has_size(name):

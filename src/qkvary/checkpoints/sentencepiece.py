@@ -1,7 +1,7 @@
-"""SentencePiece model files: the pieces of a BPE, and how spaces are handled.
+"""SentencePiece model files: the pieces of a BPE model, and how spaces are handled.
 
-The file is a protocol buffer, a sequence of numbered fields. Only the fields that affect the tokens
-of a text are read. Models that are neither BPE nor of characters are refused.
+The file is a protocol buffer, a sequence of numbered fields. Only the fields that affect how a text
+is split into tokens are read. Models that are neither BPE models nor character models are refused.
 """
 
 import struct
@@ -35,7 +35,7 @@ def joins_spaces(data: bytes, where: str) -> bool:
 
 
 def read_pieces(data: bytes, where: str) -> PieceTokenizer:
-    """Return the tokenizer of a model."""
+    """Return the tokenizer that a SentencePiece model file describes."""
     try:
         fields = list(_fields(data))
         pieces = [_read_piece(value) for value in _messages(fields, _PIECE)]
@@ -44,7 +44,8 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         raise DamagedError(f"{where} is not a SentencePiece model") from None
     kind = trainer.get(_MODEL_TYPE)
     obstacles = {
-        "a model that is neither BPE nor of characters": kind not in (_BPE, _CHARACTERS),
+        "a model that is neither a BPE model nor a character model": kind
+        not in (_BPE, _CHARACTERS),
         "a character model with pieces of several characters": kind == _CHARACTERS
         and any(
             len(text.decode("utf-8", "replace")) > 1 and not text.startswith(b"<0x")
@@ -107,7 +108,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         else:
             raise ValueError(f"expected a field of a known kind, got {kind}")
         if place + size > len(data):
-            raise ValueError("expected a field inside the message, got one that exceeds it")
+            raise ValueError("expected a field that ends inside its message, got a longer field")
         yield number, data[place : place + size]
         place += size
     raise ValueError(f"expected at most {MAX_ENTRIES:,} fields, got more")

@@ -39,12 +39,19 @@ _SHARDS = "shards"
 
 
 def _file(kind: Kind, number: int = 0, count: int = 0) -> str:
-    """Return the name of the file of a process, or of unsharded tensors."""
+    """Return the name of the file of one process, or of the file of the unsharded tensors.
+
+    The file of a process holds the rows that this process stores.
+    """
     return f"{kind}-{number + 1:05d}-of-{count:05d}.safetensors" if count else f"{kind}.safetensors"
 
 
 def file_contents(tensors: Tensors, *, number: int = 0, count: int = 0) -> dict[str, FileContents]:
-    """Return the files of unsharded tensors (``count`` 0), or of the rows of one process."""
+    """Return the contents of files by name.
+
+    If ``count`` is 0, the files hold the unsharded tensors; otherwise, they hold the rows that
+    process ``number`` of ``count`` stores.
+    """
     return {_file(kind, number, count): contents_of(tensors[kind]) for kind in KINDS}
 
 
@@ -113,7 +120,9 @@ def _read_shard(
     wanted: Mapping[str, range],
 ) -> dict[str, Tensor]:
     """Return the wanted rows of a file, which holds ``rows`` rows of each tensor."""
-    mismatch = DamagedError(f"{folder / file} does not hold the rows that are listed")
+    mismatch = DamagedError(
+        f"{folder / file} does not hold the rows that the manifest lists for this file"
+    )
 
     def choose(name: str, count: int) -> range:
         if count != rows.get(name):

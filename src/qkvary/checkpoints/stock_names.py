@@ -1,6 +1,6 @@
-"""The names of each tensor in transformers, in llama.cpp and here: one table per architecture.
+"""The names of each tensor in transformers, in llama.cpp and in qkvary, one table per architecture.
 
-Torch-free. The stored numbers differ only in order; each row states the order.
+Torch-free. Each row of a table also states how transformers lays out the values of the tensor.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,10 @@ other."""
 
 
 class Row(NamedTuple):
-    """The names of a tensor without suffix; ``{}`` stands for the number of its layer."""
+    """The names of one tensor in transformers, in llama.cpp and in qkvary.
+
+    The names lack the suffix ``.weight`` or ``.bias``; ``{}`` stands for the number of the layer.
+    """
 
     theirs: str
     """The name in transformers."""
@@ -153,7 +156,8 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
         Row("lm_head", "output", "head_weight"),
     ),
 }
-"""The tensors of each table, in the order of a file; a network may lack some."""
+"""The rows of each table, in the order in which an export writes the tensors; a network may lack
+some of them."""
 _TABLES: Mapping[str, str] = {
     "gemma3": "gemma2",
     "gemma3_text": "gemma2",
@@ -165,9 +169,9 @@ _PARAMETERS = ("embedding", "position_embedding", "head_weight")
 
 
 def list_tensors(family: str, layers: int) -> Iterator[Row]:
-    """Yield the full names of all tensors that a network may have, in the order of a file.
+    """Yield the full names of all tensors that a network may have, row by row of its table.
 
-    ``family`` is a Hugging Face ``model_type``, or a stock architecture.
+    ``family`` is a Hugging Face ``model_type``, or the name of a stock architecture.
     """
     for row in ROWS.get(_TABLES.get(family, family), ROWS["llama"]):
         kinds = ("weight",) if row.ours in _PARAMETERS else ("weight", "bias")

@@ -1,8 +1,8 @@
 """Our language models as weights of stock architectures: GPT-2, Llama, DeepSeek V3.
 
 Shared weights are copied, because a stock architecture has separate projections. Identity roles
-become unit matrices, low-rank products and maps are multiplied out, scales are folded into the
-query. The other families use the weights of a network unchanged.
+become identity matrices, low-rank products and maps are multiplied out, and scales are folded into
+the query. The families other than these three use the weights of a network unchanged.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _KNOWN_TERMS: Mapping[StockArchitecture, tuple[str, ...]] = {
 }
 """Score terms that a stock architecture has, or that can be folded into its weights."""
 _TERMS = {
-    "plus": "the bias of the position term + on every key position",
-    "key_bias": "a bias on every key position",
+    "plus": "the bias that the position term '+' adds to the scores of every key position",
+    "key_bias": "a bias that is added to the scores of every key position",
     "diagonal": "a normalised diagonal of scores",
     "unscaled-diagonal": "a normalised diagonal of scores",
     "kv_norm": "a norm of the tensor that key and value share",
     "latent": "keys and values that are made of one latent",
-    "decay": "weights that decay with the distance",
+    "decay": "attention weights that decay with the distance",
     "qk-norm": "norms of query and key",
     "qk-norm-wide": "norms of query and key",
     "soft_cap": "a soft cap of scores",
@@ -52,7 +52,8 @@ def find_obstacle(
 ) -> str | None:
     """Return the first reason why an architecture cannot express a network, or ``None``.
 
-    ``more`` lists obstacles of the program that will run it.
+    ``more`` contains further obstacles, namely those of the program that will run the exported
+    network.
     """
     found = (_obstacles(config, to), more, _RULES[to](config))
     return next(chain.from_iterable(found), None)
@@ -61,10 +62,10 @@ def find_obstacle(
 def plain_weights(
     network: LanguageModel, to: StockArchitecture, *, bias: bool, out_bias: bool
 ) -> Weights:
-    """Return the weights of the network without sharing, by our names and in its dtype.
+    """Return the weights of the network with every shared projection copied.
 
-    ``bias`` and ``out_bias`` say whether attention in Llama has these biases; GPT-2 has a bias
-    everywhere.
+    The weights have our names and the network's dtype. ``bias`` and ``out_bias`` say whether the
+    attention of Llama has these biases; GPT-2 has a bias everywhere.
     """
     if to == "deepseek":
         made, fills = make_latent_weights(network), ()
@@ -192,7 +193,10 @@ def find_parameter(network: LanguageModel, name: str) -> Tensor | None:
 def _list_roles(
     network: LanguageModel, kv_heads: int, *, bias: bool
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield query, key and value as linear maps of the layer input, with separate weights."""
+    """Yield the parameters of query, key and value, each as a linear map of the layer input.
+
+    A projection that several roles share is copied.
+    """
     for index, part in enumerate(network.stack.blocks):
         config = part.attention.config
         query, key, value = make_role_maps(part.attention)

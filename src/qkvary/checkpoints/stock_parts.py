@@ -78,7 +78,7 @@ def name_weights(
     side: Side,
     order: Order,
 ) -> Iterator[tuple[Row, Tensor]]:
-    """Yield the tensors that another program stores, in the order of a file."""
+    """Yield the tensors that another program stores, each with its row of the table of names."""
     layer, size = config.layers[0], config.layers[0].size_per_head
     for row in list_tensors(family, config.num_layers):
         names = row.ours.split(",")

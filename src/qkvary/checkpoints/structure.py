@@ -65,6 +65,7 @@ def _modules(network: nn.Module) -> dict[str, nn.Module]:
 
 def _refuse(difference: str) -> None:
     raise UsageError(
-        "expected a network of the layers that its configuration describes, got one with "
-        f"{difference}; merge what was added, or save model.state_dict() with torch.save"
+        "expected a network whose layers match its configuration, got a difference: "
+        f"{difference}; merge added layers (such as adapters) into the weights, or save "
+        "model.state_dict() with torch.save"
     )

@@ -1,12 +1,13 @@
-"""The app of the command line, made of the verbs of ``qkvary.api.verbs``.
+"""The command-line app, built from the verbs in ``qkvary.api.verbs``.
 
 ``make_command`` turns a verb into a command. The parameters of the function are arguments and
 options: a required parameter is positional unless its annotation names an option; where the
-function accepts text, the command line passes the text that was typed. Added to each command:
+function accepts text, the command line passes the text that was typed. For every command:
 
-- ``--json`` prints ``result.report.data`` as one document, ``--full`` the whole report;
-- ``--out`` and ``--format`` write the report, where the verb has no ``out`` of its own;
-- progress: a parameter that ``DISPLAYS`` names gets a display, and is not an option;
+- ``--json`` prints ``result.report.data`` as one document, and ``--full`` prints the whole report;
+- ``--out`` and ``--format`` write the report, unless the verb itself has an ``out`` parameter;
+- the app passes a progress display, or a similar value, for each parameter in ``DISPLAYS``; such a
+  parameter is not an option of the command;
 - ``result.notices`` go to standard error, and ``result.exit_code`` is the exit code.
 
 Errors become exit codes in ``qkvary.cli.main``. This module does not know what the verbs do.
@@ -321,7 +322,10 @@ def show_progress(what: str, unit: str = "windows") -> Generator[Callable[..., N
 
 
 class OrderedTexts:
-    """Prints concurrent texts in order; the first unfinished one appears while it is generated."""
+    """Prints texts in the order of their prompts, although all are generated at the same time.
+
+    The first text that is not finished is printed while it is generated.
+    """
 
     def __init__(self, screen: Console, prompts: Sequence[str]) -> None:
         self._stream = screen.file
@@ -331,7 +335,7 @@ class OrderedTexts:
         self(0, "", False)
 
     def __call__(self, number: int, text: str, ends: bool) -> None:
-        """Add to a text, and print what is next in order."""
+        """Append to the text of one prompt, and print whatever the order of the texts allows."""
         self._waiting[number] += text
         self._ended[number] |= ends
         while self._current < len(self._waiting):

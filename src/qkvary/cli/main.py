@@ -232,7 +232,10 @@ def _describe_interruption() -> str:
 
 
 def interrupt(_number: int, frame: FrameType | None) -> None:
-    """Raise ``KeyboardInterrupt``; imports may swallow the error, so end the process during one."""
+    """Raise ``KeyboardInterrupt``, or end the process if an import is in progress.
+
+    The module that is being imported might swallow the exception.
+    """
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
     if frame is None:

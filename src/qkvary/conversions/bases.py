@@ -146,4 +146,5 @@ def _move_embedding(moved: Draft, basis: Basis) -> list[str]:
     weights["position_embedding"] = table @ basis
     moved.config = dataclasses.replace(config, positions="learned")
     size = f"{config.max_tokens:,} x {config.d_model:,}"
-    return [f"{config.positions} positions became a table of {size} values, in another basis"]
+    note = f"{config.positions} positions are now stored as a table of {size} values"
+    return [f"{note}, because they are written in another basis"]

@@ -1,6 +1,6 @@
-"""Finds the exact conversions in ``rewrites`` and those to smaller caches in ``caches.methods``.
+"""Finds exact conversions in ``rewrites``, and conversions to smaller caches in ``caches.methods``.
 
-Each has the name of its file. Torch-free until a module is loaded.
+Every conversion has the name of its file. Torch-free until a module is loaded.
 """
 
 from importlib import import_module
@@ -44,7 +44,10 @@ class Method(Protocol):
     """The new form, as a clause of a sentence."""
 
     def choose(self, layer: "AttentionConfig", numbers: int, /) -> "AttentionConfig":
-        """Return the layer's form with at most ``numbers`` cached values per token."""
+        """Return the configuration of the converted layer.
+
+        The new layer caches at most ``numbers`` values per token.
+        """
         ...
 
     def convert(self, maps: "LayerMaps", config: "AttentionConfig", /) -> "Converted":

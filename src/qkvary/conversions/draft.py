@@ -118,7 +118,10 @@ def choose_blocks(draft: Draft, layer: int | None) -> range:
 def replace_layers(
     config: LanguageModelConfig, layers: Mapping[int, AttentionConfig]
 ) -> LanguageModelConfig:
-    """Return the configuration with other attention in some blocks, or in the one all share."""
+    """Return the configuration with different attention in some blocks.
+
+    If all layers share one block, the attention of this block is replaced.
+    """
     if config.shared_blocks:
         return dataclasses.replace(config, attention=layers[0])
     every = [layers.get(index, layer) for index, layer in enumerate(config.layers)]

@@ -18,12 +18,14 @@ from qkvary.conversions.draft import (
 from qkvary.storage.errors import UsageError
 
 SKIPS = {
-    "attention": "a skip around attention alone",
-    "feed-forward": "a skip around the feed-forward network alone",
+    "attention": "a skip around attention but not around the feed-forward network",
+    "feed-forward": "a skip around the feed-forward network but not around attention",
     "none": "no skips",
     "both": "both skips",
 }
-_BIAS = "if there is a {} bias: no rotation, a separate query, and the core softmax"
+_BIAS = (
+    "no {0} bias (or a {0} bias in a layer with no rotation, a separate query and the core softmax)"
+)
 BIASES: dict[Role, str] = {
     "query": "no query bias",
     "key": _BIAS.format("key"),
@@ -86,5 +88,5 @@ def _choose_layers(draft: Draft, options: RewriteOptions, role: Role) -> tuple[l
         "both": "Theorem 4.1 (one layer)",
         "attention": "Theorem 4.2 (every layer)",
     }
-    statement = theorems.get(config.block.skips, "Theorem 4.2 (every layer), but with other skips")
-    return layers or [0], statement
+    others = "Theorem 4.2 (every layer), but with skips that differ from those of the theorem"
+    return layers or [0], theorems.get(config.block.skips, others)

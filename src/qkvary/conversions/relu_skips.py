@@ -33,17 +33,19 @@ class SkipDecision:
 def decide_skip(
     up: Float[Tensor, "d_ff d_model"], down: Float[Tensor, "d_model d_ff"]
 ) -> SkipDecision:
-    """Decide whether a ReLU network of equal width computes ``x + W_2 relu(W_1 x)`` without a skip.
+    """Decide whether the skip connection around a ReLU network can be absorbed.
 
-    The set is the solution c of ``sum_i c_i w2_i w1_i^T = -1``, if every c_i is 0 or 1.
+    The skip can be absorbed if a ReLU network of the same width computes ``x + W_2 relu(W_1 x)``
+    without a skip. The inner channels whose sign has to change are given by the solution c of
+    ``sum_i c_i w2_i w1_i^T = -1``, if every c_i is 0 or 1.
 
     Args:
         up: W_1, in float64.
         down: W_2, in float64.
 
     Returns:
-        The channels of the set, or ``None`` and the reason: there is no set, or the question stays
-        open because products are linearly dependent.
+        The set of these channels, or ``None`` and the reason: no such set exists, or the question
+        stays open because the products are linearly dependent.
     """
     gram = (down.mT @ down) * (up @ up.mT)
     values = torch.linalg.eigvalsh(gram)
@@ -60,8 +62,9 @@ def decide_skip(
         furthest = float(torch.minimum(coefficients.abs(), (coefficients - 1).abs()).max())
         return SkipDecision(
             None,
-            f"-W_2 P W_1 is not the identity for any channels: the closest product is "
-            f"{distance:.2g} away, with coefficients up to {furthest:.2g} away from 0 and 1",
+            "-W_2 P W_1 is not the identity for any set of channels: for the most likely set, the "
+            f"entries differ from the identity by up to {distance:.2g}, and the fitted "
+            f"coefficients of the channels differ from 0 and 1 by up to {furthest:.2g}",
         )
     return SkipDecision(channels, f"-W_2 P W_1 = 1 for {int(channels.sum())} channels")
 

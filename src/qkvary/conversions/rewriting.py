@@ -92,7 +92,7 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
     # Written so that NaN is refused.
     if not difference.relative <= MOST_DIFFERENCE:
         raise UsageError(
-            f"expected logits that {name} changes by at most {MOST_DIFFERENCE:.0e} in float64, "
+            f"expected {name} to change the logits by at most {MOST_DIFFERENCE:.0e} in float64, "
             f"got a relative difference of {difference.relative:.1e}; nothing is written"
         )
     made = exact.to(network.embedding.device, dtype)

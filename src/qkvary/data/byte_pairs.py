@@ -1,7 +1,7 @@
 """GPT-2's byte pair encoding; tiktoken applies the merges.
 
-Tokens 0 to 255 are single bytes, one token follows for each merge, and the last one separates
-documents.
+Tokens 0 to 255 are single bytes. One token for each merge follows, and after these tokens one token
+that separates documents.
 
 Source: Sennrich, Haddow and Birch 2016; Radford et al. 2019, section 2.2, and their public code.
 """

@@ -89,7 +89,7 @@ def _find_run(path: Path) -> Path | None:
 
 
 def _network_of(run: Path) -> Path:
-    """Return the network of a run."""
+    """Return the path of the folder that holds the network of a run."""
     if not (run / NETWORK_NAME).is_dir():
         raise UsageError(
             f"expected a run with its network, got {run.name[:12]}, which has none: it is not "

@@ -65,7 +65,7 @@ class DocumentSource(Protocol):
     """Documents in a fixed order."""
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the documents after a position, or all."""
+        """Yield the documents after a position, or all documents if the position is None."""
         ...
 
     def position(self) -> JsonValue:
@@ -102,7 +102,7 @@ class FileDocuments:
     """The index of the current file, and the number of its documents that were read."""
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the documents after a position, or all."""
+        """Yield the documents after a position, or all documents if the position is None."""
         first, skipped = (0, 0) if position is None else cast("list[int]", position)
         for number in range(first, len(self.files)):
             self.place = (number, 0)
@@ -193,8 +193,8 @@ class _Bytes:
         data = self._count(self._file.read(_CHUNK))
         if NULS in data:
             raise UsageError(
-                f"expected a text, got {self._path} with {len(NULS)} NUL bytes in a row: unpack an "
-                "archive, or convert the file"
+                f"expected a text, got {self._path}, which contains {len(NULS)} NUL bytes in a "
+                "row: if the file is an archive, unpack it; otherwise convert it to text"
             )
         return data
 
@@ -212,7 +212,10 @@ class _Bytes:
 
 
 def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
-    """Yield the documents of a text file; separated ones are stripped."""
+    """Yield the documents of a text file.
+
+    If ``<|endoftext|>`` separates the documents, whitespace around each document is removed.
+    """
     section = max(1, SECTION_BYTES // cuts)
     # Consumed bytes are deleted at the front, which costs nothing, and few bytes are searched
     # twice.

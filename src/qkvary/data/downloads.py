@@ -110,7 +110,7 @@ def fetch(url: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
     try:
         response = _make_opener().open(url, timeout=timeout)
         if response is None:
-            raise DownloadError(f"cannot download {url}: only https is opened")
+            raise DownloadError(f"cannot download {url}: only https addresses are allowed")
         data = bytearray()
         with response:
             while chunk := response.read1(_CHUNK):

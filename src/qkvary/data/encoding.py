@@ -97,7 +97,7 @@ def cut_text(text: str, length: int) -> Iterator[str]:
         if end - start > LONGEST_UNBROKEN + length:
             raise ValueError(
                 f"expected a space within {LONGEST_UNBROKEN:,} characters, got none; use the "
-                "tokenizer bytes for such a text"
+                "tokenizer named `bytes` for such a text"
             )
         yield text[start:end]
         start = end

@@ -98,9 +98,11 @@ def features_path(name: str) -> Path:
 
 
 def hash_features(name: str) -> str | None:
-    """Return the sha256 of a set's file; None if it is not made here, or not on this machine.
+    """Return the sha256 of the file of a feature set.
 
-    The file is not checked here but when the features are read.
+    Return None if ``qkvary data features`` does not compute these features, or if the file is not
+    on this machine. This function does not check the file; the file is checked when the features
+    are read.
     """
     path = find_features(name) if FEATURE_SETS[name].is_made_here else None
     if path is not None:

@@ -38,7 +38,7 @@ class HubDocuments:
     _rows: int = 0
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the documents after a position, or all."""
+        """Yield the documents after a position, or all documents if the position is None."""
         try:
             self._stream = self._open()
             self._rows = 0
@@ -94,7 +94,10 @@ def parse_hub(reference: str) -> tuple[str, str | None, str | None]:
 
 
 def find_commit(repository: str, revision: str | None) -> str:
-    """Return the commit that a revision names: a branch, tag or commit; None: the main branch."""
+    """Return the commit that a revision (a branch, a tag or a commit) names.
+
+    If the revision is None, return the commit of the main branch.
+    """
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
     require("datasets")

@@ -54,7 +54,10 @@ def encode_features(features: ImageFeatures) -> bytes:
 
 @functools.lru_cache(maxsize=2)
 def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
-    """Return a set of features; if this machine made its file, ``sha256`` must be the file's."""
+    """Return a set of features.
+
+    If ``qkvary data features`` computed the features, ``sha256`` must be the sha256 of their file.
+    """
     if name not in FEATURE_SETS:
         raise UsageError(f"expected image features, got {name!r}; {suggest(name, FEATURE_SETS)}")
     about = FEATURE_SETS[name]
@@ -73,8 +76,9 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
     features = decode_features(about, data, path)
     if about.is_made_here and found != sha256:
         raise UsageError(
-            f"expected features with the sha256 that the task names, {sha256}, in {path}, got "
-            f"{found}: other weights, or another machine, made them"
+            f"expected features in {path} with the sha256 that the task names, {sha256}, got "
+            f"{found}: these features were computed with different weights or on a different "
+            "machine"
         )
     return features
 

@@ -103,7 +103,11 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
 def split_texts(
     texts: Sequence[LabelledText],
 ) -> dict[DataSplit, tuple[LabelledText, ...]]:
-    """Split three or more texts by sha256: the lowest are for test, the next for validation."""
+    """Split three or more texts by the sha256 of their contents.
+
+    The texts with the lowest sha256 values are for testing, the texts with the next higher values
+    for validation, and all other texts for training.
+    """
     ordered = sorted(texts, key=lambda text: text.sha256)
     count = max(1, round(HELD_OUT_SHARE * len(ordered)))
     return {
@@ -135,8 +139,8 @@ def _list_folder(folder: Path) -> dict[str, list[Path]]:
         # The names are lines of UTF-8 in the fingerprint.
         if "\n" in one.name or one.name.encode(errors="ignore").decode() != one.name:
             raise UsageError(
-                f"expected labels in UTF-8 on one line in {folder}, got {one.name!r}: rename the "
-                "folder"
+                f"expected folders in {folder} whose names are labels in UTF-8 without line "
+                f"breaks, got {one.name!r}: rename the folder"
             )
     return {one.name: sorted(one.glob("*.txt")) for one in inner}
 

@@ -1,8 +1,9 @@
 """Tokenizers of Hugging Face, run by the ``tokenizers`` library from a ``tokenizer.json``.
 
 The bytes of a token depend on the decoder: byte-level letters, or the text that the library
-decodes, including its treatment of spaces. The library runs in a separate process: a stranger's
-file can make it panic, take hours or fill the memory.
+decodes, including its treatment of spaces. The library runs in a separate process, because a
+``tokenizer.json`` from an untrusted source can make the library crash, run for hours or fill the
+memory.
 """
 
 import json

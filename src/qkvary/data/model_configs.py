@@ -149,9 +149,10 @@ def _load_from_hub(reference: str) -> dict[str, object]:
 
 
 def _hint(reference: str) -> str:
-    """Return a hint: the nearest named size, or a few sizes for a name that is no hub id.
+    """Return a hint: the named size that is nearest to the reference.
 
-    A hub id names one model, so only a size of the same name is suggested for it.
+    If no size is near, the hint lists a few named sizes. A hub id names one model. For a hub id,
+    only a size with the same name is suggested, and no sizes are listed.
     """
     wanted = short(reference.rpartition("/")[2], 60)
     near = suggest_sizes(wanted)

@@ -56,7 +56,7 @@ def load_own_images(expected: OwnImages) -> LoadedImages:
     if sha256 != expected.data_sha256:
         raise UsageError(
             f"expected the images {expected.data_sha256[:12]} in {expected.data}, got "
-            f"{sha256[:12]}: other images need another run"
+            f"{sha256[:12]}: start a new run for different images"
         )
     return found
 
@@ -134,7 +134,10 @@ def _read_pictures(root: Path) -> LoadedImages | None:
         return None
     unknown = sorted(files["test"].keys() - files["train"].keys())
     if unknown:
-        raise UsageError(f"expected the classes of {root / 'train'}, got {listed(unknown)} too")
+        raise UsageError(
+            f"expected only classes that are in {root / 'train'}, got the additional classes "
+            f"{listed(unknown)}"
+        )
     require("PIL")
     pictures: dict[str, list[NDArray[np.uint8]]] = {"train": [], "test": []}
     labels: dict[str, list[int]] = {"train": [], "test": []}
@@ -175,5 +178,9 @@ def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
 
 
 def _is_for_test(data: bytes) -> bool:
-    """Return whether a picture is for the test, by its contents: equal pictures share a split."""
+    """Return whether a picture belongs to the test split.
+
+    The decision depends only on the contents of the picture, so identical pictures are in the same
+    split.
+    """
     return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0

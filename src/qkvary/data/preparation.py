@@ -139,7 +139,7 @@ class _Block(NamedTuple):
 
 
 class _Preparation:
-    """A preparation in its folder, which this process has locked."""
+    """The state of one preparation. This process has locked the folder of the preparation."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class _Preparation:
                 ]
             if changed:
                 raise DamagedError(
-                    f"{changed[0]} was changed; remove the folder to prepare it again"
+                    f"{changed[0]} was changed; remove the folder, then prepare the data set again"
                 )
 
     def _record(self) -> Path:
@@ -239,7 +239,10 @@ class _Preparation:
         return [one for one in self._groups if split in one.shards]
 
     def _count(self, split: str, what: int) -> int:
-        """Return the number of tokens (0), documents (1) or bytes (2) of a split so far."""
+        """Return a count for a split so far.
+
+        ``what`` selects the count: 0 for tokens, 1 for documents, 2 for bytes.
+        """
         return sum(one.shards[split][what] for one in self._groups_of(split))
 
     def _run_stream(self, number: int, stream: Stream) -> None:

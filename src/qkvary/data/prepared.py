@@ -159,7 +159,9 @@ def stored_plan(folder: Path) -> Any:
     try:
         return from_line(path.read_bytes().removesuffix(b"\n"))
     except ValueError:
-        raise DamagedError(f"{path} was changed; remove the folder to prepare it again") from None
+        raise DamagedError(
+            f"{path} was changed; remove the folder, then prepare the data set again"
+        ) from None
 
 
 def read_fingerprint(path: Path) -> str:

@@ -1,15 +1,16 @@
-"""Finds, reuses or prepares the set (tokenized data) that a name or a text stands for.
+"""Finds, reuses or prepares the data set (tokenized text) that a name or a text stands for.
 
-Three kinds of callers ask for a set:
+Three kinds of callers ask for a data set:
 
-- a training calls ``find_set``, which may return an ``UnpreparedText``; the caller then prepares
-  its set, or only describes the set by a plan;
-- a study expects one set: ``find_prepared`` returns the folder of an existing set,
-  ``ensure_prepared`` prepares a named corpus first, and ``check_prepared`` compares fingerprints;
-- ``qkvary data prepare`` calls ``prepare_source``, with all options of a preparation.
+- A training run calls ``find_set``, which may return an ``UnpreparedText``. The training run then
+  prepares the data set of this text, or only describes the data set by a plan.
+- A study expects one particular data set. ``find_prepared`` returns the folder of an existing data
+  set, ``ensure_prepared`` first prepares a named corpus if necessary, and ``check_prepared``
+  compares fingerprints.
+- ``qkvary data prepare`` calls ``prepare_source`` with all options of a preparation.
 
-A set is reused while its source files are unchanged. It keeps the options (token limit, field,
-held-out share) with which it was prepared.
+A data set is reused while its source files are unchanged. A reused data set keeps the options
+(token limit, field, held-out share) with which it was prepared.
 """
 
 import hashlib
@@ -66,7 +67,11 @@ def _folder_of(found: FoundSource, tokenizer: str, *, by_content: bool = False) 
 
 
 def find_prepared(reference: str) -> Path:
-    """Return the folder of a set: a path, ``name/tokenizer``, or ``name`` for GPT-2's tokens."""
+    """Return the folder of a prepared set.
+
+    The reference is a path, ``name/tokenizer``, or ``name`` alone, which means the set with GPT-2's
+    tokenizer.
+    """
     path = read_path(reference)
     if is_prepared(path):
         return path
@@ -141,7 +146,7 @@ def prepare_source(
 
 
 def _has_other_documents(folder: Path, found: FoundSource) -> bool:
-    """Return whether a folder holds the set of another text with the same name."""
+    """Return whether a folder holds a data set that was made from a different text."""
     plan = stored_plan(folder)
     if plan is None:
         return False
@@ -189,7 +194,7 @@ def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSet:
-    """The set of a text, whether or not it is prepared yet."""
+    """The data set for a text, whether or not the data set has been prepared yet."""
 
     name: str
     vocabulary: int
@@ -225,8 +230,8 @@ class PlannedSet:
         tokens = most if self.data is None else self.data.splits["train"].tokens
         if tokens is not None and tokens <= context:
             raise UsageError(
-                f"expected a text of more tokens than the {context:,} of a row, got at most "
-                f"{tokens:,} in {self.name}: give a longer text, or a smaller --context"
+                f"expected a text that is longer than one row of {context:,} tokens, got at most "
+                f"{tokens:,} tokens in {self.name}: give a longer text or a smaller --context"
             )
 
 
@@ -238,7 +243,7 @@ class UnpreparedText:
     tokenizer: str
 
     def prepare(self, on_progress: OnProgress) -> PreparedData:
-        """Prepare the set of the text in its default folder."""
+        """Prepare the data set of this text in the default folder of the data set."""
         by_content = not self.source.is_corpus
         return prepare_source(
             self.source, self.tokenizer, by_content=by_content, on_progress=on_progress
@@ -317,7 +322,10 @@ def _find_reusable(found: FoundSource, tokenizer: str) -> PreparedData | None:
 
 
 def _is_same_text(stored: Any, now: Any) -> bool:
-    """Return whether a set was made from the files ``now``, even with some named for validation."""
+    """Return whether a data set was made from the files ``now``.
+
+    The data set may also have been prepared with some of these files named as validation files.
+    """
     before, after = stored or {}, now or {}
     if "hub" in before or "hub" in after:
         return all(
@@ -352,7 +360,7 @@ def find_share_error(data: PreparedData) -> str | None:
     if share_error(share, held_out, rest) <= MAX_SHARE_ERROR:
         return None
     return (
-        f"{held_out / (held_out + rest):.2g} of the text is held out, not {share:.2g}: whole "
-        "documents are held out, and these are few or unequal; choose others with `qkvary data "
-        "prepare --validation`"
+        f"{held_out / (held_out + rest):.2g} of the text is held out, not {share:.2g}, because "
+        "only whole documents can be held out and the documents are few or of unequal size; name "
+        "the validation documents with `qkvary data prepare --validation`"
     )

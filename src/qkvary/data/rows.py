@@ -61,7 +61,7 @@ def _order(count: int, what: str, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDArray[np.int64]:
-    """Map indices through a permutation of ``range(count)``; every purpose has its own.
+    """Map indices through a permutation of ``range(count)`` that depends on the purpose.
 
     No order is stored: a Feistel network permutes the next power of two, and results outside of the
     range are permuted again. The cost of an index does not depend on ``count``.
@@ -167,7 +167,11 @@ class PaddedRows:
         return found
 
     def lengths(self, numbers: Rows) -> Rows:
-        """Return the unpadded length of each row, including the document's own separator."""
+        """Return the length of each row without padding.
+
+        The length includes the separator that ends the document, but not the separators that serve
+        as padding.
+        """
         return np.array(self._places(numbers)[1], dtype=np.int64)
 
     def _places(self, numbers: Rows) -> tuple[list[int], list[int]]:

@@ -178,10 +178,10 @@ def _read_files(
 
 
 def describe_parts(path: Path, parts: Mapping[str | None, Sequence[Path]]) -> dict[str, JsonValue]:
-    """Return name, size, and a checksum or modification time of each file of a source.
+    """Return the name, the size, and a checksum or modification time of each file of a source.
 
-    A file outside of the folder is listed by its own name. The checksum detects edits, but not
-    tampering.
+    A file inside the folder is listed by its path relative to the folder, any other file by its
+    file name alone. The checksum detects edits, but not tampering.
     """
     folder = path if path.is_dir() else path.parent
     described: dict[str, JsonValue] = {}
@@ -207,8 +207,9 @@ def _find_only_text(files: Sequence[Path], name: str, field: str) -> tuple[Path,
         raise UsageError(f"expected a text, got an empty one in {', '.join(map(str, files[:3]))}")
     if len(texts) != 1 or kind_of(texts[0][0]) not in {None, "text"}:
         raise UsageError(
-            f"expected documents that differ, to hold some out, got {len(texts)} files in {name}; "
-            "name those for validation with `qkvary data prepare ... --validation PATH`"
+            "expected at least two distinct documents, so that some of them can be held out, got "
+            f"{len(texts)} files in {name}; choose the validation files with `qkvary data prepare "
+            "... --validation PATH`"
         )
     return texts[0]
 
@@ -238,7 +239,7 @@ def find_parts(path: Path, choices: SourceOptions) -> dict[str | None, list[Path
         return {None if name == "train" else name: files for name, files in parts.items()}
     if choices.held_out is not None:
         raise UsageError(
-            f"{path} already has splits: leave --held-out out"
+            f"{path} already has splits: omit --held-out"
             if comes_split
             else "expected --validation or --held-out, got both"
         )
@@ -265,14 +266,20 @@ def _exclude_validation(
 
 
 def _split_parts(folder: Path) -> dict[str, list[Path]]:
-    """Return the files below entries that are named like splits."""
+    """Return the files of each split.
+
+    The name of a file or subfolder assigns the file, or the files of the subfolder, to a split.
+    """
     found: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()):
         name = SPLIT_NAMES.get(entry.name.partition(".")[0].lower())
         if name is None or not (entry.is_dir() or kind_of(entry)):
             continue
         if name in found:
-            raise UsageError(f"expected one entry for {name} in {folder}, got {entry.name} too")
+            raise UsageError(
+                f"expected only one file or folder for {name} in {folder}, got {entry.name} in "
+                "addition"
+            )
         found[name] = list_files(entry)
     return found
 
@@ -364,8 +371,8 @@ CORPORA = {
 def find_corpus(reference: str) -> Corpus | None:
     """Return the corpus of ``name`` or ``name/tokenizer``, if the reference is one.
 
-    The exact name of a corpus means the corpus, even if a file or folder has that name. Any other
-    spelling means an existing path first.
+    The exact name of a corpus always means the corpus, even if a file or folder has the same name.
+    With any other spelling, an existing path takes precedence over the corpus.
     """
     if reference not in CORPORA and read_path(reference).exists():
         return None
@@ -421,7 +428,7 @@ def find_local(corpus: Corpus) -> Path | None:
 def _find_shipped(corpus: Corpus, choices: SourceOptions) -> FoundSource:
     """Return the text inside the package, with its customary split."""
     if choices.validation is not None:
-        raise UsageError(f"{SHIPPED} already has splits: leave --validation out")
+        raise UsageError(f"{SHIPPED} already has splits: omit --validation")
     name, share, limit = str(choices.name), choices.share(corpus.share), choices.max_tokens
     files: JsonValue = {"sha256": TINY_SHAKESPEARE_SHA256}
     return FoundSource(

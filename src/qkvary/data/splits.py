@@ -1,7 +1,8 @@
 """The splits of a data set, and the rule for documents of a corpus without splits.
 
-A share of the documents is held out by the sha256 of the text. So equal texts are always in the
-same split, and additional data does not move documents.
+The sha256 of each text decides whether the document is held out. Equal texts are therefore always
+in the same split. Additional data does not move documents to another split, unless the documents
+are so few that their exact share is held out.
 """
 
 import math
@@ -42,8 +43,8 @@ class HeldOut:
 def make_held_out(share: float, digests: Collection[int]) -> HeldOut | None:
     """Return the rule that holds out a share of the documents.
 
-    For few documents the rule holds out the exact number, rounded. For fewer than two distinct
-    documents, there is no rule.
+    If there are few documents, the rule holds out exactly their share, rounded to whole documents.
+    If there are fewer than two distinct documents, there is no rule.
     """
     if len(digests) > MAX_EXACT_DOCUMENTS:
         return HeldOut(share=share)

@@ -39,7 +39,11 @@ _CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 
 
 def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
-    """Return the data: ``folder``, or a folder or archive ``stem`` in it or its parent."""
+    """Return the path of the data, or None if there is no data.
+
+    The data is ``folder`` itself, or a folder or archive named ``stem`` that is in ``folder`` or in
+    the parent of ``folder``.
+    """
     roots = (folder, folder / stem, folder.parent / stem)
     archives = (base / f"{stem}{end}" for base in (folder, folder.parent) for end in ARCHIVES)
     folders = (root for root in roots if (root / _CLASSES).is_file())
@@ -101,7 +105,10 @@ def _is_wanted(name: str) -> bool:
 
 
 class _BoundedReader(io.BufferedReader):
-    """A reader of an uncompressed tar that limits member sizes; a header may claim any size."""
+    """A reader for uncompressed tar archives.
+
+    The reader limits the size of each member, because a header may claim any size.
+    """
 
     left = 2 * LARGEST_MEMBER
     """Bytes that may still be read for a member and the headers before it."""
@@ -137,7 +144,10 @@ def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _members(path: Path) -> Iterator[tuple[str, int, Callable[[int], bytes]]]:
-    """Yield the name, the size and the reader of each file of an archive."""
+    """Yield the name and the size of each file of an archive, and a function that reads the file.
+
+    The function takes the number of bytes to read.
+    """
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as packed:
             for info in packed.infolist():
@@ -189,8 +199,8 @@ def _decode_all(
     unknown = {wnid for wnid in named.values() if wnid not in labels}
     if unknown or not named:
         raise DamagedError(
-            f"expected images of the classes in wnids.txt in {place}, got "
-            f"{len(named):,} images and {len(unknown):,} other classes"
+            f"expected only images whose classes are listed in wnids.txt in {place}, got "
+            f"{len(named):,} images, with {len(unknown):,} classes that are not listed"
         )
     pixels = np.empty((len(named), 3, size, size), dtype=np.uint8)
     for index, name in enumerate(named):

@@ -1,7 +1,8 @@
 """The bytes that each token adds to a text, inside a document and at its start.
 
-Some tokenizers prefix every document with a space and include it in the first token. That space is
-not part of the text, although the same token inside a document includes its space.
+Some tokenizers put a space before every document and include this space in the first token. The
+added space is not part of the text. If the same token occurs inside a document, however, the space
+of the token is part of the text.
 """
 
 from dataclasses import dataclass

@@ -39,15 +39,17 @@ _NUMBERS = ("vocab.json", "encoder.json")
 def load_tokenizer(
     reference: str, *, documents: Iterable[Document] = (), separator: str = ""
 ) -> Tokenizer:
-    """Load a tokenizer: one of ``NAMES``, ``gpt2-4096`` (GPT-2's with 4,096 tokens), or files.
+    """Load a tokenizer by its name or from its files.
 
-    The files are a ``tokenizer.json`` or a folder with one, or with a list of merges and its
-    indices; ``separator`` is the token after every document, if the files do not name it.
-    ``documents`` define the alphabet of ``characters``.
+    The name is one of ``NAMES``, or ``gpt2-4096`` for GPT-2's tokenizer cut to 4,096 tokens. The
+    files are a ``tokenizer.json``, a folder that contains a ``tokenizer.json``, or a folder that
+    contains a list of merges and a file of token indices. ``separator`` is the token after every
+    document; it is needed if the files do not name a separator. ``documents`` define the alphabet
+    of ``characters``.
     """
     shortened = _SHORTENED.fullmatch(reference)
     if separator and (shortened or reference in NAMES):
-        raise UsageError(f"{reference} has its own separator: leave --separator out")
+        raise UsageError(f"{reference} already defines a separator: omit --separator")
     if reference == "gpt2":
         return load_gpt2()
     if shortened:
@@ -138,8 +140,8 @@ def _load_path(path: Path, separator: str) -> Tokenizer:
     numbers = next((path / name for name in _NUMBERS if (path / name).is_file()), None)
     if numbers is not None and _json(numbers) != tokenizer.numbers():
         raise UsageError(
-            f"{numbers} does not number the merges of {merges.name} as GPT-2 does: give its "
-            "tokenizer.json instead"
+            f"{numbers} does not number the merges in {merges.name} as GPT-2 does: give the "
+            "tokenizer.json of this tokenizer instead"
         )
     return tokenizer
 

@@ -76,7 +76,10 @@ def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 class _Separable:
-    """A tokenizer that may have an end-of-document token, its last one."""
+    """A tokenizer that may have an end-of-document token.
+
+    The end-of-document token is the last token of the vocabulary.
+    """
 
     beginning: int | None = None
 
@@ -102,7 +105,10 @@ class CharacterTokenizer(_Separable):
             ValueError: if the alphabet is empty or has a duplicate.
         """
         if not alphabet or len(set(alphabet)) != len(alphabet):
-            raise ValueError("expected an alphabet of distinct characters, got none or one twice")
+            raise ValueError(
+                "expected an alphabet of distinct characters, got an empty alphabet or one with a "
+                "repeated character"
+            )
         if any("\ud800" <= letter <= "\udfff" for letter in alphabet):
             raise ValueError("expected an alphabet of characters, got an unpaired surrogate")
         super().__init__(len(alphabet), has_separator=has_separator)
@@ -157,12 +163,12 @@ class ByteTokenizer(_Separable):
 
 
 class PieceTokenizer:
-    """SentencePiece's BPE: neighbours are merged into the piece of the highest score first.
+    """SentencePiece's BPE: the neighbours whose merged piece scores highest are merged first.
 
-    Tokens 0, 1 and 2 are unknown, beginning and end; a beginning token also ends the text before
-    it. A character without a piece becomes the tokens of its bytes, ``<0x0A>`` for a line feed;
-    without byte pieces, a run of such characters is one unknown token. If all pieces are single
-    characters, this is a character model.
+    Tokens 0, 1 and 2 are unknown, beginning and end. A beginning token in the middle also marks the
+    end of the preceding text. A character without a piece becomes the tokens of its bytes,
+    ``<0x0A>`` for a line feed; without byte pieces, a run of such characters is one unknown token.
+    If all pieces are single characters, this is a character model.
 
     Source: Kudo and Richardson 2018, SentencePiece, in the form that karpathy/llama2.c stores.
     """
@@ -189,7 +195,7 @@ class PieceTokenizer:
                 f"expected a score for each of {len(pieces)} pieces, got {len(scores)}"
             )
         if not all(map(math.isfinite, scores)):
-            raise ValueError("expected finite scores, got one that is not")
+            raise ValueError("expected only finite scores, got a score that is infinite or NaN")
         self.pieces, self.scores, self.vocabulary = tuple(pieces), tuple(scores), len(pieces)
         self.joins_spaces, self.adds_space = joins_spaces, adds_space
         self.beginning: int | None = 1 if adds_beginning else None
@@ -228,7 +234,10 @@ class PieceTokenizer:
         return piece.removeprefix(PREFIX) if is_first else piece
 
     def describe(self) -> dict[str, Any]:
-        """Return the pieces in hexadecimal, the scores, and what is added or joined."""
+        """Return the pieces in hexadecimal, the scores, and the options of the tokenizer.
+
+        The options join spaces, add a space at the start, and add the beginning token.
+        """
         # The usual values are omitted, as in older descriptions.
         added = {"adds_space": self.adds_space, "adds_beginning": self.beginning is not None}
         return {

@@ -54,19 +54,19 @@ class Translations:
 def load_translations(
     data: str = MULTI30K, languages: tuple[str, ...] = _LANGUAGES
 ) -> Translations:
-    """Return a corpus, read once per process.
+    """Return a corpus; the corpus is read once per process.
 
-    ``data`` is ``multi30k``, a folder with files of the same names, or the common path of two
-    files, each with the name of a language at the end: ``mine`` for ``mine.fr`` and ``mine.en``.
-    The files of Multi30k are those below ``QKVARY_DATA`` or in the cache, or are downloaded into
-    the cache.
+    ``data`` is ``multi30k``, a folder whose files are named as in Multi30k, or the path of two
+    files without the language at its end: ``mine`` reads ``mine.fr`` and ``mine.en``. The files of
+    Multi30k are read from ``QKVARY_DATA`` or from the cache. If the files are missing, they are
+    downloaded into the cache.
     """
     if data != MULTI30K and not Path(data).is_dir():
         return _load_pair(data, languages)
     if set(languages) != {*_LANGUAGES}:
         raise UsageError(
-            f"expected de and en for {data}, got {' and '.join(languages)}; two files of other "
-            "languages are given by their common path"
+            f"expected the languages de and en for {data}, got {' and '.join(languages)}; for "
+            "other languages, give the path of the two files without the language endings"
         )
     splits: dict[DataSplit, Sentences] = {}
     sums: dict[str, str] = {}
@@ -95,8 +95,8 @@ def _load_pair(data: str, languages: tuple[str, ...]) -> Translations:
         path = next((one for one in paths if one.is_file()), None)
         if path is None:
             raise UsageError(
-                f"expected the file {paths[0]} (or .gz, .xz), or a folder with the names of "
-                f"Multi30k at {data}, got neither"
+                f"expected the file {paths[0]} (or the same name with .gz or .xz), or a folder at "
+                f"{data} whose files are named as in Multi30k, got neither"
             )
         found[language] = read_file(path, limit=_LARGEST_OWN_FILE), str(path)
     lines = _decode_pair(found, limit=_LARGEST_OWN_FILE)
@@ -120,7 +120,7 @@ def _load_pair(data: str, languages: tuple[str, ...]) -> Translations:
 
 
 def fingerprint(sums: Mapping[str, str]) -> str:
-    """Return the sha256 of a corpus from the sha256 of its files."""
+    """Return the sha256 of a corpus, computed from the sha256 values of the corpus files."""
     lines = "\n".join(f"{sums[name]} {name}" for name in sorted(sums))
     return hashlib.sha256(lines.encode()).hexdigest()
 

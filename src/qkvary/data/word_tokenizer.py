@@ -1,4 +1,7 @@
-"""A tokenizer of words: built from sentences; decoding restores them."""
+"""A word tokenizer, built from the words of given sentences.
+
+Decoding the tokens of a sentence restores the sentence.
+"""
 
 import re
 from collections import Counter
@@ -22,7 +25,10 @@ class WordTokenizer:
     """The special tokens, then words by frequency, most frequent first."""
 
     def __init__(self, words: Iterable[str]) -> None:
-        """Number distinct words, each with the space before it, as from :func:`split_words`."""
+        """Assign an index to each distinct word.
+
+        Each word includes the space before it, as :func:`split_words` returns it.
+        """
         self.words = (*SPECIALS, *words)
         self._numbers = {word: number for number, word in enumerate(self.words)}
 
@@ -40,7 +46,7 @@ class WordTokenizer:
         return len(self.words)
 
     def encode(self, sentence: str) -> list[int]:
-        """Return the tokens of a sentence, without its beginning and end."""
+        """Return the tokens of a sentence, without the begin and end tokens."""
         return [self._numbers.get(word, UNKNOWN) for word in split_words(sentence)]
 
     def decode(self, tokens: Sequence[int]) -> str:

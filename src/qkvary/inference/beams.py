@@ -32,7 +32,7 @@ MAX_LENGTH_PENALTY = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beam:
-    """One continuation."""
+    """One candidate continuation in beam search."""
 
     tokens: tuple[int, ...]
     """The new tokens, without the stop token."""

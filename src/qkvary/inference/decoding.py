@@ -50,15 +50,17 @@ def stream(
     Args:
         model: The network, in evaluation mode.
         requests: The requests.
-        tokenizer: Turns tokens into text, which stop strings need. Without it, events have none.
-        chunk: Prompt tokens per forward pass.
-        new_cache: Makes the cache; by default ``make_cache`` for the longest answer.
-        deterministic_batch: Decode every row alone with its own cache, so that no bit of an answer
-            depends on the rest of the batch. This is as slow as one request after another.
+        tokenizer: Turns tokens into text, which is needed for stop strings. Without a tokenizer,
+            events contain no text.
+        chunk: The number of prompt tokens per forward pass.
+        new_cache: Makes the cache; by default, ``make_cache`` for the longest answer.
+        deterministic_batch: Decode every row alone with its own cache, so that an answer is bitwise
+            independent of the rest of the batch. This is as slow as decoding one request after
+            another.
 
     Raises:
         ValueError: if a request does not fit the network, the requests do not fit one batch, or
-            stop strings come without a tokenizer.
+            stop strings are given without a tokenizer.
         DivergedError: if the network gives logits that are not finite.
     """
     check_requests(model, requests, tokenizer, chunk)
@@ -108,10 +110,11 @@ def generate(
     stop_tokens: Collection[int] = (),
     new_cache: CacheMaker | None = None,
 ) -> list[tuple[int, ...]]:
-    """Return greedy continuations of prompts of at least one token, decoded as one batch.
+    """Return greedy continuations of prompts, decoded as one batch.
 
-    An answer ends before a stop token. Other arguments and errors are those of ``stream``, but the
-    network may be inside its training wrapper.
+    Every prompt must have at least one token. An answer ends before a stop token. The other
+    arguments and the errors are those of ``stream``, except that the network may still be inside a
+    wrapper for training.
     """
     # A training wrapper such as DDP only has ``forward``.
     network = getattr(model, "module", model)

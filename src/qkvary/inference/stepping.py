@@ -1,7 +1,7 @@
-"""Decoding steps: one native call, a graph on a GPU, or layer by layer.
+"""Runs decoding steps: as one native call, as a CUDA graph on a GPU, or layer by layer.
 
-The device, the network and the number of rows determine which one runs, so a text does not depend
-on timings.
+The device, the network and the number of rows decide which of the three is used, so that generated
+text never depends on timing.
 """
 
 import math
@@ -25,9 +25,10 @@ over all rows pay off (width 128 to 512, one thread)."""
 class Stepper:
     """Runs one token per row through a network and its cache.
 
-    The cache's kernel decides how. ``native`` makes one native call, if network and cache support
-    it. ``auto`` does so for few rows, replays a graph on a GPU, and otherwise runs the layers. Any
-    other name runs the layers with that kernel; ``layer`` attends as without a cache.
+    The cache's kernel decides how. ``native`` runs the step as one native call, if the network and
+    the cache support that. ``auto`` makes the native call for small batches, replays a CUDA graph
+    on a GPU, and otherwise runs the layers one by one. Any other name runs the layers with the
+    kernel of that name; ``layer`` uses the same attention code as a forward pass without a cache.
     """
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
@@ -65,7 +66,10 @@ class Stepper:
         )[:, -1]
 
     def _try_graph(self, graph: graph_step.GraphStep, tokens: Tensor, mask: Tensor | None) -> None:
-        """Take a step with the graph and undo it; if it fails, no graph is used."""
+        """Take a trial step with the graph and undo the step.
+
+        If the trial step fails, no graph is used.
+        """
         self._has_started = True
         length = self.cache.length
         try:

@@ -11,8 +11,8 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 class TextStream:
     """The text of one request, built token by token.
 
-    The concatenated parts equal the whole text: invalid UTF-8 becomes the replacement character,
-    and no shown text is later removed by a stop string.
+    The pieces of text that the stream returns add up to the whole text: invalid UTF-8 becomes the
+    replacement character, and text that has been returned is never removed later by a stop string.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
@@ -26,7 +26,7 @@ class TextStream:
         return self._release(self._decoder.decode(data))
 
     def finish(self) -> str:
-        """Return the text held back at the end."""
+        """Return, at the end of the stream, the text that has been held back so far."""
         text = self._release(self._decoder.decode(b"", final=True))
         rest, self._held = self._held, ""
         return text + rest
@@ -56,7 +56,11 @@ def find_stop(text: str, stop: Sequence[str]) -> int | None:
 
 
 def detokenize(tokenizer: Tokenizer, tokens: Sequence[int], *, after: int | None = None) -> str:
-    """Return the text of tokens that follow the token ``after``."""
+    """Return the text of ``tokens``.
+
+    ``after`` is the token that precedes ``tokens``, if there is one; it can change how the text
+    begins.
+    """
     before = [after, *tokens][: len(tokens)]
     pieces = (tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True))
     return b"".join(pieces).decode("utf-8", "replace")

@@ -31,9 +31,10 @@ DEFINITIONS = {
         "M the best linear map of keys to values. W_O can absorb M."
     ),
     "row spaces, tokens": (
-        "Mean squared cosine of the principal angles. Row spaces: between the input directions "
-        "that W_K and W_V use; for random weights this is head_dim / d_model, derived. Tokens: "
-        "between keys X W_K and values X W_V over the tokens (canonical correlations)."
+        "Mean squared cosine of the principal angles between two spaces. Row spaces: the two "
+        "spaces are the input directions that W_K and W_V use; for random weights the value is "
+        "head_dim / d_model, by derivation rather than by sampling. Tokens: the two spaces are the "
+        "keys X W_K and the values X W_V over the tokens (canonical correlations)."
     ),
     "CKA": (
         "Linear CKA of K M_q^1/2 and V M_o^1/2: keys as the queries of their group see them, "
@@ -47,21 +48,23 @@ DEFINITIONS = {
         "0.001 of its mean diagonal), M_q the second moment of the queries, and M_o = W_O W_O^T."
     ),
     "forecast": (
-        "The rise of the loss on this text, in nats per token, if the best single tensor of "
-        "head_dim channels (a linear map of the layer input) serves as both key and value of a "
-        "head, with W_Q and W_O adapted and nothing trained. For each KV head this is half the sum "
-        "of the squared singular values of C^1/2 [W_K, W_V] M^1/2 beyond the first head_dim; heads "
-        "are added up. M is E[g g^T], where g is the gradient of the loss with respect to key and "
-        "value (Gauss-Newton, damped). A tensor is chosen on each half of the windows and scored "
-        "with the M of the other half; the mean is given. On the text used to choose it, a tensor "
-        "looks much too cheap (fitted_forecast in the JSON)."
+        "The rise of the loss on this text, in nats per token, if each head uses one tensor of "
+        "head_dim channels (the best linear map of the layer input) as both key and value. W_Q and "
+        "W_O are adapted; nothing is trained. For each KV head, the rise is half the sum of the "
+        "squared singular values of C^1/2 [W_K, W_V] M^1/2 beyond the first head_dim; the forecast "
+        "is the sum over heads. M is E[g g^T], where g is the gradient of the loss with respect to "
+        "key and value (Gauss-Newton, damped). The tensor is chosen on one half of the windows and "
+        "scored with the M of the other half, and then the other way round; the forecast is the "
+        "mean of both scores. If a tensor were scored on the text on which it was chosen, the rise "
+        "would look much too small (fitted_forecast in the JSON)."
     ),
     "random": (
-        "What random weights give for the same tokens, from 8 pairs sampled with the seed. For "
-        "tokens and explained, both weights have independent normal entries. For CKA and lost, "
-        "W_K M_q^1/2 and W_V M_o^1/2 keep their singular values, but use random orthogonal input "
-        "directions. (A random W_K with the head's M_q would depend on the basis.) A constant "
-        "offset of keys or values needs no cache, so the mean over tokens is always subtracted."
+        "The value that random weights give for the same tokens, from 8 pairs of weights sampled "
+        "with the seed. For the columns “tokens” and “explained”, both weights have independent "
+        "normal entries. For the columns “CKA” and “lost”, W_K M_q^1/2 and W_V M_o^1/2 keep their "
+        "singular values, but use random orthogonal input directions. (A random W_K with the "
+        "head's M_q would depend on the basis.) A constant offset of keys or values needs no "
+        "cache, so the mean over tokens is always subtracted."
     ),
 }
 
@@ -85,8 +88,8 @@ def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
         picture=Chart(
             draw=partial(layers_chart, layers),
             caption="Likeness and cost, by layer",
-            detail="Left: the line is what random weights give. Right: hollow where the forecast "
-            "is not trusted.",
+            detail="Left: the line shows the value for random weights. Right: a point is hollow "
+            "where the forecast is not trusted.",
             file="layers",
         ),
         caveats=caveats,
@@ -112,7 +115,7 @@ def _facts(analysis: NetworkAnalysis) -> tuple[tuple[str, str], ...]:
         ("layers", whole(len(analysis.layers))),
         ("channels", whole(analysis.d_model)),
         ("tokens read", whole(analysis.tokens)),
-        ("in windows of at most", count(analysis.context, "token")),
+        ("maximum window length", count(analysis.context, "token")),
         ("loss of the text", f"{fixed(analysis.loss)} nats per token"),
         ("seed", str(analysis.seed)),
     )
@@ -126,13 +129,15 @@ def _compare_keys(layers: tuple[LayerAnalysis, ...], table: Table) -> Section:
     return Section(
         key="keys-and-values",
         title="Keys and values",
-        lead=("These measures do not depend on the basis of a head. Below each: random weights."),
+        lead="These measures do not depend on the basis of a head. Below each value is the value "
+        "for random weights.",
         blocks=(
             table,
             Group(
                 title="Joint spectra",
-                lead="The energy of key and value that is lost if only that many directions are "
-                "kept, one line for each KV head. Dashed: the number of channels of one tensor.",
+                lead="The energy of keys and values that is lost if only the number of directions "
+                "on the horizontal axis is kept, with one line for each KV head. The dashed line "
+                "shows the number of channels of one tensor.",
                 blocks=panels,
                 layout="panels",
                 file="spectra",
@@ -146,9 +151,9 @@ def _weights(*tables: Table) -> Section:
     return Section(
         key="weights",
         title="Weights",
-        lead="These values change with the basis of a head, which is arbitrary: training from "
-        "another start can give other values for the same function. Only the values of W_Q W_K^T "
-        "do not change.",
+        lead="These values depend on the basis of a head, which is arbitrary: training from a "
+        "different initialization can give other values for the same function. Only the values of "
+        "W_Q W_K^T do not depend on the basis.",
         blocks=tables,
     )
 

@@ -59,7 +59,10 @@ def layers_chart(layers: Sequence[LayerAnalysis]) -> svg.Drawing:
 
 
 def spectrum_chart(layer: LayerAnalysis) -> svg.Drawing:
-    """Draw what is lost beyond each number of directions, a line for each KV head of a layer."""
+    """Draw the energy that is lost if only a given number of directions is kept.
+
+    There is one line for each KV head of a layer.
+    """
     joint = max(len(head.spectrum) for head in layer.key_values)
     plot = svg.Plot(
         svg.Scale(low=0, high=joint, start=40, end=_PANEL_WIDTH - 8),
@@ -88,8 +91,8 @@ def spectrum_chart(layer: LayerAnalysis) -> svg.Drawing:
         width=_PANEL_WIDTH,
         height=_PANEL_HEIGHT,
         title=f"Joint spectrum of layer {layer.number}",
-        description=f"At most {numbers.percent(lost)} of the energy is beyond {joint / 2:g} "
-        f"directions of {joint}.",
+        description=f"If only the first {joint / 2:g} of the {joint} directions are kept, at most "
+        f"{numbers.percent(lost)} of the energy is lost.",
         parts=tuple(parts),
     )
 

@@ -41,8 +41,9 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
 
     weights, tokens = (pair(f"{part}_overlap", f"{part}_chance") for part in ("weight", "token"))
     note = (
-        "Forecasts are sums over KV heads, score changes maxima, all other values means. * not "
-        "trusted: the change is beyond second order. No value here depends on the basis of a head."
+        "Forecasts are sums over KV heads, score changes are maxima over KV heads, and all other "
+        "values are means over KV heads. A value marked * is not trusted, because the change goes "
+        "beyond second order. No value in this table depends on the basis of a head."
     )
     return tabulate(
         "keys-and-values",
@@ -65,10 +66,11 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
 def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
     """Return the cosines of the weights of each layer, by three definitions."""
     note = (
-        "Flattened: the matrices as vectors. Columns: the mean cosine of corresponding channels. "
-        "Heads: the mean absolute cosine of corresponding heads. Random: a mean of 0 with the "
-        "standard deviation below each value, derived as 1/sqrt(entries). If one weight has "
-        "fewer heads, each of them is compared with all heads of its group."
+        "Flattened is the cosine of the two matrices, taken as vectors. Columns is the mean cosine "
+        "of corresponding channels. Heads is the mean absolute cosine of corresponding heads. The "
+        "cosine of random matrices has a mean of 0; its standard deviation, derived as "
+        "1/sqrt(entries), is printed beneath each value. If one weight has fewer heads, each of "
+        "its heads is compared with all heads of the group of that head."
     )
 
     def cell(place: int, kind: str, layer: LayerAnalysis) -> Cell:
@@ -107,7 +109,10 @@ def _compare_weights(pair: CosineReading) -> dict[str, Cell]:
 
 
 def rank_table(layers: Sequence[LayerAnalysis]) -> Table:
-    """Return the effective ranks of each layer's weights; W_Q W_K^T has a mean over heads."""
+    """Return the effective ranks of each layer's weights.
+
+    The rank of W_Q W_K^T is a mean over heads.
+    """
     rows: list[dict[str, Raw | Cell]] = []
     for layer in layers:
         for name, letters in _LETTERS.items():
@@ -137,7 +142,12 @@ def rank_table(layers: Sequence[LayerAnalysis]) -> Table:
         number("entropy_of_squares", "entropy", below="of σ²"),
         number("participation"),
         *(number(f"energy_{share}", f"{share} %", below="of energy") for share in (90, 95, 99)),
-        notes=["Random: matrices of that shape with independent normal entries, sampled."],
+        notes=[
+            (
+                "Random: the value for sampled matrices of the same shape with independent normal "
+                "entries."
+            )
+        ],
     )
 
 
@@ -164,14 +174,15 @@ def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
         "score_asymmetry": "scores",
         "unmasked_asymmetry": "softmax, no mask",
         "asymmetry": "attention",
-        "mask_asymmetry": "by the mask",
+        "mask_asymmetry": "due to the mask",
     }
     asymmetry = partial(_mean, "attention", partial(fixed, decimals=2))
     note = (
-        "Means over heads. Uniform: equal weights on all visible keys. Asymmetry: |A - A^T| / "
-        "|A + A^T|, 0 where a matrix is symmetric and near 1 where its entries above and below "
-        "the diagonal have nothing in common. By the mask: the asymmetry that attention would "
-        "have if the scores were (S + S^T) / 2."
+        "All values are means over heads. Uniform: the value for equal weights on all visible "
+        "keys. Asymmetry: |A - A^T| / |A + A^T|; it is 0 for a symmetric matrix and near 1 where "
+        "the entries above and below the diagonal are unrelated. Due to the mask: the asymmetry "
+        "that attention would have if the scores were (S + S^T) / 2, so that only the mask makes "
+        "attention asymmetric."
     )
     return tabulate(
         "attention",

@@ -135,11 +135,12 @@ def drawing(example: RunAttention) -> svg.Drawing:
     layers = range(min(example.maps.shape[0], MOST_LAYERS))
     most = best(example)
     if most is not None:
-        summary = f"at most {numbers.percent(most.mass)} on the right cells"
+        share = numbers.percent(most.mass)
+        summary = f"no head puts more than {share} of its attention on the target cells"
     elif _right_cells(example.maps, example.targets):
         summary = "weights of a query do not sum to one"
     else:
-        summary = "no single right cell"
+        summary = "no single target cell"
     heads = min(example.maps.shape[1], MOST_HEADS)
     size = f"{len(layers)} layers, {heads} heads, {example.maps.shape[-1]} tokens"
     return draw_maps(

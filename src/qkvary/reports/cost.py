@@ -23,18 +23,34 @@ from qkvary.reports.tables import (
 from qkvary.text import names, numbers
 
 CONVENTIONS = {
-    "macs_per_token": "one decoded token that attends to the whole context",
-    "prefill_macs": "a prompt as long as the context, without masked pairs, logits of one token",
-    "square_macs": "a forward pass over the context, every pair of tokens, all logits (the papers)",
-    "training_macs_per_token": "forward and backward (3 x forward), without masked pairs",
+    "macs_per_token": "decoding one token that attends to the whole context",
+    "prefill_macs": (
+        "processing a prompt as long as the context; masked pairs are not counted, and only the "
+        "logits of one token are computed"
+    ),
+    "square_macs": (
+        "a forward pass over the context that computes every pair of tokens and all logits, as the "
+        "papers count it"
+    ),
+    "training_macs_per_token": (
+        "a forward and a backward pass, counted as three forward passes; masked pairs are not "
+        "counted"
+    ),
     "cache_bytes_per_token": "bytes that one token adds while no window is full",
-    "mean_cache_bytes_per_token": "bytes of the cache at the full context, divided by its tokens",
-    "cache_growth_bytes_per_token": "bytes that a further token adds at the end of the context",
-    "cache_bytes": "the whole batch at the full context",
+    "mean_cache_bytes_per_token": (
+        "bytes of the cache at the full context, divided by the number of tokens in the context"
+    ),
+    "cache_growth_bytes_per_token": (
+        "bytes that one more token adds to a cache that holds the whole context"
+    ),
+    "cache_bytes": "total for the whole batch at the full context",
     "state_bytes": "the part of cache_bytes that does not grow with the context (linear attention)",
     "stored": "exact saving with the weights of the given model",
     "engines": "cache bytes of one sequence of the given model, as each engine allocates them",
-    "moved_bytes_per_token": "bytes that a decoding step reads and writes, divided by its tokens",
+    "moved_bytes_per_token": (
+        "bytes read and written per decoding step, divided by the number of tokens that the step "
+        "decodes"
+    ),
 }
 
 
@@ -107,8 +123,9 @@ def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[
 def _notes(costs: CostComparison, size: Callable[[float], str]) -> Iterator[str]:
     base = costs.rows[0]
     yield (
-        "* has the given weights; the other variants would have to be trained. Changes are "
-        "relative to the first row. MACs are for decoding one token at the full context."
+        "The variant marked * has the given weights; the other variants would have to be trained. "
+        "Changes are relative to the first row. MACs are for decoding one token at the full "
+        "context."
     )
     if base.cache_bytes is None:
         yield "Nothing is decoded from a bidirectional network, so there is no cache."

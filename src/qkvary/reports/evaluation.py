@@ -1,4 +1,4 @@
-"""The report of an evaluation: a text, several lengths, and tasks."""
+"""The report of an evaluation: scores on a text, at several window lengths, and on tasks."""
 
 import dataclasses
 import math
@@ -131,15 +131,16 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     read = "read one after the other" if protocol.joined else "each read alone"
     windows = count(text["windows"], "window")
     said = (
-        f"{', '.join(document['data'])}: {documents}, {read}; {text['tokens']:,} tokens or "
-        f"{text['text_bytes']:,} bytes, from {windows} of {protocol.context:,} tokens, "
-        f"one every {protocol.stride:,} tokens"
+        f"{', '.join(document['data'])}: {documents}, {read}; {text['tokens']:,} tokens "
+        f"({text['text_bytes']:,} bytes) are scored in {windows} of {protocol.context:,} tokens; a "
+        f"new window starts every {protocol.stride:,} tokens"
     )
     yield Prose(said, small=True)
     if text["windows"] > (1 if protocol.joined else text["documents"]):
         yield Prose(
-            "Windows after the first of a document start inside it, without the tokenizer's "
-            "beginning token: a network that was always given this token can be worse there.",
+            "The second and later windows of a document start in the middle of the document, "
+            "without the tokenizer's beginning token. A network that was always given this token "
+            "in training can be worse in these windows.",
             small=True,
         )
     paper = document.get("paper")
@@ -170,8 +171,9 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     )
     if paper:
         note = (
-            f"as the papers count: {count(paper['rows'], 'document')} of {protocol.context:,} "
-            f"targets, {100 * paper['real_share']:.1f} % of them text and the others padding"
+            f"counted as in the papers: {count(paper['rows'], 'document')} with "
+            f"{protocol.context:,} targets each; {100 * paper['real_share']:.1f} % of the targets "
+            "are text, the rest are padding"
         )
         yield Prose(note, small=True)
 
@@ -201,9 +203,15 @@ def _show_lengths(document: Mapping[str, Any]) -> Iterator[Block]:
         ),
         main=True,
     )
-    note = f"the same {longest['tokens']:,} tokens, from windows of the lengths above"
+    note = (
+        f"every column gives the perplexity of the same {longest['tokens']:,} tokens, read in "
+        "windows of the length at the top of the column"
+    )
     if any(row["beyond"] for row in lengths):
-        note += f"; * longer than the {document['made_for']:,} that the network was made for"
+        note += (
+            f"; * marks windows longer than the {document['made_for']:,} tokens that the network "
+            "was made for"
+        )
     yield Prose(note, small=True)
 
 
@@ -268,8 +276,9 @@ def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield (
-        f"lm-eval {document['lm_eval']}; ± one standard error (SE) over questions; "
-        "chance: guessing; by length: choosing the highest log-probability per character"
+        f"lm-eval {document['lm_eval']}. ± gives one standard error (SE) over the questions. The "
+        "column “chance” is the accuracy of guessing. The column “by length” is the accuracy if "
+        "the answer with the highest log-probability per character is chosen."
     )
     same = [
         name
@@ -284,10 +293,11 @@ def _explain(document: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
     against = document["against"]
     if against is not None:
         yield (
-            f"shared: questions of which {against['words_in_a_row']} words in a row, the right "
-            "answer included, or all of a shorter one occur in one of the "
+            "shared: questions that overlap with the training data, that is, "
+            f"{against['words_in_a_row']} consecutive words of the question and its right answer "
+            "(or all words, if there are fewer) occur in one of the "
             f"{count(against['documents'], 'training document')} of {against['data']}; this table "
-            "has the other questions"
+            "covers the remaining questions"
         )
     if any(task["cut_prompts"] for task in tasks.values()):
         yield (

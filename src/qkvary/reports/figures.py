@@ -120,7 +120,10 @@ def _wrap(notes: Iterable[str], width: float) -> list[str]:
 
 
 def print_style() -> str:
-    """Return the style of the page's drawings with every variable replaced by its light value."""
+    """Return the style of the page's drawings.
+
+    Every variable is replaced by its value in the light theme.
+    """
     text = resources.files("qkvary.reports").joinpath("template", "charts.css").read_text("utf-8")
     light, rest = text.split("@media", 1)
     rules = rest[rest.index("\nsvg") :]

@@ -74,11 +74,11 @@ def make_files(report: Report, formats: Sequence[ReportFormat]) -> dict[str, byt
 
 
 def check_target(target: Path) -> None:
-    """Refuse a target that cannot be written, before a long measurement.
+    """Refuse a target that cannot be written, before a long measurement starts.
 
     Raises:
-        UsageError: for an unknown ending.
-        ResourceError: as ``check_folder``.
+        UsageError: if the file extension is unknown, or if the target of a file is a folder.
+        ResourceError: under the same conditions as ``check_folder``.
     """
     if target.suffix and target.suffix not in ENDINGS and not target.is_dir():
         raise UsageError(

@@ -20,9 +20,10 @@ def generation_report(
     answers: Sequence[Completion],
     beams: "Sequence[list[Beam]]",
 ) -> Report:
-    """Return the report of generated texts; its document is one answer, or a list of several.
+    """Return the report of generated texts.
 
-    ``beams`` has the beams of each answer; it is empty without beam search.
+    The JSON data of the report is one answer, or an object with a list of ``answers`` if there are
+    several. ``beams`` has the beams of each answer; ``beams`` is empty without beam search.
     """
     documents: list[dict[str, Any]] = [
         {

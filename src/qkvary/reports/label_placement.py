@@ -39,7 +39,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """A point to name."""
+    """A point of the chart that needs a label."""
 
     text: str
     x: float

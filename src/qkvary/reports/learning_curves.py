@@ -53,7 +53,7 @@ def panels(curves: Sequence[LearningCurve], axis: CurveAxis, baseline: str) -> t
 
 
 def count_runs(curves: Iterable[LearningCurve]) -> str:
-    """Return the number of runs in the bands, in words."""
+    """Return the number of runs that each point of the curves summarises, as a text."""
     counts = [number for curve in curves for number in curve.runs]
     if not counts:
         return "no runs"
@@ -109,8 +109,8 @@ def _panel(
         width=_WIDTH,
         height=_HEIGHT,
         title=names.short(curve.variant, 60),
-        description=f"{curve.quantity} over {axis}; mean at the end {numbers.real(last)}. "
-        "Band: smallest to largest.",
+        description=f"{curve.quantity} over {axis}; the mean at the end is {numbers.real(last)}. "
+        "The band reaches from the smallest to the largest value of all runs.",
         parts=tuple(parts),
     )
 
@@ -173,7 +173,8 @@ def curves_chart(
         Axis(title=quantity.replace("_", " "), low=low, high=high, write=numbers.tick),
         size=size,
         title=f"{quantity} over training steps",
-        description=f"At the end: {ending}. Bands: smallest to largest run.",
+        description=f"At the end: {ending}. Bands reach from the smallest to the largest value of "
+        "all runs.",
         draw_below=lambda plot: (
             svg.path([plot.point(*point) for point in points(curve, curve.mean)], "behind")
             for curve in behind

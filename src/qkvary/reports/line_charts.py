@@ -74,7 +74,7 @@ def line_chart(
 ) -> svg.Drawing:
     """Draw lines with their names, above what ``draw_below`` draws.
 
-    The chart is higher than its ``size`` if the names need it.
+    If the names need more room, the chart is taller than ``size`` says.
     """
     widths = (label_placement.text_width(text) for line in lines for text in line.name)
     rows = sum(len(line.name) for line in lines)

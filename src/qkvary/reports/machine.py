@@ -28,7 +28,10 @@ def _problems(found: Mapping[str, Any]) -> Iterator[str]:
     if torch is None:
         yield describe_missing("torch")
     elif not torch.startswith(TESTED_TORCH):
-        yield f"torch {torch} is not {TESTED_TORCH}: the last bits may differ"
+        yield (
+            f"torch {torch} is not the tested version {TESTED_TORCH}: results may differ from "
+            "those of the tested version in the last bits"
+        )
     if not folder["writable"]:
         yield f"{folder['path']} is not writable: choose another folder with --out"
     elif not folder["locks"]:

@@ -9,10 +9,10 @@ from qkvary.text import names
 
 
 def render_markdown(report: Report, folder: str = "") -> str:
-    """Return the report with every table and its main picture.
+    """Return the report with every table and with the main picture of the report.
 
-    Without a main picture, it has all drawings. Drawings are linked as SVG files in ``folder``,
-    relative to the document, or left out if ``folder`` is empty.
+    If the report has no main picture, include all drawings. Drawings are linked as SVG files in
+    ``folder``, relative to the document, or left out if ``folder`` is empty.
     """
     lines = [f"# {names.markdown(report.question)}", ""]
     lines += [f"{names.markdown(report.subject.capitalize())}.", ""]

@@ -41,9 +41,10 @@ def render_page(report: Report, *, refresh_seconds: int = 0) -> str:
 
 
 def render_fragment(report: Report) -> str:
-    """Return the brief part of a report as HTML for a notebook, with the rest folded.
+    """Return the brief part of a report as HTML for a notebook, with the rest collapsed.
 
-    Its style applies to nothing else in the notebook, and takes precedence over the notebook's.
+    The style of the fragment applies to nothing else in the notebook, and takes precedence over the
+    style of the notebook.
     """
     # A notebook holds several reports, so the ids in their drawings must differ.
     digest = hashlib.sha256(to_json(report.data).encode()).hexdigest()[:8]
@@ -106,7 +107,11 @@ def _kind(block: Block) -> str:
 
 
 def _sort_value(cell: Cell) -> str:
-    """Return the number to sort a cell by; empty if it has none, or its text is the number."""
+    """Return the number by which a cell is sorted.
+
+    Return an empty string if the cell has no number, or if the text of the cell already is that
+    number.
+    """
     if isinstance(cell.raw, bool) or not isinstance(cell.raw, int | float):
         return ""
     # The page's script treats a text as a number exactly if this matches.

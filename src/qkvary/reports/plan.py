@@ -27,7 +27,7 @@ from qkvary.text import names, numbers
 
 
 def plan_report(plan: Plan) -> Report:
-    """Return the report of a plan of serving or training."""
+    """Return the report of a serving plan or of a training plan."""
     answer, savings = plan.answer, plan.answer.savings
     variants = training_table(plan) if savings is None else serving_table(plan)
     curves = None if savings is None else compute_cache_curves(plan)
@@ -41,7 +41,7 @@ def plan_report(plan: Plan) -> Report:
         Section(key="variants", title="Variants", blocks=tuple(blocks), brief=True),
         *([_engines(plan)] if answer.engines else []),
         *_sentences("advice", "Further advice", answer.advice),
-        *_sentences("limits", "Limits of the published figures", answer.caveats[1:]),
+        *_sentences("limits", "Limitations of the published numbers", answer.caveats[1:]),
         *([] if curves is None else [_context(curves, decimal=plan.decimal)]),
         *_published(plan),
     )
@@ -50,9 +50,9 @@ def plan_report(plan: Plan) -> Report:
     users = names.count(demand.users, "user")
     return Report(
         subject=f"plan: {plan.model.name}",
-        question=f"How to serve {users} of {tokens} with {name} on {device}?"
+        question=f"How can {name} serve {users} of {tokens} on {device}?"
         if answer.rows
-        else f"How to train {name} with sequences of {tokens} on {device}?",
+        else f"How can {name} be trained with sequences of {tokens} on {device}?",
         lead=f"{names.count(len(plan.model.layers), 'layer')}: {plan.layers}",
         answer=answer.summary,
         caveats=(*answer.caveats[:1], *plan.notes),
@@ -95,13 +95,19 @@ def _savings(plan: Plan, report: SavingsReport) -> Section:
     methods = [_describe_saving(one, len(plan.model.layers), size) for one in report.savings]
     lossy = names.listed([f"{name} {size(held)}" for name, held in report.lossy])
     known = (*report.already, *report.obstacles)
-    words = "sizes include quantization scales; the function changes, so measure the quality"
+    words = (
+        "sizes include quantization scales; the model no longer computes the same function, so "
+        "measure the quality"
+    )
     return Section(
         key="savings",
         title="With the given weights",
         link="Exact savings",
         blocks=(
-            Prose(f"Now: {now}. Exact methods compute the same function."),
+            Prose(
+                f"The given model now needs {now}. Exact methods compute the same function as the "
+                "given model."
+            ),
             Pairs(tuple(methods) or (("exact: nothing", ""),)),
             *([Bullets(known)] if known else []),
             Pairs(((f"lossy: {lossy} per user", words),)),
@@ -128,8 +134,9 @@ def _engines(plan: Plan) -> Section:
     return Section(
         key="engines",
         title="As engines allocate",
-        lead=f"The given model in {plan.formats[0].name}. An engine reserves more than what has to "
-        "be kept: whole blocks, and windows with room for a prefill chunk.",
+        lead=f"The given model in {plan.formats[0].name}. An engine reserves more memory than the "
+        "cache needs, because it allocates whole blocks and adds room for a prefill chunk to each "
+        "attention window.",
         blocks=(engines_table(plan),),
         full=True,
     )
@@ -145,9 +152,10 @@ def _context(curves: CacheCurves, *, decimal: bool) -> Section:
     return Section(
         key="context",
         title="Cache and context",
-        lead="Rows with equal caches share a line; marks are at the requested context. In the "
-        "shaded part, one user and the weights no longer fit on one device. * has the given "
-        "weights; every other line would have to be trained.",
+        lead="Rows whose caches are equal share a line; a mark on each line shows the requested "
+        "context. In the shaded area, the weights and the cache of one user no longer fit on one "
+        "device. The line marked * has the given weights; every other line would have to be "
+        "trained.",
         blocks=(Group(blocks=(chart,), layout="alone"),),
     )
 
@@ -159,9 +167,10 @@ def _published(plan: Plan) -> Iterator[Section]:
             key="published",
             title="Published quality against cache",
             link="Published quality",
-            lead="The papers’ measurements of networks trained from scratch, not of this model; "
-            f"the plan compares it with their {size} networks. The line joins the points on the "
-            "frontier: no other point is better at the same or a smaller cache.",
+            lead="These are the papers’ measurements of networks that were trained from scratch, "
+            "not measurements of this model; the plan compares this model with the papers’ "
+            f"{size} networks. The line joins the points on the frontier: no other point is better "
+            "at the same or a smaller cache.",
             blocks=published_quality([size, *(other for other in SIZES if other != size)]),
         )
 

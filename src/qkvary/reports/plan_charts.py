@@ -23,7 +23,10 @@ FAR = 10.0
 
 
 def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
-    """Draw the cache of one user against the context, both on axes of powers of two."""
+    """Draw the cache of one user against the context.
+
+    Both axes are logarithmic and are labelled with powers of two.
+    """
     held = [value for curve in data.curves for _, value in curve.points]
     low, high = min([*held, data.memory_bytes]) / 1.3, max(held) * 1.3
     # The device and its two lines of words take a sixth of the height.
@@ -91,7 +94,7 @@ def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
 
 
 def quality_chart(data: QualityPoints) -> svg.Drawing:
-    """Draw the papers' change of perplexity against cache, with the frontier and intervals."""
+    """Draw the published changes in perplexity against cache size, with frontier and intervals."""
     left, top, right, bottom = 54.0, 26.0, WIDTH - 10, 286.0
     least = min(point.share for point in data.points)
     near = [point for point in data.points if point.change_percent <= FAR]
@@ -104,7 +107,7 @@ def quality_chart(data: QualityPoints) -> svg.Drawing:
     parts = [
         svg.y_axis(plot.up, left, right, numbers.tick),
         svg.x_axis(plot.across, bottom, write_share, 7),
-        svg.text(10, 13, "change of perplexity in % (lower is better)", "axis-title"),
+        svg.text(10, 13, "change in perplexity in % (lower is better)", "axis-title"),
         svg.text(
             right, bottom + 38, f"cache per token, as a share of {BASELINE}'s", "axis-title end"
         ),
@@ -118,14 +121,17 @@ def quality_chart(data: QualityPoints) -> svg.Drawing:
     return svg.Drawing(
         width=WIDTH,
         height=bottom + 44,
-        title=f"Published change of perplexity against cache, {data.size} networks",
+        title=f"Published change in perplexity against cache size, {data.size} networks",
         description=clip(f"{values}.", 1200),
         parts=tuple(parts),
     )
 
 
 def _point(point: PublishedPoint, high: float) -> Point:
-    """Return a point clipped to the chart; a clipped one has its value in its name."""
+    """Return a point, clipped to the chart.
+
+    If the point was clipped, the name of the point states the true value.
+    """
     is_dominated = point.status != "frontier"
     name = f"{point.variant} †" if is_dominated else point.variant
     is_far = point.change_percent > FAR

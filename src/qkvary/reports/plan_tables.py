@@ -35,8 +35,9 @@ def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
     size = partial(numbers.data_size, decimal=decimal)
     notes = [
         (
-            f"Stored in {data.cache.name}; each value is the peak up to that many tokens. Both "
-            "axes of the chart are logarithmic; a line bends where an attention window is full."
+            f"The cache is stored in {data.cache.name}. Each value is the largest cache size "
+            "reached while the context grows to the given number of tokens. Both axes of the chart "
+            "are logarithmic; a line bends where an attention window is full."
         )
     ]
     if data.left_out:
@@ -68,7 +69,7 @@ def quality_table(data: QualityPoints) -> Table:
     """Return the published points with their intervals."""
     return tabulate(
         f"quality-{data.size}",
-        f"{data.size} networks: change of perplexity against cache",
+        f"{data.size} networks: change in perplexity against cache size",
         data.points,
         label("variant"),
         number("cache_share=share", "cache", write_share, below="of QKV's"),
@@ -79,7 +80,10 @@ def quality_table(data: QualityPoints) -> Table:
 
 
 def _thin(low: float, high: float, wanted: Sequence[int | None]) -> list[float]:
-    """Return powers of two along an axis, few enough for a table, and the requested value."""
+    """Return the values along an axis for which a table has columns.
+
+    The values are powers of two, thinned so that the table stays narrow, plus the wanted values.
+    """
     first, last = round(low).bit_length() - 1, round(high).bit_length() - 1
     kept = sorted({value for value in wanted if value is not None and low <= value <= high})
     room = max(2, MOST_COLUMNS - len(kept))
@@ -99,7 +103,7 @@ def serving_table(plan: Plan) -> Table:
     brief = "variant cache_bytes_per_user users_per_replica devices price_per_month change_percent"
     return tabulate(
         "variants",
-        "Variants of the model at this demand",
+        "Variants of the model for the requested users and tokens",
         plan.answer.rows,
         _variant("name"),
         word("cache=plan.cache.name", "format"),
@@ -126,7 +130,7 @@ def serving_table(plan: Plan) -> Table:
 
 
 def _variant(path: str) -> Field:
-    """Return the column of variants, with a mark at the given weights."""
+    """Return the column of variant names; a mark shows which variant has the given weights."""
     return word(
         "variant=",
         write=lambda row: named(look_up(row, path), mark=" *" if row.is_original else ""),
@@ -149,16 +153,17 @@ def _devices(plan: ServingPlan) -> Cell:
 
 def _serving_notes(plan: Plan) -> Iterator[str]:
     device, made_for = plan.demand.device, plan.model.max_tokens
-    limit = "" if made_for is None else f" (the model was made for {made_for:,})"
-    yield "* has the given weights; every other row would have to be trained."
+    limit = "" if made_for is None else f" (the model was made for {made_for:,} tokens)"
+    yield "A row marked * has the given weights; every other row would have to be trained."
+    most = names.count(plan.demand.replica_sizes[-1], "device")
     yield (
-        "Cache is per user. Users are those of one replica, which may be divided among devices, "
-        f"such as 13 on 2 ({plan.demand.replica_sizes[-1]} at most). Devices are those for all "
-        "users. Longest is the longest context of a single user that fits into the memory of one "
-        f"replica{limit}."
+        "The cache is given per user. Users is the number of users that one replica serves; a "
+        f"replica may span several devices (at most {most}), and “13 on 2” means 13 users on 2 "
+        "devices. Devices is the number of devices needed for all users. Longest is the longest "
+        f"context of a single user that fits into the memory of one replica{limit}."
     )
     if device.bandwidth_bytes_per_second is None:
-        yield "Tokens/s: give --bandwidth of the device."
+        yield "To compute tokens/s, give the memory bandwidth of the device with --bandwidth."
     else:
         known = device.flops_per_second_16_bit is not None
         yield (
@@ -166,18 +171,24 @@ def _serving_notes(plan: Plan) -> Iterator[str]:
             f"serves.{'' if known else ' Only bandwidth is counted; --flops adds the arithmetic.'}"
         )
     yield (
-        "Change % is the published change of perplexity from the variant with all heads and "
-        "projections; both were trained from scratch. Below it is the range that the rounded "
-        "perplexities allow, after the change computed from them if that differs. A dash: nothing "
-        "was published."
+        "Change % is the published change in perplexity relative to the variant with all heads and "
+        "projections; both variants were trained from scratch. Beneath each published change is "
+        "the range that is possible because the published perplexities are rounded. If the change "
+        "recomputed from the published perplexities differs from the published change, the "
+        "recomputed change is given before the range. A dash means that nothing was published."
     )
     states = {row.name: row.state_bytes for row in plan.answer.rows if row.state_bytes}
     for name, held in states.items():
         size = numbers.data_size(held, decimal=plan.decimal)
-        yield f"{name}: {size} per user are a state that does not grow with the context."
+        yield (
+            f"{name}: {size} of the cache per user is a state that does not grow with the context."
+        )
     lossy = [*dict.fromkeys(row.cache.name for row in plan.answer.rows if row.cache.is_lossy)]
     if lossy:
-        yield f"Lossy, so measure the quality: {names.listed(lossy)}. Sizes include the scales."
+        yield (
+            f"These formats are lossy, so measure the quality: {names.listed(lossy)}. Sizes "
+            "include the quantization scales."
+        )
 
 
 def engines_table(plan: Plan) -> Table:
@@ -211,7 +222,7 @@ def training_table(plan: Plan) -> Table:
     """Return every variant: memory and throughput of training on one device."""
     rows, regime = plan.answer.trained, plan.regime
     if regime is None:
-        raise ValueError("expected a plan of training, got one of serving")
+        raise ValueError("expected a training plan, got a serving plan")
     size = partial(numbers.data_size, digits=4, decimal=plan.decimal)
     compact = partial(numbers.compact, digits=4)
 
@@ -224,7 +235,7 @@ def training_table(plan: Plan) -> Table:
 
     return tabulate(
         "variants",
-        "Variants of the model in training",
+        "Training costs of the variants of the model",
         rows,
         _variant("label"),
         number("parameters", write=compact),
@@ -247,14 +258,15 @@ def training_table(plan: Plan) -> Table:
                 f"{numbers.share(regime.utilization)} of the peak matmul rate."
             ),
             (
-                "Weights include the state of their optimizer. Activations are those of one "
-                "sequence, with a fused softmax core and 32-bit logits. Sequences are as many "
-                "as fit on one device with the weights and optimizer. MACs are per token."
+                "Weights include the optimizer state. Activations are given for one sequence, "
+                "with a fused softmax core and 32-bit logits. Sequences is the number of sequences "
+                "that fit on one device beside the weights and the optimizer state. MACs are per "
+                "token."
             ),
             (
                 "Published tokens/s were measured by the authors with 300M networks. Change % is "
-                "the published change of perplexity; below it is the range that the rounded "
-                "perplexities allow."
+                "the published change in perplexity; beneath each change is the range that is "
+                "possible because the published perplexities are rounded."
             ),
         ),
         main=True,
@@ -263,9 +275,10 @@ def training_table(plan: Plan) -> Table:
 
 
 def change_cell(quality: Quality | PublishedPoint | None) -> Cell:
-    """Return a published change as printed, and the interval of the printed perplexities.
+    """Return a published change as printed, and the interval that the printed perplexities allow.
 
-    If the two do not agree, the recomputed change is written before the interval.
+    If the printed change does not agree with the printed perplexities, the change recomputed from
+    the perplexities is written before the interval.
     """
     if quality is None:
         return plain(None)

@@ -1,4 +1,4 @@
-"""A small writer of PNG: indices of a palette, and pixels as bytes."""
+"""A small PNG writer: it takes palette indices or pixels and returns the bytes of the file."""
 
 import struct
 import zlib
@@ -11,7 +11,10 @@ _GREY, _COLOUR, _INDEXED = 0, 2, 3
 
 
 def indexed_png(indices: NDArray[np.uint8], palette: bytes) -> bytes:
-    """Return a PNG of indices from 0 to 15 into a palette: red, green and blue of each."""
+    """Return a PNG of indices from 0 to 15 into a palette.
+
+    ``palette`` holds the red, green and blue byte of each colour.
+    """
     even = np.pad(indices, ((0, 0), (0, indices.shape[1] % 2)))
     packed = (even[:, ::2] << 4 | even[:, 1::2]).astype(np.uint8)
     return _encode(packed, indices.shape[1], 4, _INDEXED, palette)

@@ -1,4 +1,7 @@
-"""Points of variants in a chart: the line through the frontier, marks, bars and names."""
+"""Draws the points of variants in a chart.
+
+The drawing has the line through the frontier, the marks, the error bars and the names.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

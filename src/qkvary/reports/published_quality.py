@@ -1,6 +1,6 @@
-"""The papers' quality against cache as blocks of a report: charts, tables, caveats.
+"""The published model quality against cache size, as blocks of a report: charts, tables, caveats.
 
-Shown in a plan, and in a study whose variants were trained as language models.
+These blocks are shown in a plan, and in a study whose variants were trained as language models.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,10 @@ from qkvary.reports.variant_styles import FAMILIES, mark, swatch
 
 
 def published_quality(sizes: Sequence[Size]) -> tuple[Block, ...]:
-    """Return the papers' quality against cache for these network sizes, with each caveat once."""
+    """Return the published model quality against cache size, for networks of these sizes.
+
+    Each caveat appears once.
+    """
     points = [compute_quality_points(size) for size in sizes]
     shared = tuple(
         one for one in points[0].caveats if all(one in chart.caveats for chart in points)

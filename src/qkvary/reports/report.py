@@ -74,7 +74,7 @@ class Legend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Blocks under one heading, its charts side by side."""
+    """Blocks under one heading; the charts of the group are shown side by side."""
 
     blocks: "tuple[Block, ...]"
     title: str = ""
@@ -106,7 +106,7 @@ Block = Prose | Bullets | Pairs | Code | Chart | Legend | Group | Fold | Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A switch of a section between options."""
+    """A control with which the reader of a section switches between several options."""
 
     title: str
     options: tuple[str, ...]

@@ -43,13 +43,14 @@ PRECISE = partial(numbers.real, digits=4)
 
 
 def published_table(comparison: PublishedComparison, key: str) -> Table:
-    """Return a published table with our figures."""
+    """Return a published table with the numbers of our runs beside the published numbers."""
     repeats = [cell.repeats for cell in comparison.cells if cell.repeats is not None]
     outside = (
         f"Each published number is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
-        "If those runs were like ours, the number would lie in the interval “a repeat” in 95 of "
-        f"100 cases; {0.05 * len(repeats):.1f} of the {len(repeats)} numbers would lie outside by "
-        f"chance. Outside (“not”): {repeats.count(False)}."
+        "If the published runs were like ours, the published number would lie in the interval in "
+        f"the column “a repeat” in 95 of 100 cases, so {0.05 * len(repeats):.1f} of the "
+        f"{len(repeats)} numbers would lie outside by chance. Numbers that do lie outside (marked "
+        f"“not”): {repeats.count(False)}."
     )
     left_out = names.listed([names.clip(name, 80) for name in comparison.not_compared])
     notes = [
@@ -97,7 +98,10 @@ def _repeat(cell: PublishedCell) -> Cell:
 
 
 def _like(value: float | None, model: float | None, more: int = 0, *, sign: bool = False) -> str:
-    """Write a value with as many decimals as suit the size of ``model``, and ``more``."""
+    """Write a value with as many decimals as suit the size of the value ``model``.
+
+    ``more`` is a number of additional decimals.
+    """
     size = abs(model or 0.0)
     decimals = next((count for top, count in ((10, 3), (100, 2), (1000, 1)) if size < top), 0)
     return numbers.fixed(value, decimals + more, sign)
@@ -162,12 +166,12 @@ def attention_table(examples: Sequence[RunAttention], key: str) -> Table:
     ]
     return tabulate(
         key,
-        "Attention on the right cell",
+        "Attention on the target cell",
         rows,
         *_RUN,
         number("layer"),
         number("head"),
-        number("mass", "on the right cell", numbers.percent),
+        number("mass", "on the target cell", numbers.percent),
         number("uniform", "if uniform", lambda one: plain(one, numbers.percent(one), "quiet")),
         word("most", "", lambda most: most or ""),
     )

@@ -93,7 +93,8 @@ def set_drawing(sample: Sample) -> svg.Drawing:
         width=8 + _PER_ROW * _CELL,
         height=4 + rows * (_CELL + 8),
         title="A set of pictures",
-        description=f"{len(pictures)} pictures; number {sample.truth} is of another class.",
+        description=f"{len(pictures)} pictures; picture {sample.truth} does not belong to the "
+        "class of the remaining pictures.",
         parts=tuple(parts),
     )
 
@@ -143,7 +144,7 @@ def _picks(runs: Sequence[RunSamples], index: int) -> str:
 
 
 def _class_drawing(runs: Sequence[RunSamples]) -> svg.Drawing:
-    """Draw pictures with the right class and the answer of each variant below."""
+    """Draw pictures. Beneath each picture are the correct class and each variant's answer."""
     first = runs[0].samples
     high = _PICTURE + 8 + (len(runs) + 1) * _LINE + 12
     parts: list[Markup] = []

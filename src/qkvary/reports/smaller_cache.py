@@ -1,4 +1,8 @@
-"""The report of a smaller cache: the loss after each stage, what it saves, and each layer."""
+"""The report of a conversion to a smaller cache.
+
+The report has the loss after each stage, the memory that the smaller cache saves, and a table of
+the layers.
+"""
 
 from itertools import groupby
 from typing import Any
@@ -30,16 +34,20 @@ def describe_stage(stage: Stage, first: Stage) -> str:
 
 
 def smaller_cache_report(made: SmallerCache, checkpoint: str) -> Report:
-    """Return the report of a conversion of a named checkpoint, or of its forecast."""
+    """Return the report of the conversion of a named checkpoint.
+
+    If nothing was converted, the report states the forecast of the conversion.
+    """
     tables = (_stages(made), _costs(made), _layers(made))
     caveat = (
-        f"losses are on {made.held_out_tokens:,} held-out tokens; the conversion was fitted to "
-        f"{made.fitted_tokens:,} others"
+        f"losses are measured on {made.held_out_tokens:,} held-out tokens; the conversion was "
+        f"fitted to {made.fitted_tokens:,} other tokens"
     )
     return Report(
         subject=f"smaller cache: {checkpoint}",
         question=(
-            f"What does {made.plan.method} at {made.share:.0%} of the cache change in {checkpoint}?"
+            f"How does {checkpoint} change if the method {made.plan.method} reduces its cache to "
+            f"{made.share:.0%}?"
         ),
         lead=_lead(made),
         sections=(Section(key="conversion", title="Conversion", blocks=tables, brief=True),),
@@ -55,8 +63,8 @@ def _lead(made: SmallerCache) -> str:
         return f"{made.statement}; the loss changes by {last.loss - first.loss:+.4f} nats per token"
     seconds = numbers.duration(made.seconds or 0.0, 2)
     return (
-        f"{made.statement}; forecast: up to {found.divergence:+.4f} nats a token before the refit, "
-        f"{seconds} of CPU time; nothing was converted"
+        f"{made.statement}; forecast: a divergence of up to {found.divergence:+.4f} nats per token "
+        f"before the refit, and {seconds} of CPU time for the conversion; nothing was converted"
     )
 
 
@@ -119,7 +127,10 @@ def _layers(made: SmallerCache) -> Table:
         number("forecast", write=lambda nats: numbers.MISSING if nats is None else f"{nats:.4f}"),
         brief=Brief(rows=MOST_LAYERS) if len(rows) > MOST_LAYERS else None,
         notes=[
-            "Left out: the share of the spectrum of keys and values that the new tensors lack.",
+            (
+                "Left out: the fraction of the joint spectrum of keys and values that the new "
+                "tensors do not keep."
+            ),
             "Errors are relative to the output of attention.",
             (
                 "Forecast: the rise in nats per token if only this layer is converted, before the "

@@ -98,9 +98,10 @@ def _picture(summary: Summary) -> Chart | None:
     return Chart(
         draw=partial(frontier_chart, chosen, summary.baseline),
         caption=f"{chosen.table}: quality against {AXIS_TITLES[chosen.axis]}",
-        detail="The line joins the frontier: no other variant is better at the same or a lower "
-        f"cost. Hollow: another costs no more and is shown to be better. Bars: {level} intervals "
-        f"of the difference to {names.clip(summary.baseline)}.",
+        detail="The line joins the variants on the frontier: no other variant is better at the "
+        "same or a lower cost. A hollow point is a variant that is dominated: another variant "
+        f"costs no more and has been shown to be better. Bars: {level} intervals of the difference "
+        f"from {names.clip(summary.baseline)}.",
         file="answer",
     )
 
@@ -134,7 +135,7 @@ def _results(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         *(contrast.answer for contrast in summary.contrasts),
     )
     drawn = Group(
-        title=f"Difference to {names.clip(summary.baseline)}, paired by seed",
+        title=f"Difference from {names.clip(summary.baseline)}, paired by seed",
         lead="The point is the mean difference. The thin line is the interval that holds for all "
         "comparisons at once, the thick line the one for this comparison alone. A filled point "
         "means that the data support the difference, a hollow one that they do not distinguish it "
@@ -179,11 +180,12 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     return Section(
         key="frontiers",
         title="Quality and cost",
-        lead="The line joins the frontier: no other variant has a better mean at the same or a "
-        "lower cost. A hollow point is dominated: another variant costs no more and is shown to be "
-        "better. Bars are the interval of the paired difference to "
-        f"{names.clip(summary.baseline)} (this comparison alone), drawn around each variant’s "
-        "mean. Points that would cover each other are drawn a little to the right.",
+        lead="The line joins the variants on the frontier: no other variant has a better mean at "
+        "the same or a lower cost. A hollow point is a dominated variant: another variant that "
+        "costs no more has been shown to be better. Bars show the interval of the paired "
+        f"difference from {names.clip(summary.baseline)}, not adjusted for multiple comparisons, "
+        "drawn around each variant’s mean. Points that would overlap are drawn a little to the "
+        "right.",
         choices=(Choice(title="Cost", options=axes),) if several else (),
         blocks=tuple(switched if several else groups),
     )
@@ -212,8 +214,9 @@ def _solving(summary: Summary, tables: Sequence[ResultTable]) -> Section:
         key="solving",
         title="Steps until solved",
         link="Steps to solve",
-        lead="Each small mark is one seed, the large one the median. Runs that did not solve the "
-        "task are counted at the right; there is no median if the middle run did not.",
+        lead="Each small mark is one seed; the large mark is the median. Runs that did not solve "
+        "the task are counted at the right. If the middle run did not solve the task, there is no "
+        "median.",
         blocks=(Group(blocks=charts, layout="wide"),) if charts else (),
     )
 
@@ -285,7 +288,7 @@ def _attention(attention: Sequence[RunAttention]) -> Section:
     for index, ((setting, kind), examples) in enumerate(groups.items(), start=1):
         aims = any(best(example) for example in examples)
         uniform = numbers.percent(chance(examples[0]))
-        aimed = f"right cell = {examples[0].right_cell}" if aims else ""
+        aimed = f"target cell = {examples[0].right_cell}" if aims else ""
         blocks.append(
             map_group(
                 examples,
@@ -333,7 +336,10 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
 
 
 def _published(summary: Summary) -> Section:
-    """Return the published figures; those of language models only if the study trains some."""
+    """Return the section of published numbers.
+
+    The published numbers of language models are included only if the study trains language models.
+    """
     trained = {quality.variant for size in SIZES for quality in qualities(size)}
     known = trained & set(summary.variants) - {summary.baseline}
     tables: list[Block] = [
@@ -343,9 +349,9 @@ def _published(summary: Summary) -> Section:
     if known and any(table.is_language for table in summary.tables):
         title = "Language models of 300 million and 1.2 billion parameters, as published"
         note = Prose(
-            "The change of perplexity against cache in the papers’ networks, not in those of this "
-            "study. The line joins the points on the frontier: no other point is better at the "
-            "same or a smaller cache."
+            "The change in perplexity against the cache size. These are the networks of the "
+            "papers, not the networks of this study. The line joins the points on the frontier: no "
+            "other point is better at the same or a smaller cache."
         )
         tables.append(Fold(title=title, blocks=(note, *published_quality(SIZES))))
     return Section(
@@ -375,9 +381,10 @@ def _provenance(summary: Summary) -> Section:
             *_runs(summary),
             Group(title="Run it again", blocks=(Code(summary.commands),)),
             Prose(
-                f"Seeds {seeds}. On one kind of processor and with the same versions, a "
-                "configuration, seed and thread count give the same run to the last bit, whatever "
-                "the number of workers and wherever it was interrupted."
+                f"Seeds {seeds}. Two runs with the same configuration, seed and thread count are "
+                "equal to the last bit if they use the same kind of processor and the same "
+                "software versions. The number of workers does not matter, nor where a run was "
+                "interrupted."
             ),
             *_environments(summary),
             Pairs(tuple((name, value) for name, value in facts.items() if value)),

@@ -77,8 +77,8 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
         width=400,
         height=330,
         title=clip(f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}"),
-        description=f"{len(shown)} variants; by the means, nothing is both cheaper and better than "
-        f"{listed(on_front) or 'any'}. The table below has every value.",
+        description=f"{len(shown)} variants. If means are compared, no variant is both cheaper and "
+        f"better than {listed(on_front) or 'any'}. The table below has every value.",
         parts=tuple(parts),
     )
 
@@ -104,7 +104,7 @@ def _quality_range(points: Sequence[FrontierPoint], metric: str) -> svg.Point:
 
 
 def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
-    """Draw the paired difference of each variant to the baseline with both of its intervals."""
+    """Draw each variant's paired difference from the baseline, with both of its intervals."""
     rows = [row for row in table.rows if row.difference is not None]
     left = _margin(rows)
     right, bottom = left + 200.0, len(rows) * _ROW + 26
@@ -133,15 +133,15 @@ def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
     return svg.Drawing(
         width=right + 12,
         height=bottom + 44,
-        title=clip(f"{table.name}: difference to {baseline}"),
-        description=f"Difference in {metric_name(table)} to {baseline} for {len(rows)} variants. "
-        f"Supported by the data: {listed(supported) or 'none'}.",
+        title=clip(f"{table.name}: difference from {baseline}"),
+        description=f"Difference in {metric_name(table)} from {baseline} for {len(rows)} variants. "
+        f"The data support a difference for: {listed(supported) or 'none'}.",
         parts=tuple(parts),
     )
 
 
 def _margin(rows: Sequence[VariantRow]) -> float:
-    """Return the left end of a chart, to the right of the names of its rows."""
+    """Return the x coordinate at which the chart begins, to the right of the row names."""
     names = (short(row.variant, _NAME_LENGTH) for row in rows)
     return max((84.0, *(24.0 + label_placement.text_width(name) for name in names)))
 

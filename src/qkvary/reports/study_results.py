@@ -36,9 +36,10 @@ class Results:
 
 
 def gather_results(study: Study, store: Store, typed: str = "") -> Results:
-    """Return the results of a study or a part of it, with the curves so far of unfinished runs.
+    """Return the results of a study or of a part of the study.
 
-    ``typed`` is the study with the options that select the part, as typed on the command line.
+    For unfinished runs, the results include the curves recorded so far. ``typed`` is the study with
+    the options that select the part, as typed on the command line.
     """
     records: list[Record] = []
     curves: dict[str, list[dict[str, object]]] = {}
@@ -82,7 +83,7 @@ def gather_results(study: Study, store: Store, typed: str = "") -> Results:
 
 
 def report_folder(name: str, out: Path) -> Path:
-    """Return the default folder of the report of a study or training."""
+    """Return the default folder of the report of a study or of a training run."""
     return out / "reports" / folder_name(name)
 
 

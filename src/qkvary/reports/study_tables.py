@@ -93,10 +93,11 @@ def matrix(summary: Summary) -> Table:
     """Return the overview: variants by tasks, each with mean, spread, difference and counts."""
     tables = main_tables(summary)
     note = (
-        "Mean ± standard deviation over seeds; below it the paired difference to "
+        "Mean ± standard deviation over seeds; below it, the paired difference from "
         f"{summary.baseline} with its {numbers.percent(summary.method.confidence, 0)} interval. "
-        f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data; "
-        "without a mark, the data do not distinguish the two."
+        f"{ARROWS['better']} means that the data show the variant to be better, {ARROWS['worse']} "
+        "that they show it to be worse; without a mark, the data do not distinguish the variant "
+        f"from {summary.baseline}."
     )
     return tabulate(
         "overview",
@@ -120,7 +121,10 @@ def _metric_column(table: ResultTable, write: Callable[[Any], Cell]) -> Field:
 
 
 def setting_notes(tables: Sequence[ResultTable]) -> tuple[str, ...]:
-    """Return the notes of the settings of tables, each once."""
+    """Return the notes that explain the settings of these tables.
+
+    A note that several tables share is returned only once.
+    """
     return tuple(dict.fromkeys(note for table in tables for note in table.notes))
 
 
@@ -144,15 +148,20 @@ def _matrix_cell(table: ResultTable, variant: str) -> Cell:
 
 
 def contrast_table(summary: Summary) -> Table:
-    """Return the planned contrasts: pairs of variants by tables, each with its interval."""
+    """Return the planned contrasts.
+
+    There is one row for each pair of variants and one column for each table of results. A cell has
+    the difference with its interval.
+    """
     tables = main_tables(summary)
     comparisons = sum(row.kind != "setting" for one in summary.contrasts for row in one.rows)
     level = numbers.percent(summary.method.confidence, 0)
     corrected = f"corrected for {names.count(comparisons, 'comparison')}"
     note = (
-        "Differences are the first variant minus the second, in pairs of the same setting and "
-        f"seed. These comparisons are a separate family from those with {summary.baseline}. "
-        f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data."
+        "Differences are the first variant minus the second variant, in pairs of the same setting "
+        "and seed. These comparisons are adjusted separately from the comparisons with "
+        f"{summary.baseline}. {ARROWS['better']} means that the data show the first variant to be "
+        f"better, {ARROWS['worse']} that they show it to be worse."
     )
     return tabulate(
         "contrasts",
@@ -188,7 +197,7 @@ def variant_counts(summary: Summary, variant: str) -> Counts:
 
 
 def result_table(table: ResultTable, summary: Summary, key: str) -> Table:
-    """Return one table of results in full."""
+    """Return the full results of one table: all statistics of every variant."""
     decimals = decimals_for(table)
     way = "higher" if table.higher_is_better else "lower"
     pairing = "differences are paired by seed and setting"
@@ -219,7 +228,7 @@ def result_table(table: ResultTable, summary: Summary, key: str) -> Table:
         number("mean", write=fixed),
         number("std_seeds", "SD", fixed, below="over seeds"),
         number("std_settings", "SD", fixed, below="over settings"),
-        number("difference=difference.mean", write=signed, below="to the baseline"),
+        number("difference=difference.mean", write=signed, below="from the baseline"),
         number("interval=difference", write=partial(_interval, decimals), below="all comparisons"),
         number("interval_single=difference", "interval", alone, below="this one alone"),
         number("p_adjusted=difference.p_adjusted", "p", probability, below="adjusted"),
@@ -236,7 +245,8 @@ def _interval(decimals: int, gap: Difference | None) -> Cell:
 def frontier_table(frontier: Frontier, key: str, notes: Sequence[str] = ()) -> Table:
     """Return the points of a chart of quality against cost, with the notes of its settings."""
     left_out = names.listed([names.clip(name, 60) for name in frontier.left_out])
-    missing = [f"Without a finished run or without this cost: {left_out}."] if left_out else []
+    reason = "no run has finished or this cost is unknown"
+    missing = [f"Left out, because {reason}: {left_out}."] if left_out else []
     writers: dict[str, Callable[[float], str]] = {
         "cache_bytes_per_token": numbers.data_size,
         "training_seconds": numbers.duration,
@@ -260,14 +270,14 @@ def frontier_table(frontier: Frontier, key: str, notes: Sequence[str] = ()) -> T
 
 
 def solving_table(table: ResultTable, key: str) -> Table:
-    """Return the number of runs that solved the task, and their steps."""
+    """Return a table of the runs that solved the task: their number, and the steps they took."""
     rows = [row for row in table.rows if row.solving]
     thresholds = [row.solving.threshold for row in rows if row.solving]
     reaches = "A task is solved when its validation metric reaches"
     threshold = f" {reaches} {thresholds[0]:g}." if thresholds else ""
     unsolved = (
-        "A run that never solved the task counts with its last step in the mean, and as slower "
-        "than all others in the median."
+        "A run that never solved the task enters the mean as if it had solved the task at its last "
+        "step, and enters the median as slower than every run that solved the task."
     )
     difference = partial(numbers.fixed, decimals=0, sign=True)
     mean = "restricted_mean_steps=solving.restricted_mean_steps"
@@ -281,7 +291,7 @@ def solving_table(table: ResultTable, key: str) -> Table:
         number("solved=solving", "solved", lambda s: plain(s.solved, f"{s.solved} of {s.runs}")),
         number("proportion=solving", "share", _share, below="95 % interval"),
         number("median_steps=solving", "median", _median_steps, below="steps"),
-        number(mean, "mean", numbers.whole, below="steps, at most the limit"),
+        number(mean, "mean", numbers.whole, below="steps"),
         number(gap, "difference", difference, below="of the means"),
         number("interval=solving.difference", write=partial(_interval, 0), below="all comparisons"),
         word("verdict=solving.difference.verdict", "the data say", _verdict),
@@ -338,8 +348,9 @@ def cost_table(tables: Sequence[ResultTable]) -> Table:
     )
     utilization = number("utilization", write=partial(numbers.percent, decimals=0), below="mean")
     note = (
-        "Utilization is the arithmetic rate of training, without masked pairs and recomputation, "
-        "relative to that of one large matmul on the same device at the end of the run."
+        "Utilization is the number of FLOPs per second in training, not counting masked pairs and "
+        "recomputation, divided by the FLOPs per second that one large matmul reaches on the same "
+        "device at the end of the run."
     )
     return tabulate(
         "costs",
@@ -363,7 +374,10 @@ def cost_table(tables: Sequence[ResultTable]) -> Table:
         number("training_seconds=seconds", "training", numbers.duration, below="per run, mean"),
         *([utilization] if measured else []),
         notes=(
-            "MACs are multiply-accumulate operations of one forward pass; FLOPs are twice.",
+            (
+                "MACs are multiply-accumulate operations of one forward pass; the number of FLOPs "
+                "is twice the number of MACs."
+            ),
             *([note] if measured else []),
         ),
     )

@@ -160,10 +160,10 @@ class Drawing:
         return tuple(part.to_svg() if isinstance(part, Shared) else part for part in self.parts)
 
     def to_svg(self, name: str, names: MutableMapping[Markup, str] | None = None) -> Markup:
-        """Write the element for a page, with ids that begin with the name.
+        """Write the element for a page; every id begins with ``name``.
 
-        ``names`` has the ids of the shared parts on the page, and gets those of this drawing; None
-        if the drawing stands alone.
+        ``names`` maps the shared parts that are already on the page to their ids; the shared parts
+        of this drawing are added to ``names``. ``names`` is None if the drawing stands alone.
         """
         parts = (
             part.to_svg(f"{name}-s{place}", names) if isinstance(part, Shared) else part
@@ -221,7 +221,7 @@ class Plot:
     up: Scale
 
     def point(self, x: float, y: float) -> Point:
-        """Return the position of two values."""
+        """Return the position, in pixels, of the point with the values ``x`` and ``y``."""
         return self.across(x), self.up(y)
 
     @property
@@ -265,7 +265,11 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def binary_ticks(low: float, high: float, count: int, logarithmic: bool) -> list[float]:
-    """Return about ``count`` powers of two, or fewer; if linear, multiples of one such power."""
+    """Return at most ``count`` + 1 values for the ticks of an axis.
+
+    On a logarithmic axis, the values are powers of two. On a linear axis, the values are multiples
+    of one power of two.
+    """
     if logarithmic:
         first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
         every = max(1, math.ceil((last - first + 1) / (count + 1)))
@@ -323,9 +327,10 @@ def x_axis(
     count: int = 5,
     top: float | None = None,
 ) -> Markup:
-    """Write the bottom line with its values below, and grid lines up to ``top`` if given.
+    """Draw the horizontal axis at ``bottom`` with its tick values beneath.
 
-    A value that would end more than ``EDGE`` beyond the axis is moved to the left.
+    If ``top`` is given, also draw vertical grid lines up to ``top``. A tick value that would extend
+    more than ``EDGE`` beyond the end of the axis is moved to the left.
     """
     marks = [line((scale.start, bottom), (scale.end, bottom), "axis")]
     for value in scale.ticks(count):

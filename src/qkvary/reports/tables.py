@@ -188,7 +188,10 @@ def shorten(table: Table) -> Table:
 
 
 def csv_field(value: Raw) -> str:
-    """Return a value as a CSV field; a leading apostrophe disarms what a spreadsheet would run."""
+    """Return a value as a CSV field.
+
+    If a spreadsheet would run the field as a formula, the field gets a leading apostrophe.
+    """
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -230,9 +233,9 @@ def look_up(value: object, path: str) -> Any:
 
 
 def pick(value: object, wanted: str) -> dict[str, Any]:
-    """Return attributes of a value by the blank-separated paths in ``wanted``.
+    """Return the attributes of a value that the paths in ``wanted`` name.
 
-    ``new=old.inner`` renames an attribute.
+    The paths are separated by spaces. ``new=old.inner`` renames an attribute.
     """
     pairs = (name.rpartition("=") for name in wanted.split())
     return {new or path: look_up(value, path) for new, _, path in pairs}

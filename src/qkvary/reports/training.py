@@ -1,4 +1,4 @@
-"""The report of a training: its curve, its loss in plain numbers, its text, and comparisons."""
+"""The report of a training run: learning curve, loss, generated text, and comparisons."""
 
 import dataclasses
 import math
@@ -44,7 +44,10 @@ _SCORES = (
 def training_report(
     summary: Summary, texts: Mapping[str, str], attention: Sequence[RunAttention] = ()
 ) -> Report:
-    """Return the report of a training, with texts of the networks by the titles of their runs."""
+    """Return the report of a training run.
+
+    ``texts`` maps the title of each run to the text that the network of this run generated.
+    """
     study = study_report(summary, attention)
     compares = len(summary.variants) > 1
     shown, shared = drop_shared_terms(summary) if compares else (summary, "")
@@ -116,11 +119,12 @@ def _scores(summary: Summary) -> Section:
     return Section(
         key="scores",
         title="Scores",
-        lead="Test loss: on the whole test split at the end, or on the validation split if there "
-        "is no test split. Validation loss: on the part of the validation split that is scored "
-        "while training; the last value. Training loss: the mean over the last steps. Perplexity "
-        "is the exponential of the test loss: the number of equally likely tokens among which the "
-        "network would be as unsure. Bits per byte compare networks with different tokenizers.",
+        lead="Test loss is measured at the end on the whole test split, or on the validation split "
+        "if there is no test split. Validation loss is the last value measured during training, on "
+        "the part of the validation split that is scored during training. Training loss is the "
+        "mean over the last steps. Perplexity is the exponential of the test loss: the network is "
+        "as uncertain as if it had to choose among that number of equally likely tokens. Bits per "
+        "byte can be compared between networks with different tokenizers.",
         blocks=(table,),
         brief=True,
     )
@@ -146,7 +150,10 @@ def _texts(texts: Mapping[str, str]) -> Iterator[Section]:
 
 
 def _picture(summary: Summary) -> Chart | None:
-    """Return the chart of validation losses; with one variant, also of its training loss."""
+    """Return the chart of validation losses.
+
+    If there is only one variant, the chart also shows the training loss of that variant.
+    """
     curves = [curve for curve in summary.curves if curve.quantity == "validation loss"]
     behind = [curve for curve in summary.curves if curve.quantity == "train loss"]
     if not any(len(curve.steps) > 1 for curve in curves):
@@ -155,7 +162,7 @@ def _picture(summary: Summary) -> Chart | None:
     detail = "nats per token over steps"
     detail += "; grey: training loss" if len(curves) == 1 else ""
     if any(max(curve.runs, default=0) > 1 for curve in curves):
-        detail += "; bands: from the smallest run to the largest"
+        detail += "; bands reach from the smallest to the largest value of all runs"
     return Chart(
         draw=partial(curves_chart, curves, summary.baseline, behind, _PICTURE_SIZE),
         caption="Validation loss",

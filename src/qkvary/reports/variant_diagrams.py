@@ -161,7 +161,10 @@ def _role(variant: Variant, role: Role) -> list[Markup]:
 
 
 def _scores(variant: Variant) -> Markup:
-    """Draw the weights in the letters of the roles, in several lines if they are long."""
+    """Draw the formula of the attention weights, with the letters of the query and key.
+
+    A long formula takes several lines.
+    """
     query, key = LETTERS["query"], LETTERS["key"]
     if variant.sharing.is_symmetric:
         # Equal roles have one letter.

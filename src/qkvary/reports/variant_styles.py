@@ -41,7 +41,14 @@ FAMILIES = (
     ),
     Family("heads", "heads shared", "triangle", "2 2", "#c04e00", "#f79a4b"),
     Family("both", "projections and heads shared", "diamond", "7 2 2 2", "#007a59", "#43cf9e"),
-    Family("identity", "a role reads the layer input", "star", "1 2", "#8a6a00", "#e8c547"),
+    Family(
+        "identity",
+        "query, key or value is the layer input itself",
+        "star",
+        "1 2",
+        "#8a6a00",
+        "#e8c547",
+    ),
     Family("other", "other", "cross", "3 3", "#5f6b76", "#a9b4be"),
 )
 _BY_KEY = {family.key: family for family in FAMILIES}
@@ -56,7 +63,10 @@ def read_variant(label: str) -> Variant | None:
 
 
 def family_of(label: str, baseline: str) -> Family:
-    """Return the family that a label belongs to; the baseline of the study has its own."""
+    """Return the family that a label belongs to.
+
+    The baseline of the study is the only member of a separate family.
+    """
     if label == baseline:
         return _BY_KEY["base"]
     variant = read_variant(label)
@@ -112,7 +122,7 @@ _OUTLINES: dict[str, tuple[svg.Point, ...]] = {
 
 
 def family_legend(variants: tuple[str, ...], baseline: str) -> Legend:
-    """Return the marks of the families that occur, for the key above the charts."""
+    """Return the legend above the charts: one mark for each family that the variants belong to."""
     keys = {family_of(label, baseline).key for label in variants}
     shown = (family for family in FAMILIES if family.key in keys)
     return Legend(

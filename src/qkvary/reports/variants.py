@@ -170,7 +170,7 @@ def _row(variant: Variant, one: dict[str, Any], baseline: dict[str, Any]) -> dic
 
 
 def _count(layer: AttentionConfig, length: int, dtype: Dtype) -> dict[str, Any]:
-    """Return the costs of a layer; one that is not causal has no cache."""
+    """Return the costs of a layer. A layer that is not causal has no cache."""
     macs = attention_projection_macs_per_token(layer) * length + score_macs(layer, length, "square")
     return {
         "parameters": pick(attention_parameters(layer), "weights biases total"),
@@ -188,7 +188,7 @@ def _share(value: int, of: int) -> Cell:
 
 
 def _notes(pairs: Sequence[tuple[Variant, dict[str, Any]]]) -> Iterator[str]:
-    yield "Shares are of QKV; the output projection is left out."
+    yield "Percentages are relative to QKV and do not include the output projection."
     yield "In equations s is the score scale."
     found = [one["published"] for _, one in pairs]
     yield from sorted({f"published: {one['quantity']} ({one['source']})" for one in found if one})
@@ -197,8 +197,9 @@ def _notes(pairs: Sequence[tuple[Variant, dict[str, Any]]]) -> Iterator[str]:
         if other is not None and (heads := other["num_heads"]) is not None:
             kept = len(variant.sharing.cached) * variant.kv_heads(heads)
             yield (
-                f"{other['variant']}: {other['change']} {other['measure']} is published for "
-                f"{other['networks']}, which cache {100 * kept / (2 * heads):.3g} % of QKV"
+                f"for {other['variant']}, a change of {other['change']} {other['measure']} is "
+                f"published for {other['networks']}; the cache of these networks has "
+                f"{100 * kept / (2 * heads):.3g} % of the size of the QKV cache"
             )
     for _, one in pairs:
         if one["refused"] is not None:
@@ -206,11 +207,12 @@ def _notes(pairs: Sequence[tuple[Variant, dict[str, Any]]]) -> Iterator[str]:
 
 
 def _find_published(variant: Variant, num_heads: int | None = None) -> dict[str, Any] | None:
-    """Return the published change of quality of a variant, or None if none was published.
+    """Return the published change in quality of a variant, or None if none was published.
 
-    A printed change is quoted; otherwise the change is the result minus that of the baseline.
-    Networks with ``num_heads`` query heads come first. For a variant with fewer KV heads, other
-    networks are skipped, because they save another part of the cache.
+    If the paper prints a change, that change is quoted; otherwise the change is the result of the
+    variant minus the result of the baseline. Networks with ``num_heads`` query heads are preferred.
+    For a variant with fewer KV heads, networks with a different number of query heads are skipped,
+    because they save a different part of the cache.
     """
     label, shares_heads = format_label(variant), variant.num_kv_heads is not None
     tables = sorted(

@@ -1,8 +1,9 @@
 """Loads studies: built-in ones by file name, a user's own by path.
 
 A study is a Python file with a ``STUDY``; built-in ones are the files ``papers/*/studies/*.py``. A
-file with several protocols (versions of its study) has ``PROTOCOLS``, which maps their names to
-studies, called ``<name>-<protocol>`` except ``STUDY``. Torch is loaded only if the file imports it.
+file with several protocols (versions of its study) has ``PROTOCOLS``, which maps the name of each
+protocol to a study. Such a study is called ``<name>-<protocol>``; only the study that is also
+``STUDY`` is called ``<name>``. Torch is loaded only if the file of the study imports torch.
 """
 
 import functools
@@ -41,7 +42,11 @@ def _definitions() -> Mapping[str, str]:
 
 
 def load_study(name: StrPath, protocol: str | None = None) -> Study:
-    """Return a study; tasks that lack a fingerprint of their data get one on this machine."""
+    """Return a study.
+
+    If a task needs a fingerprint of its data and states none, the fingerprint is computed from the
+    data on this machine.
+    """
     name = read_name(name, "the name of a study or the path of its file")
     if name.endswith(".py") or "/" in name:
         return _take_study(_import_file(Path(name)), name, protocol)

@@ -29,9 +29,9 @@ MOST_NAMED = 5
 class Setting:
     """A task, a network size and a training configuration, shared by all variants.
 
-    The settings of a task are averaged, except those with a ``table`` of their own, which may have
-    only some variants, other sizes or another metric. A run that occurs in two settings is executed
-    once.
+    The settings of a task are averaged, except settings that name a separate ``table``. Such
+    settings may have only some of the variants, other network sizes or another metric. A run that
+    occurs in two settings is executed only once.
     """
 
     name: str
@@ -180,7 +180,7 @@ def _unique(study: str, what: str, values: Sequence[object]) -> None:
 
 
 def check_number_of_seeds(number: int) -> None:
-    """Refuse more seeds than can be listed in seconds.
+    """Refuse a number of seeds so large that listing the seeds would take too long.
 
     Raises:
         UsageError: if there are more than ``MOST_SEEDS``.
@@ -243,7 +243,7 @@ class Study:
             self._check_cross_setting_contrasts()
 
     def _read(self, field_name: str, kinds: Any, expected: str) -> tuple[Any, ...]:
-        """Return the values of a field as a tuple, with variants as labels; refuse wrong types."""
+        """Return a field as a tuple, with variants converted to labels; refuse wrong types."""
         given = getattr(self, field_name)
         where = f"study {self.name!r}: expected a list of {expected} for {field_name}"
         if not isinstance(given, Sequence) or isinstance(given, str):
@@ -267,7 +267,10 @@ class Study:
             )
 
     def pinned(self) -> Self:
-        """Return the study; tasks that lack a fingerprint of their data get one on this machine."""
+        """Return the study, with the fingerprints of the data that its tasks use.
+
+        A fingerprint that a task does not state is computed from the data on this machine.
+        """
         settings = tuple(replace(one, task=one.task.pinned()) for one in self.settings)
         return self if settings == self.settings else replace(self, settings=settings)
 
@@ -278,7 +281,7 @@ class Study:
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """The contrasts within settings: canonical labels of a variant and its reference."""
+        """The pairs to compare within each setting: the labels of a variant and its reference."""
         pairs = (one for one in self.contrasts if not isinstance(one, CrossSettingContrast))
         return tuple(cast("tuple[str, str]", tuple(map(canonical_label, pair))) for pair in pairs)
 
@@ -303,7 +306,7 @@ class Study:
     ) -> Self:
         """Return the part of the study with some tasks, settings and variants.
 
-        The baseline always stays; contrasts stay if both their variants and settings do.
+        The baseline always stays; a contrast stays if its two variants and its settings stay.
 
         Args:
             tasks: Names of tasks; empty for all.
@@ -431,7 +434,9 @@ class Study:
         return replace(self, settings=settings, device=execution.device)
 
     def cells(self) -> tuple[Cell, ...]:
-        """Return every run, seed by seed, so that a stopped study has complete seeds.
+        """Return every run, ordered by seed.
+
+        If a study is stopped early, all runs of its first seeds are therefore finished.
 
         Raises:
             ValueError: if a variant is invalid for one of the networks.

@@ -83,7 +83,10 @@ def estimate_seconds(cells: Sequence[Cell]) -> float:
 
 
 def time_scores(run: RunConfig, seconds: float) -> tuple[float, float]:
-    """Return the seconds of a validation and of the test, each timed for half of ``seconds``."""
+    """Return how many seconds one validation and the test take.
+
+    Each of the two is timed for at most half of ``seconds``.
+    """
     task, network = _build(run)
     network.eval()
     validation, test = (
@@ -93,10 +96,10 @@ def time_scores(run: RunConfig, seconds: float) -> tuple[float, float]:
 
 
 def _time_score(task: Task, network: nn.Module, split: Split, seconds: float) -> float:
-    """Return the seconds of an evaluation.
+    """Return how many seconds an evaluation takes.
 
     An evaluation that takes longer than ``seconds`` is stopped. If the task lists its batches, the
-    time is scaled up to all of them; otherwise the result is too small.
+    measured time is scaled up to all batches; otherwise the returned time is too short.
     """
     started = perf_counter()
     with _limit(network, started + seconds) as calls, torch.no_grad():
@@ -176,9 +179,9 @@ def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half: bool) -> float:
-    """Return the seconds of a training step per MAC of its forward pass.
+    """Return how many seconds a training step takes for each MAC in the forward pass.
 
-    The batch doubles until a step takes long enough to be timed.
+    The batch size is doubled until a step takes long enough to be timed.
     """
     small = replace(
         network,

@@ -1,4 +1,4 @@
-"""Makes the study that ``qkvary train`` runs from a preset, a data set and options. Torch-free."""
+"""Builds the study of ``qkvary train`` from a preset, a data set and options. Torch-free."""
 
 import math
 from collections.abc import Sequence
@@ -42,8 +42,8 @@ FEWEST_STEPS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingOptions:
-    """Changes to a preset, and how its runs are executed; None keeps the value of the preset."""
+class ExecutionOptions:
+    """Execution settings of a training; None keeps the value of the preset."""
 
     micro_batch_size: Count | None = None
     """Rows per forward pass, in each process."""
@@ -55,6 +55,12 @@ class TrainingOptions:
     """Recompute each block in the backward pass: less memory, a third more work."""
     threads: Threads | None = None
     """Threads on a CPU; if not given, all usable cores, or 1 on a GPU and under torchrun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetOptions(ExecutionOptions):
+    """Changes to a preset; None keeps its value."""
+
     steps: Count | None = None
     """Training steps; with fewer, warm-up and validations are shortened too."""
     minutes: float | None = None
@@ -79,6 +85,12 @@ class TrainingOptions:
     """How documents become rows: packed, or padded-paper as published."""
     document_mask: bool = False
     """Attend within a document only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions(PresetOptions):
+    """Changes to a preset, and how its runs are executed."""
+
     tokenizer: str | None = None
     """gpt2, bytes, characters, or a tokenizer.json; the preset's tokenizer if not given."""
     device: str = "cpu"
@@ -249,7 +261,10 @@ def describe_effort(
     seconds: Sequence[float | None] = (),
     text_bytes: int | None = None,
 ) -> str:
-    """Describe a run's passes over the text, its time, and how to shorten it if passes are many."""
+    """Describe how many passes over the text a run makes, and how long the run takes.
+
+    If there are too many passes, the text also says how to shorten the run.
+    """
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
     passes = count_passes(run, training_tokens or text_bytes)

@@ -1,12 +1,12 @@
-"""Finds the trainings of a store, and the runs that a new command can resume or show. Torch-free.
+"""Finds earlier ``qkvary train`` commands in a store, and runs to resume or show. Torch-free.
 
-The folder of a run names neither its training nor the other runs of that training. So each command
-writes a note, which holds its study and is never changed. Notes that differ only in variants or
-seeds form one training.
+The folder of a run does not say which training the run belongs to, or which other runs belong to
+the same training. So each command writes a note with the definition of the study; a note is never
+changed. Notes that differ only in variants or seeds are treated as one training.
 
-Execution settings change the last bits of a step, so they are part of the identity of a run. A run
-that differs only in these settings is *similar* and can still be resumed; its log then records the
-change.
+Execution settings change the last bits of the result of a step, so they are part of the identity of
+a run. A run that differs from a requested run only in these settings is called *similar*. A similar
+run can still be resumed with other settings; the log of the run then records the change.
 """
 
 import hashlib
@@ -29,12 +29,15 @@ from qkvary.training.config import ExecutionSettings
 
 NOTES = "trainings"
 # Version 1 may have the field ``minutes``, which earlier readers ignore.
-NOTE = DocumentFormat(name="a note of a training", version=1, key="format")
+NOTE = DocumentFormat(name="a note that describes a training", version=1, key="format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """The runs that one or more ``qkvary train`` commands requested in their notes."""
+    """The runs that one or more ``qkvary train`` commands requested.
+
+    The requests are read from the notes that the commands wrote into the store.
+    """
 
     study: Study
     """All requested variants and seeds, in the order of the requests."""
@@ -46,7 +49,10 @@ class Training:
 
 
 def note_training(store: Store, study: Study, command: str, minutes: float | None = None) -> None:
-    """Write the note of a training unless it exists, with the ``minutes`` that set its steps."""
+    """Write the note of a training unless the note exists already.
+
+    The note includes ``minutes`` if the number of steps was chosen from a time limit.
+    """
     written = to_dict(study)
     chosen = {} if minutes is None else {"minutes": float(minutes)}
     digest = hashlib.sha256(encode(written | chosen).encode()).hexdigest()[:FOLDER_DIGITS]
@@ -59,7 +65,10 @@ def note_training(store: Store, study: Study, command: str, minutes: float | Non
 
 
 def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -> int | None:
-    """Return the steps of an earlier training with the same ``minutes`` and a variant in common."""
+    """Return the number of steps of an earlier training with the same ``minutes``.
+
+    The earlier training must share a variant with the study. Returns None if there is none.
+    """
     for training in list_trainings(store):
         if minutes in training.minutes:
             noted, run = training.study, training.study.cells()[0].run
@@ -119,7 +128,11 @@ def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
 
 
 def page_name(store: Store, study: Study) -> str:
-    """Return the name of a training's page: the study's, or the note's for an older training."""
+    """Return the name of the report page of a training.
+
+    The page has the name of the study. If an older training has the same study name, the page has
+    the name of the training's first note instead.
+    """
     named = [one for one in list_trainings(store) if one.study.name == study.name]
     begun = [one for one in named if _has_begun(store, one)] or named
     own = next((one for one in named if _keys(study) <= _keys(one.study)), None)
@@ -203,7 +216,8 @@ def find_similar_runs(
 ) -> list[BegunRun]:
     """Return stored runs that can stand in for requested runs (cells) that have not begun.
 
-    They differ from the cells only in execution settings. Finished runs count only ``with_done``.
+    The stored runs differ from the cells only in execution settings. Finished runs are included
+    only if ``with_done`` is true.
 
     Raises:
         UsageError: if no single choice of settings covers all runs that have begun.
@@ -230,7 +244,11 @@ def find_similar_runs(
 
 
 def _begun_runs(store: Store, cells: Mapping[str, Cell], *, with_done: bool) -> Generator[BegunRun]:
-    """Yield the begun run of each cell, or else runs that differ only in execution settings."""
+    """Yield the stored run of each cell (requested run) that has begun.
+
+    For a cell that has not begun, yield stored runs that differ from the cell only in execution
+    settings.
+    """
     wanted: dict[str, Cell] = {}
     for key, cell in cells.items():
         state, step = _progress(store, key)

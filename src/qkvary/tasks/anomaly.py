@@ -1,4 +1,4 @@
-"""Anomaly: which of ten images is of another class than the other nine?"""
+"""Anomaly: which of ten images does not belong to the class of the remaining nine?"""
 
 from collections.abc import Iterator
 

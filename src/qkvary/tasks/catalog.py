@@ -1,4 +1,4 @@
-"""Finds the task of a configuration by its module."""
+"""Finds the task that belongs to a configuration, by the module that the configuration names."""
 
 import importlib
 

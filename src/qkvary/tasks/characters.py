@@ -32,12 +32,13 @@ PRINTED = {"\n": "↵", " ": "␣"}
 class CharacterTask(ClassificationTask[CharacterTaskConfig]):
     """Predict every character of a window from the characters before it.
 
-    Loss: mean cross entropy in nats per character. Metric: the same on the last tenth of the text,
-    also in bits.
+    Loss: mean cross entropy in nats per character. Metric: the same loss on the last tenth of the
+    text, also in bits.
 
-    The published text has two parts only, so validation and test split are both its last tenth.
-    ``validation`` is scored on every character (``exact``) or on random windows (``sampled``), as
-    in the published code, but on the same windows every time. ``test`` is always exact.
+    The published code splits the text into only two parts, so the last tenth of the text is both
+    the validation split and the test split. ``validation`` is scored on every character (``exact``)
+    or on random windows (``sampled``). The published code uses random windows too, but here the
+    windows are the same every time. ``test`` is always scored on every character.
 
     Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code.
     """

@@ -278,12 +278,15 @@ class LanguageTaskConfig(HashedData, TokenPrediction):
         check_sizes(self, "context", "evaluation_batch_size", "validation_tokens", "test_tokens")
         if self.document_mask and self.protocol != "packed":
             raise ValueError(
-                f"expected the protocol packed with a document mask, got {self.protocol}, which "
-                "has one document per row"
+                "expected the protocol `packed`, which a document mask needs, got "
+                f"{self.protocol}, which has one document per row"
             )
 
     def count_answers(self, network: Network) -> int | None:
-        """Return the unpadded vocabulary: the smallest that may be padded to the network's."""
+        """Return the size of the unpadded vocabulary.
+
+        This is the smallest vocabulary size that may be padded to that of the network.
+        """
         rows: int | None = getattr(network, "vocabulary", None)
         is_padded = rows is not None and rows > PADDING_MULTIPLE and not rows % PADDING_MULTIPLE
         return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows

@@ -1,4 +1,4 @@
-"""The common parts of configurations of tasks: metrics, checks, constants. Torch-free."""
+"""What task configurations have in common: metrics, checks, constants. Does not import torch."""
 
 import hashlib
 import math
@@ -97,7 +97,11 @@ class TaskConfig:
         return None
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint: the given one, or that of the data found here."""
+        """Return the task with a fingerprint of its data.
+
+        If the task already has a fingerprint, it is kept; otherwise the task gets the fingerprint
+        of the data on this machine.
+        """
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
@@ -194,7 +198,11 @@ class HashedData:
         self.require(self.find_fingerprint())
 
     def pinned(self) -> Self:
-        """Return the task with a fingerprint: the given one, or that of the data found here."""
+        """Return the task with a fingerprint of its data.
+
+        If the task already has a fingerprint, it is kept; otherwise the task gets the fingerprint
+        of the data on this machine.
+        """
         if self.data_sha256 is not None:
             return self
         config = cast("Any", self)

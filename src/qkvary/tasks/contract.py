@@ -75,7 +75,10 @@ class Batch(NamedTuple):
 
 
 class ProcessGroup:
-    """The processes that score a network together; this class stands for a single process."""
+    """The processes that score a network together.
+
+    This base class is a group of one process; a subclass stands for several processes.
+    """
 
     rank = 0
     size = 1
@@ -104,8 +107,9 @@ class Generate(Protocol):
     ) -> list[tuple[int, ...]]:
         """Return the new tokens of each prompt of a batch, without the stop token.
 
-        ``new_cache`` makes a cache for a given maximum number of tokens; by default, the cache is
-        that of the decoder's layers. A cache may also hold other inputs of the decoder.
+        ``new_cache`` makes a cache for a given maximum number of tokens; by default, the layers of
+        the decoder define the cache. A cache made by ``new_cache`` may also hold further inputs of
+        the decoder, such as the encoded source.
         """
         ...
 

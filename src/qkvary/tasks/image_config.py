@@ -106,7 +106,7 @@ class ImageTaskConfig(Accuracy):
 @stored("AnomalyTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnomalyTaskConfig(Accuracy):
-    """Find the one image of a set that shows another class than the others.
+    """Find the one image of a set that does not belong to the class of the remaining images.
 
     Source: Borji 2023, section 3.2; Kayyam et al. 2026, section A.3.
     """
@@ -172,7 +172,10 @@ class AnomalyTaskConfig(Accuracy):
         return replace(self, features_sha256=found)
 
     def check_data(self, report: Callable[[str], None]) -> None:
-        """Check the features and, if they are present, the images that samples show."""
+        """Check the features.
+
+        Also check the images that samples show, if these images are on this machine.
+        """
         del report
         data_module("image_features").load_features(self.features, self.features_sha256)
         if shown := FEATURE_SETS[self.features].images:

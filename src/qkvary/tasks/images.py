@@ -124,7 +124,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
 
 
 def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
-    """Return the training and validation rows of the training files, both in their order.
+    """Return the rows of the training files for training and for validation, each ascending.
 
     The validation rows are None if the test images serve for validation.
     """
@@ -187,7 +187,10 @@ class _Resizing(NamedTuple):
 
 @functools.lru_cache(maxsize=16)
 def _resizing(pixels: int, size: int, cuts: int) -> _Resizing:
-    """Return the bilinear weights of all crops of a side that omit fewer than ``cuts`` pixels."""
+    """Return the bilinear resizing weights for a side of ``pixels`` pixels.
+
+    There is one set of weights for every crop that leaves out fewer than ``cuts`` pixels.
+    """
     lengths = pixels - torch.arange(cuts)[:, None, None].float()
     inside = (torch.arange(size).float() + 0.5) * (lengths / size) - 0.5
     inside = inside.clamp(min=0).minimum(lengths - 1)

@@ -38,16 +38,19 @@ SHOWN_TOKENS = 24
 class LanguageTask:
     """Predict every token of a window from the tokens before it.
 
-    Loss: cross entropy in nats per token. With ``packed`` every token of a window counts; with
-    ``padded-paper`` so do the separators that pad a short document, as in paper 1.
+    Loss: cross entropy in nats per token. With ``packed``, every token of a window counts. With
+    ``padded-paper``, the separators that pad a short document count as well, as in paper 1.
 
-    Every token of a split is scored once; on the test split with both protocols:
+    With ``packed``, every token of a split is scored once, and the test split is scored a second
+    time with one document per row. With ``padded-paper``, every split has one document per row. A
+    row holds only the first tokens of a long document. The metrics are:
 
-    - ``loss``, ``perplexity`` and ``bits_per_byte``: by the task's protocol, without padding (one
-      separator per document is not padding);
-    - ``document_loss``: without padding, one document per row;
-    - ``paper_loss`` and ``paper_perplexity``: one document per row with padding, as printed in
-      paper 1; ``real_share`` is the share of tokens that are not padding.
+    - ``loss``, ``perplexity`` and ``bits_per_byte`` follow the protocol of the task, without
+      padding (one separator per document is not padding);
+    - ``document_loss`` is the loss without padding, with one document per row;
+    - ``paper_loss`` and ``paper_perplexity`` are measured with one document per row and with
+      padding, as printed in paper 1;
+    - ``real_share`` is the share of tokens that are not padding.
 
     Source: Kayyam et al. 2026, section 4, and its public code.
     """
@@ -88,7 +91,11 @@ class LanguageTask:
     def evaluate(
         self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
     ) -> dict[str, float]:
-        """Score a split, or its first tokens; the test split is scored with both protocols."""
+        """Score a split, or only its first tokens if the task sets a limit.
+
+        The test split is always scored with one document per row, and also in windows if the
+        protocol of the task is ``packed``.
+        """
         processes = context.processes
         part, config = self._split(split), self.config
         limit = config.test_tokens if split == "test" else config.validation_tokens
@@ -173,7 +180,11 @@ class LanguageTask:
     def _score_documents(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> "_Sums":
-        """Score one document per row; sum the loss over all targets, and over the real ones."""
+        """Score one document per row.
+
+        Sum the loss once over all targets including padding, and once over the targets that are not
+        padding.
+        """
         context, device = self.config.context, next(model.parameters()).device
         source = PaddedRows(split, context, self.data.separator)
         rows = source.rows if limit is None else min(source.rows, -(-limit // context))

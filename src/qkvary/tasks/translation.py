@@ -35,7 +35,7 @@ SAMPLES = 6
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """A split in tokens: sources and targets, each with its begin and end tokens."""
+    """The tokens of one split: sources and targets, each with its begin and end tokens."""
 
     sources: Sequence[Sequence[int]]
     targets: Sequence[Sequence[int]]

@@ -106,7 +106,7 @@ def with_value(kind: str, value: float) -> bytes:
         (PACKED[:-4], DamagedError, "instead of the"),
         (header(dim=0), DamagedError, "has dim 0, expected 1 to"),
         (header(n_layers=2**24, hidden_dim=2**24), DamagedError, "bytes instead of the"),
-        (header(n_kv_heads=4), DamagedError, "KV heads that divide them"),
+        (header(n_kv_heads=4), DamagedError, "KV heads that divides the number"),
         (with_value("w2", math.nan), DamagedError, "not finite, in stack.blocks"),
         (with_value("cos", math.nan), DamagedError, "a rotary base other than 10,000"),
         (b"24ka" + PACKED, UsageError, "a later version of the llama2.c format"),

@@ -168,7 +168,7 @@ def test_matrices_have_the_type_asked_for(
     [
         ("Q-K=V@rotary", "values that are rotated keys (counter)"),
         ("QKV@w3", "a window of 3 tokens"),
-        ("(Q=K-V)+", "the bias of the position term + on every key position"),
+        ("(Q=K-V)+", "the bias that the position term '+' adds to the scores"),
         ("QKV@alibi", "alibi positions"),
     ],
 )
@@ -184,7 +184,7 @@ def test_what_llama_cpp_cannot_compute_is_refused(
 
 def test_keys_and_values_of_two_tensors_are_refused(tmp_path: Path) -> None:
     network = build(portable_config("QKV@decoupled-4"))
-    reason = r"not one tensor; train the form Q-K=V@decoupled-16@kv-norm, such as"
+    reason = r"not one tensor; train a network of the form Q-K=V@decoupled-16@kv-norm"
     with pytest.raises(UsageError, match=reason):
         write(network, tmp_path)
 

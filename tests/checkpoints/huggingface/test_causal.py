@@ -115,7 +115,7 @@ def test_an_assistant_with_a_window_takes_tokens_back(label: str, assistant: str
 
 
 def test_an_assistant_without_a_way_back_is_refused() -> None:
-    message = "expected layers that keep tokens, because this generation removes some"
+    message = "expected layers that keep tokens, because this kind of generation removes tokens"
     with pytest.raises(ValueError, match=message):
         generate(make_model("QKV"), prompt(1, 8), assistant_model=make_model("QKV@linear"))
 
@@ -214,7 +214,7 @@ def test_unknown_arguments_are_rejected() -> None:
     with pytest.raises(ValueError, match="expected no other arguments, got position_ids; choices:"):
         model(ids, position_ids=torch.arange(LENGTH)[None])
     model(ids, output_attentions=False, position_ids=None)
-    with pytest.raises(ValueError, match=r"expected a cache of make_cache\(\), got DynamicCache"):
+    with pytest.raises(ValueError, match=r"expected a cache from make_cache\(\).* got Dynamic"):
         model(ids, past_key_values=DynamicCache())
     with pytest.raises(ValueError, match=r"expected a cache on the device .*, got offloaded; choi"):
         generate(model, ids, cache_implementation="offloaded")

@@ -116,8 +116,8 @@ def test_layers_may_have_sizes_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("config", "method", "numbers", "reason"),
     [
-        (make_config("Q-K=V@kv-norm@alibi"), "latent", 8, "already are one normalised tensor"),
-        (make_config("GQA-2@rotary@qk-norm"), "latent", 8, "queries and keys are normalised"),
+        (make_config("Q-K=V@kv-norm@alibi"), "latent", 8, "are already one normalised tensor"),
+        (make_config("GQA-2@rotary@qk-norm"), "latent", 8, "queries and keys of the layer are"),
         (make_config("Q-GQA-2@rotary"), "latent", 8, "rotated keys (value_rope counter)"),
         (make_config("Q[residual-gelu]-K-V", heads=3), "latent", 8, "is not linear"),
         (make_config("QKV@linear"), "latent", 8, "the core linear, expected the softmax"),

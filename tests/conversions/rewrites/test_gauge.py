@@ -41,7 +41,10 @@ def test_every_sharing(label: str) -> None:
 @pytest.mark.parametrize(
     ("label", "sentence"),
     [
-        *((label, "a key or value whose basis no identity role fixes") for label in FIXED),
+        *(
+            (label, "a key or value whose basis is not fixed by an identity role")
+            for label in FIXED
+        ),
         ("Q-K=V@kv-norm", "keys and values that are projections in layer"),
         ("Q-K=V@latent-7", "keys and values that are projections in layer"),
     ],

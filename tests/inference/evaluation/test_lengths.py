@@ -58,7 +58,7 @@ def test_a_lengthened_network_equals_one_built_so(label: str, positions: str) ->
 def test_learned_positions_are_limited() -> None:
     model = toy("QKV", "learned")
     assert lengthen(model, 17) is model
-    with pytest.raises(UsageError, match="expected at most 17 tokens, got 18: this network has"):
+    with pytest.raises(UsageError, match="expected at most 17 tokens, got 18: the learned"):
         lengthen(model, 18)
     with pytest.raises(UsageError, match="expected at most 17 tokens, got 34"):
         score_lengths(model, text(), [17, 34], PROTOCOL)

@@ -121,4 +121,4 @@ def test_intervals_stay_within_what_is_possible() -> None:
     result = compare_family(family([0.2, -0.9]))["v0"]
     assert (result.low, result.high) == (-1.0, 1.0)
     assert result.detectable is None
-    assert "no possible difference would have been seen" in result.sentence
+    assert "even the largest possible difference would not have been detected" in result.sentence

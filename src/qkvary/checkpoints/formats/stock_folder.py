@@ -199,7 +199,11 @@ agrees with the configuration."""
 
 
 def _complete(name: str, family: str) -> str | None:
-    """Return a tensor's name as in newer files; ``None`` for a tensor of another modality."""
+    """Return the name that a current file of the family uses for a tensor.
+
+    Older files and files of multimodal models use other names. The result is ``None`` for a tensor
+    of another modality, such as a vision tower.
+    """
     if family == "gpt2":
         # Older files lack the prefix.
         return name if name.startswith((_PREFIX, "lm_head.")) else _PREFIX + name

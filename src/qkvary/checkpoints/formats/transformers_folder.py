@@ -62,7 +62,7 @@ def read_config(path: Path, *, tensors: int = MOST_LAYERS) -> LanguageModelConfi
 
 
 def holds(path: Path, text: bytes) -> bool:
-    """Return whether the ``config.json`` of a folder contains a text."""
+    """Return whether the ``config.json`` of a folder contains the bytes ``text``."""
     folder = path.parent if path.name == WEIGHTS else path
     if not ((folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()):
         return False
@@ -101,7 +101,7 @@ def collect(tensors: Iterable[tuple[str, Tensor]], where: str) -> dict[str, Tens
 
 
 def read_own_tokenizer(folder: Path) -> Tokenizer | None:
-    """Return the tokenizer that an export describes, or ``None``."""
+    """Return the tokenizer in a folder that qkvary exported, or ``None`` if there is none."""
     path = folder / OWN_TOKENIZER
     if not path.is_file():
         return None

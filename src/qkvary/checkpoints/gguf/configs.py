@@ -79,7 +79,7 @@ class Sizes(Fields):
             raise UsageError(f"{self.where} has {what} {found}, expected {expected}")
 
     def require_plain(self) -> None:
-        """Refuse a network with metadata that ask for an unsupported computation."""
+        """Refuse a network whose metadata require a computation that is not supported."""
         for name, found in self.content.items():
             setting = name.removeprefix("rope.scaling.")
             is_read = setting in _SCALING and self.family in FAMILIES
@@ -267,7 +267,8 @@ def make_config(sizes: Sizes) -> LanguageModelConfig | None:
 def describe_latent(sizes: Sizes) -> dict[str, object]:
     """Return the configuration of a DeepSeek network under the field names of transformers.
 
-    The header does not say which heads share keys, so all have their own in it.
+    The header does not say which heads share keys, so in the returned configuration every head has
+    separate keys.
     """
     with explain(sizes.where):
         layers, heads = sizes.num_layers, sizes.size("attention.head_count")

@@ -88,9 +88,9 @@ def export_gguf(
 
 
 def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
-    """Express a network as the architecture of llama.cpp that fits.
+    """Convert a network to a llama.cpp architecture that can express it.
 
-    Matrices whose rows do not fill whole blocks of q8_0 are stored in f16.
+    Matrices whose rows do not fill whole q8_0 blocks are stored in f16.
     """
     config = network.config
     to = choose_architecture(config)
@@ -157,16 +157,16 @@ def _find_obstacles(config: LanguageModelConfig, to: StockArchitecture) -> Itera
     for layer in config.layers:
         if layer.value_rope != "none":
             yield (
-                f"values that are rotated keys ({layer.value_rope}), which it does not rotate "
-                "back; train a form that it supports: Q-K=V@decoupled-16@kv-norm (such as qkvary "
-                "train lm-10m-portable), GQA-g or MQA"
+                f"values that are rotated keys ({layer.value_rope}), which llama.cpp does not "
+                "rotate back; train a form that llama.cpp supports: Q-K=V@decoupled-16@kv-norm "
+                "(for example with qkvary train lm-10m-portable), GQA-g or MQA"
             )
     scaling = position.scaling
     if scaling is not None and (scaling.depends_on_length or scaling.attention_factor != 1.0):
         yield f"rotary scaling {scaling.form} that depends on the length or scales the scores"
     size = config.layers[0].size_per_head
     if size % 2:
-        yield f"heads of {size} channels; choices: an even number"
+        yield f"heads of {size} channels; the number of channels must be even"
     if len({layer.position.rotary_dim(layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers that rotate different numbers of channels"
 

@@ -40,9 +40,11 @@ Expressed = tuple[str, dict[str, Any], dict[str, torch.Tensor]]
 
 
 def convert_family(network: LanguageModel) -> Expressed | None:
-    """Return the architecture, metadata and tensors in the first family that can express a network.
+    """Return the architecture, metadata and tensors of a network in a family of llama.cpp.
 
-    Reading the header back must give the same configuration. ``None`` if no family can.
+    The family is the first one that can express the network; the result is ``None`` if no family
+    can express the network. A family can express a network if reading the written header gives the
+    same configuration.
     """
     config = network.config
     for name, family in FAMILIES.items():
@@ -67,7 +69,7 @@ def convert_family(network: LanguageModel) -> Expressed | None:
 def describe_sizes(
     config: LanguageModelConfig, name: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return metadata by key: the sizes that all architectures have, and ``more``."""
+    """Return the metadata by key: the sizes that all architectures have, and those in ``more``."""
     usual = {
         "vocab_size": config.vocabulary,
         "context_length": config.max_tokens,

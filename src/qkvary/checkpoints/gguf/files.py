@@ -39,7 +39,10 @@ class Tensor(NamedTuple):
 
 
 def _quants(kind: str) -> tuple[Any, Any]:
-    """Return llama.cpp's module that packs values, and its constant for a type."""
+    """Return the module of the package ``gguf`` that packs values, and its constant for a type.
+
+    The package identifies a type of stored values by this constant.
+    """
     require("gguf")
     library: Any = import_module("gguf")
     return library.quants, library.GGMLQuantizationType[kind.upper()]

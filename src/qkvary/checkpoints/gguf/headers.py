@@ -152,7 +152,10 @@ class _Reader:
         return found
 
     def name(self) -> str:
-        """Return the next text, decoded as a key or name."""
+        """Return the next string, which is a key of the metadata or the name of a tensor.
+
+        A string that is too long, not valid UTF-8 or not printable is refused.
+        """
         text = self.take(self.count("Q", "letters in a name", LONGEST_NAME)).decode(
             "utf-8", "replace"
         )
@@ -178,9 +181,10 @@ class _Reader:
         return list(struct.unpack(f"<{length}{SCALARS[inner]}", self.take(width * length)))
 
     def _texts(self, count: int) -> list[str | bytes] | None:
-        """Return the next ``count`` texts, or ``None`` if texts are skipped.
+        """Return the next ``count`` strings, or ``None`` if strings are skipped.
 
-        A vocabulary has hundreds of thousands of texts, so ``take`` is not called for each.
+        A vocabulary has hundreds of thousands of strings, so for speed this method does not call
+        ``take`` for each string.
         """
         data, end, place, found = self.data, len(self.data), self.place, list[str | bytes]()
         for _ in range(count):
@@ -203,7 +207,10 @@ def _text_or_bytes(data: bytes) -> str | bytes:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return the GGUF file at a path, or those in a folder; of a split file, the first part."""
+    """Return the GGUF file at ``path``, or all GGUF files in the folder ``path``.
+
+    Only the first part of a split file is listed.
+    """
     if path.is_file():
         is_one = path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
         return [list_parts(path)[0]] if is_one else []
@@ -226,8 +233,8 @@ def list_parts(path: Path) -> list[Path]:
 def read_file(path: Path, *, is_whole: bool = False) -> GgufFile:
     """Return a file with all of its parts; the metadata is that of the first part.
 
-    Unless ``is_whole``, the file is memory-mapped, so that only the pages in use are loaded, and
-    lists of texts are ``None``.
+    If ``is_whole`` is false, the file is memory-mapped, so that only the pages in use are loaded,
+    and lists of strings in the metadata are not read (they are ``None``).
     """
     paths = list_parts(path)
     for part in paths if len(paths) > 1 else ():
@@ -254,7 +261,10 @@ def _map(path: Path) -> "bytes | mmap.mmap":
 
 
 def parse_file(data: "bytes | mmap.mmap", where: str, *, skips_texts: bool = False) -> GgufFile:
-    """Return the contents of a file that is not split; lists of texts are ``None`` if skipped."""
+    """Return the contents of a GGUF file that is not split.
+
+    If ``skips_texts`` is true, lists of strings in the metadata are not read and are ``None``.
+    """
     reader = _Reader(data, where, skips_texts=skips_texts)
     if reader.take(4) != MAGIC:
         raise DamagedError(f"{where} does not begin with {MAGIC.decode()}")

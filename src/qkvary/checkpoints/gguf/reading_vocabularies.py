@@ -52,7 +52,11 @@ class _Vocabulary:
         self.types: list[int] = types[:size] or [int(TokenType.NORMAL)] * size
 
     def list(self, name: str, kind: Any) -> list[Any]:
-        """Return a list of the vocabulary whose entries have one type."""
+        """Return one of the lists of the vocabulary; all of its entries must be of ``kind``.
+
+        Raises:
+            DamagedError: if there is no such list, or an entry has another type.
+        """
         found = self.metadata.get(_KEY + name)
         if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
             raise DamagedError(f"{self.where} has no list {_KEY}{name}")
@@ -60,7 +64,7 @@ class _Vocabulary:
 
     @property
     def has_separator(self) -> bool:
-        """Whether the last token is the only control token."""
+        """Whether the vocabulary has a separator: a last entry that is its only control token."""
         marked = [token for token, kind in enumerate(self.types) if kind == TokenType.CONTROL]
         return marked == [len(self.tokens) - 1]
 
@@ -100,8 +104,9 @@ def _make_alphabet(texts: list[bytes], vocabulary: _Vocabulary) -> Tokenizer:
     letters = [text.decode("utf-8", "replace") for text in texts]
     if any(len(letter) != 1 for letter in letters):
         raise UsageError(
-            f"{vocabulary.where} matches tokens of several characters as a whole, without merges; "
-            "choices: bytes, characters, merged pairs, merged pieces"
+            f"{vocabulary.where} has tokens of several characters but no merges, so texts would "
+            "have to be split by matching whole tokens, which is not supported; choices: a "
+            "tokenizer of bytes, characters, merged pairs or merged pieces"
         )
     return CharacterTokenizer("".join(letters), has_separator=vocabulary.has_separator)
 

@@ -14,7 +14,10 @@ STILL = 1e30
 
 
 def paired_first(layer: AttentionConfig) -> list[int]:
-    """Return the index of our channel for each of llama.cpp's: rotated pairs, then the others."""
+    """Return, for each channel of a head in llama.cpp, the index of the same channel of ours.
+
+    The pairs of rotated channels come first, followed by the channels that are not rotated.
+    """
     rotated = layer.position.rotary_dim(layer.size_per_head)
     still, half = layer.size_per_head - rotated, rotated // 2
     pairs = [still + k + part for k in range(half) for part in (0, half)]
@@ -32,7 +35,11 @@ def rotary_divisors(head_dim: int, rotated: int, base: float) -> list[float]:
 
 
 def count_rotated(divisors: Sequence[float], base: float) -> int | None:
-    """Return the number of rotated channels per head, or None if no rotation has the divisors."""
+    """Return the number of rotated channels per head.
+
+    The result is ``None`` if the divisors do not describe a rotation of some or all channels of a
+    head.
+    """
     rotated = 2 * sum(divisor < STILL / 2 for divisor in divisors)
     if rotated == 0:
         return None

@@ -56,9 +56,9 @@ def find_splitting(fields: Mapping[str, Any]) -> str:
                 "which llama.cpp does not apply"
             )
     raise UsageError(
-        "expected a tokenizer.json that splits texts like one of "
-        f"{', '.join(SPLITTINGS)}, which llama.cpp knows, got another pre_tokenizer; train with "
-        "GPT-2's pairs (--tokenizer gpt2) or bytes"
+        "expected a tokenizer.json that splits texts like one of these pre-tokenizers of "
+        f"llama.cpp: {', '.join(SPLITTINGS)}, got another pre_tokenizer; train with the tokenizer "
+        "of GPT-2 (--tokenizer gpt2) or with bytes (--tokenizer bytes)"
     )
 
 

@@ -1,7 +1,7 @@
-"""Our tokenizers as vocabularies of llama.cpp, so that it encodes texts identically.
+"""Writes our tokenizers as llama.cpp vocabularies, so that llama.cpp encodes texts identically.
 
-``rwkv`` matches bytes, ``gpt2`` merges pairs of letters that stand for bytes, ``llama`` merges
-pieces by their scores. Tokenizers without a counterpart in llama.cpp are refused.
+``rwkv`` matches bytes. ``gpt2`` merges pairs of symbols, where each letter stands for a byte.
+``llama`` merges pieces by their scores. Tokenizers without a counterpart in llama.cpp are refused.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ class Vocabulary(NamedTuple):
 
 
 def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
-    """Return the vocabulary of a tokenizer; without one, llama.cpp shows tokens as numbers.
+    """Return the vocabulary of a tokenizer.
 
-    Tokens of the network beyond the tokenizer's are marked as unused.
+    If there is no tokenizer, the vocabulary makes llama.cpp take and print tokens as numbers.
+    Tokens that the network has but the tokenizer lacks are marked as unused.
     """
     if tokenizer is None:
         note = "the network has no tokenizer: llama.cpp takes and prints token numbers"
@@ -92,7 +93,10 @@ def _make(
 
 
 def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], list[str]]:
-    """Return any end-of-document token, its type, and a note on how llama.cpp parses it."""
+    """Return the end-of-document token, its type, and a note on how llama.cpp parses this token.
+
+    All three are empty if the tokenizer has no such token.
+    """
     if tokenizer.separator is None:
         return [], {}, []
     note = f"llama.cpp parses {DOCUMENT_END} inside a text as that token; qkvary as plain text"
@@ -197,9 +201,10 @@ def _convert_library(tokenizer: LibraryTokenizer) -> Vocabulary:
     model = fields["model"]
     if model.get("type", "BPE") != "BPE" or model.get("byte_fallback"):
         raise UsageError(
-            f"expected a tokenizer.json of byte-level pairs (BPE), got {model.get('type', 'BPE')}"
+            f"expected a tokenizer.json with byte-level BPE, got {model.get('type', 'BPE')}"
             f"{' of characters' if model.get('byte_fallback') else ''}: llama.cpp would "
-            "encode texts differently; train with GPT-2's pairs (--tokenizer gpt2) or bytes"
+            "encode texts differently; train with the tokenizer of GPT-2 (--tokenizer gpt2) or "
+            "with bytes (--tokenizer bytes)"
         )
     tokens = {token: name for name, token in model["vocab"].items()}
     types = dict[int, TokenType]()

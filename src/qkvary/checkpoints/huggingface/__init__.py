@@ -1,1 +1,1 @@
-"""Our networks as ``transformers`` models, and our caches for its models."""
+"""Our networks as ``transformers`` models, and our caches for the models of ``transformers``."""

@@ -41,7 +41,8 @@ class NetworkCacheLayer(CacheLayerMixin):
     def update(self, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
         """Refuse the keys and values of another model."""
         raise ValueError(
-            "expected the network that this cache was made for, got keys and values of another"
+            "expected keys and values of the network that this cache was made for, got those of "
+            "another network"
         )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -64,15 +65,16 @@ class NetworkCacheLayer(CacheLayerMixin):
         """Do nothing: nothing is offloaded."""
 
     def activate_past_recording(self) -> None:
-        """Make an empty layer with a window keep all tokens, so that tokens can be removed.
+        """Make an empty layer with a window keep all tokens, so that some can be removed later.
 
-        The network still attends only within its window.
+        The network still attends only within its window. A layer that already holds tokens is left
+        unchanged.
         """
         stored = self.stored
         if stored.state is not None:
             raise ValueError(
-                "expected layers that keep tokens, because this generation removes some, got "
-                "the state of linear attention"
+                "expected layers that keep tokens, because this kind of generation removes tokens "
+                "from the cache, got a layer with linear attention, which keeps a state instead"
             )
         if not (self.is_croppable or stored.length):
             variant = dataclasses.replace(stored.config.variant, window=None)
@@ -99,7 +101,10 @@ class NetworkCacheLayer(CacheLayerMixin):
         self.reorder_cache(torch.arange(self.rows).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens, given as a negative number."""
+        """Remove tokens from the end of the cache; a negative number says how many.
+
+        A positive number is refused.
+        """
         if tokens_to_remove > 0:
             raise ValueError(
                 f"expected a negative number of tokens to crop by, got {tokens_to_remove}"

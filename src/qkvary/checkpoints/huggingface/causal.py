@@ -182,8 +182,9 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         """Make an empty cache for ``past_key_values``.
 
         Args:
-            max_tokens: The maximum number of tokens; by default none, or the network's if the
-                rotation of its keys depends on the length.
+            max_tokens: The maximum number of tokens. By default there is no maximum, unless the
+                rotation of the network's keys depends on the length; then the default is the
+                network's maximum.
             options: The options of the cache.
         """
         network = cast("QKVConfig", self.config).language_model
@@ -219,8 +220,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             return given
         if given is not None:
             raise ValueError(
-                f"expected a cache of make_cache(), got {type(given).__name__}, which stores keys "
-                "and values"
+                "expected a cache from make_cache(), which stores a tensor that roles share only "
+                f"once, got {type(given).__name__}, which stores every key and every value"
             )
         start = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         return self.make_cache() if start else None

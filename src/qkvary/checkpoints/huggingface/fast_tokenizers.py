@@ -163,7 +163,10 @@ def _splits(piece: bytes, found: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
 
 
 def _overlaps(piece: bytes, found: dict[bytes, int]) -> bool:
-    """Return whether a piece starts and ends with the same piece, and both rests are pieces."""
+    """Return whether a piece starts and ends with the same shorter piece.
+
+    What remains of the piece in each of the two cases must be a piece too.
+    """
     parts = _splits(piece, found)
     return any(second == first for _, second in parts for first, _ in parts)
 

@@ -49,11 +49,11 @@ def export_folder(
         loaded: The network and its tokenizer, if it has one.
         path: The folder.
         to: The class to export to.
-        chat_template: The Jinja text with which engines write messages as a prompt.
+        chat_template: The Jinja template with which engines turn messages into a prompt.
 
     Raises:
-        UsageError: if the class cannot express the network, a layer of it was replaced, or ``path``
-            holds something else.
+        UsageError: if the class cannot express the network, a layer of the network was replaced, or
+            ``path`` holds something other than an export.
         ResourceError: if the disk is full, broken or not writable.
     """
     path = read_path(path, "the path of a folder")

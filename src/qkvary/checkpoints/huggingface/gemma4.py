@@ -42,10 +42,12 @@ class StoredPositions:
         """The positions of the next call in a tuple; None in it continues after the stored ones."""
 
     def append(self, rows: int, tokens: int, device: torch.device) -> None:
-        """Store the positions of the current call, which the model's hook put in ``announced``.
+        """Store the positions of the current call, which are in ``announced``.
+
+        The model's hook has put these positions there.
 
         Raises:
-            ValueError: if ``announced`` is None, or holds another number of positions.
+            ValueError: if ``announced`` is None, or the number of its positions is not ``tokens``.
         """
         seen = 0 if self.stored is None else self.stored.shape[1]
         if self.announced is None:
@@ -160,7 +162,7 @@ class RotateWhenReadLayer(DynamicLayer):
         self._change(lambda stored: stored.repeat_interleave(repeats, dim=0))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens, given as a negative number."""
+        """Remove tokens from the end of the cache; a negative number says how many."""
         super().crop(tokens_to_remove)
         self._change(lambda stored: stored[:, : stored.shape[1] + tokens_to_remove])
 
@@ -171,7 +173,10 @@ class RotateWhenReadLayer(DynamicLayer):
             self.positions.stored = None
 
     def _change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Change any stored positions, in the first layer only, because all layers share them."""
+        """Apply a change to the stored positions, if there are any.
+
+        Only the first layer does this, because all layers share the positions.
+        """
         if self.first and self.positions.stored is not None:
             self.positions.stored = change(self.positions.stored)
 
@@ -205,17 +210,18 @@ def exact_cache(
 
 
 def install(model: nn.Module, *, layout: Layout = "value and slice") -> None:
-    """Replace every new cache of a Gemma 4, also in ``generate``, by an exact smaller one.
+    """Replace every new cache of a Gemma 4 model by a smaller cache with exactly the same results.
 
-    The model gets a hook that replaces layers of empty dynamic caches; its code and weights are
-    unchanged. A static or quantised cache is refused when it is used.
+    This includes the caches that ``generate`` makes. The model gets a hook that replaces the layers
+    of empty dynamic caches; the model's code and weights are unchanged. A static or quantised cache
+    is refused when it is used.
 
     Args:
         model: A Hugging Face Gemma 4: the whole model, or its language model alone.
-        layout: As in ``exact_cache``.
+        layout: See ``exact_cache``.
 
     Raises:
-        ValueError: as ``exact_cache``.
+        ValueError: under the same conditions as in ``exact_cache``.
     """
     text = _find_text_model(model)
     _find_makers(text, layout)
@@ -272,7 +278,10 @@ def _before_forward(
 
 
 def _positions_of(cache: Cache) -> list[StoredPositions]:
-    """Return the positions of a cache: at most one, unless layers were combined by hand."""
+    """Return the ``StoredPositions`` objects of a cache.
+
+    There is at most one such object, unless layers were combined by hand.
+    """
     found = {
         id(layer.positions): layer.positions
         for layer in cache.layers

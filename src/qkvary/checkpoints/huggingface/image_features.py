@@ -1,4 +1,7 @@
-"""Computes ResNet-34 features of CIFAR-100, as the set anomaly experiment does."""
+"""Computes ResNet-34 features of CIFAR-100 for the set-anomaly experiments of papers 1 and 2.
+
+The task of these experiments is to find the odd image in a set of images.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ def _load_network(weights: Path) -> ResNetModel:
 
 
 def describe_pixels(network: ResNetModel, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the last hidden state of each image, averaged over its pixels."""
+    """Return each image's last hidden state, averaged over the positions of the feature map."""
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
     found: list[Tensor] = []
     with torch.inference_mode():

@@ -110,10 +110,10 @@ def _name(
 
 
 def _change_epsilon(weights: Weights, config: LanguageModelConfig) -> None:
-    """Give all norms the epsilon of the latent's norm, because vLLM uses one for all.
+    """Give all norms the epsilon of the latent's norm, because vLLM has one epsilon for all norms.
 
-    A norm of ``f x`` with the epsilon ``f^2 eps`` equals the norm of x with eps, so everything that
-    is added to the residual stream is multiplied by f.
+    A norm of ``f x`` with the epsilon ``f^2 eps`` equals the norm of x with the epsilon ``eps``, so
+    everything that is added to the residual stream is multiplied by f.
     """
     factor = (KV_NORM_EPS / config.block.norm_eps) ** 0.5
     if factor == 1:
@@ -141,7 +141,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
             yield f"keys with {rotated} of {width} channels rotated; choices: rotary_fraction 1"
     heads = config.layers[0].num_heads
     if rotates(config) and config.d_model % heads:
-        yield f"a width of {config.d_model}, which {heads} heads do not divide"
+        yield f"a width of {config.d_model}, which is not divisible by the {heads} heads"
 
 
 def _describe(config: LanguageModelConfig, to: StockArchitecture) -> dict[str, Any]:

@@ -41,10 +41,10 @@ class Budget:
                 )
 
     def share_of(self, config: LanguageModelConfig) -> float:
-        """Return the share of a network's cache that a budget leaves.
+        """Return the size of the cache that the budget allows, relative to the present cache.
 
         Raises:
-            UsageError: if the bytes are not fewer than the present cache takes.
+            UsageError: if a budget in bytes is not smaller than the present cache.
         """
         if self.share is not None:
             return self.share
@@ -73,7 +73,11 @@ def spend_evenly(
     budget: Budget,
     choose: Callable[[AttentionConfig, int], AttentionConfig],
 ) -> tuple[int, ...]:
-    """Return the cached values per token of each layer: the most that fit its share."""
+    """Return the number of cached values per token of each layer, if all shrink by one factor.
+
+    For each layer, the result is the largest number that fits the same share of the layer's present
+    cache in bytes, and that ``choose`` can produce.
+    """
     share, stored_as = budget.share_of(config), budget.stored_as
     found: dict[AttentionConfig, int] = {}
     for layer in config.layers:

@@ -43,11 +43,12 @@ def read_texts(
     Args:
         tokenizer: The tokenizer of the network.
         data: The texts that the conversion is fitted to.
-        tokens: Tokens to read, equally many from each document that is long enough.
-        context: Tokens per window.
+        tokens: The number of tokens for fitting. Every document contributes the same number of
+            tokens, but longer documents make up for the tokens that short documents lack.
+        context: The number of tokens per window.
         held_out: The texts on which losses are measured; by default every tenth window of ``data``.
-        held_out_tokens: Number of tokens on which losses are measured.
-        trained_tokens: Number of tokens for a distillation, if more than ``tokens``.
+        held_out_tokens: The number of tokens on which losses are measured.
+        trained_tokens: The number of tokens for a distillation, if more than ``tokens``.
 
     Raises:
         UsageError: if a text is too short, or cannot be encoded.

@@ -159,7 +159,10 @@ def _widen(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs
 
 
 class Regression:
-    """A ridge regression ``y ~ z W`` around a prior for W, from sums over tokens."""
+    """A ridge regression ``y ~ z W`` that pulls W towards a prior.
+
+    Only sums over tokens are kept, not the tokens themselves.
+    """
 
     def __init__(self, prior: Float[Tensor, "inputs outputs"]) -> None:
         self.prior = prior.double().clone()
@@ -185,7 +188,7 @@ class Regression:
         return self.prior + torch.linalg.solve(damped, self._product - self._square @ self.prior)
 
     def error(self, weight: Float[Tensor, "inputs outputs"]) -> float:
-        """Return the squared error of W relative to the squares of the targets."""
+        """Return the sum of squared errors of ``weight`` over the sum of squares of the targets."""
         explained = (weight * (2 * self._product - self._square @ weight)).sum()
         return (self._energy - float(explained)) / max(self._energy, 1e-300)
 

@@ -1,12 +1,13 @@
 """Forecasts how much a conversion raises the loss, from the spectra of keys and values.
 
-A few layers are converted one at a time, and the divergence of each is measured. The divergence of
-the others is estimated: it is proportional to the share of its spectrum that a layer drops. The
-layers' divergences are assumed to add up, and no output projection is refitted.
+A few layers are converted one at a time, and the divergence of each of them is measured. For the
+remaining layers, the divergence is estimated: a layer's divergence is proportional to the share of
+its spectrum that the conversion drops. The divergences of the layers are assumed to add up, and no
+output projection is refitted.
 
-For stories260K, the forecast is 0.9 to 1.2 times the increase measured after the refit if that is
-up to 0.5 nats, and 0.5 to 0.7 times if it is larger. For a network of ten million parameters, the
-forecast is 2 to 4 times the measured increase.
+For stories260K, the forecast is 0.9 to 1.2 times the increase that is measured after the refit if
+this increase is at most 0.5 nats, and 0.5 to 0.7 times a larger increase. For a network of ten
+million parameters, the forecast is 2 to 4 times the measured increase.
 """
 
 import time

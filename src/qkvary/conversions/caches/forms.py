@@ -12,11 +12,11 @@ from qkvary.storage.errors import UsageError
 KEPT_TERMS = ("rotary", "soft_cap", "plus", "key_bias", "relative", "alibi", "temperature")
 """Score terms that a converted layer can keep; others are refused."""
 _REASONS = {
-    "kv_norm": "its keys and values already are one normalised tensor",
-    "latent": "its keys and values already are made of one latent",
-    "decoupled": "its positions already are decoupled",
-    "qk-norm": "its queries and keys are normalised, which is not linear",
-    "qk-norm-wide": "its queries and keys are normalised, which is not linear",
+    "kv_norm": "the keys and values of the layer are already one normalised tensor",
+    "latent": "the keys and values of the layer are already computed from one latent",
+    "decoupled": "the positions of the layer are already decoupled",
+    "qk-norm": "the queries and keys of the layer are normalised, which is not linear",
+    "qk-norm-wide": "the queries and keys of the layer are normalised, which is not linear",
 }
 BY_FREQUENCY = ("linear", "llama3")
 """Rotary scalings that divide each frequency by a function of that frequency alone."""
@@ -83,9 +83,10 @@ def share_tensor(
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
     """Return the number of rotated channels of the new key.
 
-    If the rotary scaling needs all rotated channels of the layer, all stay. Otherwise the result
-    is the largest even divisor of their number that is at most three quarters of ``numbers``, or
-    else 2. A layer that rotates no channels gives 0.
+    If the rotary scaling needs all rotated channels of the layer, the number stays the same.
+    Otherwise the result is the largest even divisor of the present number that is at most three
+    quarters of ``numbers``; if there is no such divisor, the result is 2. For a layer that rotates
+    no channels, the result is 0.
     """
     rotated, scaling = layer.rotated_channels, layer.position.scaling
     if scaling is not None and scaling.form not in BY_FREQUENCY:

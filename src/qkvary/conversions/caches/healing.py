@@ -75,7 +75,7 @@ class DistillationConfig(TaskConfig):
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence, for the costs."""
+        """Number of tokens in one sequence, from which the costs of training are computed."""
         return self.context
 
 
@@ -192,9 +192,7 @@ def heal(
     make_directory(directory)
     outcome = train(run, task, directory, stop=stop)
     if outcome.status == "diverged":
-        raise DivergedError(
-            f"healing diverged: {outcome.message}; choices: a smaller --learning-rate"
-        )
+        raise DivergedError(f"healing diverged: {outcome.message}; try a smaller --learning-rate")
     if outcome.status == "stopped":
         raise StoppedError(signal.SIGINT)
     return cast("LanguageModel", outcome.network)

@@ -22,7 +22,10 @@ ROUNDING = 1e-12
 
 
 class RotarySlice(NamedTuple):
-    """The rotated key, the queries scored against it, and the rest of the keys."""
+    """One rotated key, the queries that are scored against this key, and the rest of the keys.
+
+    The rest of the keys is scored without rotation.
+    """
 
     key: Float[Tensor, "inputs channels"]
     query: Float[Tensor, "inputs heads channels"]

@@ -1,4 +1,8 @@
-"""A conversion from a budget to a healed network, measuring the loss after each stage."""
+"""Runs a whole conversion to a smaller cache, and measures the loss after each stage.
+
+The sizes of the layers are chosen within a budget, the layers are converted, and the network may be
+healed (retrained by distillation).
+"""
 
 import time
 from collections.abc import Callable
@@ -63,7 +67,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallerCache:
-    """The result of a conversion."""
+    """The result of a conversion to a smaller cache, or of the forecast of one."""
 
     plan: Plan
     original: LanguageModel
@@ -91,7 +95,10 @@ class SmallerCache:
 
 
 def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return the configuration that a plan makes, with equal sizes in all layers."""
+    """Check a plan; return the configuration in which the caches of all layers shrink equally.
+
+    The cache of every layer keeps at most the share of its size that the budget allows.
+    """
     check_layers(config)
     method = load_method(plan.method)
     return choose_network(config, method, spend_evenly(config, plan.budget, method.choose))
@@ -135,13 +142,14 @@ def run_stages(
         network: The network, in evaluation mode; it is not changed.
         plan: The method, the budget and the healing.
         texts: The texts for fitting and for measuring.
-        healing: The folder for a distillation's checkpoints, from which a stopped one resumes.
+        healing: The folder for the checkpoints of the distillation. A distillation that was stopped
+            resumes from this folder.
         show_progress: Opens a progress display for a part of the work.
-        on_stage: Called with each stage, before the next begins.
+        on_stage: Called with each stage, before the next stage begins.
         stop: Called before each step of a distillation; returns whether to stop.
 
     Raises:
-        UsageError: if the network cannot be converted, or not to this size.
+        UsageError: if the network cannot be converted at all, or cannot be converted to this size.
         StoppedError: if the distillation was stopped.
     """
     method, config = load_method(plan.method), check_plan(plan, network.config)

@@ -1,1 +1,1 @@
-"""The rewrites: one file each, found by its name."""
+"""The rewrites: each rewrite is one file, and is found by the name of the file."""

@@ -1,4 +1,4 @@
-"""Absorbs the skips around ReLU networks, which is possible in rare networks only."""
+"""Absorbs the skips around ReLU feed-forward networks, which is possible for very few networks."""
 
 import dataclasses
 

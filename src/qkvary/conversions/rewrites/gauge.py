@@ -1,8 +1,9 @@
-"""Puts heads in a random gauge: query, key, value and output matrices change, the function stays.
+"""Puts heads in a random gauge: their matrices change, but the function of the network does not.
 
-``k A`` with ``q A^-T`` gives the same scores, ``v B`` with ``B^-1 W_O`` the same output: one A and
-one B for each KV head. Two roles that share a projection have one matrix, so one change has to fit
-both roles. With rotary positions, only one complex number per frequency can be chosen freely.
+The matrices are those of query, key, value and output. ``k A`` with ``q A^-T`` gives the same
+scores, and ``v B`` with ``B^-1 W_O`` gives the same output; each KV head has one A and one B. Two
+roles that share a projection have one matrix, so one change has to fit both roles. With rotary
+positions, only one complex number per frequency can be chosen freely.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.2.
 """
@@ -53,7 +54,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         conditions=(
             "the core softmax",
             "keys and values that are projections",
-            "a key or value whose basis no identity role fixes",
+            "a key or value whose basis is not fixed by an identity role",
         ),
         conditioning=tuple(measured),
     )
@@ -84,8 +85,8 @@ def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
     fixes_value = sharing.value == IDENTITY or (fixed and (joins_key or joins_query))
     if fixed and fixes_value:
         raise UsageError(
-            f"expected a key or value whose basis no identity role fixes in {layer.name}, got "
-            f"{format_label(variant)}"
+            "expected a key or value whose basis is not fixed by an identity role (a role that is "
+            f"the layer input) in {layer.name}, got {format_label(variant)}"
         )
     orthogonal = is_plain and sharing.is_symmetric
     key = same if fixed else _draw(config, generator, commutes=rotated, orthogonal=orthogonal)

@@ -25,7 +25,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         conditions=(
             "one head as wide as the layer",
             "a separate value that is not rotated",
-            "a value bias only with the core softmax",
+            "the core softmax if the value has a bias",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""The position term + becomes a temperature and a bias per key position."""
+"""Replaces the position term ``+`` by a temperature, and by a bias for each key position."""
 
 import dataclasses
 
@@ -10,15 +10,18 @@ from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten
 from qkvary.nn.terms import PlusBias
 from qkvary.storage.errors import UsageError
 
-STATEMENT = "Section 2 of Kayyam et al., reduced"
+STATEMENT = (
+    "Section 2 of Kayyam et al. defines the position term '+', which equals a temperature and a "
+    "key bias"
+)
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
-    """Return a network in which a key bias replaces the position term +.
+    """Return a network in which a temperature and a key bias replace the position term ``+``.
 
-    The published term adds a fixed sinusoid to copies of the scores and maps them back.
-    Each channel of the sinusoid depends only on the row or only on the column, and what depends on
-    the row cancels in the softmax.
+    The published term adds a fixed sinusoid to copies of the scores, and maps the copies back to
+    one score. Each channel of the sinusoid depends only on the row or only on the column, and the
+    part that depends on the row cancels in the softmax.
     """
     tokens, notes = draft.config.max_tokens, list[str]()
 
@@ -44,11 +47,11 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         return LayerDraft(config, weights, layer.name)
 
     if not change_layers(draft, options.layer, change):
-        raise UsageError("expected a layer with the position term +, got none")
+        raise UsageError("expected a layer with the position term '+', got none")
     return Rewritten(
         config=draft.config,
         weights=draft.weights,
         statement=STATEMENT,
-        conditions=("the position term + under the softmax",),
+        conditions=("the position term '+' with the core softmax",),
         notes=tuple(notes),
     )

@@ -1,7 +1,7 @@
-"""Benchmark contamination: questions whose runs of words occur in a training set.
+"""Benchmark contamination: finds questions that share a run of words with a training set.
 
-The questions are indexed and the training text is streamed past them, so that memory does not grow
-with the text.
+The questions are indexed, and the training text is streamed past the index, so that memory does not
+grow with the training text.
 
 Source: Brown et al. 2020, appendix C.
 """

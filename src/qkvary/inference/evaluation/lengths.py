@@ -1,6 +1,6 @@
-"""Length extrapolation: perplexity by position, at trained lengths and beyond.
+"""Length extrapolation: perplexity by position, at the trained lengths and beyond.
 
-Every length scores the same tokens of the same documents, cut into windows of that length.
+For every length, the same tokens of the same documents are scored, cut into windows of that length.
 """
 
 import dataclasses
@@ -65,8 +65,8 @@ def lengthen(model: LanguageModel, max_tokens: int) -> LanguageModel:
         return model
     if config.positions == "learned":
         raise UsageError(
-            f"expected at most {config.max_tokens} tokens, got {max_tokens}: this network has "
-            "learned positions for no more"
+            f"expected at most {config.max_tokens} tokens, got {max_tokens}: the learned positions "
+            "of this network do not cover more tokens"
         )
     with torch.device("meta"):
         longer = LanguageModel(dataclasses.replace(config, max_tokens=max_tokens))

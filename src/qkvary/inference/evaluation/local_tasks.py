@@ -51,7 +51,7 @@ def read_rows(path: Path, convert: Callable[[Row], Row] | None = None) -> list[R
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise DamagedError(
                     f"{path}:{number} is not a question of this task: expected a JSON object "
-                    "with its fields"
+                    "with the fields of the task"
                 ) from None
     if not found:
         raise DamagedError(f"{path} has no questions")
@@ -71,10 +71,11 @@ def _arc(row: Row) -> Row:
 
 
 def _hellaswag(row: Row) -> Row:
-    """Return the fields, with the one change of ``process_docs`` that the local copy lacks.
+    """Return the fields of a row as ``process_docs`` of lm-eval returns them.
 
-    lm-eval capitalises the unfinished sentence at the end of a context, but the copy does not: "...
-    on a roof. he" becomes "... on a roof. He".
+    The local copy already contains every change of ``process_docs`` except one: lm-eval capitalises
+    the unfinished sentence at the end of a context. "... on a roof. he" becomes "... on a roof.
+    He".
     """
     gold = int(row["gold"])
     query = _UNFINISHED.sub(lambda found: " " + found[1].capitalize(), str(row["query"]))

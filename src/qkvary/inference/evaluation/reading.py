@@ -65,7 +65,7 @@ class TaskReading:
         if self.fewshot is not None and self.fewshot < 0:
             raise ValueError(f"expected fewshot of at least 0, got {self.fewshot}")
         if not self.tasks:
-            given = "a set to compare with" if self.against else "none"
+            given = "only a prepared data set to search for questions" if self.against else "none"
             raise ValueError(f"expected tasks, got {given}")
 
     @property

@@ -60,14 +60,18 @@ class PreparedTasks:
     manager: TaskManager
 
     def load(self) -> dict[str, Any]:
-        """Load tasks and groups as lm-eval does; set local rows and the number of examples."""
+        """Load tasks and groups as lm-eval does, and set the number of few-shot examples.
+
+        The questions and examples of a task that has local files are read from these files.
+        """
         reading, advice, problem = self.reading, "", None
         local = {one.task: one for one in reading.local.values()}
         paths = [str(files("lm_eval") / "tasks" / one.config) for one in local.values()]
         if reading.others:
             problem = find_hub_problem()
-            advice = "; data sets are downloaded from the hub unless they are in its cache"
-            advice += f", and it cannot be reached ({problem})" if problem else ""
+            advice = "; data sets are downloaded from the Hugging Face hub unless the local cache "
+            advice += "of the hub already contains them"
+            advice += f", and the hub cannot be reached ({problem})" if problem else ""
         with (
             _explain(reading.names, advice),
             cache_only() if problem else nullcontext(),
@@ -184,7 +188,10 @@ class LocalRows(dict[str, Dataset]):
 
 @contextmanager
 def _local_rows(folder: Path) -> Generator[None]:
-    """Load tasks with the rows of local files, if they have any; nothing is cached on disk."""
+    """Make lm-eval read tasks from local files in the ``with`` block, where a task has such files.
+
+    The rows of local files are not cached on disk.
+    """
     download = ConfigurableTask.download
 
     def load(task: ConfigurableTask, *arguments: Any, **options: Any) -> None:

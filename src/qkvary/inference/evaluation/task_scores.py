@@ -1,6 +1,6 @@
-"""Scores on tasks: metrics with standard errors and chance, and the mean of five tasks.
+"""Scores on tasks: metrics with standard errors and chance levels, and the mean of five tasks.
 
-Works on numbers only.
+This module only computes with scores; it needs neither networks nor lm-eval.
 """
 
 import math
@@ -25,7 +25,10 @@ class Metric:
 
     @property
     def distance(self) -> float | None:
-        """The distance from guessing in standard errors; ``None`` where it is undefined."""
+        """The number of standard errors by which the score exceeds guessing.
+
+        The result is ``None`` where this number is undefined.
+        """
         if self.chance is None or not self.error > 0:
             return None
         return (self.value - self.chance) / self.error
@@ -33,7 +36,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """The metrics of some questions."""
+    """The metrics of a model, measured over a set of questions."""
 
     metrics: Mapping[str, Metric]
     """The scores by lm-eval's name of the metric, with the filter if there is one."""

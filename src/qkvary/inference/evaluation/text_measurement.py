@@ -90,7 +90,8 @@ def _load_text(loaded: LoadedModel, reading: TextReading) -> Text:
         own = loaded.tokenizer
         if own is not None and own.describe() != tokenizer.describe():
             raise UsageError(
-                f"expected a set with the checkpoint's tokenizer, got {first} with another one"
+                "expected a prepared data set that was encoded with the checkpoint's tokenizer, "
+                f"got {first}, which was encoded with another tokenizer"
             )
         return text
     if loaded.tokenizer is None:

@@ -37,7 +37,10 @@ class Text:
         return len(self.starts) - 1
 
     def spans(self, *, joined: bool = False) -> NDArray[np.int64]:
-        """Return the start and end of each document, or of all joined as one: [documents, 2]."""
+        """Return the start and end of each document, as an array [documents, 2].
+
+        If ``joined`` is true, all documents count as one document.
+        """
         if joined:
             return np.array([[0, len(self.tokens)]])
         return np.stack((self.starts[:-1], self.starts[1:]), axis=1)
@@ -56,7 +59,11 @@ class Text:
 
 
 def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
-    """Encode documents: each starts with the beginning token or else ends with the separator."""
+    """Encode documents, with a boundary token for each document.
+
+    If the tokenizer has a beginning token, each document starts with it. Otherwise, each document
+    ends with the separator, if the tokenizer has one.
+    """
     parts: list[NDArray[np.int64]] = []
     for number, document in enumerate(documents, start=1):
         try:

@@ -10,7 +10,10 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Windows of tokens, each starting from an empty context; three arrays of equal length."""
+    """Windows of tokens, each of which starts from an empty context.
+
+    The windows are described by three arrays with one entry per window.
+    """
 
     starts: Positions
     """The position of the first token of each window."""
@@ -45,9 +48,9 @@ def cut(spans: Positions, *, context: int, stride: int) -> Windows:
 
 
 def trim_to_windows(spans: Positions, *, length: int) -> Positions:
-    """Trim spans to whole windows of a length; drop those shorter than one window.
+    """Trim spans to whole windows of ``length`` tokens; drop spans shorter than one window.
 
-    All windows cut from the result score the same tokens.
+    The result can be cut into windows of any length: the scored tokens are always the same.
     """
     whole = np.maximum(spans[:, 1] - spans[:, 0] - 1, 0) // length * length
     kept = np.stack((spans[:, 0], spans[:, 0] + whole + 1), axis=1)

@@ -38,8 +38,8 @@ _PAIRING = (
     "independent units."
 )
 _STEPS = (
-    "Steps to solve count an unsolved run with the number of its training steps (restricted mean); "
-    "the share of solved runs has a Wilson interval."
+    "In the steps to solve, a run that did not solve the task enters with its number of training "
+    "steps (restricted mean). The share of solved runs has a Wilson interval."
 )
 _SPREAD = (
     "The spread over seeds is the sample standard deviation within settings; the spread over "
@@ -59,11 +59,11 @@ def summarise(
 
     Args:
         study: The study.
-        records: Records of its runs; others are ignored.
+        records: Records of the study's runs; records of other runs are ignored.
         curves: The log of each run by run key, for learning curves.
-        damaged: The damage of each run that cannot be read, by run key.
-        typed: The study and the options that select the part, as typed on the command line; by
-            default its name.
+        damaged: A description of the damage for each run that cannot be read, by run key.
+        typed: The name of the study and the options that select a part of the study, as typed on
+            the command line; by default, the name of the study.
     """
     observations, learning_rates = choose_learning_rates(
         study, observe(study, records, damaged or {})
@@ -128,7 +128,11 @@ def summarise(
 
 
 def _describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ...], bool]:
-    """Return a sentence on settings where no variant beats a guess, and True if these are all."""
+    """Return a sentence that names the settings in which no variant visibly beats guessing.
+
+    The second value is whether this is true of all settings with results. Without such a setting,
+    the tuple of sentences is empty.
+    """
     values: dict[str, dict[str, list[float]]] = {}
     metrics: dict[str, str] = {}
     for run in runs:
@@ -211,9 +215,11 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
     contrast_family = sum(row.kind != "setting" for one in contrasts for row in one.rows)
     percent = f"{100 * CONFIDENCE:g} %"
     planned = (
-        "Planned contrasts pair a variant with its reference in the same way. Their intervals have "
-        f"{percent} confidence with Bonferroni's correction for {contrast_family} comparisons "
-        "(averages and tasks), as a family of their own; single settings are another family."
+        "Planned contrasts pair a variant with its reference by setting and seed, or only by seed "
+        "if the two have different settings. Their intervals have "
+        f"{percent} confidence after Bonferroni's correction for {contrast_family} comparisons: "
+        "the contrasts in averages and in tasks, which are corrected together as one family. The "
+        "contrasts in single settings are corrected as a separate family."
     )
     return Method(
         confidence=CONFIDENCE,
@@ -224,15 +230,18 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
         sentences=(
             _PAIRING,
             (
-                f"Intervals are Student's, {percent}, with Bonferroni's correction for {family} "
-                "comparisons (averages and tasks). Single settings, and separately steps to solve, "
-                "are corrected in families of their own. All intervals of one family hold at once "
-                f"with {percent} confidence. p-values are adjusted by Holm's method, which is less "
-                "cautious: a p-value can be below the level although the interval includes zero."
+                f"Intervals are {percent} Student's t intervals with Bonferroni's correction for "
+                f"{family} comparisons (averages and tasks). Comparisons in single settings form a "
+                "separate family, and comparisons of steps to solve are split into two more "
+                "families in the same way; each family is corrected separately. With "
+                f"{percent} confidence, all intervals of one family hold simultaneously. p-values "
+                "are adjusted by Holm's method, which is less conservative: a p-value can be below "
+                "the significance level although the interval includes zero."
             ),
             (
-                "A difference is supported if its interval excludes zero. Otherwise the text says "
-                f"how large a difference would have been seen with {100 * POWER:g} % probability."
+                "A difference is supported if its interval excludes zero. Otherwise the report "
+                "states how large a true difference would have to be for this study to detect it "
+                f"with {100 * POWER:g} % probability."
             ),
             *((planned,) if contrasts else ()),
             _STEPS,
@@ -243,7 +252,10 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
 
 
 def describe_equal_parameters(study: Study) -> Iterator[str]:
-    """State the feed-forward widths of each setting with equal parameters."""
+    """State the feed-forward widths of the variants in each setting with ``equal_parameters``.
+
+    In such a setting all variants have about the same number of parameters.
+    """
     baseline = parse_label(study.baseline)
     for setting in study.settings:
         if not setting.equal_parameters:
@@ -259,5 +271,6 @@ def describe_equal_parameters(study: Study) -> Iterator[str]:
         yield (
             f"In {setting.name} every variant has about as many parameters as {study.baseline} "
             f"({network_parameters(target).total:,} with a feed-forward width of "
-            f"{target.block.d_ff:,}). The widths of the others: {given}."
+            f"{target.block.d_ff:,}). The feed-forward widths of the other variants: "
+            f"{given}."
         )

@@ -22,7 +22,7 @@ _UNDECIDED: Mapping[Verdict, str] = {
 
 
 def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ...]:
-    """State which differences to the baseline the data support, table by table."""
+    """State, for each table, which differences from the baseline are supported by the data."""
     headline = [table for table in tables if table.kind != "setting"]
     compared = [row.difference for table in headline for row in table.rows if row.difference]
     if not compared:
@@ -117,7 +117,8 @@ def write_caveats(
     if len(seeds) > 1 and any(one.unit == "setting" and one.units for one in differences):
         caveats.append(
             "Where there are few seeds and many settings, the settings are the units of the "
-            "interval, which holds for settings like these and assumes that they are independent."
+            "interval. Such an interval applies to similar settings, and assumes that the settings "
+            "are independent."
         )
     caveats.append(_learning_rate_sentence(learning_rates))
     if environments > 1:
@@ -134,7 +135,8 @@ def _learning_rate_sentence(rows: Sequence[LearningRateRow]) -> str:
     edge = sum(row.at_the_edge for row in rows)
     chosen = sum(row.chosen for row in rows)
     tail = (
-        f" In {edge} of {chosen} choices, the best learning rate is the smallest or largest tried."
+        f" In {edge} of {chosen} cases, the chosen learning rate is the smallest or the largest of "
+        "the learning rates that were tried."
         if edge
         else ""
     )
@@ -153,7 +155,7 @@ def _overview(differences: Sequence[Difference], baseline: str) -> str:
     ]
     tail = f"; {' and '.join(rest)}" if rest else ""
     return (
-        f"Of {len(differences)} differences to {baseline}, the data support {better + worse} "
+        f"The data support {better + worse} of {len(differences)} differences from {baseline} "
         f"({worse} worse, {better} better){tail}."
     )
 
@@ -187,7 +189,11 @@ def _describe_table(table: ResultTable, baseline: str) -> str:
 
 
 def _describe_steps(table: ResultTable, baseline: str) -> str:
-    """State supported differences in steps to solve; empty if there is none."""
+    """State how much sooner or later than the baseline the variants solve the task.
+
+    Only the variants whose difference is supported by the data are named; if there are none, the
+    returned string is empty.
+    """
     found = [
         f"{row.variant} {_without_prefix(row.solving.difference)}"
         for row in table.rows
@@ -205,7 +211,7 @@ def _seen(detectable: Sequence[float | None]) -> str:
         return ""
     low, high = (fixed(size, decimals_of(size)) for size in (min(known), max(known)))
     sizes = low if low == high else f"{low} to {high}"
-    return f" (a difference of {sizes} would have been seen)"
+    return f" (a difference of {sizes} would have been detected)"
 
 
 def _without_prefix(difference: Difference) -> str:

@@ -154,7 +154,7 @@ def _difference(
 
 
 def _within(bound: float | None, wording: DifferenceWording) -> float | None:
-    """Clip an end of an interval to the possible differences; this keeps its coverage."""
+    """Clip one end of an interval to the possible differences; the coverage does not change."""
     if bound is None or wording.limit is None:
         return bound
     return max(-wording.limit, min(wording.limit, bound))

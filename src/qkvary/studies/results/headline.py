@@ -2,9 +2,10 @@
 
 Each sentence follows from intervals that are corrected for all comparisons with the baseline, or
 for all planned contrasts. If a variant's interval excludes zero, the variant is better or has a
-cost. Otherwise it has no measurable cost ("at most" gives the end of the interval) if the interval
-excludes ``MARGIN`` times what the baseline learnt, and is undecided if not. ``answers`` states
-every comparison in full.
+cost. Otherwise there are two cases. If the interval excludes a loss of ``MARGIN`` times the
+baseline's improvement over guessing, the variant has no measurable cost, and the sentence gives the
+end of the interval after "at most". If the interval includes such a loss, the variant is undecided.
+``answers`` states every comparison in full.
 """
 
 import math
@@ -50,10 +51,11 @@ def write_headline(
 ) -> tuple[str, list[str]]:
     """Return the name of the table that the short answer is about, and the answer's sentences.
 
-    The chosen table, of one task or several, has the most comparisons with an interval. Ties go to
-    the one with the most decided comparisons, then to the first. Tables that settings name
-    (``own_tables``) are chosen only if no other table has an interval; the answer then begins with
-    the contrasts across settings, if any contrast is decided.
+    The table with the most comparisons that have an interval is chosen, whether it covers one task
+    or several. Of tied tables, the table with the most decided comparisons is chosen, then the
+    table that comes first. A table to which settings are assigned by name (``own_tables``) is
+    chosen only if no other table has an interval. In that case the answer begins with the contrasts
+    across settings, provided that at least one contrast is decided.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
@@ -96,7 +98,7 @@ def write_headline(
         sentences.append(f"{_where(table, own_tables)}, {'; '.join(costs)}.")
     if len(others) > MOST_OTHER_TABLES:
         more = count(len(others) - MOST_OTHER_TABLES, "more table")
-        sentences.append(f"Differences in {more}: see all comparisons.")
+        sentences.append(f'For the differences in {more}, see "Every comparison in words".')
     if not sentences:
         pairs = "two pairs of runs with different seeds"
         sentences = [f"No variant can be compared with {baseline} yet: that takes {pairs}."]
@@ -132,7 +134,10 @@ def _compared(table: ResultTable) -> dict[str, Difference]:
 
 
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
-    """State which variants have no noticeable cost, what others cost, and which are undecided."""
+    """State what each variant costs compared with the baseline.
+
+    A variant has a cost, has no measurable cost, is better than the baseline, or is undecided.
+    """
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
     whole = _learnt(table, baseline)
@@ -171,10 +176,11 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
 
 
 def _learnt(table: ResultTable, baseline: str) -> float:
-    """Return the baseline's improvement on a guess, but at most its mean; 0 if not known.
+    """Return how much better the baseline is than guessing, but at most the baseline's mean metric.
 
-    The limit is needed because a difference that is small compared with the improvement may be
-    large compared with a small final loss.
+    Returns 0 if the improvement is unknown or negative. The upper limit is needed because a
+    difference that is small compared with the improvement may be large compared with a small final
+    loss.
     """
     mean = table.row(baseline).mean
     if mean is None or table.scale is None or table.scale.learnt(mean) <= 0:
@@ -183,7 +189,10 @@ def _learnt(table: ResultTable, baseline: str) -> float:
 
 
 def _list_costs(table: ResultTable, baseline: str) -> list[str]:
-    """State the sizes of the decided differences, the smallest first."""
+    """State by how much variants are worse or better than the baseline, the smallest size first.
+
+    Only variants whose interval excludes zero are named.
+    """
     unit, found = _unit(table), list[str]()
     for verdict, verb in (("worse", "costs"), ("better", "is better by")):
         groups = _group(table, baseline)[verdict]
@@ -206,7 +215,10 @@ that no other resembles is described by its label."""
 
 
 def _group(table: ResultTable, baseline: str) -> Mapping[str, list[_Group]]:
-    """Group variants with the same change if their verdicts agree; return the groups by verdict."""
+    """Group variants that change the baseline in the same way; return the groups by verdict.
+
+    Variants whose verdicts differ are not grouped.
+    """
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
@@ -236,7 +248,10 @@ def _first_named(groups: Sequence[_Group]) -> list[_Group]:
 
 
 def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
-    """Return the groups to name in a sentence, preferably single changes, and the others."""
+    """Split the groups of variants into those to name in a sentence and the remaining groups.
+
+    Groups of variants that change only one thing are preferred.
+    """
     if len(groups) <= MOST_NAMED:
         return [*groups], []
     single_first = sorted(groups, key=lambda group: " with " in group[0])
@@ -275,7 +290,7 @@ def _magnitude(gap: Difference) -> float:
 
 
 def _decimals(gaps: Sequence[Difference]) -> int:
-    """Return the number of decimals that a sentence's most certain difference supports."""
+    """Return the number of decimals for a sentence: the largest that any difference justifies."""
     return max((_supported(gap) for gap in gaps), default=0)
 
 
@@ -307,7 +322,11 @@ def _planned(
 
 
 def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
-    """State gains over same-sized references that are worse than the baseline, largest first."""
+    """State by how much variants are better than their references, the largest gain first.
+
+    A contrast is stated only if its reference has the same size as the variant, and is worse than
+    the baseline.
+    """
     rows = {row.variant: row for row in table.rows}
     found: list[tuple[float, str]] = []
     for contrast, gap in planned:
@@ -324,7 +343,7 @@ def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) 
     sentences = [sentence for _, sentence in sorted(found, key=lambda one: one[0])]
     if len(sentences) > MOST_CONTRASTS:
         more = count(len(sentences) - MOST_CONTRASTS, "more contrast")
-        sentences[MOST_CONTRASTS:] = [f"Gains in {more}: see the planned contrasts."]
+        sentences[MOST_CONTRASTS:] = [f"For the gains in {more}, see the planned contrasts."]
     return sentences
 
 
@@ -334,10 +353,11 @@ _Named = TypeVar("_Named")
 
 
 def _across(table: ResultTable, planned: _Planned) -> list[str]:
-    """State the contrasts across settings: decided differences, then bounds of the undecided.
+    """State the contrasts across settings: first the differences whose interval excludes zero.
 
-    An undecided contrast reads "No difference shows" if its interval excludes differences as large
-    as the smallest decided one.
+    Upper bounds for the other (undecided) differences follow. An undecided contrast is described by
+    "No difference shows" if its interval excludes every difference that is at least as large as the
+    smallest decided difference.
     """
     decided = [one for one in planned if one[1].verdict in _DECIDED]
     least = min((_magnitude(gap) for _, gap in decided), default=0.0)
@@ -384,7 +404,10 @@ def _direct(table: ResultTable, planned: _Planned) -> list[str]:
 
 
 def _shorten(planned: Sequence[_Named], write: Callable[[Sequence[_Named]], str]) -> list[str]:
-    """Return a short sentence about as many of the first contrasts as fit, or an empty list."""
+    """Return a short sentence about the first contrast and the next ones, as many as fit.
+
+    The list has one sentence, or none if there is no contrast.
+    """
     found = list[str]()
     for number in range(1, len(planned) + 1):
         more = len(planned) - number
@@ -405,7 +428,8 @@ def _recovery(
     if abs(gap.mean or 0.0) > abs(lost.mean or 0.0):
         return (
             f"{contrast.variant}{why} is better than {contrast.reference} by {_size(gap)}{unit} "
-            f"{same}: more than the {_size(lost)} that {contrast.reference} costs."
+            f"{same}. This is more than the {_size(lost)} by which {contrast.reference} is worse "
+            "than the baseline."
         )
     text = (
         f"{contrast.variant}{why} recovers {_size(gap)} of the {_size(lost)}{unit} that "
@@ -416,7 +440,7 @@ def _recovery(
     if max(ends) < min(total) / 2:
         return f"{text}: most of the cost remains."
     if min(ends) > max(total) / 2:
-        return f"{text}: that is most of the cost."
+        return f"{text}: this gain makes up for most of the cost."
     return f"{text}."
 
 

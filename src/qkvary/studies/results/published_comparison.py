@@ -1,8 +1,8 @@
 """Compares published numbers with a study's results. Never imports torch.
 
-A column of a published table is compared with the result table of the same tasks and metric. If
-that table has another metric, the column is compared with the mean of its metric over the runs.
-Rows and columns without a counterpart are listed.
+A column of a published table is compared with the result table that has the same tasks and metric.
+If the result table has a different metric, the column is compared with the mean, over the runs, of
+the column's metric. Rows and columns without a counterpart are listed.
 """
 
 from collections.abc import Sequence
@@ -47,9 +47,9 @@ def compare_published(
 def _counterpart(
     column: PublishedColumn, study: Study, tables: Sequence[ResultTable]
 ) -> tuple[ResultTable, str] | None:
-    """Return the result table with the settings of a column, and the metric to compare.
+    """Return the result table with the settings of a published column, and the metric to compare.
 
-    A table with the metric of the column, on any split, is preferred.
+    If several tables match, a table that has the column's metric, for any split, is preferred.
     """
     if column.metric is None:
         return None
@@ -70,7 +70,7 @@ def _counterpart(
 
 
 def _fits(setting: Setting, column: PublishedColumn) -> bool:
-    """Return whether a setting has the sizes of a published column."""
+    """Return whether a setting has the sizes and training options that a published column names."""
     sizes = {
         "context": getattr(setting.task, "context", None),
         "source": getattr(setting.task, "source", None),

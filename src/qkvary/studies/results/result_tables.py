@@ -1,7 +1,8 @@
 """Computes the rows of the tables that ``table_inputs`` lists, and planned contrasts. Torch-free.
 
-The differences in averages and tasks form one family of comparisons, those in single settings
-another. Steps to solve and planned contrasts form two further families each.
+Differences are corrected in families of comparisons. Differences in averages and tasks form one
+family, and differences in single settings form another. Steps to solve are split into two families
+in the same way, and so are planned contrasts, which makes six families in all.
 """
 
 import itertools
@@ -203,7 +204,10 @@ def _mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def build_contrasts(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[Contrast, ...]:
-    """Compare each planned pair in every table with both variants; a cross-setting pair, once."""
+    """Compare each planned pair of variants in every table that contains both variants.
+
+    A pair across settings is compared only once.
+    """
     pairings: dict[tuple[str, tuple[str, str]], Pairing] = {}
     planned: list[tuple[tuple[str, str], list[_Costs]]] = []
     for pair in inputs.study.pairs:

@@ -1,13 +1,13 @@
 """Means, intervals and tests for a few paired runs. Never imports torch.
 
-A study has three to ten seeds, so all methods are chosen to hold their level at such counts: the t
-interval of paired differences, never a percentile bootstrap (its 95 % intervals of three values
-cover about 75 %).
+A study has three to ten seeds, so every method is chosen to keep its nominal error rate with that
+few values: the t interval of paired differences, never a percentile bootstrap (with three values,
+nominal 95 % bootstrap intervals cover the truth only about 75 % of the time).
 
 The t interval requires that the *differences* are not strongly skewed. Noise of any shape that both
 networks share gives symmetric differences, for which the interval is exact or conservative. Noise
-in only one of the two networks (one run in ten fails to learn) is not covered; with five pairs, no
-method covers it.
+that affects only one of the two networks (for example, if one in ten of its runs fails to learn) is
+not covered; with five pairs, no method covers it.
 
 Undefined values are None: there is no interval for a single pair, or for pairs that are all equal
 (their estimated spread is zero, which says nothing about the next seed).
@@ -63,8 +63,9 @@ def sample_std(values: Sequence[float]) -> float | None:
 
 
 def population_std(values: Sequence[float]) -> float | None:
-    """Return the standard deviation with divisor n, as the papers print it over configurations.
+    """Return the standard deviation with divisor n.
 
+    This is what the papers report for the spread over configurations.
     Returns None for fewer than two values.
     """
     return float(np.std(values)) if len(values) > 1 else None
@@ -141,9 +142,9 @@ def _weighted_mean(
 
 
 def welch_t(ours: Estimate, others: Estimate) -> Estimate | None:
-    """Return the difference of two independent means with Welch's interval of 95 %.
+    """Return the difference of two independent means with Welch's 95 % interval.
 
-    Returns None if one of the two has no mean or no spread.
+    Returns None if one of the two estimates has no mean or no spread.
 
     Source: Welch 1947.
     """
@@ -194,11 +195,11 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def find_detectable(estimate: Estimate, *, power: float = 0.8) -> float | None:
-    """Return the smallest true difference that an estimate's interval would have distinguished.
+    """Return the smallest true difference that the interval would have distinguished from zero.
 
     Solves P(T < -t or T > t) = ``power`` for the noncentral t statistic T of the differences,
-    taking their standard deviation as known although it is an estimate. Returns None without an
-    interval.
+    treating the estimated standard deviation of the differences as if it were known. Returns None
+    without an interval.
     (T's distribution is integrated over the estimated spread: the closed form in scipy returns NaN
     for the large t of corrected intervals at two or three units.)
     """
@@ -276,7 +277,10 @@ def restricted_steps(steps: Sequence[int | None], horizon: int) -> list[float]:
 
 
 def _critical(confidence: float, degrees: float) -> float:
-    """Return Student's two-sided critical value, fifty times as fast as ``scipy.stats`` does."""
+    """Return Student's two-sided critical value.
+
+    This function is fifty times as fast as the one in ``scipy.stats``.
+    """
     return -float(scipy.special.stdtrit(degrees, (1 - confidence) / 2))
 
 

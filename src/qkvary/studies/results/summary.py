@@ -20,7 +20,7 @@ FrontierStatus = Literal["frontier", "dominated", "dominated by the means only"]
 
 
 def metric_title(metric: str, *, is_tested: bool | None = True) -> str:
-    """Return the printed name of a metric, which names the split that was scored."""
+    """Return the printed name of a metric, including the name of the split that was scored."""
     tested = metric.replace("_", " ")
     validated = tested.replace("test ", "final validation ", 1)
     if is_tested or not metric.startswith("test_"):
@@ -266,7 +266,10 @@ class LearningCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRateRow:
-    """The validation result of a variant in a setting with one of the learning rates tried."""
+    """The validation result that a variant reaches in one setting with one learning rate.
+
+    There is one row for each learning rate that was tried.
+    """
 
     setting: str
     variant: str

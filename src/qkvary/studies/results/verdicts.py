@@ -1,7 +1,7 @@
 """Verdicts on differences, and the sentences that state them. Never imports torch.
 
 A verdict follows from the corrected interval alone. "Not distinguished" does not mean "equal": the
-sentence states the smallest difference that would have been seen.
+sentence states the smallest difference that the test would have detected.
 """
 
 import math
@@ -14,7 +14,7 @@ from qkvary.text.numbers import decimals_of, fixed, interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceWording:
-    """The wording of differences of one quantity."""
+    """The words with which a difference in one quantity is described."""
 
     higher_is_better: bool
     more: str = "higher"
@@ -74,9 +74,10 @@ def _not_distinguished(
     if detectable is None:
         return f"not distinguished: {observed}"
     if wording.limit is not None and detectable > wording.limit:
-        return f"not distinguished: {observed}; no possible difference would have been seen"
+        least = "even the largest possible difference would not have been detected"
+        return f"not distinguished: {observed}; {least}"
     size = f"{fixed(detectable, decimals_of(detectable))}{wording.unit}"
-    return f"not distinguished: {observed}; a difference of {size} would have been seen"
+    return f"not distinguished: {observed}; a difference of {size} would have been detected"
 
 
 def _without_interval(estimate: Estimate, wording: DifferenceWording) -> str:

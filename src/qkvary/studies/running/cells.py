@@ -133,7 +133,10 @@ def execute_cell(
 def _claim(
     store: Store, cell: Cell, again: int | None, on_first: OnFirst
 ) -> tuple[CellOutcome, Claim | None]:
-    """Claim a run on the first process; return the outcome, and on that process the claim."""
+    """Let the first process claim a run; return the outcome and the claim.
+
+    Every process gets the outcome. Only the first process gets the claim, and all others get None.
+    """
     claims: list[Claim] = []
 
     def claim() -> CellOutcome:
@@ -183,7 +186,7 @@ def _reason(error: Exception) -> str:
 
 
 def describe_crashes(claim: Claim, reason: str) -> str:
-    """Describe the crashes of a run, and the reason of the last one if it is known."""
+    """Describe the crashes of a run, with the cause of the latest crash if the cause is known."""
     return ", ".join(filter(None, (f"this run crashed {claim.deaths} workers", reason)))
 
 

@@ -73,9 +73,10 @@ class Publisher:
         self._next = time.monotonic() + FIRST_SECONDS
 
     def publish(self, results: int) -> str:
-        """Call the function if it is due and there are new results; stop calling it after an error.
+        """Call the function if enough time has passed and there are new results.
 
-        The result is a line to show, or empty.
+        If the function raises an error, it is never called again. Returns a line to show to the
+        user, or an empty string.
         """
         began = time.monotonic()
         if self._function is None or results == self._published or began < self._next:

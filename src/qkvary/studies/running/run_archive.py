@@ -172,7 +172,7 @@ def _lines(file: lzma.LZMAFile, limit: int, where: str) -> Iterator[dict[str, An
 
 def _read_line(line: bytes, bytes_left: int) -> dict[str, Any]:
     if bytes_left < 0 or len(line) > MOST_LINE_BYTES:
-        raise ValueError("it expands to more bytes than runs have")
+        raise ValueError("it expands to more bytes than any packed runs could")
     return from_line(line.removesuffix(b"\n"))
 
 

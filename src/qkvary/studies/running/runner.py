@@ -75,15 +75,15 @@ def run_study(
 ) -> RunSummary:
     """Execute every run of ``study`` that is not done in ``store``.
 
-    On Ctrl-C, SIGTERM or SIGHUP each worker writes a checkpoint and ends; a second signal kills
-    them.
+    On Ctrl-C, SIGTERM or SIGHUP each worker writes a checkpoint and ends; a second signal kills the
+    workers.
 
     Args:
         study: The study.
         store: The store of runs.
         options: Options of the runner.
-        publish: Shows the results so far to the user, and returns a sentence to print, or an empty
-            text; called now and then, with new results.
+        publish: A function that shows the results so far to the user and returns a sentence to
+            print, or an empty string. It is called from time to time when there are new results.
     """
     chosen = options or RunnerOptions()
     runner = Scheduler(

@@ -211,7 +211,7 @@ class Scheduler:
                 self.abort(
                     UsageError.exit_code,
                     f"{self.cells[key].title} has ended, but its record is not in "
-                    f"{self.store.path}: name a folder with --out that all nodes see under the "
+                    f"{self.store.path}: use --out to name a folder that all nodes see under the "
                     "same path",
                 )
         if left and not self.is_ending:
@@ -315,7 +315,7 @@ class Scheduler:
         self.line.clear()
 
     def forget_deaths(self, begun: set[str]) -> None:
-        """Wait until the killed processes of runs have ended, and do not count their deaths."""
+        """Wait until the killed processes have ended; do not count the kills as crashes of runs."""
         left, deadline = begun & self.left.keys(), time.monotonic() + KILL_SECONDS
         while left and time.monotonic() < deadline:
             for key in {key for key in left if not self.is_running(key)}:
@@ -334,12 +334,15 @@ class Scheduler:
         return self.store.state(key) == "running"
 
     def abort(self, code: int, message: str) -> None:
-        """End the study early; the first reason counts."""
+        """End the study early, with an exit code and a message.
+
+        If this is called again, the code and the message of the first call are kept.
+        """
         if not self.exit_code:
             self.exit_code, self.message = code, message
 
     def end(self, key: str, one: CellEnd) -> None:
-        """Note that a run has ended, and show its result from the record."""
+        """Mark a run as ended, and show the result that its record states."""
         self.waiting.discard(key)
         record = self.store.record(key)
         if self.left.pop(key, None) is None or record is None:

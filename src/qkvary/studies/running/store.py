@@ -223,7 +223,10 @@ def network_names(directory: Path) -> list[str]:
 
 
 def clean_up(directory: Path) -> None:
-    """Remove the checkpoints and temporary files of a finished run; for its owner only."""
+    """Remove the checkpoints and temporary files of a finished run.
+
+    Only the owner of the run may call this function.
+    """
     clean_leftovers(directory)
     if (directory / CHECKPOINTS_NAME).exists():
         remove_dir(directory / CHECKPOINTS_NAME)
@@ -314,7 +317,7 @@ class Claim:
 
     @property
     def deaths(self) -> int:
-        """Number of owners that died since the run was last released or had a checkpoint."""
+        """Number of owners that died since the run was last released or last wrote a checkpoint."""
         return self.lock.deaths
 
     def restart(self) -> Path:
@@ -340,8 +343,8 @@ class Claim:
         self.release()
 
     def release(self, *, keep_deaths: bool = False) -> None:
-        """Release the run once; its log and checkpoints remain.
+        """Release the run; its log and checkpoints remain. Further calls do nothing.
 
-        ``keep_deaths`` keeps the count of deaths for the next owner.
+        ``keep_deaths`` preserves the number of owners that died, for the run's next owner.
         """
         self.lock.release(keep_deaths=keep_deaths)

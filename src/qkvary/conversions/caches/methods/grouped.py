@@ -1,4 +1,9 @@
-"""Fewer KV heads: each group gets its rotated key with the most energy, and best-fitting values."""
+"""Fewer KV heads: each group of KV heads is replaced by one head.
+
+The rotated channels of the new key are the combination of the group's rotated keys with the most
+energy. The other channels of the new key are fitted to the rest of the group's keys, and the new
+value is fitted to the group's values.
+"""
 
 import torch
 
@@ -13,7 +18,10 @@ STATEMENT = "fewer KV heads, each the best for the heads that it replaces"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the layer's form with at most ``numbers`` cached values per token."""
+    """Return the configuration of the converted layer.
+
+    The new layer caches at most ``numbers`` values per token.
+    """
     kept, heads = count_numbers(layer), layer.num_kv_heads
     if heads == 1:
         raise UsageError("expected several KV heads for grouped, got one; choices: latent, shared")

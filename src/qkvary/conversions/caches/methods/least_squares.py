@@ -12,7 +12,10 @@ choose = key_as_value.choose
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the form; the output projection absorbs the fitted matrix."""
+    """Return the weights of the layer that ``choose`` returned.
+
+    The output projection absorbs the fitted matrix.
+    """
     square = torch.einsum("dgi,de,egj->gij", maps.key, maps.moment, maps.key)
     product = torch.einsum("dgi,de,egj->gij", maps.key, maps.moment, maps.value)
     nearest = torch.linalg.pinv(square, hermitian=True) @ product

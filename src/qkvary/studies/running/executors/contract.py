@@ -40,10 +40,10 @@ class ClusterOptions:
 
     @property
     def sbatch(self) -> dict[str, str]:
-        """The further options of ``sbatch``, by name.
+        """The additional ``sbatch`` options, by name.
 
         Raises:
-            UsageError: for text other than NAME=VALUE.
+            UsageError: if an option is not of the form NAME=VALUE.
         """
         if isinstance(self.slurm, Mapping):
             return dict(self.slurm)

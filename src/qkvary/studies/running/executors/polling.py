@@ -93,7 +93,7 @@ class PollingExecutor(Executor):
             future.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Stop asking the scheduler."""
+        """Stop polling the scheduler for ended tasks."""
         self._closed.set()
         if self._asking is not None and self._asking is not threading.current_thread():
             self._asking.join(timeout=5.0)

@@ -146,7 +146,10 @@ def passed_on() -> dict[str, str]:
 
 
 def _check_port(address: str) -> None:
-    """Check that a server of Ray's protocol listens at HOST:PORT; Ray resolves other addresses."""
+    """Check that a server that speaks Ray's protocol (gRPC) listens at an address HOST:PORT.
+
+    Addresses of any other form are not checked here, because Ray resolves them.
+    """
     found = _HOST_AND_PORT.fullmatch(address)
     if found is None:
         return

@@ -39,7 +39,7 @@ class _Job:
 
 
 class SlurmExecutor(PollingExecutor):
-    """Executes tasks in jobs of Slurm, or in local processes through the same library."""
+    """Executes tasks in Slurm jobs or, for tests, in local processes, both through submitit."""
 
     def __init__(
         self,

@@ -13,7 +13,10 @@ from qkvary.training.progress import Callbacks, Event
 
 
 def execute_task(task: WorkerTask) -> TaskEnd:
-    """Execute the runs of a task; at SIGINT or SIGTERM the current one writes a checkpoint."""
+    """Execute the runs of a task.
+
+    At SIGINT or SIGTERM, the run in progress writes a checkpoint.
+    """
     ends, warnings = dict[str, CellEnd](), list[str]()
     error: QkvaryError | None = None
     stopping = threading.Event()

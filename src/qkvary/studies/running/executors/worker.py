@@ -46,7 +46,10 @@ def serve() -> int:
 
 
 def _read(calls: Calls) -> None:
-    """Read calls in a thread, also during a call: the end of the pipe stops the current call."""
+    """Read calls in a separate thread, so that the end of the pipe is noticed even during a call.
+
+    The end of the pipe stops the call that is in progress.
+    """
     pipe = Connection(os.dup(0), writable=False)
     while True:
         try:
