@@ -94,7 +94,7 @@ def test_an_annealed_layer_is_one_with_that_temperature(label: str) -> None:
 
 def test_a_run_that_cannot_be_annealed_is_refused() -> None:
     schedule = TemperatureSchedule(start=2.0)
-    with pytest.raises(ValueError, match="expected no compile with an annealed temperature"):
+    with pytest.raises(ValueError, match="expected compile=False with an annealed temperature"):
         toy_run(temperature=schedule, execution=ExecutionConfig(compile=True))
     with pytest.raises(ValueError, match=r"that ends at the variant's own temperature, .*40 steps"):
         toy_run(temperature=schedule, solve_threshold=0.5, stop_when_solved=True)

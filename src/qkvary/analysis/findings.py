@@ -78,7 +78,10 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
 
 
 def is_uncertain(layer: LayerAnalysis) -> bool:
-    """Return whether one tensor changes a layer too much for its forecast to be trusted."""
+    """Return whether a layer's forecast is not to be trusted.
+
+    That is so if a single tensor for key and value would change the layer too much.
+    """
     return layer.score_change > LARGE_SCORE_CHANGE or layer.forecast > LARGE_FORECAST
 
 
@@ -113,8 +116,9 @@ def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Ite
     together = f"; in {where} together by {total}" if len(layers) > 1 and not lost else ""
     if trusted:
         yield (
-            f"One tensor for key and value is forecast to raise the loss of {fixed(analysis.loss)} "
-            f"by {_say_range(trusted)} nats per token, without training{together}."
+            "If one tensor replaces key and value and the network is not trained further, the loss "
+            f"of {fixed(analysis.loss)} is forecast to rise by {_say_range(trusted)} nats per token"
+            f"{together}."
         )
     if lost:
         total = _nats(sum(layer.forecast for layer in lost))
@@ -140,9 +144,10 @@ def _say_noise(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> It
         )
     elif found > MOST_NOISE * fitted:
         yield (
-            "The text is short for a forecast. Over these layers the forecast is "
-            f"{_nats(found)} nats per token, but {_nats(fitted)} on the text used to choose the "
-            "tensors. With more --tokens the two numbers approach each other, and the first falls."
+            "The text is short for a forecast. For these layers the forecast is "
+            f"{_nats(found)} nats per token on text that was not used to choose the tensors, but "
+            f"{_nats(fitted)} on the text that was used. With more text (--tokens), the two "
+            "numbers approach each other, and the forecast falls."
         )
 
 

@@ -116,7 +116,7 @@ class KeyValueReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionReading:
-    """The attention of one query head."""
+    """Statistics of the attention weights of one query head."""
 
     head: int
     """The head, counted from 1."""
@@ -165,7 +165,10 @@ class LayerAnalysis:
 
     @property
     def explained_chance(self) -> float:
-        """The same share for random weights, averaged over KV heads."""
+        """The share of the value's output that the key would predict if the weights were random.
+
+        It is averaged over KV heads.
+        """
         return fmean(head.explained_chance for head in self.key_values)
 
     @property
@@ -180,7 +183,10 @@ class LayerAnalysis:
 
     @property
     def score_change(self) -> float:
-        """The largest ``score_change`` of a KV head: how much one tensor changes scores."""
+        """The largest ``score_change`` of any KV head.
+
+        It says how much the scores change if one tensor replaces key and value.
+        """
         return max(head.score_change for head in self.key_values)
 
 

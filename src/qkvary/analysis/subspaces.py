@@ -1,8 +1,9 @@
 """Measures of what keys and values share, independent of the basis of a head.
 
 Query and key of a head may change their basis together without changing a score, and value and
-output together without changing an output. No measure here but plain CKA depends on these bases.
-A constant offset of all keys or values needs no cache, so the mean over tokens is subtracted.
+output together without changing an output. Of the measures in this module, only plain CKA depends
+on these bases. An offset that is the same for all keys or for all values need not be stored for
+each token, so the mean over tokens is subtracted.
 """
 
 from statistics import fmean
@@ -69,8 +70,8 @@ def kernel_alignment(one: Matrix, other: Matrix) -> float:
 def explained_share(head: HeadMoments) -> float:
     """Return the share of the value's output that a linear map M predicts from the key.
 
-    M is the least-squares solution of V ~ K M, which W_O absorbs. The share is that of the mean
-    square of V W_O around its mean: ``1 - |(V - K M) W_O|^2 / |V W_O|^2``.
+    M is the least-squares solution of V ~ K M, which W_O absorbs. The result is a share of the
+    variance of V W_O: ``1 - |(V - K M) W_O|^2 / |V W_O|^2``.
     """
     values = head.values @ square_root(head.outputs)
     total = _norm(values) ** 2
@@ -138,12 +139,13 @@ def sample_read_chance(
     values: Float[Tensor, "samples d_model directions"],
     scales: tuple[Float[Tensor, " directions"], Float[Tensor, " directions"]],
 ) -> tuple[float, float]:
-    """Return the mean similarity and lost share of a head with random directions.
+    """Return the mean similarity and the mean lost share of a head with random directions.
 
-    Symbols are those of :class:`HeadMoments`. A random W_K with the head's own M_q would depend on
-    the basis of the head. So W_K M_q^1/2 as a whole, and likewise W_V M_o^1/2, gets random
-    directions and keeps the head's singular values. ``keys`` and ``values`` are F U for matrices U
-    of random orthonormal columns; ``scales`` has the singular values of both products.
+    Symbols are those of :class:`HeadMoments`. A random W_K with the head's M_q would depend on the
+    basis of the head. Therefore the whole product W_K M_q^1/2 is made random: its singular vectors
+    are drawn, and its singular values stay those of the head. The same is done with W_V M_o^1/2.
+    ``keys`` and ``values`` are F U for matrices U with random orthonormal columns. ``scales`` has
+    the singular values of both products.
     """
     seen, read = keys * scales[0], values * scales[1]
     channels = seen.shape[-1]

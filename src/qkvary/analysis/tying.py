@@ -35,11 +35,12 @@ def forecast_tie(
     ``moments`` is the covariance S of a token's z = [k, v]. ``curvature`` is M = E[g g^T], where g
     is the derivative of the loss with respect to z. An error e of z that is independent between
     tokens raises the loss by 1/2 tr(M E[e e^T]) nats per token. If z is reduced to rank
-    ``head_dim``, half its channels, the loss rises by at least half the sum of the smaller half of
-    the eigenvalues of M^1/2 S M^1/2.
+    ``head_dim``, which is half the number of its channels, the loss rises by at least half the sum
+    of the smaller half of the eigenvalues of M^1/2 S M^1/2.
 
-    M is damped by a share of the inverse covariances of k and of v. They change with the basis of a
-    head as M does, so the forecast does not depend on the basis.
+    M is damped: a multiple of the inverse covariances of k and of v is added to it. When the basis
+    of a head changes, these inverses change in the same way as M, so the forecast does not depend
+    on the basis.
     """
     joint = len(moments)
     size = joint // 2

@@ -229,17 +229,21 @@ class Attention(nn.Module):
             x: The layer's input, for the tokens after those in the cache.
             memory: The input of keys and values in place of ``x`` (cross attention), the same in
                 all calls with one cache.
-            cache: The layer's cache, to which the new tokens, or the memory's, are appended.
+            cache: The layer's cache. The new tokens are appended to it, or, in cross attention, the
+                tokens of the memory.
             layout: Positions and masks of the call, if a network has computed them already. With a
                 memory, the layout must come from ``Layout.over``.
-            kernel: The kernel for a few new tokens with a cache; by default the cache's own.
-            attention_mask: Instead of a layout: True for real tokens. Covers all seen and new
-                tokens, or those of the memory. Inputs of hidden tokens are replaced by zeros.
-            positions: Instead of a layout: positions of all seen and new tokens.
-            document_ids: Instead of a layout: the document of each seen and new token.
+            kernel: The kernel that computes attention when a few new tokens attend to a cache; by
+                default the one that the cache names.
+            attention_mask: Can be given in place of a layout. It is True for real tokens, and
+                covers all seen and new tokens, or all tokens of the memory. Inputs of the other
+                tokens are replaced by zeros.
+            positions: Can be given in place of a layout: the positions of all seen and new tokens.
+            document_ids: Can be given in place of a layout: the document of each seen and new
+                token.
 
         Raises:
-            ValueError: if a bidirectional layer is given a cache of its tokens, a layer that
+            ValueError: if a bidirectional layer is given a cache for its tokens, a layer that
                 depends on token order is given a memory, or a tensor does not cover all seen and
                 new tokens.
         """
@@ -395,7 +399,10 @@ class Attention(nn.Module):
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
     ) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the attention probabilities of a call without cache, for inspection."""
+        """Return the attention probabilities that the layer computes without a cache.
+
+        This method is for the inspection of a network.
+        """
         return self.core.weights(self.score(self.read(x, layout, memory=memory), layout))
 
     def _absorbs(self, cache: LayerCache, kernel: str, queries: int) -> bool:
@@ -422,13 +429,14 @@ class Attention(nn.Module):
         ordered = variant.window is not None or variant.stride is not None
         if self.config.causal or ordered or variant.diagonal != "none":
             raise ValueError(
-                "expected no memory for a layer that is causal or has a window, a stride or a "
-                "diagonal normalisation: the memory's tokens have no order relative to those of x"
+                "expected no memory input (cross attention) for a layer that is causal or has a "
+                "window, a stride or a diagonal normalisation: the tokens of the memory input have "
+                "no order relative to the tokens of x"
             )
         if not self.core.has_memory:
             raise ValueError(
-                f"expected the core softmax or soft with a memory, got {variant.core}, which does "
-                "not attend to single tokens"
+                'expected the core "softmax" or "soft" for a memory input (cross attention), got '
+                f'"{variant.core}", which does not attend to single tokens'
             )
         if layout is None:
             own = Layout(new_tokens=queries, device=memory.device)

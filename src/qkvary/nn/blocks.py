@@ -53,7 +53,7 @@ class FeedForward(nn.Module):
         return apply(self.down, activate(inner))
 
     def initialize(self, initializer: Initializer, init: Initialization) -> None:
-        """Draw the matrices; under ``normal``, the last one has its own standard deviation."""
+        """Draw the matrices; under ``normal``, ``down`` has a standard deviation ``output_std``."""
         initializer.linear("up", self.up, init)
         if self.gate is not None:
             initializer.linear("gate", self.gate, init)
@@ -123,7 +123,11 @@ class Block(nn.Module):
         return x if is_read_plain else self.attention_norm(x)
 
     def add_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Return ``x`` plus the attention output ``mixed`` after any norm and dropout."""
+        """Return the sum of ``x`` and ``mixed``, the attention output.
+
+        Before that, ``mixed`` passes through the norm of the output, if there is one, and through
+        dropout. A block without an attention skip leaves out ``x``.
+        """
         if self.attention_output_norm is not None:
             mixed = self.attention_output_norm(mixed)
         elif self.config.norm_placement == "output":
@@ -132,9 +136,10 @@ class Block(nn.Module):
         return x + mixed if self.config.has_attention_skip else mixed
 
     def add_feed_forward(self, x: Tensor, read: Tensor) -> Tensor:
-        """Return ``x`` plus the feed-forward output, after any norm and dropout of the output.
+        """Return the sum of ``x`` and the output of the feed-forward layer for the input ``read``.
 
-        ``read`` is the input of the feed-forward layer.
+        Before that, the output passes through its norm, if there is one, and through dropout. A
+        block without a feed-forward skip leaves out ``x``.
         """
         change = self.feed_forward(read)
         if self.feed_forward_output_norm is not None:
@@ -147,9 +152,10 @@ class Block(nn.Module):
 
 
 def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializer:
-    """Initialise the blocks of a network; attention layers have their own ``init``.
+    """Initialise the blocks of a network.
 
-    Returns the initialiser for the network's own parameters: embeddings and head.
+    An attention layer does not use ``init`` but the initialisation in its configuration. The result
+    is the initialiser for the parameters outside the blocks: embeddings and head.
     """
     for name, module in network.named_modules():
         match module:

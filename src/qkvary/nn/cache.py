@@ -30,8 +30,9 @@ class LayerCache:
     """The cache of one layer: only K if the value is made from K too.
 
     A layer whose core keeps a state stores the state instead of tokens. A layer with a window of w
-    tokens keeps the last w - 1. Windows count tokens in order, including padding, regardless of the
-    positions of a call. So every row drops the same tokens, and no dropped token is needed again.
+    tokens keeps the last w - 1. A window counts tokens in the order in which they are stored,
+    including padding; the ``positions`` argument of a call does not matter. Every row therefore
+    drops the same tokens, and a dropped token is never needed again.
     """
 
     def __init__(
@@ -40,11 +41,15 @@ class LayerCache:
         max_tokens: int | None = None,
         options: CacheOptions | None = None,
     ) -> None:
-        """Create an empty cache; ``max_tokens`` limits the tokens seen, stored or not.
+        """Create an empty cache.
+
+        ``max_tokens`` is the maximum number of tokens seen, including those that are not stored any
+        more.
 
         Raises:
-            ValueError: for preallocated storage without ``max_tokens``, blocks that do not fit a
-                window, or no ``max_tokens`` where positions depend on the length of the text.
+            ValueError: for preallocated storage without ``max_tokens``, quantisation blocks that
+                are too large for the window, or a missing ``max_tokens`` if positions depend on the
+                length of the text.
         """
         reach = config.variant.reach
         if config.turns_by_length and max_tokens is None:
@@ -59,7 +64,8 @@ class LayerCache:
         # Layouts and storage apply to entries of tokens, not to states.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
         self.kernel = pinned(options.kernel)
-        """The kernel for few new tokens, unless a call names another."""
+        """The kernel that computes attention for a few new tokens, unless a call names another
+        kernel."""
         self.max_tokens = max_tokens
         self._max_kept = None if reach is None else reach - 1
         self._length = 0
@@ -78,7 +84,7 @@ class LayerCache:
 
     @property
     def num_stored(self) -> int:
-        """Number of tokens stored: the newest of the tokens seen."""
+        """Number of tokens stored. These are the newest of the tokens seen."""
         return next(iter(self._stores.values())).num_tokens if self._stores else 0
 
     @property
@@ -144,7 +150,10 @@ class LayerCache:
 
     @property
     def has_fixed_memory(self) -> bool:
-        """Whether tokens never move in memory: preallocated, without a window, state or codes."""
+        """Whether tokens never move in memory.
+
+        That is so in a preallocated cache without a window, a recurrent state or quantised codes.
+        """
         stores = self._stores.values()
         kept = self.state is None and self._max_kept is None and bool(stores)
         return kept and all(type(store) is PreallocatedStore for store in stores)
@@ -156,7 +165,9 @@ class LayerCache:
         change between calls); every call returns all tokens.
         """
         if not self.has_fixed_memory:
-            raise ValueError("expected a preallocated cache without a window that has seen a token")
+            raise ValueError(
+                "expected a preallocated cache that has no window and has already seen a token"
+            )
         other = LayerCache(self.config, options=self.options, max_tokens=tokens)
         for name, store in self._stores.items():
             if isinstance(store, PreallocatedStore):
@@ -174,7 +185,7 @@ class LayerCache:
         self._length = tokens
 
     def check_crop(self, tokens: int) -> None:
-        """Raise the errors of ``crop`` without changing anything."""
+        """Raise the error that ``crop(tokens)`` would raise, if any, without changing anything."""
         if not 0 <= tokens <= self._length:
             raise ValueError(f"expected 0 to {self._length} tokens to crop to, got {tokens}")
         dropped = self._length - tokens
@@ -226,12 +237,14 @@ class KVCache:
 
         Args:
             layers: The attention layers of the network: ``model.config.layers``.
-            max_tokens: The maximum number of tokens seen, stored or not.
+            max_tokens: The maximum number of tokens seen, including those that are not stored any
+                more.
             options: Layout and storage of the entries.
 
         Raises:
-            ValueError: for preallocated storage without ``max_tokens``, or blocks that do not fit
-                a window.
+            ValueError: for preallocated storage without ``max_tokens``, quantisation blocks that
+                are too large for a window, or a missing ``max_tokens`` if positions depend on the
+                length of the text.
         """
         given: Any = layers
         several = given if isinstance(given, Sequence) else (given,)

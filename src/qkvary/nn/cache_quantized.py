@@ -106,12 +106,12 @@ class TokenRing:
         )
 
     def drop_first(self, count: int) -> None:
-        """Remove the oldest rows; the memory stays."""
+        """Remove the oldest rows; the memory stays allocated."""
         self.num_tokens -= count
         self._start = (self._start + count) % self.capacity if self.num_tokens else 0
 
     def drop_last(self, count: int) -> None:
-        """Remove the newest rows; the memory stays."""
+        """Remove the newest rows; the memory stays allocated."""
         self.num_tokens -= count
 
     def reorder(self, rows: Tensor) -> None:
@@ -138,15 +138,16 @@ class QuantizedStore:
     """Entries as low-bit codes with shared scales; the newest tokens stay unquantised.
 
     With scales by ``token``, each group of channels of a token has a scale; a token is quantised
-    once it is not among the last ``residual`` ones. With scales by ``channel``, each channel of a
+    once ``residual`` newer tokens have been stored. With scales by ``channel``, each channel of a
     head has a scale per block of tokens, with blocks counted from the first token seen; a block is
-    quantised once it is full and none of its tokens is among the last ``residual``. Either way,
-    codes depend only on the entries and never change, however many tokens arrive later or at once.
+    quantised once it is full and none of its tokens is among the last ``residual``. With both kinds
+    of scales, codes depend only on the entries. They do not change when more tokens arrive, and do
+    not depend on how many tokens arrive in one call.
 
     ``append`` returns the entries as stored afterwards, so with a ``residual`` the rounding of
     the output depends on how the text was cut into calls. Cropping inside a block keeps the
-    codes and scales of the remaining tokens; later tokens get a new scale up to the end of the
-    block.
+    codes and scales of the remaining tokens; the tokens that are stored next, up to the end of the
+    block, get a new scale.
     """
 
     def __init__(
@@ -156,7 +157,11 @@ class QuantizedStore:
         max_tokens: int | None = None,
         max_kept: int | None = None,
     ) -> None:
-        """Start empty; the maximum numbers of tokens seen and kept may be unknown."""
+        """Start empty.
+
+        ``max_tokens`` is the maximum number of tokens seen, and ``max_kept`` that of tokens kept.
+        None stands for a number that is not limited.
+        """
         if options.bits is None:
             raise ValueError(f"expected quantised storage, got {options.storage!r}")
         self.options, self.bits, self.residual = options, options.bits, options.residual
@@ -262,7 +267,10 @@ class QuantizedStore:
         return self._claimed
 
     def commit(self, tokens: int) -> None:
-        """Count the claimed tokens as stored, after the caller has quantised ``closing`` tokens."""
+        """Count the claimed tokens as stored.
+
+        Before that, the caller must have quantised as many tokens as ``ClaimedCodes.closing`` says.
+        """
         claimed, self._claimed = self._claimed, None
         if claimed is None:
             raise RuntimeError("expected a call of claim before commit, got none")
@@ -299,14 +307,19 @@ class QuantizedStore:
         return 0 if self._newest is None else self._newest.shape[2]
 
     def _count_closing(self, seen: int, waiting: int) -> int:
-        """Return how many of ``waiting`` unquantised tokens to quantise after ``seen`` tokens."""
+        """Return how many tokens to quantise now.
+
+        ``seen`` is the number of tokens seen, and ``waiting`` the number of those that are not
+        quantised yet.
+        """
         end = max(0, seen - self.residual) // self.block * self.block
         return max(0, end - (seen - waiting))
 
     def _encode(self, entries: Entries, first: int) -> tuple[Codes, Scales, list[int]]:
-        """Return codes, scales, and for blocks the number of tokens that each row of scales covers.
+        """Return the codes, the scales and the number of tokens that each row of scales covers.
 
-        ``first`` is the number of tokens seen before the entries.
+        The list of these numbers is empty unless blocks of tokens share scales. ``first`` is the
+        number of tokens seen before the entries.
         """
         mixed = rotate(entries) if self.options.rotate else entries
         if self.options.scales == "token":
@@ -335,7 +348,11 @@ class QuantizedStore:
             target.copy_(rotate_back(found) if self.options.rotate else found)
 
     def _cut(self, runs: list[int], tokens: int, *, newest: bool = False) -> int:
-        """Remove tokens from an end of ``runs``; return how many rows of scales to remove."""
+        """Remove tokens from ``runs``, and return how many rows of scales to remove.
+
+        ``runs`` has the number of tokens that each row of scales covers. Tokens are removed from
+        its start, or from its end if ``newest``.
+        """
         if self.options.scales == "token":
             return tokens
         end, emptied = -1 if newest else 0, 0

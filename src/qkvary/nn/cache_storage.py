@@ -1,6 +1,7 @@
 """The storage of a cache's entries: growing or preallocated.
 
-Handles tokens and their order, whatever an entry holds.
+This module handles which tokens are stored, and in which order. It does not depend on what an entry
+contains.
 """
 
 import torch
@@ -33,7 +34,10 @@ class GrowingStore:
         return self._stored
 
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens and return all; drop all but the last ``max_kept`` afterwards."""
+        """Store new tokens and return all tokens, old and new.
+
+        After that, only the last ``max_kept`` tokens stay stored.
+        """
         parts = (new,) if self._stored is None else (self._stored, new)
         # cat copies, so that it does not keep the whole output of the projections alive.
         joined = torch.cat(parts, dim=2).contiguous()
@@ -42,10 +46,10 @@ class GrowingStore:
         return joined
 
     def claim(self, tokens: int) -> Joined:
-        """Return memory to fill with new tokens before ``commit``; a growing store has none.
+        """Return memory that the caller fills with new tokens before it calls ``commit``.
 
         Raises:
-            ValueError: if there is no room for ``tokens`` tokens.
+            ValueError: if there is no room for ``tokens`` tokens. A growing store never has room.
         """
         raise ValueError(f"expected storage with room for {tokens} tokens, got storage that grows")
 
@@ -103,7 +107,10 @@ class PreallocatedStore(GrowingStore):
         return joined
 
     def view(self, tokens: int, place: Tensor) -> "PlacedStore":
-        """Return a store over the first tokens of the same memory, to be written at ``place``."""
+        """Return a store in the memory of the first ``tokens`` tokens.
+
+        That store writes each new token at ``place``.
+        """
         if self._stored is None or tokens > self.capacity:
             room = 0 if self._stored is None else self.capacity
             raise ValueError(f"expected a view of at most {room} tokens, got {tokens}")
@@ -121,11 +128,14 @@ class PreallocatedStore(GrowingStore):
         self._num_tokens += tokens
 
     def drop_last(self, tokens: int) -> None:
-        """Remove the newest tokens; the memory stays."""
+        """Remove the newest tokens; the memory stays allocated."""
         self._num_tokens -= tokens
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace row i by row ``rows[i]``; an unchanged number of rows reuses the memory."""
+        """Replace row i by row ``rows[i]``.
+
+        If the number of rows stays the same, the memory is reused.
+        """
         used = self.read()
         if used is None or len(rows) != len(used):
             super().reorder(rows)
@@ -137,17 +147,17 @@ class PlacedStore(PreallocatedStore):
     """The memory of another store, into which one token is written at a slot given by a tensor.
 
     The slot is a value on the device, so that a step can be replayed as a CUDA graph. ``append``
-    returns all memory, and also writes the new token to the last slot, since callers expect the
-    newest token there.
+    returns the whole buffer. It also writes the new token to the last slot, since callers expect
+    the newest token there.
     """
 
     def __init__(self, memory: Entries, place: Tensor) -> None:
-        """Take the memory and the place of the next token."""
+        """Use ``memory`` as the storage; ``place`` is the slot where the next token is written."""
         super().__init__(memory.shape[2])
         self._stored, self._place, self._num_tokens = memory, place, memory.shape[2] - 1
 
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Write one new token and return all memory."""
+        """Write one new token and return the whole buffer, including unused slots."""
         del max_kept
         memory = self._stored
         if memory is None or new.shape[2] != 1:

@@ -45,12 +45,13 @@ class Decoder(Protocol):
         kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """Return the last hidden states.
+        """Return the hidden states after the last layer.
 
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
-            kernel: The kernel for a few new tokens with a cache; by default the cache's own.
+            kernel: The kernel that computes attention when a few new tokens attend to a cache; by
+                default the one that the cache names.
             attention_mask: True for real tokens; covers those that the cache has seen and new ones.
         """
         ...

@@ -64,7 +64,7 @@ class Encoder(nn.Module):
         *,
         attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """Return the last hidden states."""
+        """Return the hidden states after the last layer."""
         layout = make_layout(self.config, tokens, attention_mask=attention_mask)
         return self.stack(self._embed(tokens, layout), layout=layout)
 

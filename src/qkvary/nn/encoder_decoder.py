@@ -49,7 +49,8 @@ class AttentionMaps(NamedTuple):
 class EncoderDecoderCache(KVCache):
     """The decoder's cache, and a static cache of the source's keys and values.
 
-    It also holds the encoder's output, so that beams and batches reorder everything together.
+    It also holds the encoder's output, so that everything is reordered together when a beam search
+    or a batch reorders its rows.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class EncoderDecoderCache(KVCache):
             options: Layout and storage of the target's entries.
 
         Raises:
-            ValueError: as :class:`KVCache`; also for cross attention in which a new token changes
-                the outputs of earlier ones.
+            ValueError: in the same cases as for :class:`KVCache`; also for cross attention in which
+                a new token changes the outputs of earlier ones.
         """
         if config.cross_kind.make is not None:
             raise ValueError(
@@ -120,7 +121,7 @@ class DecoderBlock(Block):
         memory: Memory | None = None,
         cross_cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Apply the sublayers; cross attention is skipped without a memory."""
+        """Apply the sublayers. Cross attention is skipped if ``memory`` is None."""
         read = self.attention_norm(x)
         mixed = self.attention(read, layout=layout, cache=cache, kernel=kernel)
         x = self.add_attention(x, mixed)
@@ -267,14 +268,15 @@ class EncoderDecoder(nn.Module):
         kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """Return the last hidden states of the decoder.
+        """Return the hidden states after the last layer of the decoder.
 
         Args:
             tokens: Ids of the target's tokens after those in the cache.
-            source: Ids of the source, padding included; None with a cache, which has the encoded
-                source.
+            source: Ids of the source, padding included. None if a cache is given, because the cache
+                has the encoded source.
             cache: An :class:`EncoderDecoderCache`; the new tokens are appended.
-            kernel: The kernel for a few new tokens with a cache; by default the cache's own.
+            kernel: The kernel that computes attention when a few new tokens attend to a cache; by
+                default the one that the cache names.
             attention_mask: True for the target's real tokens, both cached and new.
 
         Raises:

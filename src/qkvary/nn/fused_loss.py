@@ -57,7 +57,9 @@ def linear_token_losses(
     bias: Float[Tensor, " vocabulary"] | None,
     targets: Int[Tensor, " tokens"],
 ) -> Float[Tensor, " tokens"]:
-    """Return the loss of every token, zero where it does not count; without gradients.
+    """Return the loss of every token, or zero for a token whose target is ignored.
+
+    No gradients are computed.
 
     Arguments and errors are those of :func:`linear_cross_entropy`.
     """

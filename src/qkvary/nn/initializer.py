@@ -17,7 +17,7 @@ class Initializer:
     """Draws the parameters of one module, in place."""
 
     def __init__(self, seed: int, prefix: str) -> None:
-        """Take the seed and the module's name in its network."""
+        """Store the seed, and the name that the module has in the network."""
         self.seed, self.prefix = seed, prefix
 
     def weight(self, name: str, parameter: Tensor, init: Initialization, std: float) -> None:

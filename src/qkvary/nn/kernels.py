@@ -97,11 +97,17 @@ class Core:
         return self._mix(scores, value, dropout)
 
     def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the weight of each query and key, 0 where the query must not see the key."""
+        """Return the attention weight of each pair of a query and a key.
+
+        It is 0 if the query must not see the key.
+        """
         raise NotImplementedError
 
     def _is_short(self, layout: Layout) -> bool:
-        """Return whether decoding kernels support a call: few queries, which see all keys."""
+        """Return whether decoding kernels support a call without gradients.
+
+        The call must have few queries, and each of them must see all earlier keys.
+        """
         variant = self.config.variant
         # A layer with a window stores the tokens that the first new query sees.
         return (
@@ -113,11 +119,14 @@ class Core:
         )
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
-        """Return whether the weights of all pairs are needed, or are cheaper to compute."""
+        """Return whether to compute the full matrix of attention weights.
+
+        It is computed if it is needed, or if avoiding it would take longer.
+        """
         raise NotImplementedError
 
     def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
-        """Mix the values without the weights of all pairs."""
+        """Mix the values without computing the full matrix of attention weights."""
         raise NotImplementedError
 
     def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore, /) -> Tensor:
@@ -153,12 +162,15 @@ class SoftmaxCore(Core):
         return self.choose_kernel(scores.layout.num_keys, dropout) == "explicit"
 
     def choose_kernel(self, num_keys: int, dropout: float) -> Chosen:
-        """Return the only possible implementation for a call, else the pinned or the faster one.
+        """Return the implementation of the softmax for a call.
+
+        If only one is possible, it is that one; otherwise it is the one that the configuration
+        names or, for ``auto``, the faster one.
 
         On a CPU, SDPA is fused only without dropout and without a learned bias. Fused, it takes 0.5
         to 0.95 times as long as explicit matmuls, forward and backward, for 8 to 512 keys and 8 to
-        64 channels per head, masked or causal or with fewer KV heads. Otherwise it takes 1.1 to 1.4
-        times as long, until the map of scores exceeds the processor's caches.
+        64 channels per head, masked or causal or with fewer KV heads. If it is not fused, it takes
+        1.1 to 1.4 times as long, until the matrix of scores exceeds the processor's caches.
         """
         if self._needs_products:
             return "explicit"
@@ -187,7 +199,7 @@ class SoftmaxCore(Core):
         return mixed[..., : value.shape[-1]] if wider else mixed
 
     def _bias(self, scores: Scores) -> Tensor | None:
-        """Return the bias of the pairs plus the penalty on hidden pairs."""
+        """Return the bias of the pairs of a query and a key, plus the penalty that masks pairs."""
         config, device = self.config, scores.query.device.type
         # Under autocast the products have autocast's dtype, not the query's.
         autocast = torch.is_autocast_enabled(device)
@@ -213,7 +225,10 @@ class GaussianCore(SoftmaxCore):
     """
 
     def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the kernel of each pair, 0 for pairs that must not see each other."""
+        """Return the value of the kernel function for each pair of a query and a key.
+
+        It is 0 if the query must not see the key.
+        """
         half = 0.5 * scores.scale / scores.temperature
         query = scores.query.square().sum(dim=-1, keepdim=True)
         key = scores.key.square().sum(dim=-1)
@@ -306,7 +321,10 @@ class LinearCore(Core):
             return mixed.to(value.dtype)
 
     def _sum(self, scores: Scores, value: Tensor, store: StateStore | None) -> Mixture:
-        """Return the sums over the tokens that each query sees, and update the state."""
+        """Return the sum of the weighted values and that of the weights, and update the state.
+
+        The sums of a query are over the tokens that it sees.
+        """
         (query, key), layout = self._map(scores), scores.layout
         documents, sums = layout.document_ids, self._sums(scores)
         if not self.config.causal:
@@ -377,7 +395,10 @@ def _divide_by_norm(
 
 
 def name_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> str:
-    """Return the name of the softmax implementation for a call; for other cores, the core's."""
+    """Return the name of the kernel that computes a call.
+
+    It is that of the softmax implementation, or the name of a core that is not the softmax.
+    """
     variant = config.variant
     if variant.core != "softmax" or own_class(variant, Core):
         return variant.core_name

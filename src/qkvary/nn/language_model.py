@@ -72,8 +72,8 @@ class LanguageModel(nn.Module):
             num_layers: Blocks.
             vocabulary: Distinct tokens.
             max_tokens: Longest sequence.
-            variant: The attention variant or its label. If the label names no positions, the
-                network keeps its own.
+            variant: The attention variant or its label. If it names no positions, no norm of the
+                heads or no soft cap, the network keeps those of its configuration.
             seed: The seed of the initial values.
 
         Raises:
@@ -135,16 +135,18 @@ class LanguageModel(nn.Module):
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
-        """Return the last hidden states.
+        """Return the hidden states after the last layer.
 
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
-            kernel: The kernel for a few new tokens with a cache; by default the cache's own.
+            kernel: The kernel that computes attention when a few new tokens attend to a cache; by
+                default the one that the cache names.
             attention_mask: True for real tokens; covers those that the cache has seen and new ones.
             positions: Positions of seen and new tokens; by default counted from the first real
                 token of each document.
-            document_ids: The document of each seen and new token; tokens see only their own.
+            document_ids: The document of each seen and new token; a token sees only tokens of its
+                document.
 
         Raises:
             ValueError: if the sequence is longer than ``max_tokens``, or an argument does not
@@ -191,7 +193,10 @@ class LanguageModel(nn.Module):
         return linear_token_losses(features, self.output_weight, self.head_bias, targets)
 
     def _bent_losses(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each token with a logit cap, which the fused loss does not support."""
+        """Return the loss of each token, computed from capped logits.
+
+        The fused loss does not support a cap of the logits.
+        """
         chunk = choose_chunk(len(targets), self.config.vocabulary, features.device.type)
         losses: list[Tensor] = []
         for part, wanted in zip(features.split(chunk), targets.split(chunk), strict=True):
@@ -202,12 +207,15 @@ class LanguageModel(nn.Module):
 
     @property
     def output_name(self) -> str:
-        """The name of the head's weight: its own parameter, or the embedding."""
+        """The name of the parameter that the output head multiplies by.
+
+        It is a separate parameter, or the embedding if the two are tied.
+        """
         return "embedding" if self.config.tied_head else "head_weight"
 
     @property
     def output_weight(self) -> Float[Tensor, "vocabulary d_model"]:
-        """The weight of the head."""
+        """The parameter that the output head multiplies by."""
         return self.embedding if self.head_weight is None else self.head_weight
 
     def attention_maps(

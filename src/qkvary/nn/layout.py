@@ -23,9 +23,10 @@ AttentionMask = Bool[Tensor, "batch keys"] | Int[Tensor, "batch keys"]
 class Layout:
     """The positions of queries and keys of one forward call, and the resulting masks.
 
-    Keys are all tokens so far (seen before and new), queries are the new ones: the last keys.
-    Visibility depends on the index; score terms depend on the position. So a window counts tokens
-    in order, including padding, regardless of the positions.
+    The keys belong to all tokens so far, old and new. The queries belong to the new tokens, which
+    are the last ones in the sequence. Which tokens see each other depends on their index in the
+    sequence; score terms depend on the position. A window therefore counts tokens by their index,
+    including padding, whatever their positions are.
     """
 
     def __init__(
@@ -42,15 +43,16 @@ class Layout:
         """Check the arguments and compute the positions.
 
         Args:
-            new_tokens: Tokens of this call.
-            cached_tokens: Tokens before them, whether or not a layer still stores them.
+            new_tokens: Number of tokens of this call.
+            cached_tokens: Number of earlier tokens, whether or not a layer still stores them.
             device: The device of the masks.
             attention_mask: True or 1 for real tokens, False or 0 for padding, [batch, keys].
             positions: Positions of all tokens, [batch or 1, keys]; by default counted from the
                 first real token of each document.
-            document_ids: The document of each token, [batch, keys]; tokens see only their own.
-            query_positions: Positions of the queries if they are not among the keys, as in cross
-                attention, [batch or 1, queries].
+            document_ids: The document of each token, [batch, keys]; a token sees only tokens of its
+                document.
+            query_positions: Positions of the queries, [batch or 1, queries]. They are needed only
+                if the tokens of the queries are not among the keys, as in cross attention.
         """
         if attention_mask is not None:
             if attention_mask.is_floating_point():
@@ -100,7 +102,10 @@ class Layout:
 
     @property
     def query_positions(self) -> Int[Tensor, "rows queries"]:
-        """Positions of the queries, which are the new tokens unless others were given."""
+        """Positions of the queries.
+
+        The queries are the new tokens, unless positions of other queries were given.
+        """
         if self._query_positions is not None:
             return self._query_positions
         return self._positions_from(self.num_keys - self.num_queries)
@@ -182,7 +187,7 @@ class Layout:
             self._is_in_a_row = True
 
     def blank(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
-        """Return ``x``, the input of the last keys, with padding replaced by zeros.
+        """Return ``x``, the layer's input for the newest tokens, with padding replaced by zeros.
 
         An attention weight of zero alone would not remove a non-finite number.
         """

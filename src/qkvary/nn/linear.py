@@ -72,7 +72,7 @@ def is_plain(layer: nn.Module) -> TypeGuard[nn.Linear]:
 
 
 def apply(layer: nn.Module, x: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
-    """Return ``layer(x)``, computed by :func:`linear` if the layer is a plain one."""
+    """Return ``layer(x)``, computed by :func:`linear` for an ``nn.Linear`` without hooks."""
     return linear(x, layer.weight, layer.bias) if is_plain(layer) else layer(x)
 
 

@@ -278,7 +278,10 @@ def _add_states(
     sums: Sums,
     documents: _Documents | None,
 ) -> tuple[GroupedQueries, GroupedTotals | None]:
-    """Add the sums over the tokens before each chunk, from the chunk's initial state."""
+    """Add what all tokens before a chunk contribute to its sums of weighted values and of weights.
+
+    That is computed from the state at the start of the chunk.
+    """
     plain = query if documents is None else query * documents.follows[:, None, :, None, :, None]
     faded = plain
     if sums.log_decay is not None:

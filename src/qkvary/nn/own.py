@@ -19,7 +19,7 @@ def own(name: str, words: str) -> Callable[[T], T]:
     identity of a study's runs depends on the whole file.
 
     Args:
-        name: The name: small letters, digits and ``-``.
+        name: The name: lowercase letters, digits and ``-``.
         words: What the class does, as a clause for descriptions.
 
     Raises:

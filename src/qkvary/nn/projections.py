@@ -107,10 +107,11 @@ def split_heads(
 def project_together(
     x: Float[Tensor, "*batch d_model"], projections: Sequence[nn.Module]
 ) -> list[Float[Tensor, "*batch width"]]:
-    """Apply several projections to one input; plain ones in a single matmul.
+    """Apply several projections to one input.
 
-    Joining the weights copies them. For few rows that copy takes at least as long as the matmul, so
-    decoding applies the projections one by one.
+    Those that are an ``nn.Linear`` without hooks are computed in a single matmul of their joined
+    weights. Joining the weights copies them. For few rows that copy takes at least as long as the
+    matmul, so decoding applies the projections one by one.
     """
     few = not torch.is_grad_enabled() and x.numel() <= FEW_ROWS * x.shape[-1]
     plain = [] if few else [projection for projection in projections if is_plain(projection)]
@@ -161,9 +162,9 @@ class RMSNormPlusOne(nn.RMSNorm):
 class HeadNorm(nn.Module):
     """RMSNorm of a query or a key before any rotation: ``c / rms(c) * g``.
 
-    Each head is normalised separately with one gain for all heads, or all heads together. If key
-    and value share a tensor, it is stored normalised; a query from the same projection is taken
-    before the norm.
+    There are two forms: either each head is normalised separately, and all heads share one gain, or
+    the channels of all heads are normalised together. If key and value share a tensor, it is stored
+    normalised; a query from the same projection is taken before the norm.
 
     Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters"; Qwen Team
     2025, "Qwen3" (each head); OLMo Team 2024, "2 OLMo 2 Furious" (all heads); DeepSeek-AI 2024,

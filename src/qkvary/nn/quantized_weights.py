@@ -64,9 +64,9 @@ class Dequantized(nn.Module):
 def quantize_weights(model: LanguageModel) -> LanguageModel:
     """Replace a network's matrices by 8-bit codes; afterwards the network can only decode.
 
-    Norms, biases, tables of positions, parameters of score terms other than a latent's matrices, a
-    query map per head, and an embedding that is not the head are not changed: few of their numbers
-    are read per token. Cast and move the network first, and set it to evaluation mode.
+    Parameters of which only few numbers are read per token are not changed: norms, biases, tables
+    of positions, the query map of each head, an embedding that is not tied to the output head, and
+    the parameters of score terms. Cast and move the network first, and set it to evaluation mode.
 
     Raises:
         ValueError: if the network is in training mode, has 8-bit weights already, or has weights

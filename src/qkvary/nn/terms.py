@@ -203,8 +203,9 @@ class PlusBias(ScoreTerm):
 
         tau = sum_c w_c,    g(j) = sum over column channels c of w_c E(j)_c.
 
-    The parameters are the published m + 1 (under Adam they train differently from tau and g).
-    There is no joint (i, j) term, and tau starts with a random sign.
+    The learned parameters are w and b, the m + 1 parameters of the published form. Under Adam they
+    train differently from tau and g. There is no joint (i, j) term, and tau starts with a random
+    sign.
 
     Source: Kayyam et al. 2026, section 2; the reduction is proved in the tests.
     """
@@ -220,7 +221,7 @@ class PlusBias(ScoreTerm):
         self.bias = nn.Parameter(torch.empty(sets))
 
     def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
-        """Draw the map as a linear layer from m channels to 1."""
+        """Draw w and b as for a linear layer with m inputs and 1 output."""
         features = self.weight.shape[1]
         initializer.weight("plus.weight", self.weight, init, init.weight_std(features, 1))
         initializer.bias("plus.bias", self.bias, init, features)
@@ -316,10 +317,11 @@ class Temperature(ScoreTerm):
 
 
 class Decay(ScoreTerm):
-    """Weights of linear attention decay by a factor per token of distance, one for each KV head.
+    """In linear attention, multiply the weight of a key that is n tokens before the query by f^n.
 
-    A fixed factor, or the initial value of a learned one, is 1 - 2^(-5 - h) for KV head h.
-    Distances count tokens in order, as windows do, regardless of the positions.
+    Each KV head has a separate factor f below 1. A fixed factor, or the initial value of a learned
+    one, is 1 - 2^(-5 - h) for KV head h. Like the size of a window, the distance n counts tokens by
+    their index in the sequence, whatever their positions are.
 
     Source: Sun et al. 2023, "Retentive Network", section 2.2 (the fixed factors).
     """
@@ -343,7 +345,7 @@ class Decay(ScoreTerm):
         return replace(scores, log_decay=F.logsigmoid(logits.to(wide)))
 
     def fixed_logits(self, device: torch.device) -> Float[Tensor, " kv_heads"]:
-        """Return the logits of the fixed factors."""
+        """Return the inverse sigmoid of the fixed decay factor of each KV head."""
         heads = torch.arange(self.config.num_kv_heads, dtype=torch.float64, device=device)
         return torch.log(torch.exp2(heads + 5.0) - 1.0)
 
@@ -426,7 +428,11 @@ def _find_members(
 
 
 def _sum_diagonal(terms: Tensor, members: Tensor | None, *, causal: bool) -> Tensor:
-    """Return the sum over each token's members; in causal layers, only up to the token."""
+    """Return, for each token, the sum of ``terms`` over the tokens that ``members`` names.
+
+    These are the tokens in its document, window and stride. In causal layers, only tokens up to
+    that token count.
+    """
     if members is None:
         return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
     return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)

@@ -46,7 +46,7 @@ class VisionTransformer(nn.Module):
     def features(
         self, images: Float[Tensor, "batch channels rows columns"]
     ) -> Float[Tensor, "batch d_model"]:
-        """Return the last hidden state of the class token."""
+        """Return the hidden state of the class token after the last layer."""
         x = self._embed(images)
         layout = Layout(new_tokens=x.shape[1], device=x.device)
         return self.stack(x, layout=layout)[:, 0]

@@ -198,7 +198,10 @@ class GuardConfig:
 @stored("ExecutionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionConfig:
-    """Execution of a step: affects time, memory and last bits, not what is learned."""
+    """How a training step is executed.
+
+    These settings affect time, memory use and rounding, but not what a step computes otherwise.
+    """
 
     micro_batch_size: int | None = None
     """Examples per forward pass; None for the whole batch of a process. Gradients of micro-batches
@@ -225,7 +228,10 @@ class ExecutionConfig:
 @stored("Way")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSettings:
-    """Execution and device of the steps; a run can be resumed with other settings."""
+    """How and on which device the training steps are executed.
+
+    A run can be resumed with other execution settings.
+    """
 
     config: ExecutionConfig = field(metadata=stored_as("execution"))
     device: str
@@ -267,8 +273,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if self.temperature is not None and self.execution.compile:
             raise ValueError(
-                "expected no compile with an annealed temperature, which would compile the network "
-                "again at every step"
+                "expected compile=False with an annealed temperature, got compile=True, which "
+                "would compile the network again at every step"
             )
         if self.temperature is not None and (
             self.stop_when_solved or (self.temperature.steps or 0) > self.steps
@@ -301,7 +307,10 @@ class TrainingConfig:
 @stored("RunConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Complete configuration of a training run: equal configurations give equal numbers."""
+    """Complete configuration of a training run.
+
+    Runs with equal configurations give exactly the same results.
+    """
 
     task: TaskConfig
     network: Network
@@ -340,12 +349,15 @@ class RunConfig:
 
     @property
     def sequence_length(self) -> int:
-        """Number of tokens in one sequence; for images, of patches plus the class token."""
+        """Number of tokens in one sequence; for images, the number of patches plus one.
+
+        The additional token of an image is the class token.
+        """
         return self.task.count_tokens(self.network)
 
     @property
     def execution(self) -> ExecutionSettings:
-        """Execution and device of the run."""
+        """How and on which device the run is executed."""
         return ExecutionSettings(config=self.training.execution, device=self.device)
 
     def with_execution(self, execution: ExecutionSettings) -> Self:
@@ -363,7 +375,7 @@ class RunConfig:
         return hashlib.sha256(identity.encode()).hexdigest()
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that determines the key, in stored form."""
+        """Return ``run_key`` and what determines it, in the form in which it is stored."""
         return {
             "run": to_dict(self),
             "data_fingerprint": self.task.data_fingerprint,

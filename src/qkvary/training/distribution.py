@@ -1,4 +1,4 @@
-"""One process of a training run: its part of the gradient, and the other processes.
+"""What one process of a training run computes, and how it works with the other processes.
 
 The gradient of a step is that of the mean loss over all counted targets, however the batch is
 split: each micro-batch is weighted by its share of those targets.
@@ -37,7 +37,10 @@ class Distribution(ProcessGroup):
     """
 
     def wrap(self, model: nn.Module, _: Precision, /) -> nn.Module:
-        """Wrap a network that is on its device; return the module that computes the loss."""
+        """Wrap a network that has already been moved to its device.
+
+        Returns the module that computes the loss.
+        """
         return model
 
     def no_sync(self, _: nn.Module, /) -> AbstractContextManager[None]:
@@ -82,10 +85,11 @@ class Distribution(ProcessGroup):
     ) -> Mapping[str, JsonValue] | None:
         """Load the newest checkpoint that is valid in every process; collective.
 
-        ``accept`` checks the part without tensors; if it raises ``DamagedError``, an older
-        checkpoint is tried. ``report`` gets a sentence for each damaged checkpoint that is newer
-        than the loaded one; these are quarantined. Returns the ``about`` of the loaded checkpoint,
-        or None.
+        ``accept`` checks the state in a checkpoint that is not in tensors; if it raises
+        ``DamagedError``, an older checkpoint is tried. ``report`` is called with a sentence for
+        each damaged checkpoint that is newer than the loaded one; these checkpoints are
+        quarantined. Returns the state of the loaded checkpoint that is not in tensors, or None if
+        there is no checkpoint.
 
         Raises:
             NoValidCheckpointError: if there are checkpoints, and all are damaged.

@@ -93,11 +93,11 @@ def train(
     The caller owns the folder, which must exist. Several processes that train together all call
     this with the same arguments.
 
-    ``stop`` is called before each step, and by one process between micro-batches and between the
-    batches of an evaluation; if it returns True, a checkpoint of the last full step is written and
-    training stops. An evaluation that was stopped is repeated when the run is resumed. ``stored``
-    is the run with its stored execution settings, if others are requested; the log records the
-    differences.
+    ``stop`` is called before each step. If a single process trains, it is also called between
+    micro-batches and between the batches of an evaluation. If it returns True, a checkpoint of the
+    last full step is written and training stops. An evaluation that was stopped is repeated when
+    the run is resumed. ``stored`` is the run with its stored execution settings, if others are
+    requested; the log records the differences.
     """
     if keep < 1:
         raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
@@ -214,7 +214,11 @@ class _Trainer:
         )
 
     def open_journal(self, mark: FileEntry | None = None) -> Journal | SilentJournal:
-        """Open the journal: empty, or cut to its length at a checkpoint, given by ``mark``."""
+        """Open the journal.
+
+        Without ``mark`` it is empty. With ``mark`` it is cut to the length that it had at a
+        checkpoint.
+        """
         if not self.distribution.is_first:
             return SilentJournal()
         path = self.directory / JOURNAL_NAME

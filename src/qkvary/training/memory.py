@@ -35,7 +35,7 @@ def keep_freed_memory() -> bool:
 
 
 def require_device(name: str) -> None:
-    """Check that this machine has a device."""
+    """Check that the device ``name`` exists on this machine."""
     device, count = torch.device(name), torch.cuda.device_count()
     choices = ["cpu", *map("cuda:{}".format, range(count))]
     if torch.backends.mps.is_available():

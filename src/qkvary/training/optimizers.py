@@ -142,7 +142,10 @@ def momentum(schedule: ScheduleConfig, *, highest: float, step: int, steps: int)
 
 
 def _cycle(done: float, start: float, middle: float, end: float) -> float:
-    """Return the value after a share of all steps: half cosines from start to middle to end."""
+    """Return the value of the schedule when the share ``done`` of all steps is over.
+
+    It follows half a cosine from ``start`` to ``middle``, then another from ``middle`` to ``end``.
+    """
     share, low, high = done / ONE_CYCLE_RISE, start, middle
     if done >= ONE_CYCLE_RISE:
         share, low, high = (done - ONE_CYCLE_RISE) / (1.0 - ONE_CYCLE_RISE), middle, end

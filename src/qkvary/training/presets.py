@@ -33,7 +33,10 @@ VOCABULARY_MULTIPLE = 64
 
 THREE_PROJECTIONS = "Kayyam et al. 2026 (Do Transformers Need Three Projections?): text and code"
 QUERY_IDENTITY = "Karbevski and Mijoski ([Key,Value] is probably all you need): text and code"
-MODERN = "no paper: LLaMA's blocks, GPT-3's learning rates and batch sizes (below 124M: Pythia's)"
+MODERN = (
+    "not a paper. The blocks are those of LLaMA. The learning rates and batch sizes are those of "
+    "GPT-3, and below 124M parameters those of Pythia"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,10 @@ class Remark:
     """The kind of positions that the remark is about; None if it is about something else."""
 
     def holds(self, network: LanguageModelConfig) -> bool:
-        """Return whether the remark applies; ``about`` names positions that a layer needs."""
+        """Return whether the remark applies to a network.
+
+        If ``about`` names a kind of positions, at least one layer must have that kind.
+        """
         variants = [layer.variant for layer in network.layers]
         if self.about == "decoupled":
             return any(variant.decoupled is not None for variant in variants)
@@ -76,7 +82,7 @@ class Preset:
 
     @property
     def variant(self) -> str:
-        """The canonical label of its variant."""
+        """The canonical label of the attention variant of the preset's network."""
         return format_label(self.network.variant)
 
     @property
@@ -102,7 +108,8 @@ class Preset:
     def with_variant(self, label: AnyVariant | str) -> "Preset":
         """Return the preset with another variant and that variant's score scale and weight decay.
 
-        A label that names no positions keeps those of the preset.
+        If the label names no positions, no norm of the heads or no soft cap, those of the preset
+        are kept.
         """
         own = self.network.layers[0].variant
         variant = keep_positions(as_label(label), own)
@@ -208,10 +215,10 @@ def _three_projections(
 _PAPER_1 = (
     _three_projections(
         "lm-300m",
-        "a step has 24 micro-batches of 6 rows on each of 8 devices; the poster trains both "
-        "networks with the learning rate, warm-up and accumulation of the larger one (preset "
-        "lm-300m-poster)",
-        "the published script of Q-GQA has 8 KV heads where the table says 4",
+        "A step has 24 micro-batches of 6 rows on each of 8 devices. In the paper's conference "
+        "poster, both networks are trained with the learning rate, warm-up and gradient "
+        "accumulation of the larger one (preset lm-300m-poster)",
+        "The published script of Q-GQA has 8 KV heads where the table says 4",
         steps=4_238,
         micro=6,
         accumulated=24,
@@ -222,10 +229,10 @@ _PAPER_1 = (
     ),
     _three_projections(
         "lm-300m-poster",
-        "uses the learning rate, warm-up, accumulation and validations of the poster; lm-300m uses "
-        "those of the public code; the poster's 10 billion positions in 4,238 steps imply 36 "
-        "micro-batches of 4 rows on each of 8 devices, and its 10 million validation tokens imply "
-        "1,220 batches of 4 rows",
+        "This preset uses the learning rate, warm-up, gradient accumulation and validation "
+        "schedule of the paper's conference poster; lm-300m uses those of the public code. The "
+        "poster's 10 billion positions in 4,238 steps imply 36 micro-batches of 4 rows on each of "
+        "8 devices. Its 10 million validation tokens imply 1,220 batches of 4 rows",
         steps=4_238,
         micro=4,
         accumulated=36,
@@ -236,8 +243,8 @@ _PAPER_1 = (
     ),
     _three_projections(
         "lm-1.2b",
-        "576 rows a step: 36 micro-batches of 2 rows on each of 8 devices; the reported results "
-        "are those of step 7,500, before the learning rate reaches its floor",
+        "A step has 36 micro-batches of 2 rows on each of 8 devices. The reported results are "
+        "those of step 7,500, before the learning rate reaches its floor",
         steps=8_477,
         micro=2,
         accumulated=36,
@@ -268,16 +275,22 @@ _GPT2_VALIDATION = 200 * 12 * 1_024
 draws new windows, the same for all networks; here they are the first of the validation split."""
 
 _IDENTITY = (
-    "identity query: scores are halved, and the weight decay of matrices is 2^-5 = 0.1 * 0.3125, "
-    "as published"
+    "Identity query: the scores are halved, and the weight decay of matrices is 2^-5 = 0.1 * "
+    "0.3125, as published"
 )
 _DERIVED = (
-    "identity query: the weight decay of matrices is 2^-5; scores are scaled by s sqrt d = 0.55, "
-    "as the paper derives before it rounds to 1/2"
+    "Identity query: the weight decay of matrices is 2^-5. The scores are multiplied by a scale s "
+    "for which s sqrt(d) = 0.55, the value that the paper derives and then rounds to 1/2"
 )
-_UNTIED = "an untied head, as the theorem about one layer requires; no results are published"
-_NO_FIGURE = "in the public code; the paper has no results for it"
-_SAME_TUNING = "the baseline with the settings of the identity query; no results are published"
+_UNTIED = (
+    "This network has an untied output head, as the paper's theorem about a single layer requires. "
+    "The paper publishes no results for it"
+)
+_NO_FIGURE = "This variant is in the public code, but the paper has no results for it"
+_SAME_TUNING = (
+    "This is the baseline with settings that the paper uses for the identity query. The paper "
+    "publishes no results for it"
+)
 
 
 def _gpt2(name: str, *remarks: str, weight_decay: float = 0.1) -> Preset:
@@ -304,10 +317,10 @@ _PAPER_3 = (
         "gpt2-124m",
         "windows are drawn without replacement here, but with replacement in the public code",
     ),
-    _gpt2("gpt2-117m-mlp", "smaller feed-forward networks: 3.5 d"),
-    _gpt2("gpt2-118m-narrow", "12 heads of 62 channels"),
+    _gpt2("gpt2-117m-mlp", "The feed-forward networks are smaller: 3.5 d"),
+    _gpt2("gpt2-118m-narrow", "The network has 12 heads of 62 channels"),
     _gpt2("gpt2-117m-identity", _IDENTITY),
-    _gpt2("gpt2-124m-identity", _IDENTITY, "larger feed-forward networks: 4.5 d"),
+    _gpt2("gpt2-124m-identity", _IDENTITY, "The feed-forward networks are larger: 4.5 d"),
     _gpt2("gpt2-117m-identity-derived", _DERIVED),
     _gpt2("gpt2-124m-identity-derived", _DERIVED),
     _gpt2("gpt2-156m-identity-untied", _IDENTITY, _UNTIED),
@@ -334,7 +347,7 @@ _PORTABLE_REMARK = Remark(
     about="decoupled",
 )
 
-_CHINCHILLA = "20 tokens per parameter, as for Chinchilla"
+_CHINCHILLA = "Training uses 20 tokens per parameter, as for Chinchilla"
 
 
 def _modern(
@@ -376,7 +389,7 @@ _MODERN_SIZES = (
         16,
         16,
         3e-3,
-        "about two minutes on one core, to try things",
+        "This preset is for trying things out: training takes about two minutes on one core",
         _CHINCHILLA,
         corpus="tinystories",
         tokenizer="bytes",
@@ -387,7 +400,8 @@ _MODERN_SIZES = (
         16,
         16,
         3e-3,
-        "minutes on two cores; 5 tokens per parameter, a quarter of Chinchilla's",
+        "Training takes minutes on two cores. It uses 5 tokens per parameter, a quarter of the "
+        "number for Chinchilla",
         corpus="tinystories",
         tokenizer="bytes",
     ),
@@ -397,7 +411,8 @@ _MODERN_SIZES = (
         64,
         8,
         1e-3,
-        "bytes as tokens, because GPT-2's token table alone would exceed the rest in parameters",
+        "Tokens are bytes, because the token table of GPT-2 alone would have more parameters than "
+        "the rest of the network",
         _CHINCHILLA,
         corpus="english-novels",
         tokenizer="bytes",

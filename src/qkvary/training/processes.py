@@ -87,7 +87,10 @@ class Collectives:
         return [decode(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
     def run_on_all(self, work: Callable[[], JsonValue]) -> list[Any]:
-        """Call ``work`` on every rank and return all results, or raise the first rank's error."""
+        """Call ``work`` on every rank and return all results.
+
+        If it fails, every rank raises the error of the lowest rank on which it failed.
+        """
         mine: QkvaryError | None = None
         answer: JsonValue = None
         try:

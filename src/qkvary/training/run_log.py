@@ -18,7 +18,9 @@ _AFTER_CHECKPOINT = {"skipped", "diverged", "test", CUT_EVENT}
 
 
 def open_log(path: Path, mark: FileEntry, step: int) -> tuple[Journal, str]:
-    """Open a log without the lines after a checkpoint; return it and a description of any damage.
+    """Open a log and remove the lines that were written after a checkpoint.
+
+    Returns the log and a description of any damage.
 
     ``mark`` is the size and digest that the log had at the checkpoint. A log that does not match is
     copied, and keeps its valid lines.

@@ -67,7 +67,7 @@ def require_tracker(name: str) -> None:
 
 
 class LogCopy:
-    """Copies the log of one run to a tracker; the first entry opens it."""
+    """Copies the log of one run to a tracker, which is opened when the first entry arrives."""
 
     def __init__(
         self, tracker: TrackerName | None, run: TrackedRun, warn: Callable[[str], None]

@@ -23,9 +23,11 @@ REPEATS = 5
 def measure_utilization(
     run: RunConfig, steps_per_second: float, *, processes: int = 1
 ) -> dict[str, float]:
-    """Return ``utilization`` and its reference, ``product_flops_per_second`` of all processes.
+    """Return ``utilization`` and ``product_flops_per_second``.
 
-    The result is empty if they cannot be measured.
+    The latter is the speed at which all processes together could multiply matrices, and
+    ``utilization`` is the share of this speed that the training reaches. The result is empty if
+    they cannot be measured.
     """
     if not isinstance(run.network, LanguageModelConfig) or not steps_per_second:
         return {}

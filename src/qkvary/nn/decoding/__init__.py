@@ -1,1 +1,1 @@
-"""Attention of a few new queries to many stored keys: several kernels, and their choice."""
+"""Attention from a few new queries to many stored keys: kernels, and the choice between them."""

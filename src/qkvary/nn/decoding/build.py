@@ -47,13 +47,13 @@ def find_compiler() -> str | None:
 
 
 def kept_folder() -> Path | None:
-    """Return the folder ``decoding`` in the cache directory, or None without such a directory."""
+    """Return the folder ``decoding`` of the cache directory; None if there is no such directory."""
     folder = cache_directory()
     return None if folder is None else folder / "decoding"
 
 
 def can_keep() -> bool:
-    """Return whether libraries can be kept, by trying to write to their folder."""
+    """Try to write to the folder for libraries, and return whether that works."""
     folder = kept_folder()
     if folder is None:
         return False
@@ -132,7 +132,10 @@ def _path(sources: Sequence[Path]) -> Path | None:
 
 
 def _seal(library: Path) -> Path:
-    """Return the file that holds a library's digest: loading a truncated library would crash."""
+    """Return the path of the file that holds a library's digest.
+
+    The digest shows whether a library is complete. Loading a truncated library would crash.
+    """
     return library.with_name(f"{library.name}.sha256")
 
 

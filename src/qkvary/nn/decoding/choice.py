@@ -51,7 +51,10 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
 
 
 def pinned(kernel: str) -> str:
-    """Return the kernel's name; for ``auto`` the environment may name another."""
+    """Return the name of the kernel to use.
+
+    For ``auto`` this is the name in the environment variable ``VARIABLE``, if it is set.
+    """
     name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
     if name not in KERNELS and name not in ("auto", LAYER):
         choices = ", ".join(("auto", LAYER, *KERNELS))

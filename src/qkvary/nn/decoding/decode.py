@@ -19,15 +19,17 @@ def decode_attention(
 ) -> Float[Tensor, "batch heads queries value_dim"]:
     """Return ``softmax(scale q k^T + bias) v`` for a few queries, without gradients.
 
-    The queries belong to the last keys and see no later keys. A query that sees no key gets zeros.
+    The queries belong to the tokens of the last keys, and no query sees a key after that of its
+    token. A query that sees no key gets zeros.
 
     Args:
         query: The new queries.
         key: All stored keys, including the new ones.
-        value: All stored values; if they are the keys in the same memory, both are read once.
+        value: All stored values. If they are the keys, at the same address in memory, that memory
+            is read only once.
         scale: Factor of ``q k^T``.
         valid: False for hidden keys, such as padding.
-        kernel: ``auto``, or a name of ``choice.KERNELS`` to pin it.
+        kernel: ``auto``, or one of the names in ``choice.KERNELS`` to use that kernel.
         bias: Added to the scaled scores, [batch, heads, queries, keys].
 
     Raises:

@@ -134,7 +134,10 @@ class Matrix(ctypes.Structure):
 
 
 class Norm(ctypes.Structure):
-    """A norm of rows."""
+    """A normalisation layer, which the library applies to each row.
+
+    The fields are those of the C++ structure of this name.
+    """
 
     _fields_ = (
         ("weight", _pointer),
@@ -145,7 +148,7 @@ class Norm(ctypes.Structure):
 
 
 class Projected(ctypes.Structure):
-    """A projection of the input by one matrix, or by the two of a low-rank projection."""
+    """A projection of the input by one matrix, or by the two matrices of a low-rank projection."""
 
     _fields_ = (("down", Matrix), ("weight", Matrix))
 
@@ -340,7 +343,10 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
 
 
 def rotate_when_read(call: Call, config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
-    """Make a call rotate its keys when it reads them; return the tables that it points to."""
+    """Set the arguments of the kernel so that it rotates keys when it reads them.
+
+    Returns the rotation tables, to which the arguments point.
+    """
     tables = rotation_tables(config, tokens)
     call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
     call.half, call.table_stride = config.rotated_channels // 2, tables[0].shape[1]
@@ -354,7 +360,8 @@ def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
     With j = 64 b + r, an un-rotated key k_j and a query q that is rotated by its own position,
     q^T R(j) k_j = (R(-64 b) q)^T R(r) k_j. So the kernel rotates the query once for 64 keys, and
     rotates the keys with one small table that stays in the first-level cache. Each score involves
-    both tables, so only the first has the factor of a scaled rotation. Other columns are zero.
+    both tables, so only the table for positions 0 to 63 includes the factor of a scaled rotation.
+    Each table has a column per rotated pair of channels, then columns of zeros as padding.
     """
     pairs, scaling = config.rotated_channels // 2, config.position.scaling
     width = math.ceil(pairs / WIDEST_VECTOR) * WIDEST_VECTOR
@@ -369,20 +376,29 @@ def rotation_tables(config: AttentionConfig, tokens: int) -> tuple[Tensor, ...]:
 
 
 def point(stored: Stored, entries: Tensor) -> None:
-    """Make a call read entries in place; the channels of a token must be contiguous."""
+    """Point the kernel's arguments for a stored tensor at ``entries``, which are read in place.
+
+    The channels of a token must be contiguous.
+    """
     stored.data, stored.dim = entries.data_ptr(), entries.shape[-1]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = entries.stride()
 
 
 def cover(call: Call, rows: int, tokens: int, valid: Tensor | None) -> None:
-    """Make a call with one query per row read the first ``tokens`` tokens, except hidden ones."""
+    """Set the kernel's arguments for one query per row.
+
+    Each query attends to the first ``tokens`` tokens, except those that ``valid`` masks.
+    """
     call.batch, call.tokens, call.start = rows, tokens, tokens - 1
     call.valid = None if valid is None else valid.data_ptr()
     call.valid_stride = 0 if valid is None else valid.stride(0)
 
 
 def point_codes(stored: Stored, claimed: ClaimedCodes) -> None:
-    """Make a call read codes, then the tokens that are not yet quantised."""
+    """Point the kernel's arguments for a stored tensor at a quantised cache.
+
+    The kernel reads its codes, and then the tokens that are not quantised yet.
+    """
     codes, scales, newest = claimed.codes, claimed.scales, claimed.newest
     stored.data, stored.dim = codes.data_ptr(), newest.shape[3]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = codes.stride()

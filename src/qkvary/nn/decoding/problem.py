@@ -19,7 +19,10 @@ Bias = Float[Tensor, "_ _ _ _"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decoding:
-    """The queries, keys and values of one call; the queries belong to the last keys."""
+    """The queries, keys and values of one attention call.
+
+    The queries are those of the newest tokens, whose keys come last.
+    """
 
     query: Float[Tensor, "batch heads queries key_dim"]
     """The new queries."""
@@ -92,7 +95,7 @@ class Decoding:
     def unfold(
         self, mixed: Float[Tensor, "batch kv_heads rows value_dim"]
     ) -> Float[Tensor, "batch heads queries value_dim"]:
-        """Undo the folding: return rows as the queries of their heads."""
+        """Undo the folding: turn the rows of a KV head back into queries of several heads."""
         batch, heads, queries, _ = self.query.shape
         return mixed.reshape(batch, heads, queries, mixed.shape[-1])
 

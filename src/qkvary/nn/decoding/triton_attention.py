@@ -1,6 +1,7 @@
-"""Decoding attention on GPUs: splits a call into runs and tiles for ``triton_kernels``.
+"""Decoding attention on GPUs: cuts the keys into segments and tiles for ``triton_kernels``.
 
-The keys of a KV head are cut into runs, so that even a few heads keep all multiprocessors busy.
+The keys of a KV head are cut into segments, called runs in the code, so that even a few heads keep
+all multiprocessors busy.
 Without Triton, which is not built for every system, other kernels are used.
 """
 
@@ -54,12 +55,12 @@ _tile_bytes: dict[object, int] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """The sizes of the runs and tiles of a call."""
+    """How an attention call is cut: the keys into segments and tiles, query rows into blocks."""
 
     tile: int
     """Number of keys per tile."""
     runs: int
-    """Number of parts into which the keys are cut, each with the same number of whole tiles."""
+    """Number of segments of the keys, each with the same number of whole tiles."""
     block: int
     """Rows per program; fewer than ``LEAST`` are multiplied without matrix units."""
     blocks: int
@@ -84,7 +85,10 @@ def supports(problem: Decoding) -> bool:
 
 
 def kind_of(problem: Decoding) -> object:
-    """Return the kind of a call; calls of one kind compile alike and need equal memory."""
+    """Return a value that is equal for calls whose kernels have the same needs.
+
+    The kernels of such calls compile in the same way, and need the same amount of shared memory.
+    """
     rows, dtype = problem.rows, problem.query.dtype
     return (
         problem.key.device,
@@ -96,7 +100,7 @@ def kind_of(problem: Decoding) -> object:
 
 
 def attend_triton(problem: Decoding) -> Float[Tensor, "batch heads queries value_dim"]:
-    """Attend to each run of keys and merge the results."""
+    """Attend to each segment of the keys and merge the results."""
     if kernels is None:
         raise RuntimeError("Triton is not installed")
     try:
@@ -107,7 +111,10 @@ def attend_triton(problem: Decoding) -> Float[Tensor, "batch heads queries value
 
 
 def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows value_dim"]:
-    """Attend with the largest tiles that fit on the device, as Triton reports."""
+    """Attend with tiles that fit on the device.
+
+    The size of a tile is halved until Triton no longer reports that the tile is too large.
+    """
     kind = kind_of(problem)
     while True:
         tile_bytes = min(TILE_BYTES, _tile_bytes.get(kind, TILE_BYTES))
@@ -120,7 +127,10 @@ def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows va
 
 
 def cut(problem: Decoding, tile_bytes: int) -> Cut:
-    """Return the runs and tiles of a call on its device; a tile has at most ``tile_bytes``."""
+    """Return how to cut a call for the device that it is on.
+
+    A tile, which is the keys that are read at a time, has at most ``tile_bytes`` bytes.
+    """
     batch, groups, keys, _ = problem.key.shape
     bytes_of_row = _bytes_of_row(problem)
     most = tile_bytes // bytes_of_row

@@ -1,9 +1,9 @@
-"""Decoding attention in Triton: one pass over a run of keys, and the merge of the runs.
+"""Decoding attention in Triton: one pass over each segment of the keys, and the merge of results.
 
-A program attends to one run of the keys of one KV head; its rows are queries of all heads that
-share the KV head. It loads the keys tile by tile; if the value is the key, each tile is loaded once
-for both matmuls. ``triton_attention`` chooses the sizes. It is the only file that imports this one,
-since Triton may not be installed.
+A program attends to one segment (run) of the keys of one KV head; its rows are queries of all heads
+that share the KV head. It loads the keys tile by tile; if the value is the key, each tile is loaded
+once for both matmuls. ``triton_attention`` chooses the sizes. It is the only file that imports this
+one, since Triton may not be installed.
 """
 
 from subprocess import SubprocessError
@@ -50,7 +50,10 @@ class Stored(NamedTuple):
 
 
 class Bias(NamedTuple):
-    """The bias of the scores times log2(e), [batch, kv_heads, rows, tokens], contiguous."""
+    """The bias that is added to the scores, multiplied by log2(e).
+
+    It has the shape [batch, kv_heads, rows, tokens] and is contiguous.
+    """
 
     numbers: Tensor
     """The values, float32."""
@@ -72,7 +75,10 @@ class Valid(NamedTuple):
 @triton.jit
 @no_type_check
 def read_tile(stored, batch, group, first, tokens, TILE: tl.constexpr):
-    """Return the numbers of the tokens from ``first`` on, [TILE, width]; zeros after the last."""
+    """Load the stored values of ``TILE`` tokens, starting with token ``first``, as [TILE, width].
+
+    Rows after the last token are zero.
+    """
     index, channel = tl.arange(0, TILE)[:, None], tl.arange(0, stored.width)[None, :]
     strides = stored.strides
     place = stored.numbers + batch * strides[0] + group * strides[1] + first * strides[2]
@@ -104,7 +110,10 @@ def add_bias(scores, bias, row, is_row, token, tokens):
 @triton.jit
 @no_type_check
 def score(asked, keys, FEW: tl.constexpr):
-    """Return dot products of queries and keys, [rows, TILE]; no matrix units if ``FEW``."""
+    """Return the dot products of queries and keys, [rows, TILE].
+
+    If ``FEW`` is true, the matrix units of the GPU are not used.
+    """
     if FEW:
         asked, keys = asked.to(tl.float32), keys.to(tl.float32)
         return tl.sum(asked[:, None, :] * keys[None, :, :], 2)
@@ -139,19 +148,20 @@ def attend_run(
     PRODUCTS: tl.constexpr,
     FEW: tl.constexpr,
 ):
-    """Attend to one run of keys; grid [runs, kv_heads x blocks of rows, batch].
+    """Attend to one segment (run) of the keys; grid [runs, kv_heads x blocks of rows, batch].
 
     Args:
         query: [batch, kv_heads, rows, dim], contiguous.
         key: The keys.
         value: The values; ``None`` if they are the keys.
-        valid: The mask of the keys; ``None`` if no key is hidden.
-        bias: The bias of the scaled scores; ``None`` for none.
-        parts: Output: the mixtures, [batch, kv_heads, rows, runs, value dim], contiguous.
-        sizes: Output: the base-two logarithm of each mixture's sum of weights.
+        valid: The mask of the keys; ``None`` if no key is masked.
+        bias: The bias that is added to the scaled scores; ``None`` if there is no bias.
+        parts: Output: the weighted mean of the values of each segment, [batch, kv_heads, rows,
+            runs, value dim], contiguous.
+        sizes: Output: the base-two logarithm of the sum of weights of each weighted mean.
         scale: Factor of the scores, times log2(e): weights are powers of two.
-        rows: Number of queries of a KV head: those of the first query head, then of the second, and
-            so on.
+        rows: Number of queries that share a KV head. The queries of the first query head come
+            first, then those of the second, and so on.
         queries: Queries per head; query i sees the first ``tokens - queries + i + 1`` keys.
         tokens: Number of keys.
         ROWS: Rows per program.
@@ -203,15 +213,15 @@ def attend_run(
 def merge_runs(
     parts, sizes, output, runs, DIM: tl.constexpr, RUNS: tl.constexpr, CHANNELS: tl.constexpr
 ):
-    """Merge the runs of a row; grid [rows of all heads, blocks of channels].
+    """Merge the results of a query row for all segments; grid [rows of all heads, channel blocks].
 
     Args:
-        parts: The mixture of each run, [rows, runs, DIM], contiguous.
-        sizes: The base-two logarithm of each mixture's sum of weights.
+        parts: The weighted mean of the values of each segment, [rows, runs, DIM], contiguous.
+        sizes: The base-two logarithm of the sum of weights of each weighted mean.
         output: [rows, DIM], contiguous.
-        runs: Number of runs.
+        runs: Number of segments.
         DIM: Channels.
-        RUNS: Number of runs, padded to a power of two.
+        RUNS: Number of segments, padded to a power of two.
         CHANNELS: Channels per program.
     """
     row, run = tl.program_id(0).to(tl.int64), tl.arange(0, RUNS)
