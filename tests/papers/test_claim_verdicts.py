@@ -240,7 +240,7 @@ def test_a_small_study_does_not_decide_about_large_networks(
     assert found.verdict == verdict or (quantifier == "some" and judges[0] == WRONG)
     is_small = parameters > 17_000_000
     assert any(one.is_small for one in found.findings) == is_small
-    assert ("at most 1.7M parameters do not decide it" in found.condition) == is_small
+    assert ("at most 1.7M parameters cannot settle this claim" in found.condition) == is_small
 
 
 def test_a_printed_figure_stands_where_the_studies_are_small() -> None:
@@ -308,7 +308,7 @@ def test_every_claim_has_the_figures_it_asks_for_and_says_what_is_missing() -> N
                     continue
                 known = finding.detectable is not None or "pair" in finding.study
                 if finding.verdict == "not distinguished" and known and not finding.is_small:
-                    assert "would have been seen" in finding.figure, one.name
+                    assert "could have detected a difference" in finding.figure, one.name
 
 
 def test_claims_that_say_the_same_have_one_verdict() -> None:

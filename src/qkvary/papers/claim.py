@@ -44,7 +44,10 @@ class ByFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByComparison:
-    """Judges a claim by a printed figure or a difference of two, known up to rounding."""
+    """Judges a claim by a printed figure, or by the difference between two printed figures.
+
+    Printed figures are known only up to rounding.
+    """
 
     first: ByFigure
     second: ByFigure | None
@@ -68,7 +71,10 @@ class ByTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByStudy:
-    """Judges a claim by a figure of a study here, or by a difference of two variants in it."""
+    """Judges a claim by a figure from a study of this project.
+
+    The figure may be the difference between two variants in the study.
+    """
 
     study: str
     table: str

@@ -1,21 +1,23 @@
 """Derives verdicts on the documents' claims from figures, by rule. Never imports torch.
 
-Each judge gives a finding (``findings``). If all findings agree, the claim has their verdict.
-Otherwise:
+Each judge of a claim (a printed figure, a comparison, a test or a study) gives a finding
+(``findings``). If all findings agree, the claim has the verdict of the findings. Otherwise:
 
-- an exact finding refutes the claim: a wrong figure, or a test that shows the opposite without
-  a condition;
-- a claim that names its settings or variants (``every``) fails if one finding fails, and is
-  not distinguished if one finding is not distinguished;
-- a claim of "sometimes" (``some``) fails only if all findings fail;
-- any other claim *holds with a condition*, which lists where it holds and where it does not.
+- a claim that something happens sometimes (``some``) fails only if all findings fail;
+- any other claim fails if an exact finding fails: a wrong figure, or a test that shows the opposite
+  without a condition;
+- a claim that names its settings or variants (``every``) fails if any finding fails; if no finding
+  fails but one is *not distinguished* (undecided), the claim is not distinguished either;
+- any other claim *holds with a condition* if at least one finding supports it; the condition lists
+  where the claim holds and where it does not.
 
-The scale of a study counts: if its networks are more than ten times smaller than those of the
-claim, its figure decides nothing, and is ignored if a printed figure agrees with the claim.
+The scale of a study counts: if the networks of a study are more than ten times smaller than the
+networks of the claim, the figure of the study counts as undecided. Such a figure is ignored if a
+printed figure agrees with the claim.
 
-Printed figures are no new measurement. If only they support a claim that is not arithmetic, it
-holds with a condition that says so. Comparisons of printed figures count only if neither a study
-nor a test decides.
+Printed figures are not new measurements. If a claim is not about arithmetic and only printed
+figures support it, the claim holds with a condition that says so. Comparisons of printed figures
+count only if neither a study nor a test decides the claim.
 """
 
 from collections.abc import Sequence
@@ -28,9 +30,9 @@ from qkvary.papers.kept_figures import FindKept, find_packaged
 from qkvary.text.names import listed
 from qkvary.text.numbers import compact
 
-PRINTED = "by printed figures, which were not measured again here"
+PRINTED = "according to printed figures, which this project did not measure again"
 """The condition of a claim that only printed figures judge, without a recomputation."""
-UNDECIDED = "by printed figures; what was measured here does not decide it"
+UNDECIDED = "according to printed figures; this project's own measurements do not decide the claim"
 """The condition if studies judge the claim too but do not decide it."""
 SCALE = 10
 """The largest factor by which a study's networks may be smaller than those of a claim."""
@@ -92,8 +94,8 @@ def _say_small(claim: Claim, findings: Sequence[Finding]) -> str:
     if not sizes or claim.parameters is None:
         return ""
     return (
-        f"Networks of at most {_size(max(sizes))} parameters do not decide it: those of the claim "
-        f"have {_size(claim.parameters)}."
+        f"Networks of at most {_size(max(sizes))} parameters cannot settle this claim, which is "
+        f"about networks of {_size(claim.parameters)} parameters."
     )
 
 
@@ -107,8 +109,9 @@ def _missing(claim: Claim) -> str:
     judges = [judge for judge in claim.judges if isinstance(judge, ByStudy)]
     tables = dict.fromkeys(f"{one.table!r} of the study {one.study}" for one in judges)
     if not tables:
-        return "A test needs a measurement like the printed one."
-    return f"A test needs figures with their intervals from the table {listed(list(tables))}."
+        return "To test this claim, one needs a measurement like the one that the document prints."
+    where = f"from the table {listed(list(tables))}"
+    return f"To test this claim, one needs figures with intervals {where}."
 
 
 def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
@@ -151,7 +154,10 @@ _DECIDED = CLAIM_VERDICTS[:-1]
 
 
 def _places(start: str, findings: Sequence[Finding], shown: str = "") -> str:
-    """Return sentences that count the tests among some findings and name the figures."""
+    """Return one sentence on the tests among the findings, and one on the other findings.
+
+    The first sentence says what the tests show; the second begins with ``start`` and names figures.
+    """
     tests = len({one.check for one in findings if one.tested})
     said = f"One test shows {shown}." if tests == 1 else f"{tests} tests show {shown}."
     names = list(dict.fromkeys(one.what for one in findings if not one.tested))

@@ -1,4 +1,4 @@
-"""Look up what the papers claim: a verdict for each claim, its figure and the command for it."""
+"""Look up what the papers claim: each claim with a verdict and the figures behind the verdict."""
 
 import re
 from collections.abc import Sequence
@@ -36,22 +36,22 @@ def claims(
     studies: Path | None = None,
     check: Path | None = None,
 ) -> Result[tuple[JudgedClaim, ...]]:
-    """Look up what the papers claim: a verdict for each claim, its figure and the command for it.
+    """Look up what the papers claim: each claim with a verdict and the figures behind the verdict.
 
     Without a claim or a filter, the result is the number of claims per document and verdict.
-    Otherwise it is the claims, each with the figures that judge it, their page or test, and the
-    command that reproduces the figures.
+    Otherwise the result is the selected claims. Each claim has the figures that judge it, the
+    report page or test that a figure comes from, and the command that reproduces the figures.
 
     Args:
-        claims: Claims by their names, such as poster-3.
+        claims: Names of claims, such as poster-3.
         document: Only claims of this document (can be repeated).
         verdict: Only claims with this verdict (can be repeated).
-        search: Only claims with these words in their text, place or figures, or among the
-            document's own terms.
-        studies: Folder of reports, such as studies or runs/reports: judge by its tables instead of
-            by the figures in the package.
-        check: A JSON document that this command wrote earlier: refuse it if a verdict or figure in
-            it differs from the newly derived one.
+        search: Only claims that contain these words: in the claim, in its place in the document,
+            in its figures, or in the terms that the document uses (can be repeated).
+        studies: Folder of reports, such as studies or runs/reports. The claims are judged by the
+            tables in this folder instead of by the figures in the package.
+        check: A JSON document that this command wrote earlier. The command fails if a verdict or
+            figure in this document differs from the newly derived one.
 
     Raises:
         UsageError: for an unknown claim or document, or a folder without tables.

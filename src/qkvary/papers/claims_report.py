@@ -14,14 +14,15 @@ from qkvary.text.names import count
 
 MEANINGS = (
     "Every verdict follows by rule from a figure and its interval: a recomputed figure of the "
-    "document, a test of this project, or a difference in a study here, with small networks. Not "
-    "distinguished: the interval lies partly inside and partly outside the claimed range, the "
-    "networks are too small for the claim, or its judges decide nothing. Paths in studies and "
-    "tests, and commands with pytest or python, need a clone of the repository: an installed "
-    "package has neither folder."
+    "document, a test of this project, or a difference between small networks in a study of "
+    "this project. A claim is not distinguished if the interval lies partly inside and partly "
+    "outside the claimed range, if the networks are too small for the claim, or if none of the "
+    "figures and tests for the claim decides it. Paths in the folders studies and tests, and "
+    "commands that run pytest or python, need a clone of the repository, because an installed "
+    "package does not contain these two folders."
 )
 CAVEATS = (
-    ("The claims are paraphrased. The line below each names its place in the document."),
+    "The claims are paraphrased. Below each claim, a line says where the document makes the claim.",
     (
         "A study judges a claim for the networks that it trained. Their size is part of the "
         "verdict: what holds at 1.6 million parameters may fail at a billion, and the reverse."
@@ -196,7 +197,10 @@ def _telling(group: Sequence[Finding]) -> Finding:
 
 
 def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
-    """Yield the figure of ``first`` if it is in the group, then counts of the others by verdict."""
+    """Yield the figure of ``first``, and the number of other findings of the group per verdict.
+
+    If the group does not contain ``first``, only the numbers are given.
+    """
     shown = [one for one in group if one is first]
     yield from map(_figure, shown)
     rest = Counter(one.verdict for one in group if one is not first)

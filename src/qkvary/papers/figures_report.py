@@ -75,7 +75,7 @@ def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
     parts = [bool(one.missing) or one.is_part for one in drawn.values() if one.blocks]
     return Report(
         subject="figures of the papers",
-        question="What do our runs show where the papers draw a figure?",
+        question="What do the papers' figures look like when they are drawn from our own runs?",
         lead=f"{names.count(len(figures), 'figure')}: {parts.count(False)} drawn in full, "
         f"{parts.count(True)} in part or from other runs than published. Curves are means over "
         "seeds, bands reach from the smallest run to the largest.",
@@ -147,7 +147,7 @@ def _section(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Section:
 
 
 def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Table:
-    """Return the printed numbers of the drawn tasks, and ours from the same studies."""
+    """Return a table of the paper's numbers for the plotted tasks, with our numbers."""
     rows = list(_printed_rows(figure, drawn, read))
     return tabulate(
         f"{figure.name}-printed",
@@ -168,7 +168,10 @@ def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Tab
 def _printed_rows(
     figure: PaperFigure, drawn: _Drawn, read: ReadRecords
 ) -> Iterator[dict[str, Any]]:
-    """Yield printed numbers and ours; if two tables print the same number, the first counts."""
+    """Yield each number that the paper publishes for the plotted tasks, with our number.
+
+    If two tables publish the same number, the number is taken from the first table.
+    """
     tables = {name: load_published(name) for name in figure.published}
     columns = {
         (name, column.key): column for name, table in tables.items() for column in table.columns
@@ -257,7 +260,10 @@ def _differences(
 def _find(
     panel: Panel, read: ReadRecords, load: Callable[[StudyRecords, Sequence[str]], Sequence[T]]
 ) -> tuple[Records, Sequence[T]] | None:
-    """Return the first records of a panel from which something can be drawn, and what is drawn."""
+    """Return the first records of a panel that contain data to draw, and these data.
+
+    Returns None if no records contain data to draw.
+    """
     for records in panel.records:
         known = read(records.study)
         found = load(known, [one.name for one in known.settings(records.task, records.where)])
@@ -379,15 +385,19 @@ def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
     own_scale = scale * normalised
     np.fill_diagonal(own_scale, normalised.diagonal())
     maps = (
-        ("K K^T", scores, "as the paper draws it, left"),
-        ("Diagonal divided by its mean", normalised, "as the paper draws it, right"),
+        ("K K^T", scores, "left panel, drawn as in the paper"),
+        ("Diagonal divided by its mean", normalised, "right panel, drawn as in the paper"),
         ("Softmax of s K K^T", paper_charts.softmax(scale * scores), "without a norm"),
         (
             "Softmax, everything scaled",
             paper_charts.softmax(scale * normalised),
-            "the order of the public code",
+            "as in the public code: first divided, then scaled",
         ),
-        ("Softmax, diagonal not scaled", paper_charts.softmax(own_scale), "the norm's own scale"),
+        (
+            "Softmax, diagonal not scaled",
+            paper_charts.softmax(own_scale),
+            "diagonal divided, but not scaled",
+        ),
     )
     charts = tuple(
         Chart(draw=partial(paper_charts.score_map, values, title), caption=title, detail=detail)

@@ -1,13 +1,13 @@
-"""The finding of each judge of a claim, from its figure and interval alone. Never imports torch.
+"""Derives the finding of each judge of a claim from the judge's figure. Never imports torch.
 
-- a figure of a study or a difference of printed figures *holds* if its interval lies in the claimed
-  range, *does not hold* if it lies outside, and is *not distinguished* otherwise;
-- a printed figure *holds* if the recomputed number rounds to it, or could given rounded inputs;
-  *holds with a condition* if it follows only under another convention or rounding, which the
-  condition names; and *does not hold* otherwise;
-- a test *holds* if it states the claim, with a condition if it has one, and *does not hold* if it
-  states the opposite;
-- a test or figure that is marked ``neither`` is *not distinguished*.
+- A figure of a study, or a difference of printed figures, *holds* if its interval lies in the
+  claimed range, *does not hold* if its interval lies outside, and is *not distinguished* otherwise.
+- A printed figure *holds* if the recomputed number rounds to it, or could round to it because the
+  inputs are rounded. It *holds with a condition* if it follows only under another convention or
+  rounding, which the condition names. Otherwise it *does not hold*.
+- A test *holds* if it states the claim; if the test applies only under a condition, it *holds with
+  a condition*. It *does not hold* if it states the opposite of the claim.
+- A test or figure that is marked ``neither`` is *not distinguished*.
 """
 
 import functools
@@ -88,7 +88,10 @@ ONE_EACH = frozenset(
     }
 )
 """The published tables in which each figure comes from a single network."""
-SEEDS = "by figures of one network each, whose spread between seeds is not printed"
+SEEDS = (
+    "according to printed figures that each come from a single network; the spread between "
+    "seeds is not printed"
+)
 """The condition of comparisons in the tables of ``ONE_EACH``."""
 _SUPPORTED = CLAIM_VERDICTS[:3]
 _SLACK = 1e-12
@@ -129,13 +132,16 @@ class Finding:
 
     @property
     def exact(self) -> bool:
-        """Whether the finding can refute a claim: a recomputed figure or an unconditional test."""
+        """Whether the finding alone can refute a claim.
+
+        It can if it is a recomputed figure, or a test without a condition.
+        """
         recomputed = self.printed and self.low is None
         return recomputed or (self.tested and not self.condition)
 
     @property
     def tested(self) -> bool:
-        """Whether the finding is the statement of a test."""
+        """Whether the finding comes from a test."""
         return self.check.startswith(TEST)
 
 
@@ -153,9 +159,9 @@ def find(judge: Judge, kept: FindKept) -> Finding:
 
 
 def in_range(low: float, high: float, claimed: ClaimedRange) -> ClaimVerdict:
-    """Return the verdict on a figure that lies between two ends.
+    """Return the verdict on a figure whose interval goes from ``low`` to ``high``.
 
-    An interval that ends exactly at an end of the range decides nothing.
+    If the interval ends exactly where the claimed range ends, the claim is not distinguished.
     """
     if claimed.above + _SLACK < low and high < claimed.below - _SLACK:
         return "holds"
@@ -334,9 +340,11 @@ def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
     if verdict != "not distinguished" or (kept.detectable is None and not kept.paired):
         return f"{text}{unit}"
     if kept.detectable is None:
-        return f"{text}{unit}; no possible difference would have been seen"
+        return (
+            f"{text}{unit}; the study is too small to detect even the largest possible difference"
+        )
     seen = fixed(kept.detectable, decimals_of(kept.detectable))
-    return f"{text}{unit}; a difference of {seen} would have been seen"
+    return f"{text}{unit}; the study could have detected a difference of {seen}"
 
 
 def _runs(kept: KeptFigure) -> str:

@@ -1,7 +1,8 @@
-"""Reads the figures, from studies in this repository, that judge claims. Never imports torch.
+"""Reads the stored figures that judge claims. Never imports torch.
 
-``kept_figures.json`` is a copy of figures from the tables in the folder ``studies`` of the
-repository. ``kept_tables`` reads those tables, and ``studies/claims/make.py`` writes it.
+The figures come from studies in this repository. ``kept_figures.json`` is a copy of figures from
+the tables in the repository's folder ``studies``. ``kept_tables`` reads those tables, and
+``studies/claims/make.py`` writes ``kept_figures.json``.
 """
 
 import functools

@@ -55,7 +55,10 @@ def read_rows(path: Path, wanted: Collection[str]) -> list[dict[str, str]]:
     except (UnicodeDecodeError, csv.Error, lzma.LZMAError) as error:
         raise DamagedError(f"expected a table of a report in {path}: {error}") from None
     if not set(wanted) <= columns or any(None in row or None in row.values() for row in rows):
-        raise DamagedError(f"expected a table of a report in {path}, got other columns")
+        raise DamagedError(
+            f"expected a table of a report in {path}, got a table that lacks required columns or "
+            "has uneven rows"
+        )
     return [{name: read_csv_field(value) for name, value in row.items()} for row in rows]
 
 
@@ -150,7 +153,11 @@ def _parameters(tables: Path, judge: ByStudy) -> tuple[int, int] | None:
 
 
 def _sizes(tables: Path, judge: ByStudy, labels: Collection[str]) -> list[int]:
-    """Return the networks' parameter counts if a table has several; ``costs`` has only means."""
+    """Return the parameter counts of the networks behind a figure, if the networks differ.
+
+    The list is empty if all settings have the same network. The table ``costs`` has only mean
+    counts.
+    """
     path = find_table(tables, "runs")
     try:
         study = load_study(judge.study)

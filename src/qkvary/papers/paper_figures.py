@@ -319,7 +319,11 @@ _FIGURES = (
                 title="Numbers",
                 records=(
                     Records("numbers-paper", "numbers"),
-                    Records("numbers-quick", "numbers", "other splits, and two settings"),
+                    Records(
+                        "numbers-quick",
+                        "numbers",
+                        "the splits differ from the published ones, and only two settings were run",
+                    ),
                 ),
                 each_setting=True,
             ),

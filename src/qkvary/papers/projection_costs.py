@@ -1,7 +1,7 @@
 """Formulas in n, d and m: Table 1 of two papers and the poster's table, from the cost model.
 
-The published ``+`` maps m channels of every score map through a 1x1 map. It is counted as published
-here; the cost model counts its equivalent reduced form.
+The published ``+`` makes m copies of every score map and combines them by a 1x1 convolution. It is
+counted as published here; the cost model counts the equivalent reduced form.
 """
 
 import dataclasses
@@ -46,9 +46,12 @@ def computation(figure: PublishedFigure) -> Derivation:
     return Derivation(
         value=f"{plain} + H n^2 m",
         formula="n tokens through each input projection; m MACs for each score of each head",
-        convention=f"{WITHOUT_BIASES}; the map of + as published",
+        convention=f"{WITHOUT_BIASES}; the 1x1 map of the position term (+) as published",
         others=(Alternative(value=f"{plain} + n^2 m", convention=_ONE_HEAD),),
-        note="Reduced exactly to one temperature and one bias per key, + needs about n MACs.",
+        note=(
+            "The position term (+) can be rewritten exactly as one temperature and one bias per "
+            "key; in that form it needs about n MACs."
+        ),
     )
 
 
@@ -75,7 +78,10 @@ def parameters(figure: PublishedFigure) -> Derivation:
 
 
 def _earlier(derive: Callable[[PublishedFigure], Derivation]) -> Derive:
-    """Return a function that derives the earlier paper's table, without the value's projection."""
+    """Return a function that derives a figure of the earlier paper's table.
+
+    The alternative in its result does not count the value's projection, as in that table.
+    """
 
     def derived(figure: PublishedFigure) -> Derivation:
         full = derive(figure)
@@ -92,7 +98,7 @@ def _earlier(derive: Callable[[PublishedFigure], Derivation]) -> Derive:
         return dataclasses.replace(
             full,
             others=(alternative,),
-            note="With the value counted, KV has two thirds of QKV, not half.",
+            note="With the value's projection counted, KV has two thirds of QKV's cost, not half.",
         )
 
     return derived
@@ -103,7 +109,10 @@ def _layer(figure: PublishedFigure) -> AttentionConfig:
 
 
 def _squares(config: AttentionConfig, source: Source, *, macs: bool) -> int:
-    """Return the number of d x d matrices that equal a projection's parameters or MACs."""
+    """Return a projection's cost as a number of d x d matrices.
+
+    The cost is counted in MACs if ``macs``, and otherwise in parameters.
+    """
     size = (
         projection_macs_per_token(config, source)
         if macs

@@ -21,12 +21,13 @@ def published(
 ) -> Result[tuple[Recomputed, ...]]:
     """Recompute the papers' tables: every figure as printed and as it should be, with a verdict.
 
-    Without a table, the result is the number of equal figures per table, and every other figure
-    with its formula and the reason. With tables, the result is all figures of these tables.
+    Without a table, the result is the number of matching figures in each table, and every figure
+    that does not match its recomputed value, with the formula and the reason for the difference.
+    With tables, the result is all figures of these tables.
 
     Args:
-        tables: Names of tables to print row by row, or the ends of names (table-7, scenario); if
-            none is given, a summary of all tables.
+        tables: Names of tables to print row by row, or the ends of names (table-7, scenario). If no
+            table is given, a summary of all tables is printed.
         verdict: Only figures with this verdict (can be repeated).
     """
     names = [find_published(name) for name in tables] or sorted(published_names(), key=_order)

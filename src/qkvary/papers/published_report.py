@@ -18,10 +18,12 @@ from qkvary.text import names
 from qkvary.text.numbers import MISSING
 
 MEANINGS = (
-    "equal: the recomputed number rounds to the printed one. rounding: cut off, rounded twice or "
-    "to fewer digits, or within the rounding of the inputs. other convention: only under the "
-    "convention that the line names. wrong: none of these. measured: an experiment. stated: words, "
-    "settings, or nothing printed."
+    "equal: the recomputed number rounds to the printed number. rounding: the numbers agree up "
+    "to rounding (the printed number was truncated, rounded twice, rounded to fewer digits, or "
+    "derived from rounded inputs). other convention: the numbers are equal only under the "
+    "convention that the line names. wrong: none of these applies. measured: the figure is the "
+    "result of an experiment. stated: there is nothing to recompute (words, a setting, or an "
+    "empty cell)."
 )
 _TONES: dict[FigureVerdict, Tone] = {"wrong": "worse", "rounding": "quiet", "equal": "better"}
 

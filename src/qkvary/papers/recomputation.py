@@ -79,7 +79,10 @@ class Recomputed:
 
     @property
     def needs_explanation(self) -> bool:
-        """Whether the figure was recomputed and is not equal."""
+        """Whether the recomputed number differs from the printed number.
+
+        False if the figure was not recomputed.
+        """
         return self.verdict in ("rounding", "other convention", "wrong")
 
 
@@ -212,7 +215,8 @@ def _rounding(value: Value, figure: PublishedFigure, spread: tuple[float, float]
     if spread:
         ends = " to ".join(format_value(end, figure) for end in spread)
         fits = spread[0] <= high and low <= spread[1]
-        return f"{number} from rounded figures, which allow values from {ends}." if fits else ""
+        why = f"{number} from rounded figures; the exact number may lie anywhere from {ends}."
+        return why if fits else ""
     if rounds_twice_to(value, printed, step):
         return f"{number}, rounded twice."
     if truncates_to(value, printed, step):

@@ -1,6 +1,6 @@
-"""Writes ``figures.csv``: the figures that a script of ``studies`` stores for claims.
+"""Writes ``figures.csv``: numbers that a script in the folder ``studies`` stores to judge claims.
 
-``papers.kept_tables`` reads it.
+``papers.kept_tables`` reads ``figures.csv``.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -36,7 +36,7 @@ def _write(raw: Raw) -> Cell:
 
 
 def write_figures(folder: Path, page: str, rows: Iterable[Mapping[str, Raw]]) -> None:
-    """Write a page that ends with the table of some rows, and the table as CSV."""
+    """Write a page that ends with a table of the rows, and write the same table to a CSV file."""
     table = figures_table(rows)
     files = {"README.md": page + table_markdown(table), "tables/figures.csv": table_csv(table)}
     for name, text in files.items():
@@ -45,7 +45,7 @@ def write_figures(folder: Path, page: str, rows: Iterable[Mapping[str, Raw]]) ->
 
 
 def describe_environment(environment: Mapping[str, Any]) -> str:
-    """Return versions and the machine in a line of Markdown."""
+    """Return one line of Markdown with the software versions and a description of the machine."""
     known = sorted(environment.items())
     return "; ".join(f"{name} {names.markdown(str(value))}" for name, value in known)
 
@@ -61,10 +61,11 @@ def figure_row(
     runs: int | None = None,
     parameters: Collection[int] = (),
 ) -> dict[str, Raw]:
-    """Return a figure with its interval and the smallest difference that could be detected.
+    """Return a table row: a number, its interval and the smallest difference that it can detect.
 
-    ``scale`` multiplies all figures, such as 100 for percent; ``reference`` is what was subtracted,
-    if anything; ``runs`` is by default the number of units of the estimate.
+    ``scale`` multiplies all numbers in the row, for example by 100 for percentages. ``reference``
+    is the variant whose number was subtracted; it is empty if the number is not a difference.
+    ``runs`` defaults to the number of units, such as runs, that the estimate is based on.
     """
     found = {
         "value": estimate.mean,

@@ -20,7 +20,7 @@ def guess_of(setting: Setting) -> float:
 def test_a_solver_that_recalls_nothing_knows_positions() -> None:
     for setting in load_study("recall-quick").settings:
         guess = guess_of(setting)
-        assert f" scores {1 / 4:g}, " in setting.note
+        assert f" scores {1 / 4:g}. " in setting.note
         assert f" scores {guess:.3f}." in setting.note
     (setting,) = load_study("authors-quick").settings
     assert guess_of(setting) == 0.25

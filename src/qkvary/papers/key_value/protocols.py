@@ -148,7 +148,10 @@ def character_network(
 
 
 def quick_sequences(name: SequenceTaskName, *, steps: int, learning_rate: float) -> Setting:
-    """Return a setting that trains a synthetic task in seconds; projections start equally large."""
+    """Return a setting that trains a synthetic task in seconds.
+
+    The initial weights of all projections have the same standard deviation.
+    """
     length = 16
     return Setting(
         name=name,
@@ -254,8 +257,8 @@ NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
     ),
     "clean": (
         (
-            "Each test window lies between training windows: it asks to continue counting in "
-            "known ranges, not in new ones."
+            "Each test window lies between training windows. The test therefore measures "
+            "whether a network can continue counting in known ranges, not in new ranges."
         ),
     ),
 }
@@ -269,9 +272,9 @@ NUMBER_CEILING = (
 """The best possible scores, those of a solver that knows all numbers."""
 
 NUMBER_UNDERTRAINED = (
-    "Windows of 64 and 128 words give 12 and 6 updates an epoch, and the learning rate 1e-4 is a "
-    "tenth of the other: these settings measure how far a short training gets, not what a network "
-    "can learn."
+    "With windows of 64 and 128 words, an epoch has only 12 and 6 updates, and the learning "
+    "rate 1e-4 is a tenth of the higher learning rate. These settings therefore measure how far "
+    "a short training gets, not what a network can learn."
 )
 """Why longer windows and the lower learning rate score less."""
 

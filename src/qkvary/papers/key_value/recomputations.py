@@ -9,7 +9,11 @@ from qkvary.papers.derivation import Alternative, Derivation, Registry, by_row
 
 
 def _derive_share(*, macs: bool, value: bool = True) -> float:
-    """Return the size of KV's projections in percent of QKV's: weights, or MACs if ``macs``."""
+    """Return the cost of KV's projections in percent of QKV's cost.
+
+    The cost is counted in MACs if ``macs``, and otherwise in weights. The value's projection is
+    counted only if ``value``.
+    """
     sizes: list[int] = []
     for label in ("Q=K-V", "QKV"):
         layer = AttentionConfig(d_model=64, num_heads=4, variant=parse_variant(label))
@@ -31,7 +35,7 @@ def _derive_half(*, macs: bool) -> Derivation:
                 convention="only the projections of query and key counted",
             ),
         ),
-        note="With the output projection counted, KV has three quarters of QKV.",
+        note="If the output projection is counted, KV has three quarters of QKV's cost.",
     )
 
 

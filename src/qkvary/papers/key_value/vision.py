@@ -194,11 +194,12 @@ def _quick_study(
     )
     held_out = {
         "clean": f"{validation_images:,} training images are held out for validation.",
-        "as-published": "Validation is on the test images, since paper 1 prints a validation "
-        "accuracy; here it does not decide which network is tested."
+        "as-published": "Validation uses the test images, because paper 1 prints a validation "
+        "accuracy. In this study, the validation accuracy does not decide which network is tested."
         if images.format == "folders"
-        else "Validation is as in the published code, on the test images or on images of which "
-        "most are also training images; here it does not decide which network is tested.",
+        else "Validation is done as in the published code: on the test images, or on images that "
+        "are mostly also training images. In this study, the validation accuracy does not decide "
+        "which network is tested.",
     }
     return Study(
         name=study,

@@ -72,7 +72,10 @@ def recall_training(
     warmup_steps: int = 0,
     gradient_clip: float | None = None,
 ) -> TrainingConfig:
-    """Return a training with AdamW and a cosine to zero that ends when the task is solved."""
+    """Return a training configuration with AdamW and a cosine schedule.
+
+    The learning rate falls to zero along the cosine. Training ends early if the task is solved.
+    """
     return TrainingConfig(
         steps=steps,
         batch_size=batch_size,
@@ -93,9 +96,9 @@ def recall_floor(task: RecallTaskConfig) -> str:
     """Return a sentence on the scores of solvers that do not recall."""
     floor = POSITIONAL_FLOORS[task.length, task.pairs]
     return (
-        "Without recall, always answering with the value of the same pair scores "
-        f"{1 / task.pairs:g}, and answering with that of the pair that is likeliest at the query's "
-        f"position scores {floor:g}."
+        "Without recall, always answering with the value of one fixed pair, such as the first, "
+        f"scores {1 / task.pairs:g}. Answering with the value of the pair that is most likely at "
+        f"the query's position scores {floor:g}."
     )
 
 
@@ -137,12 +140,14 @@ def quick_recall(
 def published_recall() -> tuple[Setting, ...]:
     """Return the published settings: (length, pairs) x widths, with one head and with four.
 
-    Settings with one head have only sharings of projections, in their own table.
+    Settings with one head have a separate table. Their variants share only projections, because
+    there are no heads to share.
 
     Source: code of Arora et al. 2023, figure 2: one head, dropout 0.1 after the embedding and on
     attention probabilities, weights from N(0, 0.02), tied head, 64 epochs of AdamW with weight
-    decay 0.1 and a cosine updated after each epoch. Their blocks have a second norm instead of
-    a feed-forward network; ours have a feed-forward network of twice the width.
+    decay 0.1, and a cosine schedule that updates the learning rate after each epoch. The published
+    blocks have a second norm instead of a feed-forward network. Our blocks have a feed-forward
+    network of twice the width.
     """
     return tuple(
         _published_setting(length, pairs, batch_size, width=width, num_heads=heads)

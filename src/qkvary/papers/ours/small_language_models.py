@@ -68,10 +68,11 @@ def small_network(
 
 
 def small_training(*, steps: int, context: int, learning_rate: float) -> TrainingConfig:
-    """Return paper 1's training: AdamW with decay of all parameters, warm-up, a cosine to a tenth.
+    """Return paper 1's training: AdamW, a warm-up and a cosine schedule.
 
-    A step has 1,024 positions. All variants have the same weight decay, although the papers give
-    identity queries 2^-5.
+    The learning rate falls along the cosine to a tenth of its peak. A step has 1,024 positions. All
+    parameters have weight decay. All variants have the same weight decay, although the papers use a
+    weight decay of 2^-5 for identity queries.
     """
     return TrainingConfig(
         steps=steps,

@@ -1,4 +1,4 @@
-"""The network of studies of labelled texts. Torch-free."""
+"""The network that the studies use to classify labelled texts. Torch-free."""
 
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.networks import BlockConfig, EncoderConfig
@@ -10,8 +10,9 @@ def text_network(
 ) -> EncoderConfig:
     """Return a pre-norm encoder of bytes with a head on the mean of the last hidden states.
 
-    Embeddings are N(0, 1), like positions: initialised as a linear layer on one-hot tokens, they
-    would be too small next to the positions.
+    Embeddings are drawn from N(0, 1), like positions. If embeddings were initialised like the
+    weights of a linear layer on one-hot tokens, they would be too small compared with the
+    positions.
     """
     return EncoderConfig(
         attention=AttentionConfig(d_model=d_model, num_heads=num_heads),

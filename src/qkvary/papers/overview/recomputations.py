@@ -59,8 +59,8 @@ def _parameters(figure: PublishedFigure) -> Derivation:
     note = ""
     if label in ("MQA", "GQA-4"):
         note = (
-            "Under that convention the two rows with 33 % would have 6.9 %: the column mixes "
-            "conventions."
+            "For the whole 300M network, the two rows with 33 % would have 6.9 %, so the column "
+            "mixes conventions."
         )
     return Derivation(
         value=_saved(label, _count_attention),
@@ -77,11 +77,14 @@ def _cache(figure: PublishedFigure) -> Derivation:
         return Derivation(
             value=_largest_group(),
             formula="query heads / KV heads",
-            convention="the largest group of a published network here, Llama 3.1 405B",
+            convention=(
+                "the largest number of query heads per KV head in the published networks that "
+                "this package knows, Llama 3.1 405B"
+            ),
             others=(
                 Alternative(
                     value=_cache_ratio(label, _HEADS),
-                    convention="four query heads a KV head, as Llama 3 8B and Mistral 7B have",
+                    convention="four query heads per KV head, as in Llama 3 8B and Mistral 7B",
                 ),
             ),
         )
@@ -92,7 +95,10 @@ def _cache(figure: PublishedFigure) -> Derivation:
         others=(Alternative(value=_cache_ratio(label, _HEADS_OF_8X), convention="8 heads"),)
         if label == "MQA"
         else (),
-        note="The ratio of MQA is the number of heads, which the article does not give."
+        note=(
+            "MQA makes the cache as many times smaller as there are heads. The article does not "
+            "give the number of heads."
+        )
         if label == "MQA"
         else "The layer input alone can be cached, which halves the cache: A (X Wv) = (A X) Wv."
         if label == "Q-I-V"

@@ -34,7 +34,8 @@ DOWNSTREAM = "poster-downstream"
 def _downstream_reduction(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
     slip = Alternative(
-        value=costs.cache_reduction(label), convention="the number for the 300M network, 16 heads"
+        value=costs.cache_reduction(label),
+        convention="taking the number for the 300M network, which has 16 heads",
     )
     slips = (slip,) if label == "Q-MQA" else ()
     return dataclasses.replace(derive_reduction(label, "1.2B"), slips=slips)
@@ -76,13 +77,14 @@ _ROWS: dict[str, Callable[[], Derivation]] = {
     "perplexity change of Q-K=V shrinks with size": _shrinks,
     "steps at 300M": lambda: derive_steps(RUN_300M),
     "steps at 1.2B": lambda: derive_steps(
-        RUN_1200M, "The two differ by two steps, without consequence; the paper reports step 7,500."
+        RUN_1200M,
+        "The two numbers differ by two steps, which does not matter: the paper reports step 7,500.",
     ),
     "tokens at 300M (billions)": lambda: derive_tokens(
         RUN_300M,
         4_238,
-        "The poster states 36 accumulated micro-batches for both sizes; the code for 300M has 24, "
-        "and only 24 make 10 billion.",
+        "The poster states 36 accumulated micro-batches for both sizes. The code for 300M has "
+        "24 micro-batches, and only 24 micro-batches give 10 billion tokens.",
     ),
     "tokens at 1.2B (billions)": lambda: derive_tokens(RUN_1200M, 8_475),
 }

@@ -66,7 +66,7 @@ def _blocks_saved() -> Derivation:
     return Derivation(
         value=100 * _removed() / _blocks("Baseline (124M)"),
         formula=f"{_removed():,} / {_blocks('Baseline (124M)'):,}",
-        convention="parameters without the two tables",
+        convention="parameters without the token and position embeddings",
     )
 
 

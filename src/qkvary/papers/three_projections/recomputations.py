@@ -66,12 +66,12 @@ def derive_change(
 
 
 def change(figure: PublishedFigure) -> Derivation:
-    """Derive the change of perplexity at 300M."""
+    """Derive the change in perplexity relative to QKV at 300M, in percent."""
     return derive_change(variant_of(figure))
 
 
 def change_large(figure: PublishedFigure) -> Derivation:
-    """Derive the change of perplexity at 1.2B."""
+    """Derive the change in perplexity relative to QKV at 1.2B, in percent."""
     return derive_change(variant_of(figure), LARGE, "perplexity")
 
 
@@ -91,13 +91,13 @@ def derive_reduction(variant: str, size: quality.Size = "300M") -> Derivation:
 
 
 def cached(figure: PublishedFigure) -> Derivation:
-    """Derive the tensors that decoding caches."""
+    """Derive which tensors a decoder has to cache."""
     kept = [_NAMES[source] for source in parse_variant(variant_of(figure)).cached]
     return Derivation(value="+".join(kept), formula="the projections that key and value use")
 
 
 def projections(figure: PublishedFigure) -> Derivation:
-    """Derive the roles with their own projection, in the words of Table 11."""
+    """Derive which roles (query, key, value) use each projection, in the words of Table 11."""
     variant = parse_variant(variant_of(figure))
     groups = [
         "=".join(role[0].upper() for role in variant.sharing.readers(source))
@@ -201,8 +201,8 @@ def _share(figure: PublishedFigure) -> Derivation:
     notes = [f"Visible pairs only: {100 * count.attention / count.total:.1f} %."]
     if twin:
         notes.append(
-            f"Exactly the number of {_NETWORKS[twin[0]]} at {twin[1]:,} tokens; one is printed as "
-            "32.4, the other as 32.3."
+            f"The recomputed number is exactly that of {_NETWORKS[twin[0]]} at {twin[1]:,} "
+            "tokens, but the paper prints 32.4 in one place and 32.3 in the other."
         )
     return Derivation(
         value=attention_share(label, tokens),
@@ -218,7 +218,7 @@ def _saving(figure: PublishedFigure) -> Derivation:
     before, after = (costs.macs(one, tokens).total for one in ("QKV", label))
     return Derivation(
         value=quality.change(before, after),
-        formula="all MACs / all MACs of QKV - 1",
+        formula="(all MACs of the variant) / (all MACs of QKV) - 1",
         convention=SQUARE,
     )
 
@@ -233,7 +233,10 @@ def derive_token_kb(label: str) -> Derivation:
 
 
 def derive_cache_gb(label: str, size: quality.Size, tokens: int, users: int = 1) -> Derivation:
-    """Derive the GB of a cache of 32k or 128k tokens; as an alternative, "k" means 1,000."""
+    """Derive the size in GB of a cache of 32k or 128k tokens.
+
+    In the derivation, "k" means 1,024. In its alternative, "k" means 1,000.
+    """
     decimal = {
         costs.TOKENS_32K: costs.ROUND_32K,
         costs.TOKENS_128K: costs.ROUND_128K,
@@ -281,7 +284,9 @@ def _large_attention(figure: PublishedFigure) -> Derivation:
         formula="layers x (query + key and value of the KV heads + output), d x width + width each",
         convention="biases everywhere, output projection included",
         slips=slips,
-        note="The total of the same row needs all four matrices." if slips else "",
+        note="The total in the same row is right only if all four matrices are counted."
+        if slips
+        else "",
     )
 
 

@@ -103,23 +103,25 @@ def _nearly_hundred() -> Derivation:
         times,
         slips=(),
         holds=float(times.value) >= 90,
-        note="The same section says 67 times, which mixes units.",
+        note="The same section gives the factor as 67, a number that results from mixing units.",
     )
 
 
 def _serving() -> Rows:
     return {
-        "how many times longer a context Q-K=V holds in QKV's memory": lambda: Derivation(
-            value=quality.cache_bytes("QKV") / quality.cache_bytes("Q-K=V"),
-            formula="bytes per token: QKV / Q-K=V",
+        "how many times as long a context Q-K=V can hold in the same memory as QKV": lambda: (
+            Derivation(
+                value=quality.cache_bytes("QKV") / quality.cache_bytes("Q-K=V"),
+                formula="bytes per token: QKV / Q-K=V",
+            )
         ),
-        "how many times more users Q-K=V serves in QKV's memory": _users_ratio,
+        "how many times as many users Q-K=V can serve in the same memory as QKV": _users_ratio,
         "serving cost saved, memory-bound (%)": lambda: Derivation(
             value=saved_percent(PAPER),
             formula="saved / cost of QKV, as in the deployment scenario",
             convention=PAPER.words,
             others=(Alternative(value=saved_percent(DECIMAL), convention=DECIMAL.words),),
-            note="At most half is saved: where caches fill all memory.",
+            note="At most half of the cost is saved, namely when caches fill all of the memory.",
         ),
         "cache reduction of Q-K=V with INT8 (%)": _quantised,
         "cache reduction of Q-GQA-g": _reduction_formula,
@@ -132,7 +134,10 @@ def _users_ratio() -> Derivation:
         value=count_gpus("Q-K=V", PAPER).users_per_gpu / count_gpus("QKV", PAPER).users_per_gpu,
         formula="users per GPU of Q-K=V / of QKV",
         convention=PAPER.words,
-        note=f"Users are whole: with 32,768 tokens each, the ratio is {shared} / {qkv}.",
+        note=(
+            "The cache of a user is never split across GPUs. With 32,768 tokens per user, the "
+            f"ratio is {shared} / {qkv}."
+        ),
     )
 
 
@@ -145,8 +150,8 @@ def _quantised() -> Derivation:
         formula="1 - 0.5 x 8 bits / 16 bits",
         convention="scales of the quantised numbers not counted",
         note=(
-            f"With a 16-bit scale and a 16-bit zero point for every {head} numbers it is "
-            f"{100 - left * scaled / plain:.1f} %."
+            f"If a 16-bit scale and a 16-bit zero point are counted for every {head} numbers, "
+            f"the cache reduction is {100 - left * scaled / plain:.1f} %."
         ),
     )
 
@@ -161,8 +166,10 @@ def _reduction_formula() -> Derivation:
         value="1 - g/(2H)",
         formula="one tensor of g KV heads against two of H heads",
         note=(
-            "The two agree where g^2 = H, as for 4 of 16 heads. For 8 of 32 heads the printed "
-            f"formula gives {printed:.2f} % instead of {true:.1f}, for one KV head always 50 %."
+            "The printed formula and the true one agree where g^2 = H, for example with 4 KV "
+            "heads of 16 heads. For 8 KV heads of 32 heads, the printed formula gives "
+            f"{printed:.2f} % instead of {true:.1f} %. For one KV head, the printed formula "
+            "always gives 50 %."
         ),
     )
 
@@ -173,11 +180,13 @@ def _shares() -> Rows:
         "attention's share of parameters, section 3.3.2 (%)": attention_parameter_share,
         "attention's share of computation at 4,096 tokens, all variants (%)": _over_half,
         "gains grow with context (caption of Table 8)": _gains_shrink,
-        "projection computation saved by two projections (%)": lambda: Derivation(
-            value=100 / 3,
-            formula="1 - 2nd^2 / 3nd^2",
-            convention="input projections only",
-            note="With the output projection counted, the saving is 25 %.",
+        "computation of projections saved by using two projections instead of three (%)": lambda: (
+            Derivation(
+                value=100 / 3,
+                formula="1 - 2nd^2 / 3nd^2",
+                convention="input projections only",
+                note="With the output projection counted, the saving is 25 %.",
+            )
         ),
         "attention parameters saved by Q=K=V (%)": lambda: Derivation(
             value=-quality.change(
@@ -245,17 +254,22 @@ def _plus_limit() -> Derivation:
     limit = _PLUS_WIDTH**2 / _PLUS_CHANNELS
     return Derivation(
         value=limit / _PLUS_HEADS,
-        formula="n for which n d^2 saved = H n^2 m added: d^2 / (m H)",
+        formula="the n at which the n d^2 MACs saved equal the H n^2 m MACs added: d^2 / (m H)",
         convention="m = 100, d = 1000, 4 heads; + computed as published",
         others=(Alternative(value=limit, convention="one head"),),
-        note="Reduced exactly, + costs less than a projection at any practical length.",
+        note=(
+            "In its exactly equivalent reduced form, the position term (+) costs less than a "
+            "projection at any practical length."
+        ),
     )
 
 
 def _quality() -> Rows:
     return {
         "perplexity change of Q=K-V, figure 7 and section 4 (%)": lambda: dataclasses.replace(
-            derive_change("Q=K-V"), note="Table 4 prints +4.9 %; both are right only at 4.85."
+            derive_change("Q=K-V"),
+            note="Table 4 prints +4.9 %. Both printed numbers are right only if the exact number "
+            "is 4.85 %.",
         ),
         "perplexity change of Q=K-V in training, section 3.3.1 (%)": _training_change,
         "MQA against QKV at 1.2B": _mqa_outperforms,
@@ -315,8 +329,9 @@ def _frontier() -> Derivation:
         formula="a smaller cache and a lower printed perplexity",
         holds=all(one.status == "frontier" for one in statuses.values()),
         note=(
-            "At 1.2B, Q-K=V is dominated too, by more than rounding, but with one seed. Combined "
-            "with MQA (Q-MQA), key-value sharing is on the frontier."
+            "At 1.2B, Q-K=V is dominated too. The difference is larger than the rounding, but "
+            "it rests on one seed. Key-value sharing combined with MQA (Q-MQA) is on the "
+            "frontier."
         ),
     )
 
@@ -336,11 +351,17 @@ def _below_five() -> Derivation:
 
 def _runs() -> Rows:
     return {
-        "tokens of 300M training, 4,238 steps (billions)": lambda: derive_tokens(RUN_300M, 4_238),
-        "tokens of 1.2B training, 7,500 steps (billions)": lambda: derive_tokens(RUN_1200M, 7_500),
-        "tokens of 1.2B training, section 1.2 (billions)": lambda: derive_tokens(RUN_1200M, 7_500),
-        "tokens of 1.2B training, caption of Table 10 (billions)": lambda: derive_tokens(
-            RUN_1200M, 7_500, "The section and Figure 11 say 8.85."
+        "training tokens of the 300M network in 4,238 steps (billions of tokens)": lambda: (
+            derive_tokens(RUN_300M, 4_238)
+        ),
+        "training tokens of the 1.2B network in 7,500 steps (billions of tokens)": lambda: (
+            derive_tokens(RUN_1200M, 7_500)
+        ),
+        "training tokens of the 1.2B network, section 1.2 (billions of tokens)": lambda: (
+            derive_tokens(RUN_1200M, 7_500)
+        ),
+        "training tokens of the 1.2B network, caption of Table 10 (billions of tokens)": lambda: (
+            derive_tokens(RUN_1200M, 7_500, "The section and Figure 11 say 8.85.")
         ),
         "tasks": lambda: Derivation(value=5 + 6 + 1, formula="5 synthetic + 6 vision + 1 language"),
         "variants trained on TinyImageNet": _tiny_imagenet,
@@ -359,7 +380,7 @@ def _tiny_imagenet() -> Derivation:
         formula="numbers in the TinyImageNet column of Table 3",
         convention="QKV counted",
         others=(Alternative(value=len(numbers) - 1, convention="QKV left out"),),
-        note="The best of them is Q=K=V.",
+        note="The best of these variants is Q=K=V.",
     )
 
 

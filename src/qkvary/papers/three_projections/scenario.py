@@ -1,7 +1,8 @@
 """The deployment scenario of "Do Transformers Need Three Projections?", section 3.3.3.
 
-100 users with 32k tokens each on A100 GPUs of 40 GB at $2,000 a month. The paper counts caches of
-32,000 tokens in 10^9 bytes and no weights; two other conventions are compared.
+100 users with 32k tokens each are served on A100 GPUs of 40 GB at $2,000 a month. The paper takes
+32k as 32,000 tokens and 1 GB as 10^9 bytes, and does not count the weights. Two other conventions
+are compared with the paper's convention.
 """
 
 import math
@@ -48,7 +49,7 @@ PAPER = Convention(
     tokens=costs.ROUND_32K,
     memory_bytes=_gpu_bytes(),
     weights=False,
-    words="32,000 tokens, 40 x 10^9 bytes, no weights",
+    words="32,000 tokens, 40 x 10^9 bytes, weights not counted",
 )
 DECIMAL = Convention(
     tokens=costs.TOKENS_32K,
@@ -77,12 +78,16 @@ class GpuCount:
 
     @property
     def dollars_per_month(self) -> int:
-        """The price of all GPUs."""
+        """The price of all GPUs that the variant needs, in dollars per month."""
         return self.gpus * PRICE
 
 
 def count_gpus(label: str, convention: Convention) -> GpuCount:
-    """Count the GPUs for a variant; a GPU holds whole users, and weights if they are counted."""
+    """Count the GPUs that a variant needs.
+
+    The cache of a user is never split across GPUs. If the convention counts weights, each GPU also
+    holds the weights.
+    """
     free = convention.memory_bytes
     if convention.weights:
         free -= weight_bytes(as_model(quality.network(label)), parse_format("bf16"))
@@ -99,7 +104,7 @@ def saved_per_month(convention: Convention) -> int:
 
 
 def saved_percent(convention: Convention) -> float:
-    """Return the share of the price that sharing saves."""
+    """Return the price that is saved if key and value share a projection, in percent."""
     return 100 * saved_per_month(convention) / count_gpus("QKV", convention).dollars_per_month
 
 

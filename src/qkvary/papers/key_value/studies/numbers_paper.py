@@ -8,19 +8,21 @@ from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Study
 
 _GRID = (
-    "Predict the next word of the spelled numbers: windows of 16, 32, 64 and 128 words, learning "
-    "rates 1e-3 and 1e-4, width 64, 4 layers, 8 heads, 15 epochs of a one-cycle schedule, five "
-    "runs. The text and the code of paper 2 agree on these. Where the text leaves a choice open, "
-    "the code decides: every word of a window is a target, while the text's example asks only for "
-    "the word after the window. The published runs have no seed. "
+    "The task is to predict the next word of numbers that are written out in words. The "
+    "settings are windows of 16, 32, 64 and 128 words, learning rates 1e-3 and 1e-4, width 64, "
+    "4 layers, 8 heads, 15 epochs of a one-cycle schedule, and five runs. The text and the code "
+    "of paper 2 agree on these settings. Where the text leaves a choice open, this study "
+    "follows the code: every word of a window is a target, while in the text's example only the "
+    "word after the window is a target. The published runs did not set a seed. "
 )
 
 STUDY = Study(
     name="numbers-paper",
     question="Are the published losses of number generation reproduced?",
     description=(
-        _GRID + "As published: 8000 is left out, and the last fifth of the windows is both "
-        "validation and test. The code scores a random choice of its batches; here all are scored."
+        _GRID + "As published, the number 8000 is left out, and the last fifth of the windows "
+        "serves as both validation and test data. The published code scores a random choice of "
+        "its batches; this study scores all batches."
     ),
     settings=number_grid("as-published"),
     variants=NUMBER_VARIANTS,

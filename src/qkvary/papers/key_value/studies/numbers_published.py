@@ -1,4 +1,7 @@
-"""Number generation as in the public code of paper 2: the runs of ``numbers-paper``."""
+"""Number generation as in the public code of paper 2.
+
+The study has the same runs as the study ``numbers-paper``, where text and code agree.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace

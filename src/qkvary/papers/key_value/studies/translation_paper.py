@@ -9,7 +9,8 @@ STUDY = replace(
     translation_published.STUDY,
     name="translation-paper",
     question=(
-        "Does sharing query and key in self-attention lower BLEU, and does the 2D encoding (+)?"
+        "Does sharing query and key in self-attention lower BLEU, and does adding the 2D "
+        "encoding (+) lower BLEU?"
     ),
     description=(
         "Multi30k in both directions as in the text of paper 2, which keeps QKV in cross "

@@ -11,11 +11,12 @@ STUDY = Study(
     question="Are the published BLEU scores reproduced, and does the 2D encoding (+) lower them?",
     description=(
         "Multi30k in both directions as in the code of paper 2: 20 epochs of 580 batches of 50, "
-        "two runs. The divisor of its loss includes padding, and its BLEU counts the begin and end "
-        "tokens. The layer for a shared query and key is also used for cross attention, with all "
+        "two runs. The code divides the loss by a number of tokens that includes padding, and "
+        "the code's BLEU counts the begin and end tokens. The code implements a shared query "
+        "and key by a special layer. It uses this layer for cross attention too, there with all "
         "three projections and the 2D encoding. Wherever padded source and target are equally "
-        "long, that layer uses the key as the query, so the output does not depend on the target. "
-        "Words are split by our own rule instead of spaCy's."
+        "long, the layer uses the key as the query, so the output does not depend on the "
+        "target. Words are split by our own rule instead of spaCy's."
     ),
     settings=translation_grid("as-published", "published-code"),
     variants=VARIANTS,
@@ -30,8 +31,8 @@ PROTOCOLS = {
         STUDY,
         name="translation-published-clean",
         question=(
-            "Without the code's mistakes, does sharing query and key lower BLEU, and does the "
-            "2D encoding?"
+            "With the code's mistakes corrected, does sharing query and key lower BLEU, and "
+            "does adding the 2D encoding lower BLEU?"
         ),
         description=(
             "The grid and training follow paper 2's code, with three changes: QKV in cross "

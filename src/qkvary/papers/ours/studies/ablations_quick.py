@@ -31,9 +31,10 @@ def _limits(text: str) -> tuple[str, ...]:
     return (
         text,
         (
-            "These are networks of two layers after a few hundred steps, all at one learning "
-            "rate: they show what helps or hurts at the start, not what is best in the end or "
-            "if each variant has its best learning rate."
+            "These are networks of two layers after a few hundred steps, all trained at one "
+            "learning rate. They show what helps or hurts at the start of training. They do not "
+            "show what is best at the end of a long training, or what would be best if each "
+            "variant had its own best learning rate."
         ),
     )
 
@@ -71,14 +72,15 @@ STUDY = Study(
         "How do score diagonal, temperature, attention core and mask affect shared projections?"
     ),
     description=(
-        "Options that paper 1's text names in addition to its variants, each tested with every "
-        "variant that admits it. The diagonal of K K^T is divided by its mean or norm, before the "
-        "score scale (as in its listing) or after it. Temperatures are 1/2, 2, and annealed from 4 "
-        "to 1 as tau(t) = 4^(1 - t/S). Masks are a window of 4, a stride of 4, and both. Scores "
-        "without a softmax are SOFT's Gaussian kernel (SOFT itself ties query and key: as "
-        "published it is Q=K-V@soft) and SimA's l1 norms. The sizes are those of quickstart: swap "
-        "of 16 digits in 400 steps, and characters of tiny Shakespeare in 300. All variants have "
-        "equal hyper-parameters."
+        "The study tests the options that paper 1's text names in addition to its variants, "
+        "each with every variant that admits the option. The diagonal of K K^T is divided by "
+        "its mean or by its norm, either before the scores are scaled (as in paper 1's listing) "
+        "or after. The temperature is 1/2, 2, or annealed from 4 to 1 as tau(t) = 4^(1 - t/S). "
+        "The mask is a window of 4, a stride of 4, or both. Two cores replace the softmax: "
+        "SOFT's Gaussian kernel and SimA's l1 norms. (SOFT itself ties query and key, so as "
+        "published it is Q=K-V@soft.) The sizes are those of quickstart: swap of 16 digits for "
+        "400 steps, and characters of tiny Shakespeare for 300 steps. All variants have equal "
+        "hyper-parameters."
     ),
     settings=(*_PLAIN, *(_anneal(setting) for setting in _PLAIN)),
     variants=(*SYNTHETIC_VARIANTS, *(one for one, _ in _ABLATED)),

@@ -42,13 +42,16 @@ def _setting(name: str) -> Setting:
 
 STUDY = Study(
     name="anomaly-quick",
-    question="Which of ten images is the odd one out, and what does its place give away?",
+    question=(
+        "Which of ten images is the odd one out, and how well can a network answer from the "
+        "position of that image alone?"
+    ),
     description=(
-        "A set has nine images of one class and one of another, out of 50 classes of CIFAR-100; "
-        "their features come from a small network that was trained on the other 50 classes. The "
-        "encoder has two layers of width 64 and no position embeddings; guessing scores 0.10. "
-        "Shuffled sets are compared with sets whose anomaly is always last, and images with pure "
-        "noise."
+        "A set has nine images of one class and one image of another class, out of 50 classes "
+        "of CIFAR-100. The image features come from a small network that was trained on the "
+        "other 50 classes. The encoder has two layers of width 64 and no position embeddings; "
+        "guessing scores 0.10. Shuffled sets are compared with sets in which the anomaly is "
+        "always the last image, and sets of images are compared with sets of pure noise."
     ),
     settings=tuple(map(_setting, _SETTINGS)),
     variants=SYNTHETIC_VARIANTS,

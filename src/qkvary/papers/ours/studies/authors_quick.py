@@ -15,14 +15,15 @@ VARIANTS = (*RECALL_VARIANTS, "(Q=K-V)+", "(Q=K=V)+")
 
 _LIMITS = (
     (
-        "Each author has one novel for training, one for validation and one for the test: the "
-        "network also learns names and scenes of the training novel, which do not help with "
-        "the others."
+        "Each author has one novel for training, one for validation and one for the test. The "
+        "network therefore also learns names and scenes of the training novel, which do not "
+        "help it with the validation and test novels."
     ),
     (
-        "This is a network of two layers after 960 steps. For comparison, choosing the author by "
-        "the likelihood of byte pairs, counted in the training novels, is right for 0.56 of the "
-        "scored windows; choosing by the likelihood of single bytes, for 0.37."
+        "The network has two layers and is trained for 960 steps. For comparison, choosing the "
+        "author by the likelihood of byte pairs, counted in the training novels, is right for "
+        "56 % of the scored windows. Choosing the author by the likelihood of single bytes is "
+        "right for 37 % of the scored windows."
     ),
     (
         "Steps and learning rate were chosen for QKV, by four trial runs with seed 0 whose test "

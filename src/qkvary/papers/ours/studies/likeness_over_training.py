@@ -25,8 +25,9 @@ def _study(size: Size) -> Study:
         longer,
         question="Are keys and values alike because training makes them so, or from the start?",
         description=(
-            "This study trains the networks that `studies/ours/likeness-over-training/measure.py` "
-            "analyzes as `qkvary analyze` does, and whose keys and values it ties."
+            "This study trains the networks for "
+            "`studies/ours/likeness-over-training/measure.py`. The script analyzes the networks "
+            "in the same way as `qkvary analyze`, and ties their keys and values."
         ),
         positions="linear biases (ALiBi), which do not change keys",
         settings=(setting,),

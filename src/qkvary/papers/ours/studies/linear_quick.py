@@ -20,13 +20,14 @@ STUDY = Study(
         "softmax?"
     ),
     description=(
-        "Linear attention with the feature map 1 + elu is compared with softmax attention for "
-        "every sharing of projections, in the networks of quickstart. The tasks are the five on 16 "
-        "digits, where every token attends to all others, and characters, where a token attends to "
-        "earlier ones. The scores of SOFT and SimA, which have no softmax either, are compared "
-        "too. All variants have equal hyper-parameters, which were chosen for the softmax. The "
-        "bytes of a linear-attention state are divided by the 16 or 32 tokens of a sequence, to be "
-        "compared with a cache."
+        "The study compares linear attention with the feature map 1 + elu and softmax attention "
+        "for every way of sharing projections, in the networks of quickstart. The tasks are the "
+        "five tasks on 16 digits, in which every token attends to all other tokens, and "
+        "characters, in which a token attends only to earlier tokens. The scores of SOFT and "
+        "SimA, which do not use a softmax either, are also compared. All variants have equal "
+        "hyper-parameters, which were chosen for the softmax. The bytes of a linear-attention "
+        "state are divided by the 16 or 32 tokens of a sequence, so that they can be compared "
+        "with the bytes of a cache per token."
     ),
     settings=(
         quick_sequences("swap", steps=400, learning_rate=2e-3),

@@ -23,28 +23,31 @@ all three differ by less than the spread."""
 
 _LIMITS = (
     (
-        "A padded row has fewer real tokens, so that networks of different tables have seen "
-        "different amounts of text: about 320,000, 190,000 and 100,000 tokens with padding, and "
-        "370,000 without. Within a table all variants have seen the same text, and none of it "
-        "twice. All these amounts are small: the networks have a million parameters and are at the "
-        "beginning of their training."
+        "A padded row has fewer real tokens, so networks in different tables of the report have "
+        "seen different amounts of text: about 320,000, 190,000 and 100,000 tokens with "
+        "padding, and 370,000 tokens without padding. The networks in one table have all seen "
+        "the same text, and no part of the text twice. All these amounts are small: the "
+        "networks have a million parameters and are at the beginning of their training."
     ),
     (
         "The share of real tokens in paper 1's rows is not known; the mean length of its documents "
         "suggests about 53 % or less."
     ),
     (
-        "The learning rate of a table is the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0: 2e-3 "
-        "with 53 % real tokens (loss 4.19, against 4.38 with 4e-3), 4e-3 elsewhere (with 28 % all "
-        "three learning rates are within the spread). The other variants were trained at the same "
-        "learning rate; a variant whose best one differs looks worse than it is."
+        "Each table has one learning rate: the best of 1e-3, 2e-3 and 4e-3 for QKV with seed 0. "
+        "It is 2e-3 for the table with 53 % real tokens (loss 4.19, against 4.38 with 4e-3), "
+        "and 4e-3 for the other tables. With 28 % real tokens, the losses at the three learning "
+        "rates differ by less than the spread between seeds. The other variants were trained at "
+        "the same learning rate; a variant whose best learning rate differs looks worse than it "
+        "is."
     ),
     (
-        "Networks whose values are keys learn faster at first. QKV overtakes Q=K=V between steps "
-        "180 and 270 of the 360 without padding, between 270 and 360 with 88 % real tokens, and "
-        "not within the 360 steps with 53 and 28 %. So the sign of a difference depends on when "
-        "training stops, and does not say what sharing costs in the end. How much of a "
-        "difference is left in the printed loss does not depend on when training stops."
+        "Networks that use the keys as values learn faster at first. Without padding, QKV "
+        "overtakes Q=K=V between steps 180 and 270 of the 360 steps; with 88 % real tokens, "
+        "between steps 270 and 360; with 53 % and 28 % real tokens, not within the 360 steps. "
+        "So the sign of the difference in loss between two variants depends on when training "
+        "stops, and does not tell what sharing costs in the end. The fraction of this "
+        "difference that remains in the printed loss does not depend on when training stops."
     ),
     describe_scale(networks=12, seeds=5, presets=("lm-30m", "lm-300m")),
 )
@@ -68,13 +71,15 @@ STUDY = Study(
     name="lm-dilution",
     question="How much of the cost of sharing is left in a loss that counts padding?",
     description=(
-        "Short stories, one in each row as in paper 1, padded with the separator up to 256, 512 "
-        f"or 1,024 tokens: {SHARES[256]}, {SHARES[512]} and {SHARES[1024]} % of the tokens in "
-        "the loss are real. Networks have 2 layers of 128 channels, 4 heads and rotary "
-        "positions. Each is scored twice on the same rows: on real tokens only, and with the "
-        "padding as in paper 1. They are compared with networks trained without padding, on "
-        "stories packed one after the other into rows of 512, and scored on the real tokens of "
-        "stories in separate rows. Every training step has the same number of positions."
+        "The data are short stories, one in each row as in paper 1, padded with the separator "
+        f"to 256, 512 or 1,024 tokens. Then {SHARES[256]}, {SHARES[512]} and {SHARES[1024]} % of "
+        "the tokens in the loss are real tokens. Networks have 2 layers of 128 channels, 4 "
+        "heads and rotary positions. Each network is scored twice on the same rows: once on "
+        "real tokens only, and once with the padding as in paper 1. The networks trained with "
+        "padding are compared with networks trained without padding, on stories packed one "
+        "after the other into rows of 512 tokens. The networks trained without padding are "
+        "scored on the real tokens of stories in separate rows. Every training step has the "
+        "same number of positions."
     ),
     settings=(
         *(

@@ -75,9 +75,10 @@ STUDY = Study(
     question="Does the cost of sharing grow or shrink with the size of a language model?",
     description=(
         "Modern networks (rotary positions, RMSNorm, SwiGLU) of 1, 3, 10 and 30 million "
-        f"parameters with {HEADS} heads, trained on the bytes of English novels in rows of "
-        f"{CONTEXT}; each is trained on {BYTES_PER_PARAMETER} bytes per parameter. GQA-2 has the "
-        "cache of Q-K=V. Weights are float32, matmuls bfloat16. Run it on a GPU (`--device cuda`)."
+        f"parameters with {HEADS} heads are trained on the bytes of English novels in rows of "
+        f"{CONTEXT} bytes. Each network is trained on {BYTES_PER_PARAMETER} bytes per parameter. "
+        "GQA-2 has a cache of the same size as Q-K=V. Weights are float32, and matmuls are "
+        "bfloat16. Run the study on a GPU (`--device cuda`)."
     ),
     settings=(
         _rung("1M", 128, 5, rows=32, learning_rate=3e-3),

@@ -55,12 +55,13 @@ STUDY = Study(
         "With rotary positions, what should the value be where it shares the key's projection?"
     ),
     description=(
-        "Networks of 2 layers with 256 channels and 8 heads of 32 are trained on English novels in "
-        "rows of 128 bytes; a quarter, half or all of a head's channels rotate (base 100). Where "
-        "the value shares the key's projection, it is the key before its rotation (none), the "
-        "rotated key with the output rotated back (counter), or the rotated key itself (rotated), "
-        "which depends on the absolute position. Networks with biases that fall with the distance "
-        "(ALiBi), where the question does not arise, are compared too."
+        "Networks of 2 layers with 256 channels and 8 heads of 32 channels are trained on "
+        "English novels in rows of 128 bytes; a quarter, half or all of a head's channels are "
+        "rotated (base 100). If the value shares the key's projection, the value is the key "
+        "before its rotation (none), the rotated key with the output rotated back (counter), or "
+        "the rotated key itself (rotated). In the last case, the value depends on the absolute "
+        "position. Networks whose attention biases fall with the distance (ALiBi) are also "
+        "compared; they do not rotate keys, so there is no choice of value."
     ),
     settings=(
         *(_rotary(part, meaning) for part in FRACTIONS for meaning in (COUNTER, NONE, ROTATED)),

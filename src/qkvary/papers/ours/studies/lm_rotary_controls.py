@@ -38,13 +38,17 @@ def _network(value: ValueRope, *, rotates_value: bool = False) -> LanguageModelC
 
 STUDY = Study(
     name="lm-rotary-controls",
-    question="Does lm-rotary measure the rotation of the value, or its sharing?",
+    question=(
+        "Does lm-rotary measure the effect of rotating the value, or the effect of sharing the "
+        "key's projection with the value?"
+    ),
     description=(
-        "The networks, rows and training are those of lm-rotary with all channels rotated. There "
-        "the value is rotated only where it shares the key's projection; here a separate value is "
-        "rotated too, with the output rotated back (counter) or not (rotated). Learned positions "
-        "are compared too: with them nothing is rotated, and a value that shares the key's "
-        "projection is the key."
+        "The networks, rows and training are those of lm-rotary with all channels rotated. In "
+        "lm-rotary, the value is rotated only if it shares the key's projection. In this study, "
+        "a value with a separate projection is rotated too, and the output is either rotated "
+        "back (counter) or not rotated back (rotated). Networks with learned positions are also "
+        "compared: nothing is rotated in them, and a value that shares the key's projection "
+        "equals the key."
     ),
     settings=(
         rotary_setting(COUNTER, _network("counter"), (APART, SHARED), _LIMITS),

@@ -37,9 +37,10 @@ _LIMITS = (
         "usual size. What sharing projections removes does not depend on the size of a head."
     ),
     (
-        "Where the value shares the key's projection, the output is rotated back. In networks with "
-        "8 heads this gains more than sharing key and value costs, as lm-rotary shows. With the "
-        "key before its rotation as the value, these variants would be worse than shown."
+        "Where the value shares the key's projection, the output is rotated back. In networks "
+        "with 8 heads, rotating the output back gains more than sharing key and value costs, as "
+        "lm-rotary shows. If the key before its rotation were used as the value, these variants "
+        "would be worse than shown."
     ),
     (
         "The learning rate is the best of three for QKV; the other variants were trained with the "
@@ -51,17 +52,19 @@ _LIMITS = (
 STUDY = Study(
     name="lm-small",
     question=(
-        "What does sharing cost a language model, compared with others of the same cache or size?"
+        "What does sharing cost a language model, compared with language models that have a "
+        "cache of the same size or as many parameters?"
     ),
     description=(
-        "Networks learn the bytes of 50 English novels in rows of 128 and are scored on novels by "
-        "other authors. The network is paper 1's, trained as in paper 1, with 2 layers of 256 "
-        f"channels, 16 heads and rotary positions on all channels, for {STEPS:,} steps of "
-        f"{POSITIONS_PER_STEP:,} bytes. The study compares all variants of paper 1's Table 4; "
-        "I-K-V and I-K=V; GQA-8, which has the cache of Q-K=V, and GQA-2, which has that of "
-        "Q-GQA-4; MQA with 32 heads of 8 channels, which has the cache and the parameters of "
-        "Q-MQA; and Q-K=V and I-K=V with the saved parameters moved to the feed-forward networks. "
-        "Where the value shares the key's projection, the output is rotated back."
+        "Networks learn the bytes of 50 English novels in rows of 128 bytes and are scored on "
+        "novels by other authors. The network and its training are those of paper 1, with 2 "
+        "layers of 256 channels, 16 heads and rotary positions on all channels. It is trained "
+        f"for {STEPS:,} steps of {POSITIONS_PER_STEP:,} bytes. The study compares all variants "
+        "of paper 1's Table 4 with several baselines: I-K-V and I-K=V; GQA-8, whose cache is as "
+        "large as that of Q-K=V; GQA-2, whose cache is as large as that of Q-GQA-4; MQA with 32 "
+        "heads of 8 channels, which has as large a cache and as many parameters as Q-MQA; and "
+        "Q-K=V and I-K=V with the saved parameters moved to the feed-forward networks. If the "
+        "value shares the key's projection, the output is rotated back."
     ),
     settings=(
         novels_setting(MAIN, _NETWORK, steps=STEPS, limits=_LIMITS),

@@ -7,12 +7,13 @@ STUDY = Study(
     name="low-rank-quick",
     question="What do keys and values of a low rank cost a small language model?",
     description=(
-        "The projection of the key, of the value or of both has a rank of a quarter of the layer's "
-        "width. The layer of the overview article's code, which has such a key projection and one "
-        "KV head, is compared too. All variants train on the characters of quickstart: two layers "
-        "of four heads, 300 steps, equal hyper-parameters. With both of low rank, a layer has as "
-        "many parameters as with GQA-2. The product of the two factors starts with the standard "
-        "deviation of a full matrix."
+        "The key projection, the value projection or both have a rank of a quarter of the "
+        "layer's width; a low-rank projection is the product of two factors. The layer from the "
+        "overview article's code, which has a low-rank key projection and one KV head, is "
+        "compared too. All variants train on the characters of quickstart, with two layers of "
+        "four heads, 300 steps and equal hyper-parameters. If both projections have a low rank, "
+        "a layer has as many parameters as with GQA-2. The product of the two factors is "
+        "initialized with the standard deviation of a full matrix."
     ),
     settings=(quick_characters(),),
     variants=(

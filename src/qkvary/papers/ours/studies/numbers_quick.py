@@ -27,8 +27,8 @@ PROTOCOLS: Mapping[str, Study] = {
         name="numbers-quick-as-published",
         description=STUDY.description.replace(
             "All numbers are used, and every tenth window is for the test.",
-            "As published, 8000 is left out, and the last fifth of the windows is validation and "
-            "test.",
+            "As published, the number 8000 is left out, and the last fifth of the windows serves "
+            "as both validation and test data.",
         ),
         settings=number_grid("as-published", learning_rates=(1e-3,), contexts=(16, 32)),
     ),

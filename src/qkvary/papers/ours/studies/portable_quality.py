@@ -27,10 +27,10 @@ _LIMITS = (
         "of decoupled positions are half to twice a head here; usually they are half a head."
     ),
     (
-        "The portable form keeps 8, 16 or 32 more numbers per token and layer than the 256 of the "
-        "others, and has up to 280,000 more parameters (latent attention 378,000), because "
-        "positions take additional projections. Blocks have LayerNorm and GELU as in lm-small; "
-        "exported networks have RMSNorm and SwiGLU."
+        "The portable form keeps 8, 16 or 32 more numbers per token and layer than the other "
+        "networks, which keep 256. It also has up to 280,000 more parameters (latent attention "
+        "has 378,000 more), because decoupled positions need additional projections. Blocks "
+        "have LayerNorm and GELU as in lm-small; exported networks have RMSNorm and SwiGLU."
     ),
     describe_scale(networks=9, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
 )
@@ -42,12 +42,13 @@ STUDY = Study(
         "keys?"
     ),
     description=(
-        "The networks, text and training are those of lm-small. Q-K=V with rotary positions and "
-        "the output rotated back, which other engines cannot run, is compared with the form that "
-        "they can: unrotated keys and decoupled positions of 8, 16 or 32 channels, each once with "
-        "and once without a norm of the tensor that key and value share. Latent attention (MLA: "
-        "240 channels and 16 for positions) and GQA-8, which have the cache of Q-K=V, 256 numbers "
-        "per token and layer, are compared too."
+        "The networks, text and training are those of lm-small. The study compares two forms of "
+        "Q-K=V. One form has rotary positions and rotates the output back; other engines cannot "
+        "run it. The portable form has unrotated keys and decoupled positions of 8, 16 or 32 "
+        "channels, each with and without a norm of the tensor that key and value share. The "
+        "study also compares latent attention (MLA, with 240 channels and 16 channels for "
+        "positions) and GQA-8; both cache 256 numbers per token and layer, as the first form "
+        "does."
     ),
     settings=(
         novels_setting(

@@ -12,12 +12,13 @@ SMALL = Initialization(scheme="normal")
 
 STUDY = Study(
     name="quantization",
-    question="Which scales suit a cache whose one tensor is both key and value?",
+    question="Which quantization scales suit a cache that stores one tensor as both key and value?",
     description=(
-        "This study trains and keeps the networks whose caches "
-        "`studies/ours/quantization/measure.py` rounds: tiny Shakespeare, windows of 256 "
-        "characters, three layers of three heads of 32 channels, 450 steps of 8 windows. Positions "
-        "are rotary, or biases that fall with the distance (ALiBi), which do not change keys."
+        "This study trains and stores the networks for `studies/ours/quantization/measure.py`, "
+        "which quantizes their caches. The networks train on tiny Shakespeare in windows of 256 "
+        "characters, with three layers of three heads of 32 channels, for 450 steps of 8 "
+        "windows. They have either rotary positions or attention biases that fall with the "
+        "distance (ALiBi), which do not change keys."
     ),
     settings=(
         Setting(

@@ -11,14 +11,15 @@ STUDY = Study(
         "shared query and key the reason?"
     ),
     description=(
-        "Every variant with a published result is compared, and I-K=V, which has the parameters "
-        "and the cache of Q=K=V without its symmetry. They learn swap and sort of 16 digits in 400 "
-        "and 600 steps, and to generate characters of tiny Shakespeare in 300. The networks have "
-        "two layers and four heads, and training stops where some variants have solved a task and "
-        "others have not. All variants have equal hyper-parameters, equal data and equal initial "
-        "standard deviations of projections. These are smaller networks than the papers': "
-        "published numbers next to ours show whether the order is the same, not whether the values "
-        "are."
+        "The study compares every variant with a published result, and also I-K=V, which has as "
+        "many parameters and as large a cache as Q=K=V but not the symmetry of Q=K=V. The "
+        "networks learn swap of 16 digits in 400 steps, sort of 16 digits in 600 steps, and the "
+        "generation of tiny Shakespeare's characters in 300 steps. They have two layers and "
+        "four heads. The numbers of steps are chosen so that, at the end, some variants have "
+        "solved a task and others have not. All variants have equal hyper-parameters, equal "
+        "data and equal initial standard deviations of projections. The networks are smaller "
+        "than the papers' networks: published numbers next to ours show whether the order of "
+        "the variants is the same, not whether the values are the same."
     ),
     settings=(
         quick_sequences("swap", steps=400, learning_rate=2e-3),

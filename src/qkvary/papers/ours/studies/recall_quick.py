@@ -1,4 +1,4 @@
-"""Associative recall in networks that learn it, or do not, in seconds."""
+"""Associative recall in small networks that train in seconds; only some learn to recall."""
 
 from qkvary.papers.ours.recall import RECALL_VARIANTS, quick_recall, with_cores
 from qkvary.studies.study import CrossSettingContrast, Study
@@ -17,25 +17,32 @@ _LIMITS = (
         "which QKV learns. The study recall-mqar has the published sizes and learning rates."
     ),
     (
-        "The state of linear attention does not grow. Its bytes are divided by the 32 tokens of a "
-        "sequence, to compare them with a cache; for longer texts it is smaller in proportion."
+        "The state of linear attention does not grow with the text. The bytes of the state are "
+        "divided by the 32 tokens of a sequence, so that they can be compared with the bytes of "
+        "a cache per token. For longer texts, the state needs proportionally fewer bytes per "
+        "token."
     ),
 )
 
 STUDY = Study(
     name="recall-quick",
-    question="Which sharing learns to recall, and how many bytes of cache does it take?",
+    question=(
+        "With which ways of sharing projections and heads does a network learn to recall, and "
+        "how many bytes of cache does the network need?"
+    ),
     description=(
-        "A small multi-query associative recall (Arora et al. 2023, Zoology): a sequence has 4 "
-        "pairs of a key and a value, and after them each key once more, to be answered with its "
-        "value. Sequences have 32 tokens, the vocabulary 64. Networks have two layers and train "
-        "for at most 800 steps of 32 sequences, or until 0.99 of the validation answers are right. "
-        "All sharings of paper 1's tables are trained with four heads of 8 and of 16 channels; "
-        "sharings of projections also with one head of 64, whose cache has the bytes of four heads "
-        "of 16. All are also trained with linear attention, whose state is one matrix per head, so "
-        "that one head of 64 has 3.8 times the bytes of four of 16 (33,280 and 8,704 in both "
-        "layers); QKV and Q-K=V also with SOFT. The networks of width 64 are trained once more, "
-        "for at most 4,000 steps."
+        "The task is a small multi-query associative recall (Arora et al. 2023, Zoology). A "
+        "sequence has 4 pairs of a key and a value; after the pairs, each key occurs once more "
+        "and has to be answered with its value. Sequences have 32 tokens, and the vocabulary "
+        "has 64. Networks have two layers and train for at most 800 steps of 32 sequences, or "
+        "until 99 % of the validation answers are right. All sharing schemes in paper 1's "
+        "tables are trained with four heads, of 8 or of 16 channels each. Schemes that share "
+        "projections are also trained with one head of 64 channels, whose cache is as large as "
+        "that of four heads of 16 channels. All networks are also trained with linear "
+        "attention. The state of linear attention is one matrix per head, so one head of 64 "
+        "channels has 3.8 times the bytes of four heads of 16 channels (33,280 against 8,704 in "
+        "both layers together). QKV and Q-K=V are also trained with SOFT. The networks of width "
+        "64 are trained a second time, for at most 4,000 steps."
     ),
     settings=(
         quick_recall(SMALL, d_model=32, num_heads=4, learning_rate=5e-3, limits=_LIMITS),

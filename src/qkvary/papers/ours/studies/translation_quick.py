@@ -60,16 +60,16 @@ def _setting(
 
 
 _WHAT = (
-    " on all of Multi30k in three epochs, with one layer, width 128, a vocabulary of the words "
-    "that occur three times or more, and a short schedule. The nine runs of a direction take less "
-    "than an hour on two processors. Translations are greedy. "
+    " on all of Multi30k for three epochs, with one layer, width 128, a vocabulary of the words "
+    "that occur three times or more, and a short schedule. The nine runs for one direction take "
+    "less than an hour on two CPU cores. Translations are decoded greedily. "
 )
 
 STUDY = Study(
     name="translation-quick",
     question=(
-        "Does sharing query and key in self-attention cost translation quality, and does the 2D "
-        "encoding (+)?"
+        "Does sharing query and key in self-attention reduce translation quality, and does "
+        "adding the 2D encoding (+) reduce it?"
     ),
     description=f"English to German{_WHAT}BLEU is {SACREBLEU} of the 1,000 test sentences of 2016.",
     settings=(_setting("en", "de", "clean", "none"),),

@@ -20,10 +20,11 @@ def _study(size: Size) -> Study:
         size,
         question="Do shared projections need a special initialization or learning rate?",
         description=(
-            "Paper 1 says that its variants need no special initialization. Here all weights "
-            f"are drawn with standard deviations of {SMALLER}, {STD} and {LARGER}, and with "
-            f"{STD} the learning rate is also a quarter and four times as large. If sharing "
-            "asked for something special, its cost would depend on these choices."
+            "Paper 1 says that its variants need no special initialization. In this study, "
+            f"all weights are drawn with standard deviations of {SMALLER}, {STD} and {LARGER}. "
+            f"With {STD}, networks are also trained at a quarter of the usual learning rate and "
+            "at four times the usual learning rate. If sharing needed a special initialization or "
+            "learning rate, the cost of sharing would depend on these choices."
         ),
         settings=(why_setting(middle, size), *others),
         variants=LABELS,

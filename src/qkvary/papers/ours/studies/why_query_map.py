@@ -19,7 +19,7 @@ def _study(size: Size) -> Study:
     return why_study(
         "why-query-map",
         size,
-        question="How much of its own projection does a query need?",
+        question="Does a query need a full separate projection, or is a map per head enough?",
         description=(
             "The query is the key itself (Q=K-V, symmetric scores), the key passed through one map "
             "per head (Q[map]=K-V), or its own projection (QKV). Further variants use the value as "

@@ -39,12 +39,13 @@ def _study(size: Size) -> Study:
         contrasts=[pair for name in order for pair in across(labels, name, BOTH)],
         limits=(
             (
-                "Nothing else changes with the skips: initial weights and learning rate are those "
-                "that suit both skips."
+                "Only the skips are changed: the initial weights and the learning rate were "
+                "chosen for networks with both skips."
             ),
             (
-                "Without norms, the scores of I-K-V have the scale for normed inputs, whose "
-                "standard deviation is 1; the inputs here start smaller."
+                "In networks without norms, the scores of I-K-V are multiplied by the factor "
+                "that suits normed inputs, which have a standard deviation of 1. The inputs in "
+                "these networks have a smaller standard deviation at the start of training."
             ),
         ),
     )

@@ -1,4 +1,4 @@
-"""Weight decay of a query that is the layer input."""
+"""Weight decay in networks whose query is the layer input."""
 
 import math
 from collections.abc import Mapping
@@ -39,10 +39,12 @@ def _study(size: Size) -> Study:
         ),
         limits=(
             (
-                "The effect of weight decay grows with the sum of the learning rates over the "
-                f"steps: {learned:.2g} here and about 58 in paper 3, where a decay of 0.1 "
-                "shrinks a weight without gradients 300-fold. Here 0.1 shrinks it by "
-                f"{1 - math.exp(-0.1 * learned):.0%}, and 1 by {1 - math.exp(-learned):.0%}."
+                "The effect of weight decay grows with the sum of the learning rates over all "
+                f"steps. This sum is {learned:.2g} here and about 58 in paper 3. In paper 3, a "
+                "weight decay of 0.1 shrinks a weight that receives no gradient to about 1/300 "
+                "of its size. Here, a weight decay of 0.1 shrinks such a weight by "
+                f"{1 - math.exp(-0.1 * learned):.0%}, and a weight decay of 1 shrinks it by "
+                f"{1 - math.exp(-learned):.0%}."
             ),
             (
                 "Training uses no byte twice, so the effect of weight decay on overfitting is not "

@@ -11,18 +11,21 @@ from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Study
 
 _WHAT = (
-    "A set has ten images of CIFAR-100, given as features of a ResNet-34 trained on ImageNet; nine "
-    "show one class, and {}. Widths 256, 512, layers 2, 4, heads 2, 4, 20 epochs, two runs; the "
-    "network with the best validation accuracy is tested. The papers do not say how many channels "
-    "the + form has here; 50 is what they use for images."
+    "A set has ten images of CIFAR-100, given as features of a ResNet-34 trained on ImageNet. "
+    "Nine images show one class, and {}. Widths 256, 512, layers 2, 4, heads 2, 4, 20 epochs, "
+    "two runs; the network with the best validation accuracy is tested. The papers do not say "
+    "how many channels the + form has here; 50 is what they use for images."
 )
 
 STUDY = Study(
     name="anomaly-paper",
-    question="Which of ten images is the odd one out, and does sharing projections hide it?",
+    question=(
+        "Which of ten images is the odd one out, and do networks with shared projections still "
+        "find it?"
+    ),
     description=_WHAT.format(
-        "the last always shows another, as in the code that the authors adapted, so a network that "
-        "knows positions can answer without looking"
+        "the last image always shows a different class, as in the code that the authors "
+        "adapted, so a network that knows positions can answer without looking at the images"
     ),
     settings=published_grid("last"),
     variants=SYNTHETIC_VARIANTS,
@@ -34,7 +37,7 @@ PROTOCOLS = {
     "clean": replace(
         STUDY,
         name="anomaly-paper-clean",
-        description=_WHAT.format("one, at a random place, shows another"),
+        description=_WHAT.format("the tenth image, at a random place, shows a different class"),
         settings=published_grid("shuffled"),
         published=(),
     ),
