@@ -115,7 +115,7 @@ def test_an_interval_lies_in_a_range_outside_or_across(
 
 
 def bounded(table: str, row: str, column: str, below: float) -> Judge:
-    """A printed figure that is claimed to be below a bound."""
+    """A published number that is claimed to be below a bound."""
     figure = ByFigure(table=table, row=row, column=column)
     return ByComparison(first=figure, second=None, claimed=ClaimedRange(below=below))
 

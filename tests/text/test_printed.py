@@ -1,4 +1,4 @@
-"""The precision of printed figures, and the kinds of rounding."""
+"""The precision of published numbers, and the kinds of rounding."""
 
 import pytest
 

@@ -31,7 +31,7 @@ class ClaimedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByFigure:
-    """Judges a claim by recomputing a printed figure."""
+    """Judges a claim by recomputing a published number."""
 
     table: str
     """The published table that has the figure."""
@@ -44,9 +44,9 @@ class ByFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByComparison:
-    """Judges a claim by a printed figure, or by the difference between two printed figures.
+    """Judges a claim by a published number, or by the difference between two published numbers.
 
-    Printed figures are known only up to rounding.
+    Published numbers are known only up to rounding.
     """
 
     first: ByFigure

@@ -1,6 +1,6 @@
 """Derives verdicts on the documents' claims from figures, by rule. Never imports torch.
 
-Each judge of a claim (a printed figure, a comparison, a test or a study) gives a finding
+Each judge of a claim (a published number, a comparison, a test or a study) gives a finding
 (``findings``). If all findings agree, the claim has the verdict of the findings. Otherwise:
 
 - a claim that something happens sometimes (``some``) fails only if all findings fail;
@@ -13,10 +13,10 @@ Each judge of a claim (a printed figure, a comparison, a test or a study) gives 
 
 The scale of a study counts: if the networks of a study are more than ten times smaller than the
 networks of the claim, the figure of the study counts as undecided. Such a figure is ignored if a
-printed figure agrees with the claim.
+published number agrees with the claim.
 
-Printed figures are not new measurements. If a claim is not about arithmetic and only printed
-figures support it, the claim holds with a condition that says so. Comparisons of printed figures
+Published numbers are not new measurements. If a claim is not about arithmetic and only printed
+figures support it, the claim holds with a condition that says so. Comparisons of published numbers
 count only if neither a study nor a test decides the claim.
 """
 
@@ -30,9 +30,11 @@ from qkvary.papers.kept_figures import FindKept, find_packaged
 from qkvary.text.names import listed
 from qkvary.text.numbers import compact
 
-PRINTED = "according to printed figures, which this project did not measure again"
-"""The condition of a claim that only printed figures judge, without a recomputation."""
-UNDECIDED = "according to printed figures; this project's own measurements do not decide the claim"
+PRINTED = "according to published numbers, which this project did not measure again"
+"""The condition of a claim that only published numbers judge, without a recomputation."""
+UNDECIDED = (
+    "according to published numbers; this project's own measurements do not decide the claim"
+)
 """The condition if studies judge the claim too but do not decide it."""
 SCALE = 10
 """The largest factor by which a study's networks may be smaller than those of a claim."""
@@ -194,4 +196,4 @@ def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> 
         return f"in {studies}"
     printed = bool(reasons) and all(one.printed for one in reasons)
     fails = verdict == "does not hold" and claim.kind != "arithmetic"
-    return "by printed figures" if printed and fails else ""
+    return "by published numbers" if printed and fails else ""

@@ -32,8 +32,8 @@ CAVEATS = (
         "right. It does not show that a repetition would give the same figure."
     ),
     (
-        "Ranges in round brackets follow from the rounding of printed figures and, where a spread "
-        "between runs or settings is named, also from that spread. Intervals in square brackets "
+        "Ranges in round brackets follow from the rounding of published numbers and, where a "
+        "spread between runs or settings is named, also from that spread. Intervals in square brackets "
         "are those of studies, at 95 % for all comparisons of their table at once."
     ),
 )

@@ -7,7 +7,7 @@ from qkvary.papers.tables import load_published
 from qkvary.studies.published_tables import PublishedFigure
 
 Value = float | str
-"""A number in the unit of the printed figure, or words and formulas."""
+"""A number in the unit of the published number, or words and formulas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

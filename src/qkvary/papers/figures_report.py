@@ -36,7 +36,7 @@ ReadRecords = Callable[[str], StudyRecords]
 _WITHOUT_RUNS: Mapping[FigureKind, str] = {
     "diagonal": "random keys",
     "blocks": "the variants",
-    "printed": "printed figures",
+    "printed": "published numbers",
     "transfer": paper_charts.TRANSFER,
 }
 """The source of figures that need no runs, by kind."""

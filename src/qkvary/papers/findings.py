@@ -1,8 +1,8 @@
 """Derives the finding of each judge of a claim from the judge's figure. Never imports torch.
 
-- A figure of a study, or a difference of printed figures, *holds* if its interval lies in the
+- A figure of a study, or a difference of published numbers, *holds* if its interval lies in the
   claimed range, *does not hold* if its interval lies outside, and is *not distinguished* otherwise.
-- A printed figure *holds* if the recomputed number rounds to it, or could round to it because the
+- A published number *holds* if the recomputed number rounds to it, or could round to it because the
   inputs are rounded. It *holds with a condition* if it follows only under another convention or
   rounding, which the condition names. Otherwise it *does not hold*.
 - A test *holds* if it states the claim; if the test applies only under a condition, it *holds with
@@ -58,8 +58,8 @@ SPREADS: Mapping[tuple[str, str], float] = {
         for run in (0, 1)
     },
 }
-"""The difference between two printed figures of a column that the seed alone may cause, for tables
-without standard deviations; decision 0030 gives the source of each."""
+"""The difference that the seed alone may cause between two published numbers of a column, for
+tables without standard deviations; decision 0030 gives the source of each."""
 OVER_SETTINGS = frozenset(
     {
         *("key-value-table-2", "key-value-table-3"),
@@ -89,7 +89,7 @@ ONE_EACH = frozenset(
 )
 """The published tables in which each figure comes from a single network."""
 SEEDS = (
-    "according to printed figures that each come from a single network; the spread between "
+    "according to published numbers that each come from a single network; the spread between "
     "seeds is not printed"
 )
 """The condition of comparisons in the tables of ``ONE_EACH``."""
@@ -127,7 +127,7 @@ class Finding:
 
     @property
     def printed(self) -> bool:
-        """Whether the finding comes from printed figures alone."""
+        """Whether the finding comes from published numbers alone."""
         return self.check.startswith(RECOMPUTE)
 
     @property
@@ -176,7 +176,7 @@ def _recomputed(table: str) -> dict[tuple[str, str], Recomputed]:
 
 
 def _published(judge: ByFigure) -> tuple[PublishedTable, Recomputed]:
-    """Return a printed figure with its table; a KeyError lists the rows and columns."""
+    """Return a published number with its table; a KeyError lists the rows and columns."""
     table = load_published(judge.table)
     figure = table.figure(judge.row, judge.column)
     return table, _recomputed(judge.table)[figure.row, figure.column]
@@ -265,7 +265,7 @@ def _by_comparison(judge: ByComparison) -> Finding:
 
 
 def _rounded(value: float, low: float, high: float, why: str) -> str:
-    """Format a difference of printed figures with its interval and the reason for the interval."""
+    """Format the difference of two published numbers with the range that rounding allows."""
     decimals = max(decimals_of((high - low) / 2) - 1, 0)
     ends = f"{fixed(low, decimals)} to {fixed(high, decimals)}"
     return f"{fixed(value, decimals, sign=True)} ({why}: {ends})"

@@ -4,7 +4,8 @@ The verdict compares the recomputed number with the printed one, given its print
 
 - ``equal``: it rounds to the printed one;
 - ``other convention``: it does so only under another convention, which is named;
-- ``rounding``: the printed figure is truncated, rounded twice or coarsely, or from rounded inputs;
+- ``rounding``: the published number was truncated, rounded twice or coarsely, or computed from
+  rounded inputs;
 - ``wrong``: none of these;
 - ``measured``: an experiment or a choice of the authors;
 - ``stated``: words, or no figure at all.
@@ -73,7 +74,7 @@ class Recomputed:
     verdict: FigureVerdict
     """How the recomputed figure compares with the printed one."""
     alternative: Alternative | None
-    """The other convention or the mistake that leads to the printed figure."""
+    """The other convention or the mistake that leads to the published number."""
     why: str
     """Why the recomputed figure differs, as a sentence; empty if it is equal."""
 
@@ -151,9 +152,9 @@ def count_verdicts(name: str) -> Mapping[FigureVerdict, int]:
 def judge(
     figure: PublishedFigure, derivation: Derivation | None
 ) -> tuple[FigureVerdict, Alternative | None, str]:
-    """Compare a printed figure with its recomputation.
+    """Compare a published number with its recomputation.
 
-    Returns the verdict; the alternative that gives the printed figure, if any; and why the two
+    Returns the verdict; the alternative that gives the published number, if any; and why the two
     differ, as a sentence, empty if they are equal or nothing was recomputed.
     """
     if derivation is None:
@@ -179,7 +180,7 @@ def judge(
 
 
 def format_value(value: Value, figure: PublishedFigure) -> str:
-    """Format a recomputed number with two digits more than the printed figure."""
+    """Format a recomputed number with two digits more than the published number."""
     if isinstance(value, str):
         return value
     step = printed_step(figure) if figure.value is not None else 1.0
@@ -206,7 +207,7 @@ def _plain(text: str) -> str:
 
 
 def _rounding(value: Value, figure: PublishedFigure, spread: tuple[float, float] | None) -> str:
-    """Describe the rounding that gives the printed figure; empty if none does."""
+    """Describe the rounding that gives the published number; empty if none does."""
     if isinstance(value, str) or figure.value is None:
         return ""
     printed, step = figure.value, printed_step(figure)
