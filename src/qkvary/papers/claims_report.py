@@ -33,8 +33,8 @@ CAVEATS = (
     ),
     (
         "Ranges in round brackets follow from the rounding of published numbers and, where a "
-        "spread between runs or settings is named, also from that spread. Intervals in square brackets "
-        "are those of studies, at 95 % for all comparisons of their table at once."
+        "spread between runs or settings is named, also from that spread. Intervals in square "
+        "brackets are those of studies, at 95 % for all comparisons of their table at once."
     ),
 )
 FOLDED = 3
