@@ -3,8 +3,9 @@
 import dataclasses
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal, cast
@@ -101,20 +102,24 @@ def find_model(given: object, _name: str = "") -> Model:
 
 def read_labels(given: object, _name: str) -> tuple[AnyVariant, ...]:
     """Return a tuple of variants, given as one label, one variant, or a sequence of these."""
-    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    return tuple(map(as_label, cast("Sequence[AnyVariant | str]", several)))
+    is_one = isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
+    return tuple(map(as_label, cast("Iterable[AnyVariant | str]", [given] if is_one else given)))
 
 
 def read_seeds(given: object, _name: str) -> tuple[int, ...]:
     """Read seeds, given as numbers or as text such as ``7``, ``0,1,2`` or ``0-4``."""
-    from qkvary.studies.study import check_number_of_seeds
+    from qkvary.studies.study import MOST_SEEDS, check_number_of_seeds
 
     expected = "expected seeds such as 7 or 0,1,2 or 0-4"
     if not isinstance(given, str):
         try:
-            several = cast("Sequence[int]", given if isinstance(given, Iterable) else [given])
-            check_number_of_seeds(len(several))
-            return tuple(map(operator.index, several))
+            # One more than is allowed, so that an endless iterable is refused too.
+            several = given if isinstance(given, Iterable) else [given]
+            found = tuple(islice(cast("Iterable[int]", several), MOST_SEEDS + 1))
+            check_number_of_seeds(len(found))
+            if isinstance(given, bytes | Mapping) or any(isinstance(one, bool) for one in found):
+                raise TypeError  # noqa: TRY301
+            return tuple(map(operator.index, found))
         except TypeError:
             raise UsageError(f"{expected}, got {given!r}") from None
     seeds: list[int] = []
@@ -324,8 +329,7 @@ def choose_runs(
 
     The study of a training (made by ``qkvary train``) consists of the runs of the training.
     """
-    is_path = isinstance(name, str) and (name.endswith(".py") or "/" in name)
-    if not isinstance(name, str) or is_path or not name.startswith(TRAINED):
+    if not isinstance(name, str) or not name.startswith(TRAINED) or Path(name).is_file():
         return choose_study(name, part), None
     from qkvary.studies.trainings import find_training
 

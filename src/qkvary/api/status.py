@@ -12,7 +12,7 @@ from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
-from qkvary.storage.errors import DamagedError
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.names import count
@@ -57,6 +57,8 @@ def status(
     """
     store = Store(out)
     if study is None:
+        if part != PART:
+            raise UsageError("expected a study with the options of a part of it, got none")
         planned = dict.fromkeys(store.keys(), "")
     else:
         chosen, _ = choose_runs(store, study, part)

@@ -147,6 +147,9 @@ class Distribution(ProcessGroup):
         return model
 
 
+SINGLE_PROCESS = Distribution()
+
+
 def step_seed(seed: int, step: int, rank: int = 0) -> int:
     """Return the seed of the global generator for one step on one rank."""
     purpose = f"qkvary step {seed} {step}" + (f" rank {rank}" if rank else "")
@@ -173,14 +176,11 @@ class Gradients:
         self.rows = [slice(row, min(row + micro, last)) for row in range(first, last, micro)]
         """The rows of each micro-batch of this process."""
 
-    def accumulate(
-        self, step: int, stop: Callable[[float], bool] = lambda _done: False
-    ) -> float | None:
+    def accumulate(self, step: int, between: Callable[[float], None] = ignore) -> float:
         """Accumulate the gradient of a step in the parameters and return the loss.
 
-        A process that trains alone calls ``stop`` between micro-batches, with the share of the
-        micro-batches done so far. If ``stop`` returns True, the step is abandoned: its gradient is
-        incomplete, and the result is None.
+        ``between`` is called between micro-batches, with the share of them done so far; if it
+        raises an error, the step is abandoned.
         """
         distribution, training = self.distribution, self.run.training
         seed = step_seed(self.run.seed, step, distribution.rank)
@@ -196,8 +196,8 @@ class Gradients:
         weights = [count / total if total else 0.0 for count in counts]
         means: list[Tensor] = []
         for number, (batch, weight) in enumerate(zip(batches, weights, strict=True), start=1):
-            if number > 1 and distribution.size == 1 and stop((number - 1) / len(batches)):
-                return None
+            if number > 1:
+                between((number - 1) / len(batches))
             is_last = number == len(batches)
             with nullcontext() if is_last else distribution.no_sync(self.wrapped):
                 with self.precision():

@@ -26,7 +26,7 @@ from qkvary.storage.manifest import CHECKPOINT_SECONDS, CHECKPOINTS_NAME, DEFAUL
 from qkvary.tasks.contract import EvaluationContext, Split, Task
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ROUNDING_VERSION, RunConfig
-from qkvary.training.distribution import Distribution, Gradients
+from qkvary.training.distribution import SINGLE_PROCESS, Distribution, Gradients
 from qkvary.training.memory import (
     out_of_memory,
     require_device,
@@ -85,7 +85,7 @@ def train(
     callbacks: Callbacks = NO_CALLBACKS,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     keep: int = DEFAULT_KEEP,
-    distribution: Distribution | None = None,
+    distribution: Distribution = SINGLE_PROCESS,
     stored: RunConfig | None = None,
 ) -> Outcome:
     """Train one network in ``directory``, resuming from the newest valid checkpoint.
@@ -99,35 +99,23 @@ def train(
     the run is resumed. ``stored`` is the run with its stored execution settings, if others are
     requested; the log records the differences.
     """
-    if keep < 1:
-        raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
-    processes = distribution or Distribution()
     require_device(run.device)
-    require_training_memory(run, processes=processes.size)
-    loop: _Trainer | None = None
+    require_training_memory(run, processes=distribution.size)
+    trainer: _Trainer | None = None
     try:
         with use_threads(run.threads):
-            loop = _Trainer(run, stored or run, task, directory, callbacks, processes, keep)
-            loop.advance(stop, checkpoint_seconds)
-            return loop.finish(stop)
-    except _StoppedError:
-        trainer = cast("_Trainer", loop)
-        if trainer.state.step:
-            trainer.checkpoint()
-        return trainer.outcome("stopped")
-    except DivergedError as error:
-        trainer = cast("_Trainer", loop)
-        # Stores the network as it was before the diverged step.
-        trainer.checkpoint()
-        return trainer.outcome("diverged", message=str(error))
+            trainer = _Trainer(
+                run, stored or run, task, directory, stop, callbacks, distribution, keep
+            )
+            return trainer.train(checkpoint_seconds)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        step = loop.state.step if loop else 0
-        raise out_of_memory(run, step=step, processes=processes.size) from error
+        step = trainer.state.step if trainer else 0
+        raise out_of_memory(run, step=step, processes=distribution.size) from error
     finally:
-        if loop is not None:
-            loop.journal.close()
+        if trainer is not None:
+            trainer.journal.close()
 
 
 class _StoppedError(Exception):
@@ -141,12 +129,13 @@ class _Trainer:
         stored: RunConfig,
         task: Task,
         directory: Path,
+        stop: Callable[[], bool],
         callbacks: Callbacks,
         distribution: Distribution,
         keep: int,
     ) -> None:
         self.run, self.task, self.directory, self.callbacks = run, task, directory, callbacks
-        self.distribution, self.keep = distribution, keep
+        self.stop, self.distribution, self.keep = stop, distribution, keep
         self.changed = stored.execution.differences(run.execution)
         self.key = stored.run_key
         self.state = RunState()
@@ -270,24 +259,44 @@ class _Trainer:
 
     # ---- steps
 
-    def advance(self, stop: Callable[[], bool], checkpoint_seconds: float) -> None:
+    def train(self, checkpoint_seconds: float) -> Outcome:
+        """Run the remaining steps and the test; write a checkpoint if the run ends early."""
+        try:
+            self.advance(checkpoint_seconds)
+            return self.finish()
+        except _StoppedError:
+            if self.state.step:
+                self.checkpoint()
+            return self.outcome("stopped")
+        except DivergedError as error:
+            # Stores the network as it was before the diverged step.
+            self.checkpoint()
+            return self.outcome("diverged", message=str(error))
+
+    def stop_within_step(self, *_: object) -> None:
+        """Stop now if asked to; several processes stop together, and only between two steps."""
+        if self.distribution.size == 1 and self.stop():
+            raise _StoppedError
+
+    def advance(self, checkpoint_seconds: float) -> None:
         """Run the remaining steps."""
         training, state = self.run.training, self.state
         self.stopwatch.lap("other")
         self.wrapped.train()
         saved = self.reported = time.perf_counter()
         if self.any_rank(self.lacks_validation()):
-            self.validate(stop)
+            self.validate()
         self.offer_network()
         while state.step < training.steps:
             if training.stop_when_solved and state.steps_to_solve is not None:
                 break
-            if self.any_rank(stop()) or not self.step(stop):
+            if self.any_rank(self.stop()):
                 raise _StoppedError
+            self.step()
             if state.step % training.log_every == 0 or state.step == training.steps:
                 self.log_loss()
             if self.is_validation_due():
-                self.validate(stop)
+                self.validate()
             self.offer_network()
             self.report_progress()
             if self.any_rank(time.perf_counter() - saved >= checkpoint_seconds):
@@ -313,18 +322,15 @@ class _Trainer:
         """Return whether the condition holds on any rank, so that all ranks act alike."""
         return self.distribution.all_reduce([float(condition)])[0] > 0.0
 
-    def step(self, stop: Callable[[], bool]) -> bool:
-        """Take a step; return False if it was stopped between two micro-batches."""
+    def step(self) -> None:
+        """Take a step, unless it is stopped between two micro-batches."""
         step = self.state.step
 
-        def between(done: float) -> bool:
+        def between(done: float) -> None:
             self.report_progress(done)
-            return stop()
+            self.stop_within_step()
 
         loss = self.gradients.accumulate(step, between)
-        if loss is None:
-            self.optimizer.zero_grad(set_to_none=True)
-            return False
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = self.distribution.total_norm(gradients)
         self.last_norm = norm.item()
@@ -348,7 +354,6 @@ class _Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step = step + 1
         self.anneal(self.model)
-        return True
 
     def log_loss(self) -> None:
         state = self.state
@@ -377,29 +382,24 @@ class _Trainer:
 
     # ---- scores
 
-    def evaluate(self, split: Split, stop: Callable[[], bool]) -> dict[str, float]:
-        def check_stop(*_: object) -> None:
-            # The other processes would wait for this one.
-            if self.distribution.size == 1 and stop():
-                raise _StoppedError
-
+    def evaluate(self, split: Split) -> dict[str, float]:
         self.wrapped.eval()
         context = EvaluationContext(processes=self.distribution, generate=self.callbacks.generate)
-        checked = self.wrapped.register_forward_pre_hook(check_stop)
+        checked = self.wrapped.register_forward_pre_hook(self.stop_within_step)
         with checked, torch.no_grad(), self.gradients.precision():
             scores = self.task.evaluate(self.wrapped, split, context)
         self.wrapped.train()
         return {name: float(score) for name, score in scores.items()}
 
-    def validate(self, stop: Callable[[], bool]) -> None:
+    def validate(self) -> None:
         state, training = self.state, self.run.training
         self.stopwatch.lap("training")
-        validation, about = self.evaluate("validation", stop), self.run.task
+        validation, about = self.evaluate("validation"), self.run.task
         score, sign = validation[about.metric], 1.0 if about.higher_is_better else -1.0
         if training.test_at == "best" and (
             state.best is None or sign * (score - state.best.metric) > 0.0
         ):
-            test = self.evaluate("test", stop)
+            test = self.evaluate("test")
             state.best = BestStep(step=state.step, metric=score, test=test)
         state.validation = validation
         self.stopwatch.lap("evaluation")
@@ -415,9 +415,9 @@ class _Trainer:
         if sign * (score - training.solve_threshold) >= 0.0:
             state.steps_to_solve = state.step
 
-    def finish(self, stop: Callable[[], bool]) -> Outcome:
+    def finish(self) -> Outcome:
         best = self.state.best
-        scores = self.evaluate("test", stop) if best is None else best.test
+        scores = self.evaluate("test") if best is None else best.test
         self.wrapped.eval()
         network, attention = self.gather_network(), None
         if self.distribution.is_first:

@@ -24,7 +24,7 @@ from qkvary.tasks.catalog import load_task
 from qkvary.tasks.contract import ShowsSamples, Task
 from qkvary.tasks.example_files import maps_to_bytes, samples_to_bytes
 from qkvary.training.config import ExecutionSettings
-from qkvary.training.distribution import Distribution
+from qkvary.training.distribution import SINGLE_PROCESS, Distribution
 from qkvary.training.loop import train
 from qkvary.training.memory import keep_freed_memory
 from qkvary.training.progress import NO_CALLBACKS, Callbacks
@@ -42,7 +42,7 @@ def train_cell(
     stop: Callable[[], bool],
     callbacks: Callbacks = NO_CALLBACKS,
     options: CellOptions = DEFAULT_OPTIONS,
-    distribution: Distribution | None = None,
+    distribution: Distribution = SINGLE_PROCESS,
     requested: ExecutionSettings | None = None,
     task: Task | None = None,
 ) -> RunResult | None:
@@ -52,8 +52,7 @@ def train_cell(
     them for the remaining steps.
     """
     keep_freed_memory()
-    started, processes = now(), distribution or Distribution()
-    task = task or load_cell_task(cell.run.task)
+    started, task = now(), task or load_cell_task(cell.run.task)
     run = cell.run if requested is None else cell.run.with_execution(requested)
 
     def save_network(step: int | None, network: nn.Module) -> None:
@@ -72,7 +71,7 @@ def train_cell(
             sample=_sampler(cell, task, options.sample),
             generate=generate,
         ),
-        distribution=processes,
+        distribution=distribution,
         checkpoint_seconds=options.checkpoint_seconds,
         keep=options.keep,
         stored=cell.run,
@@ -80,7 +79,7 @@ def train_cell(
     if outcome.status == "stopped":
         return None
     changed = cell.run.execution.differences(run.execution)
-    is_shown = outcome.status == "done" and processes.is_first
+    is_shown = outcome.status == "done" and distribution.is_first
     if is_shown and None in cell.kept_networks:
         save_network(None, outcome.network)
     speed = outcome.timing["steps_per_second"] if is_shown else 0.0
@@ -92,13 +91,13 @@ def train_cell(
         started=started,
         message=outcome.message,
         metrics=outcome.metrics,
-        timing={**outcome.timing, **measure_utilization(run, speed, processes=processes.size)},
+        timing={**outcome.timing, **measure_utilization(run, speed, processes=distribution.size)},
         environment={
             "torch": str(torch.__version__),
             **describe_device(run.device),
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "kernel": " and ".join(sorted(kernels)),
-            "processes": processes.size,
+            "processes": distribution.size,
             **({"changed": changed} if changed else {}),
         },
         state_sha256=outcome.state_sha256,
