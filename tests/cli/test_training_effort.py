@@ -35,7 +35,7 @@ def test_shorter_trainings_are_suggested_for_short_texts(training_tokens: int, s
     assert text.endswith(says.format("More than 16 passes teach little: try"))
 
 
-UNKNOWN = PlannedSet(name="mine", vocabulary=257, data=None)
+UNKNOWN = PlannedSet(name="mine", vocabulary=257)
 """A set that is not prepared."""
 
 

@@ -89,6 +89,11 @@ def verb(function: Callable[P, R_co]) -> Verb[P, R_co]:
         for name in groups.keys() & given.keys():
             given = _fields_of(given.pop(name), name, type(groups[name])) | given
         read, given = _read_arguments(shown, args, given)
+        # In Python, a positional parameter may also be given by its name.
+        for name in positional[len(read) :]:
+            if name not in given:
+                break
+            read.append(given.pop(name))
         changed: dict[str, dict[str, Any]] = {}
         for name in owners.keys() & given.keys():
             changed.setdefault(owners[name], {})[name] = given.pop(name)
@@ -119,6 +124,7 @@ def verb(function: Callable[P, R_co]) -> Verb[P, R_co]:
         if spelling[2:] not in {*own.parameters, *owners}
     }
     shown = {one.name: one for one in parameters}
+    positional = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]
     made = cast("Any", call)
     made.__signature__ = own.replace(parameters=parameters)
     return made

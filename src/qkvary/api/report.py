@@ -61,7 +61,10 @@ def report(
         if older:
             notices += [f"{typed} is the newest of {len(older) + 1}; older: {names.listed(older)}"]
     if not results.is_begun:
-        command = training.commands[0] if training else f"qkvary study {typed}"
+        more = [] if part.seeds is None else ["--seeds", ",".join(map(str, part.seeds))]
+        more += [] if out == RUNS else ["--out", str(out)]
+        selected = f"qkvary study {part.typed(typed, chosen)} {shlex.join(more)}".rstrip()
+        command = training.commands[0] if training else selected
         raise UsageError(f"expected runs of {typed} in {out}, got none: run `{command}` first")
     if training is None:
         shown = study_report(results.summary, results.attention, results.samples)

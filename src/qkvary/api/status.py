@@ -12,7 +12,7 @@ from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.names import count
@@ -91,10 +91,11 @@ def _answer(found: Sequence[RunStatus], store: Store, *, problems: bool) -> Iter
 
 
 def _read_status(store: Store, key: str, group: str) -> RunStatus:
-    try:
-        record = store.record(key)
-    except DamagedError as error:
-        return RunStatus(run_key=key, group=group or "?", state="damaged", note=str(error))
+    # Networks may be large, and are checked when they are loaded.
+    damage = store.find_damage(key, with_networks=False)
+    if damage is not None:
+        return RunStatus(run_key=key, group=group or "?", state="damaged", note=damage)
+    record = store.record(key)
     if record is not None:
         name = group or f"{record.task} {record.variant}"
         return RunStatus(run_key=key, group=name, state=record.status, note=record.message)

@@ -324,7 +324,7 @@ def _train_cells(
     cells = {cell.run_key: cell for cell in study.cells()}
     unfinished = distribution.run_on_first(lambda: _find_unfinished(cells, store))
     left = {key: cells[key] for key in unfinished}
-    task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.data)
+    task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.prepared)
     if left:
         _require_machine(options)
         shown.say(describe_effort(left[unfinished[0]].run, task.data.splits["train"].tokens))

@@ -43,7 +43,7 @@ def count_scored(run: RunConfig, planned: "PlannedSet") -> int:
     requested number of tokens, but at most one token per byte of the text.
     """
     task = cast("LanguageTaskConfig", run.task)
-    splits = {} if planned.data is None else planned.data.splits
+    splits = {} if planned.prepared is None else planned.prepared.splits
     held_out, test = (
         splits[name].tokens if name in splits else None for name in ("validation", "test")
     )
@@ -83,10 +83,10 @@ def choose_steps(
     return steps // 10**digits * 10**digits
 
 
-def plan_report(study: Study, store: Store, data: "PlannedSet") -> Report:
+def plan_report(study: Study, store: Store, planned: "PlannedSet") -> Report:
     """Return the report of the planned runs."""
-    is_prepared = data.data is not None
-    training_tokens = None if data.data is None else data.data.splits["train"].tokens
+    is_prepared = planned.prepared is not None
+    training_tokens = None if planned.prepared is None else planned.prepared.splits["train"].tokens
     (setting,) = study.settings
     rows: list[dict[str, Any]] = []
     for cell in study.cells():
@@ -102,14 +102,14 @@ def plan_report(study: Study, store: Store, data: "PlannedSet") -> Report:
                 "tokens": tokens,
                 "petaflops": 6.0 * costs.macs_per_token * tokens / 1e15,
                 "passes": count_passes(run, training_tokens),
-                "estimated_seconds": estimate_seconds(run, data),
+                "estimated_seconds": estimate_seconds(run, planned),
                 "state": store.state(cell.run_key) if is_prepared else "open",
                 "directory": str(store.directory(cell.run_key)) if is_prepared else None,
             }
         )
     seconds = [row["estimated_seconds"] for row in rows]
-    effort = describe_effort(study.cells()[0].run, training_tokens, seconds, data.text_bytes)
-    unprepared = f"{data.name} is not prepared yet: the training prepares it first"
+    effort = describe_effort(study.cells()[0].run, training_tokens, seconds, planned.text_bytes)
+    unprepared = f"{planned.name} is not prepared yet: the training prepares it first"
     table = tabulate(
         "runs",
         "Planned runs",
@@ -124,7 +124,7 @@ def plan_report(study: Study, store: Store, data: "PlannedSet") -> Report:
         notes=[effort] if is_prepared else [effort, unprepared],
         main=True,
     )
-    known = {"name": data.name, "vocabulary": data.vocabulary, "prepared": is_prepared}
+    known = {"name": planned.name, "vocabulary": planned.vocabulary, "prepared": is_prepared}
     return Report(
         subject=f"plan: {study.name}",
         question=study.question,

@@ -203,8 +203,8 @@ class PlannedSet:
     fingerprint: str = ""
     has_test: bool = True
     """Whether the set has a test split; without one, the validation split is scored at the end."""
-    data: PreparedData | None = None
-    """The set, if it is prepared."""
+    prepared: PreparedData | None = None
+    """The data set, if it is prepared."""
     text_bytes: int | None = None
     """The bytes of the text, if they are known and the set is not prepared."""
     problem: str | None = None
@@ -218,7 +218,7 @@ class PlannedSet:
             folder=str(data.path.resolve()),
             fingerprint=data.fingerprint,
             has_test="test" in data.splits,
-            data=data,
+            prepared=data,
             problem=find_share_error(data),
         )
 
@@ -227,7 +227,7 @@ class PlannedSet:
         # A text that is not prepared has at most one token per byte, and one per document, each of
         # which has a byte.
         most = None if self.text_bytes is None else 2 * self.text_bytes
-        tokens = most if self.data is None else self.data.splits["train"].tokens
+        tokens = most if self.prepared is None else self.prepared.splits["train"].tokens
         if tokens is not None and tokens <= context:
             raise UsageError(
                 f"expected a text that is longer than one row of {context:,} tokens, got at most "

@@ -136,7 +136,9 @@ def _find_files(path: Path, choices: SourceOptions) -> FoundSource:
     """Return the documents of a file or folder."""
     parts = find_parts(path, choices)
     files = describe_parts(path, parts)
-    name = choices.name or (path.resolve().name if path.is_dir() else path.name.partition(".")[0])
+    name = choices.name or (
+        path.resolve().name if path.is_dir() else path.name.lstrip(".").partition(".")[0]
+    )
     return FoundSource(
         name=name,
         read=lambda: _read_files(name, parts, files, choices),

@@ -197,13 +197,13 @@ class Stack(nn.Module):
         cache: KVCache | None = None,
         kernel: str | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Apply all blocks, after checking that layers with a state support the call."""
+        """Apply all blocks and the final norm, if layers with a state support the call."""
         caches = [None] * len(self.layers) if cache is None else cache.layers
-        for block, layer in zip(self.layers, caches, strict=True):
-            if layer is not None and layer.state is not None:
+        for block, layer_cache in zip(self.layers, caches, strict=True):
+            if layer_cache is not None and layer_cache.state is not None:
                 block.attention.check_state(layout)
-        for block, layer in zip(self.layers, caches, strict=True):
-            x = self._apply_block(block, x, layout=layout, cache=layer, kernel=kernel)
+        for block, layer_cache in zip(self.layers, caches, strict=True):
+            x = self._apply_block(block, x, layout=layout, cache=layer_cache, kernel=kernel)
         return x if self.final_norm is None else self.final_norm(x)
 
     @property

@@ -135,7 +135,7 @@ NO_OPTIONS = TrainingOptions()
 
 def training_study(
     preset: Preset,
-    data: "PlannedSet",
+    planned: "PlannedSet",
     *,
     variants: Sequence[AnyVariant | str] = (),
     seeds: tuple[int, ...] = (0,),
@@ -144,20 +144,20 @@ def training_study(
     """Return the study that trains a preset, with the first variant as baseline."""
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
-    first = chosen[0].with_vocabulary(data.vocabulary)
+    first = chosen[0].with_vocabulary(planned.vocabulary)
     if options.context is not None:
         first = replace(first, network=replace(first.network, max_tokens=options.context))
     setting = Setting(
-        name=f"{preset.name} on {data.name}",
-        task=_task(first, data, options),
+        name=f"{preset.name} on {planned.name}",
+        task=_task(first, planned, options),
         network=first.network,
         training=_training(first.training, options),
         keep_networks=True,
     )
     return Study(
-        name=f"train {preset.name} on {data.name}",
-        question=f"What does {preset.name} learn on {data.name}?",
-        description=_describe([first, *chosen[1:]], setting.training, data),
+        name=f"train {preset.name} on {planned.name}",
+        question=f"What does {preset.name} learn on {planned.name}?",
+        description=_describe([first, *chosen[1:]], setting.training, planned),
         settings=(setting,),
         variants=labels,
         baseline=labels[0],
@@ -167,7 +167,7 @@ def training_study(
     )
 
 
-def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> LanguageTaskConfig:
+def _task(preset: Preset, planned: "PlannedSet", options: TrainingOptions) -> LanguageTaskConfig:
     reported = preset.reported_step or preset.training.steps
     steps = options.steps
     is_whole_run = steps is None or steps >= reported
@@ -179,14 +179,14 @@ def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> Langu
         if most < VALIDATION_TOKENS:
             usual, tested = most, most * VALIDATIONS
     return LanguageTaskConfig(
-        data=data.folder,
-        data_sha256=data.fingerprint,
+        data=planned.folder,
+        data_sha256=planned.fingerprint,
         context=preset.context,
         protocol=options.protocol or preset.protocol,
         document_mask=options.document_mask,
         validation_tokens=options.validation_tokens or usual,
         test_tokens=options.test_tokens or tested,
-        has_test=data.has_test,
+        has_test=planned.has_test,
     )
 
 
@@ -232,7 +232,7 @@ def _execution(
     return replace(changed, micro_batch_size=None if micro is None else min(micro, batch_size))
 
 
-def _describe(presets: Sequence[Preset], training: TrainingConfig, data: "PlannedSet") -> str:
+def _describe(presets: Sequence[Preset], training: TrainingConfig, planned: "PlannedSet") -> str:
     preset = presets[0]
     remarks = dict.fromkeys(remark.text for one in presets for remark in one.remarks)
     tokens = training.steps * training.batch_size * preset.context
@@ -242,8 +242,10 @@ def _describe(presets: Sequence[Preset], training: TrainingConfig, data: "Planne
         f"Source: {preset.source}.",
         *(f"{remark[:1].upper()}{remark[1:].rstrip('.')}." for remark in remarks),
     ]
-    if not data.has_test:
-        parts.append(f"{data.name} has no test split: its validation split is scored at the end.")
+    if not planned.has_test:
+        parts.append(
+            f"{planned.name} has no test split: its validation split is scored at the end."
+        )
     return " ".join(parts)
 
 

@@ -60,8 +60,8 @@ DEFAULT_OPTIONS = CellOptions()
 OnFirst = Callable[[Callable[[], JsonValue]], Any]
 """Calls a function on the first of several processes, and returns its result on all."""
 TrainFunction = Callable[..., RunResult | None]
-"""Trains a cell in a folder that this process owns, with ``stop``, ``callbacks`` and ``options``;
-returns None if ``stop`` ended the run after a checkpoint."""
+"""Trains a cell in a folder that the first process has claimed; takes ``stop``, ``callbacks`` and
+``options``, and returns None if ``stop`` ended the run after a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +91,11 @@ def execute_cell(
     train one run together, all call this function, and only the first claims and records the run.
     ``on_claim`` is called before the run starts or resumes.
     """
-    outcome, claim = _claim(store, cell, again, on_first)
-    if outcome != "made":
-        return CellEnd(outcome=outcome)
+    obstacle, claim = _claim(store, cell, again, on_first)
+    if obstacle is not None:
+        return CellEnd(outcome=obstacle)
     began, started = time.perf_counter(), now()
-    directory, made = store.directory(cell.run_key), None
+    directory, result = store.directory(cell.run_key), None
     with ExitStack() as stack:
         if claim is not None:
             callbacks = stack.enter_context(_hold(claim, cell, callbacks, options))
@@ -106,40 +106,40 @@ def execute_cell(
             if options.records_failures and claim.deaths > MAX_CRASHES:
                 _warn(callbacks, "it crashed too often and counts as failed")
                 reason = f"the last was {claim.lock.last_owner}" if claim.lock.last_owner else ""
-                made = _failure(cell, started, describe_crashes(claim, reason))
+                result = _failure(cell, started, describe_crashes(claim, reason))
         attempt = partial(train, cell, directory, stop=stop, callbacks=callbacks, options=options)
         try:
             try:
-                made = made or attempt()
+                result = result or attempt()
             except NoValidCheckpointError as error:
                 if claim is None or not options.records_failures:
                     advice = f"move {directory} away to start again"
                     raise NoValidCheckpointError(f"{error}; {advice}") from error
                 moved = f"the run starts again, and the damaged files are in {claim.restart()}"
                 _warn(callbacks, f"{error}; {moved}")
-                made = attempt()
+                result = attempt()
         # An error of one run, of any kind, must not affect the others: it is recorded and printed.
         except Exception as error:
             if isinstance(error, QkvaryError) or not options.records_failures:
                 raise
             traceback.print_exc()
-            made = _failure(cell, started, _reason(error))
-        if claim is not None and made is not None:
-            claim.finish(made)
+            result = _failure(cell, started, _reason(error))
+        if claim is not None and result is not None:
+            claim.finish(result)
     seconds = time.perf_counter() - began
-    return CellEnd(outcome="stopped" if made is None else "made", seconds=seconds)
+    return CellEnd(outcome="stopped" if result is None else "made", seconds=seconds)
 
 
 def _claim(
     store: Store, cell: Cell, again: int | None, on_first: OnFirst
-) -> tuple[CellOutcome, Claim | None]:
-    """Let the first process claim a run; return the outcome and the claim.
+) -> tuple[CellOutcome | None, Claim | None]:
+    """Let the first process claim a run; return why it cannot, or None, and the claim.
 
-    Every process gets the outcome. Only the first process gets the claim, and all others get None.
+    Only the first process gets the claim; all others get None.
     """
     claims: list[Claim] = []
 
-    def claim() -> CellOutcome:
+    def claim() -> CellOutcome | None:
         config = cell.run.identity()
         try:
             found = store.claim(config["run_key"], config, again=again)
@@ -148,7 +148,7 @@ def _claim(
         if found is None:
             return "done_before"
         claims.append(found)
-        return "made"
+        return None
 
     return on_first(claim), next(iter(claims), None)
 

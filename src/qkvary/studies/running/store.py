@@ -133,13 +133,13 @@ class Store:
         path = directory / network_name(step)
         return path if (directory / RECORD_NAME).exists() and path.exists() else None
 
-    def find_damage(self, key: str) -> str | None:
-        """Validate every file of a finished run; return a description of any damage, else None."""
+    def find_damage(self, key: str, *, with_networks: bool = True) -> str | None:
+        """Validate the files of a finished run; return a description of any damage, else None."""
         directory = self.directory(key)
         try:
             if self.record(key) is not None:
                 read_manifest(directory).read_all(directory)
-                for network in network_names(directory):
+                for network in network_names(directory) if with_networks else ():
                     read_manifest(directory / network).read_all(directory / network)
         except (DamagedError, UnsafeError) as error:
             return str(error)
