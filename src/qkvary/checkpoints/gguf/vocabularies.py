@@ -224,8 +224,10 @@ def _convert_library(tokenizer: LibraryTokenizer) -> Vocabulary:
         types,
         tokenizer.separator,
         [
-            f"llama.cpp recognises special tokens inside a text ({special}); qkvary reads them as "
-            "plain text"
+            (
+                f"llama.cpp recognises special tokens inside a text ({special}); qkvary reads them "
+                "as plain text"
+            )
         ],
         pre=find_splitting(fields),
         merges=list(pairs) or NO_MERGES,
