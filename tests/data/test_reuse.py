@@ -159,8 +159,10 @@ def test_the_name_of_a_corpus_comes_before_a_path(
         text = find_set(name, None, default="bytes", warn=said.append)
         assert isinstance(text, UnpreparedText)
         assert text.plan().text_bytes == size
-    message = "tiny-shakespeare is the corpus; --data ./tiny-shakespeare reads the file or folder"
-    assert said == [f"{message} of that name"]
+    message = (
+        "--data tiny-shakespeare means the corpus tiny-shakespeare; to read the file or folder"
+    )
+    assert said == [f"{message} tiny-shakespeare, give --data ./tiny-shakespeare"]
 
 
 @pytest.mark.parametrize("reference", ["nothing", "nothing/bytes", "a/b/c", "../x", "_", "hf:a"])

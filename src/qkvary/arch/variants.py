@@ -125,7 +125,8 @@ class Variant(ScoreTerms):
             )
         if self.k_rank and self.sharing.key == IDENTITY:
             raise ValueError(
-                "expected a learned key for a key rank, got a key that is the layer input"
+                "expected a key with a learned projection, because k_rank is the rank of that "
+                "projection, got a key that is the layer input"
             )
         if self.v_rank and self.sharing.value != "v":
             raise ValueError(
@@ -268,10 +269,11 @@ class Variant(ScoreTerms):
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def keep_positions(self, own: "Variant") -> "Variant":
-        """Return the variant, with what it does not set taken from ``own``.
+        """Return this variant, completed with settings of ``own``.
 
-        Positions, the norms of query and key, and the soft cap are taken from ``own``. Terms that
-        have no meaning with the variant's core are left out.
+        If this variant has no positions, no norms of query and key, or no soft cap of scores, these
+        are taken from ``own``. Positions and the soft cap are taken only if the core of this
+        variant supports them.
         """
         fields = CORES[self.core].fields
         kept: dict[str, Any] = {}

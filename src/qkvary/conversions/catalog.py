@@ -1,6 +1,7 @@
 """Finds exact conversions in ``rewrites``, and conversions to smaller caches in ``caches.methods``.
 
-Every conversion has the name of its file. Torch-free until a module is loaded.
+Every conversion is named after its file. Importing this module does not import torch; loading a
+conversion does.
 """
 
 from importlib import import_module

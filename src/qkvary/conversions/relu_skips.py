@@ -70,7 +70,12 @@ def decide_skip(
 
 
 def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> dict[str, Tensor]:
-    """Return the weights of a feed-forward network that computes the same without a skip."""
+    """Return weights with which a ReLU network needs no skip connection.
+
+    Without the skip, the ReLU network with the returned weights computes the same function as the
+    ReLU network with the given weights and its skip. ``channels`` are the inner channels whose sign
+    changes.
+    """
     found, sign = dict(weights), 1.0 - 2.0 * channels.double()
     found["up.weight"] = sign[:, None] * weights["up.weight"]
     if "up.bias" in weights:

@@ -92,7 +92,7 @@ def _network_of(run: Path) -> Path:
     """Return the path of the folder that holds the network of a run."""
     if not (run / NETWORK_NAME).is_dir():
         raise UsageError(
-            f"expected a run with its network, got {run.name[:12]}, which has none: it is not "
-            "finished, or its study keeps no networks"
+            f"expected a run with a stored network, got the run {run.name[:12]}, which has no "
+            "stored network: the run is not finished, or its study keeps no networks"
         )
     return run / NETWORK_NAME

@@ -329,10 +329,10 @@ class TextPart:
     where: str
 
     def read(self, position: JsonValue = None) -> Iterator[Document]:
-        """Yield the only document, unless it was read already."""
+        """Yield the part as a single document, unless ``position`` says that it was read."""
         if position is None and not is_blank(self.text):
             yield Document(self.text, self.where)
 
     def position(self) -> JsonValue:
-        """Return the position after the only document."""
+        """Return 1, the position after the single document that this part consists of."""
         return 1

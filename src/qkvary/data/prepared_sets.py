@@ -284,7 +284,10 @@ def find_set(
     if folder is not None:
         return open_prepared(folder)
     if corpus is not None and path.exists():
-        warn(f"{path} is the corpus; --data ./{path} reads the file or folder of that name")
+        warn(
+            f"--data {path} means the corpus {path}; to read the file or folder {path}, give "
+            f"--data ./{path}"
+        )
     tokenizer = own if names_tokenizer else tokenizer or default
     found = find_source(corpus.name if corpus and names_tokenizer else reference)
     data = _find_reusable(found, tokenizer)

@@ -56,10 +56,9 @@ def load_translations(
 ) -> Translations:
     """Return a corpus; the corpus is read once per process.
 
-    ``data`` is ``multi30k``, a folder whose files are named as in Multi30k, or the path of two
-    files without the language at its end: ``mine`` reads ``mine.fr`` and ``mine.en``. The files of
-    Multi30k are read from ``QKVARY_DATA`` or from the cache. If the files are missing, they are
-    downloaded into the cache.
+    ``data`` is ``multi30k``, a folder whose files are named as in Multi30k, or a path prefix: for
+    the languages fr and en, the prefix ``mine`` reads ``mine.fr`` and ``mine.en``. Multi30k is read
+    from ``QKVARY_DATA`` or from the cache, and is downloaded into the cache if it is missing.
     """
     if data != MULTI30K and not Path(data).is_dir():
         return _load_pair(data, languages)

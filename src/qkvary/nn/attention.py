@@ -292,7 +292,7 @@ class Attention(nn.Module):
         layout.check_documents_in_a_row()
 
     def _check_call(self, x: object, cache: object) -> None:
-        """Check the input, and that the cache belongs to one layer."""
+        """Check the input, and that the cache is that of one layer, not of the whole network."""
         width = self.config.d_model
         if not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point():
             given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

@@ -142,15 +142,16 @@ class LanguageModel(nn.Module):
             cache: The cache, to which the new tokens are appended.
             kernel: The kernel that computes attention when a few new tokens attend to a cache; by
                 default the one that the cache names.
-            attention_mask: True for real tokens; covers those that the cache has seen and new ones.
-            positions: Positions of seen and new tokens; by default counted from the first real
-                token of each document.
-            document_ids: The document of each seen and new token; a token sees only tokens of its
-                document.
+            attention_mask: True for real tokens, False for padding. The mask covers the tokens in
+                the cache and the new tokens.
+            positions: Positions of the tokens in the cache and of the new tokens; by default
+                counted from the first real token of each document.
+            document_ids: The document of each token in the cache and of each new token; a token
+                sees only tokens of its document.
 
         Raises:
             ValueError: if the sequence is longer than ``max_tokens``, or an argument does not
-                cover seen and new tokens.
+                cover the tokens in the cache and the new tokens.
         """
         _check_call(tokens, cache)
         layout = make_layout(

@@ -50,7 +50,7 @@ Registry = Mapping[str, Derive]
 
 
 def by_column(columns: Mapping[str, Derive]) -> Derive:
-    """Return a function that derives the figures of the given columns only."""
+    """Return a function that derives the published numbers in the given columns only."""
 
     def derive(figure: PublishedFigure) -> Derivation | None:
         column = columns.get(figure.column)
@@ -60,7 +60,7 @@ def by_column(columns: Mapping[str, Derive]) -> Derive:
 
 
 def by_row(rows: Mapping[str, Callable[[], Derivation]]) -> Derive:
-    """Return a function that derives the figures of a table with one figure per row."""
+    """Return a function that derives the published numbers of a table with one number per row."""
 
     def derive(figure: PublishedFigure) -> Derivation | None:
         row = rows.get(figure.row)

@@ -1,4 +1,4 @@
-"""A small writer of SVG: elements as escaped text, scales, ticks.
+"""A small SVG writer: escaped elements, plus scales and ticks for axes.
 
 Everything that reaches an element is escaped here and nowhere else.
 """

@@ -56,7 +56,10 @@ def interval(low: float | None, high: float | None, decimals: int = 3, sign: boo
 
 
 def decimals_of(spread: float | None) -> int:
-    """Return how many decimals show two digits of a spread: 3 for 0.034, 0 for 120."""
+    """Return the number of decimals that are needed to show two significant digits of a spread.
+
+    For example, 0.034 needs 3 decimals, and 120 needs none.
+    """
     if spread is None or not math.isfinite(spread) or spread <= 0:
         return 3
     return min(6, max(0, 1 - math.floor(math.log10(spread))))
@@ -239,10 +242,13 @@ def parse_count(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """An annotation of a parameter: the function that converts a caller's argument to its value."""
+    """Annotates a parameter with the function that converts a caller's argument.
+
+    For example, the function converts the text ``32k`` to the number 32,768.
+    """
 
     read: Callable[[Any, str], Any]
-    """Takes what was given, such as the text ``32k``, and the parameter's name for messages."""
+    """Takes the caller's argument, and the name of the parameter for messages."""
     typed: Any = str
     """The type that the command line gives."""
 

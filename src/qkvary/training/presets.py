@@ -337,7 +337,7 @@ _PAPER_3 = (
 
 _MODERN_REMARK = Remark(
     "rotary positions on half of each head's channels; if the value shares the key's projection, "
-    "the output is rotated back (value_rope counter)",
+    "the output is rotated back (the option value_rope is set to counter)",
     about="rotary",
 )
 

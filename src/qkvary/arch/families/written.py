@@ -42,8 +42,8 @@ def write_language_model(config: LanguageModelConfig) -> Written | None:
 def write_as(config: LanguageModelConfig, family: str) -> Written | None:
     """Return the configuration in a family's format, ``None`` if it cannot express the network.
 
-    The written network may differ in whether norms add 1 to their gains, because stored gains can
-    be shifted by 1.
+    Norms that multiply by their gain and norms that multiply by 1 plus their gain count as equal,
+    because the gains can be changed by 1 when the weights are stored.
     """
     whole = all(one.rotated_channels in (0, one.size_per_head) for one in config.layers)
     if not whole and family not in _PARTIAL:

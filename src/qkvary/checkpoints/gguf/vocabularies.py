@@ -99,7 +99,10 @@ def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], li
     """
     if tokenizer.separator is None:
         return [], {}, []
-    note = f"llama.cpp parses {DOCUMENT_END} inside a text as that token; qkvary as plain text"
+    note = (
+        f"llama.cpp recognises special tokens inside a text ({DOCUMENT_END}); qkvary reads them as "
+        "plain text"
+    )
     return [DOCUMENT_END.encode()], {tokenizer.separator: TokenType.CONTROL}, [note]
 
 
@@ -220,7 +223,12 @@ def _convert_library(tokenizer: LibraryTokenizer) -> Vocabulary:
         [name.encode() for name in names],
         types,
         tokenizer.separator,
-        [f"llama.cpp parses {special} inside a text as that token; qkvary as plain text"],
+        [
+            (
+                f"llama.cpp recognises special tokens inside a text ({special}); qkvary reads them "
+                "as plain text"
+            )
+        ],
         pre=find_splitting(fields),
         merges=list(pairs) or NO_MERGES,
     )

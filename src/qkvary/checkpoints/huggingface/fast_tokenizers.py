@@ -173,5 +173,6 @@ def _overlaps(piece: bytes, found: dict[bytes, int]) -> bool:
 
 def _special_note(*names: str) -> str:
     return (
-        f"transformers parses {', '.join(names)} inside a text as that token; qkvary as plain text"
+        f"transformers recognises special tokens inside a text ({', '.join(names)}); qkvary reads "
+        "them as plain text"
     )

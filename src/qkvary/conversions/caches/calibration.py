@@ -64,8 +64,9 @@ def read_texts(
         chosen = torch.arange(len(every)) % HELD_OUT == HELD_OUT - 1
         if not chosen.any():
             raise UsageError(
-                f"expected a text of at least {HELD_OUT} windows of {context} tokens, one of them "
-                f"held out, got {len(every)}; choices: --held-out TEXT, a smaller --context"
+                f"expected a text of at least {HELD_OUT} windows of {context} tokens, because one "
+                f"window in {HELD_OUT} is held out, got a text of {len(every)}; choices: a second "
+                "text to measure losses on (--held-out TEXT), or a smaller --context"
             )
         trained, others = every[~chosen], every[chosen][: max(1, held_out_tokens // context)]
     count = min(len(trained), max(1, tokens // context))

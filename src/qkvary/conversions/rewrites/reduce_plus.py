@@ -11,17 +11,18 @@ from qkvary.nn.terms import PlusBias
 from qkvary.storage.errors import UsageError
 
 STATEMENT = (
-    "Section 2 of Kayyam et al. defines the position term '+', which equals a temperature and a "
-    "key bias"
+    "Section 2 of Kayyam et al. defines the position term '+', which is equivalent to a learned "
+    "factor of the scores (the temperature) and a bias for each key position"
 )
 
 
 def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
     """Return a network in which a temperature and a key bias replace the position term ``+``.
 
-    The published term adds a fixed sinusoid to copies of the scores, and maps the copies back to
-    one score. Each channel of the sinusoid depends only on the row or only on the column, and the
-    part that depends on the row cancels in the softmax.
+    The temperature is a factor of the scores, and the key bias adds a number for each key position
+    to the scores. The published term adds a fixed sinusoid to copies of the scores, and maps the
+    copies back to one score. Each channel of the sinusoid depends only on the row or only on the
+    column, and the part that depends on the row cancels in the softmax.
     """
     tokens, notes = draft.config.max_tokens, list[str]()
 

@@ -1,8 +1,9 @@
-"""Decoding attention on GPUs: cuts the keys into segments and tiles for ``triton_kernels``.
+"""Computes decoding attention on GPUs with the kernels of ``triton_kernels``.
 
-The keys of a KV head are cut into segments, called runs in the code, so that even a few heads keep
-all multiprocessors busy.
-Without Triton, which is not built for every system, other kernels are used.
+The keys of a KV head are divided into segments, which are called runs in the code, so that even a
+few heads keep all multiprocessors busy. Each segment is divided into tiles: a program reads the
+keys of one tile at a time. Triton is not built for every system; without Triton, other kernels are
+used.
 """
 
 import functools

@@ -235,7 +235,8 @@ def derive_token_kb(label: str) -> Derivation:
 def derive_cache_gb(label: str, size: quality.Size, tokens: int, users: int = 1) -> Derivation:
     """Derive the size in GB of a cache of 32k or 128k tokens.
 
-    In the derivation, "k" means 1,024. In its alternative, "k" means 1,000.
+    The derivation has two values: in the main value "k" means 1,024, and in the alternative value
+    "k" means 1,000.
     """
     decimal = {
         costs.TOKENS_32K: costs.ROUND_32K,

@@ -4,10 +4,10 @@ A study has three to ten seeds, so every method is chosen to keep its nominal er
 few values: the t interval of paired differences, never a percentile bootstrap (with three values,
 nominal 95 % bootstrap intervals cover the truth only about 75 % of the time).
 
-The t interval requires that the *differences* are not strongly skewed. Noise of any shape that both
-networks share gives symmetric differences, for which the interval is exact or conservative. Noise
-that affects only one of the two networks (for example, if one in ten of its runs fails to learn) is
-not covered; with five pairs, no method covers it.
+The t interval requires that the *differences* are not strongly skewed. If the noise of both
+networks has the same distribution, whatever its shape, the differences are symmetric, and the
+interval is exact or conservative. Noise that affects only one of the two networks (for example, if
+one in ten of its runs fails to learn) is not covered; with five pairs, no method covers it.
 
 Undefined values are None: there is no interval for a single pair, or for pairs that are all equal
 (their estimated spread is zero, which says nothing about the next seed).

@@ -24,5 +24,5 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the form that ``choose`` returned."""
+    """Return the weights of the layer with the configuration that ``choose`` returned."""
     return Converted(write_layer(maps, config, maps.output, q_proj=maps.query, k_proj=maps.key))

@@ -27,7 +27,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
 
 
 def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
-    """Return the weights of the form that ``choose`` returned."""
+    """Return the weights of the layer with the configuration that ``choose`` returned."""
     rotary = cut_slice(maps, channels=config.rotated_channels)
     joint = join(
         rotary.rest,

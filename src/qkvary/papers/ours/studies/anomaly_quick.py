@@ -10,7 +10,7 @@ from qkvary.tasks.config import AnomalyOrder, AnomalyTaskConfig
 
 LAST = (
     "Where the anomaly is always the last image, a network that knows positions can answer "
-    "without looking at the images; the setting with noise shows how much accuracy that gives."
+    "without looking at the images. The setting with noise shows how accurate such answers are."
 )
 SMALL = (
     "There is one network size and one learning rate for all, and the features come from a small "
