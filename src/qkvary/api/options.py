@@ -43,7 +43,10 @@ def say_nothing(_sentence: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """The functions that show a verb's progress and messages; by default, they show nothing."""
+    """The functions that show a verb's progress and messages; by default, they show nothing.
+
+    ``command`` is the command as typed; it is empty in Python.
+    """
 
     show_progress: ShowProgress = no_progress
     say: Callable[[str], None] = say_nothing

@@ -1,16 +1,19 @@
 """Train a language model: a preset, its variants, and any text.
 
-From the command to the first step, these values are made, each from the one before:
+From the command to the first step, these values are made, each from the ones before:
 
 - ``Preset``: a named network and how to train it; ``TrainingOptions`` hold the user's changes;
-- ``Setting``: the network and training on one prepared text, with the user's changes applied;
+- ``PlannedSet``: the prepared set of the text, in ``prepared``; a plan may know only its size;
+- ``Setting``: the network and training on that set, with the user's changes applied;
 - ``Study``: the setting with all variants and seeds; a note (a file in the store) records it;
 - ``Cell``: one variant and one seed of the study, with a title to show;
 - ``RunConfig``: everything that determines the numbers of that run; the folder of the run is named
   by the run's key, a hash of this configuration and its data;
 - ``ExecutionSettings``: the part of a ``RunConfig`` that may change when the run is resumed. The
   *stored* settings are those with which the run began; they are part of its key. The *requested*
-  settings are those of the present command; the remaining steps are computed with them.
+  settings are those of the present command; with ``--allow-change``, the remaining steps are
+  computed with them;
+- ``LanguageTask``: the batches, loss and scores of a run; ``training.loop`` takes the steps.
 """
 
 import math

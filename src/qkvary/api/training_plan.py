@@ -60,7 +60,8 @@ def choose_steps(
 ) -> int:
     """Return how many steps fit into ``minutes`` on this machine, to two significant digits.
 
-    The minutes include the validations and the test; the number is rounded down. If the store
+    The minutes are those of the first run, validations and test included; the number is rounded
+    down. If the store
     already has this training, perhaps with other execution settings, variants or seeds, the number
     of steps of the stored training is returned, so that the stored training is resumed.
     """

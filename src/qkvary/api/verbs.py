@@ -8,7 +8,7 @@ The function returns a ``qkvary.api.results.Result`` and prints nothing. ``qkvar
 ``--json``, ``--full``, ``--out``, ``--format``, progress and exit codes.
 
 A verb with many parameters collects the rarely used ones in a group. The group is one parameter,
-whose default is an object of an ``@options`` class, and ``@verb`` also accepts the fields of that
+whose default is an object of a dataclass, and ``@verb`` also accepts the fields of that
 class as keywords (``qkvary.api.arguments``).
 
 A new verb needs a file, one line in this module, and one import in ``qkvary/__init__.py`` for

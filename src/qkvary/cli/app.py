@@ -10,7 +10,7 @@ function accepts text, the command line passes the text that was typed. For ever
   parameter is not an option of the command;
 - ``result.notices`` go to standard error, and ``result.exit_code`` is the exit code.
 
-Errors become exit codes in ``qkvary.cli.main``. This module does not know what the verbs do.
+Errors become exit codes in ``qkvary.cli.main``.
 """
 
 import inspect

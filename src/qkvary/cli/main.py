@@ -1,7 +1,7 @@
 """The entry point ``qkvary``: it prints the help and turns errors into exit codes.
 
 ``qkvary --help`` takes the help of each verb from the first line of the verb's file, without
-importing the file. ``cli.app`` turns verbs into commands; this module does not know what they do.
+importing the file. ``cli.app`` turns verbs into commands.
 """
 
 import codecs

@@ -22,8 +22,9 @@ class LanguageModel(nn.Module):
     """Embedded tokens plus positions, causal blocks, an optional final norm, and a head.
 
     ``model(tokens)`` is ``model.head(model.features(tokens))``; ``model(tokens, targets=targets)``
-    is the summed loss, without ever holding all logits. Both go through the module's call, so that
-    the hooks of wrappers (DDP, FSDP, ``torch.compile``) cover every use of weights.
+    is the summed loss, computed without all logits at once unless they are capped. Both go through
+    the module's call, so that the hooks of wrappers (DDP, FSDP, ``torch.compile``) cover every use
+    of weights.
 
     Source: covers the models of papers 1 to 3 (GPT-2 style) and Llama-style networks.
     """

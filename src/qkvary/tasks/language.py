@@ -41,9 +41,10 @@ class LanguageTask:
     Loss: cross entropy in nats per token. With ``packed``, every token of a window counts. With
     ``padded-paper``, the separators that pad a short document count as well, as in paper 1.
 
-    With ``packed``, every token of a split is scored once, and the test split is scored a second
-    time with one document per row. With ``padded-paper``, every split has one document per row. A
-    row holds only the first tokens of a long document. The metrics are:
+    With ``packed``, every token of a split but the first is scored once, up to the limits of the
+    configuration, and the test split is scored a second time with one document per row. With
+    ``padded-paper``, every split has one document per row. A row holds only the first tokens of a
+    long document. The metrics are:
 
     - ``loss``, ``perplexity`` and ``bits_per_byte`` follow the protocol of the task, without
       padding (one separator per document is not padding);

@@ -91,13 +91,13 @@ def train(
     """Train one network in ``directory``, resuming from the newest valid checkpoint.
 
     The caller owns the folder, which must exist. Several processes that train together all call
-    this with the same arguments.
+    this; only callbacks may differ.
 
     ``stop`` is called before each step. If a single process trains, it is also called between
     micro-batches and between the batches of an evaluation. If it returns True, a checkpoint of the
-    last full step is written and training stops. An evaluation that was stopped is repeated when
-    the run is resumed. ``stored`` is the run with its stored execution settings, if others are
-    requested; the log records the differences.
+    last full step, if there is one, is written, and training stops. An evaluation that was stopped
+    is repeated when the run is resumed. ``stored`` is the run with its stored execution settings,
+    if others are requested; the log records the differences.
     """
     require_device(run.device)
     require_training_memory(run, processes=distribution.size)

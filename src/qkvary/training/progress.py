@@ -108,7 +108,7 @@ class Event:
     part: float = 0.0
     """Share of the next step's micro-batches that is done."""
     loss: float | None = None
-    """Latest training loss, averaged over a log interval."""
+    """The training loss, averaged over the steps since the last log entry."""
     warning: str = ""
     """A warning, such as a damaged checkpoint that was skipped."""
 
