@@ -152,17 +152,19 @@ class LayerCache:
     def has_fixed_memory(self) -> bool:
         """Whether tokens never move in memory.
 
-        That is so in a preallocated cache without a window, a recurrent state or quantised codes.
+        This is true for a preallocated cache that has already seen a token and that has no window,
+        no recurrent state and no quantised codes.
         """
         stores = self._stores.values()
         kept = self.state is None and self._max_kept is None and bool(stores)
         return kept and all(type(store) is PreallocatedStore for store in stores)
 
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
-        """Return a cache over the memory of ``tokens`` tokens; all but the last count as seen.
+        """Return a cache that shares the memory of the first ``tokens`` slots of this cache.
 
-        New tokens are written to the slot ``place`` (one number on the cache's device, which may
-        change between calls); every call returns all tokens.
+        All slots but the last count as already seen. Each call of ``append`` takes one new token,
+        writes it to the slot ``place`` and to the last slot, and returns all ``tokens`` entries.
+        ``place`` is one number on the cache's device, which may change between calls.
         """
         if not self.has_fixed_memory:
             raise ValueError(

@@ -1,4 +1,7 @@
-"""The report of the documents' claims: each with its verdict and the figures that judge it."""
+"""The report on the claims made in the documents.
+
+It lists each claim with its verdict and the numbers or tests behind the verdict.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

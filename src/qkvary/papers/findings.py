@@ -265,7 +265,10 @@ def _by_comparison(judge: ByComparison) -> Finding:
 
 
 def _rounded(value: float, low: float, high: float, why: str) -> str:
-    """Format the difference of two published numbers with the range that rounding allows."""
+    """Format the difference between two published numbers, with its interval.
+
+    ``why`` is the reason for the interval, such as rounding.
+    """
     decimals = max(decimals_of((high - low) / 2) - 1, 0)
     ends = f"{fixed(low, decimals)} to {fixed(high, decimals)}"
     return f"{fixed(value, decimals, sign=True)} ({why}: {ends})"

@@ -80,7 +80,8 @@ def parameters(figure: PublishedFigure) -> Derivation:
 def _earlier(derive: Callable[[PublishedFigure], Derivation]) -> Derive:
     """Return a function that derives a figure of the earlier paper's table.
 
-    The alternative in its result does not count the value's projection, as in that table.
+    The derived value counts the value projection. The derivation also has an alternative that
+    leaves out the value projection, because the earlier paper's table leaves it out.
     """
 
     def derived(figure: PublishedFigure) -> Derivation:

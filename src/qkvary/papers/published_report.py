@@ -56,7 +56,9 @@ def published_report(
     )
     return Report(
         subject="published figures",
-        question="Which figures of the papers follow from their own inputs?",
+        question=(
+            "Which of the papers' published numbers follow from the inputs that the papers give?"
+        ),
         lead=MEANINGS,
         sections=(*([summary] if counts else []), *(listed or [empty])),
         data={

@@ -170,10 +170,11 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
         f"Exact now: {'; '.join(exact)}.",
         *_advise_conversion(original, demand),
         (
-            f"With training: {trained.label}: {_held(trained.plan)}, {_change(trained)} as "
-            "published."
+            f"If you train a model with {trained.label}: {_held(trained.plan)}, "
+            f"{_change(trained)} as published."
             if trained
-            else "With training: no variant with a published quality needs fewer devices."
+            else "Training a model with another variant does not help: no variant with a published "
+            "quality needs fewer devices."
         ),
         *_advise_smaller(original, demand),
     )
@@ -226,7 +227,10 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
             f"{row.label} ({count(row.plan.devices or 0, 'device')}, {_change(row)})"
             for row in frontier
         )
-        yield f"On the published frontier, with training: {'; '.join(listing)}."
+        yield (
+            "Variants on the published frontier of cache size and quality (each requires "
+            f"training): {'; '.join(listing)}."
+        )
     for row in first:
         if row.dominated_by:
             one = len(row.dominated_by) == 1

@@ -138,9 +138,9 @@ def network(label: str, size: Size = "300M") -> LanguageModelConfig:
 
 @functools.cache
 def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
-    """Return the 16-bit cache size in bytes of the papers' model of this size.
+    """Return the bytes of a cache of ``tokens`` tokens with 16-bit entries.
 
-    The variant ``label`` replaces the model's attention.
+    The cache is that of the papers' model of this size, with the variant ``label`` as attention.
     """
     return model_cache_bytes(as_model(network(label, size)), context=tokens, stored_as="bf16")
 

@@ -122,6 +122,6 @@ def _explain_misfit(base: TrainedVariant) -> str:
 
 
 def _published_speeds() -> dict[str, float]:
-    """Return the printed tokens per second of the 300M models, by label."""
+    """Return the published training speeds of the 300M models, in tokens per second, by label."""
     printed = LANGUAGE_MODELS["300M"].variants.items()
     return {label: one.tokens_per_second for label, one in printed if one.tokens_per_second}

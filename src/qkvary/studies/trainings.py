@@ -140,7 +140,7 @@ def page_name(store: Store, study: Study) -> str:
 
 
 def _read_note(path: Path) -> tuple[str, Training]:
-    """Return a note's time and training."""
+    """Read a note. Return when it was written, and the training runs that it describes."""
 
     def build(note: dict[str, Any]) -> tuple[str, Training]:
         training = Training(

@@ -43,7 +43,10 @@ class Fields:
         return Fields({**self.content, **changes}, self.family)
 
     def size(self, *names: str, default: int | None = None) -> int:
-        """Return a positive whole number; the field is required unless a default is given."""
+        """Return the field's value, which must be a positive whole number.
+
+        The field is required unless a default is given.
+        """
         found = self.optional_size(*names)
         if found is not None:
             return found
@@ -52,7 +55,7 @@ class Fields:
         raise self.missing(names)
 
     def optional_size(self, *names: str) -> int | None:
-        """Return a positive whole number, or ``None`` if the field is absent."""
+        """Return the field's value, which must be a positive whole number; ``None`` if absent."""
         value = self._find(names)
         if value is None:
             return None
@@ -63,7 +66,10 @@ class Fields:
         return value
 
     def count(self, *names: str, default: int = 0) -> int:
-        """Return a whole number that may be zero."""
+        """Return the field's value, which must be a whole number of at least 0.
+
+        Returns ``default`` if the field is absent.
+        """
         value = self._find(names)
         if value is None:
             return default

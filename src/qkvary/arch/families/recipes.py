@@ -44,7 +44,7 @@ SHARED_WIDTHS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """The experts of a family."""
+    """How the mixture-of-experts layers of a model family are built and configured."""
 
     width: tuple[str, ...] = ("moe_intermediate_size",)
     """Possible names of the field with the inner width of an expert."""

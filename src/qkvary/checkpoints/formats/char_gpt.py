@@ -75,6 +75,6 @@ def load(path: Path) -> LoadedModel:
 
 
 def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of the network, without its weights."""
+    """Return the configuration of the network without reading its weights."""
     folder, config = read_folder(path)
     return char_config.read_config(config, str(folder / CONFIG))

@@ -47,7 +47,7 @@ def _accuracy() -> Derivation:
         value=own - base,
         formula=f"{own:.2f} - {base:.2f}",
         convention="points of accuracy, not percent of it",
-        note="Half a point is the standard error of these means; chance is 35.0.",
+        note="The standard error of these means is about half a point; chance level is 35.0 %.",
     )
 
 

@@ -166,9 +166,9 @@ def _reduction_formula() -> Derivation:
         value="1 - g/(2H)",
         formula="one tensor of g KV heads against two of H heads",
         note=(
-            "The printed formula and the true one agree where g^2 = H, for example with 4 KV "
-            "heads of 16 heads. For 8 KV heads of 32 heads, the printed formula gives "
-            f"{printed:.2f} % instead of {true:.1f} %. For one KV head, the printed formula "
+            "The published formula and the true one agree where g^2 = H, for example with 16 heads "
+            "and 4 KV heads. For 32 heads and 8 KV heads, the published formula gives "
+            f"{printed:.2f} % instead of {true:.1f} %. For one KV head, the published formula "
             "always gives 50 %."
         ),
     )

@@ -1,4 +1,7 @@
-"""Linear attention, SOFT and SimA compared with the softmax in tasks of ``make study``."""
+"""Compares linear attention, SOFT and SimA with softmax attention on six small tasks.
+
+The tasks include the three that ``make study`` runs.
+"""
 
 from dataclasses import replace
 
