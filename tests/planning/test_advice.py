@@ -24,10 +24,7 @@ from qkvary.planning.curves import compute_quality_points
 from qkvary.planning.quality import Size, quality_of
 
 BF16, INT8 = map(parse_format, ("bf16", "int8"))
-NONE_BETTER = (
-    "Training a model with another variant does not help: no variant with a published quality "
-    "needs fewer devices."
-)
+NONE_BETTER = "With training: no variant with a published quality needs fewer devices."
 
 
 def make_demand(**fields: object) -> Demand:

@@ -1,4 +1,4 @@
-"""The answers of an analysis as plain sentences, derived by rule from its results.
+"""Turns the results of an analysis into answers: plain sentences, derived by rule.
 
 Never imports torch.
 """

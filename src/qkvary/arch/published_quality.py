@@ -23,9 +23,9 @@ class PrintedQuality:
 
     printed: str
     change: str = ""
-    """The printed change relative to QKV in percent; empty if the table prints none."""
+    """The published change relative to QKV in percent; empty if the table has none."""
     tokens_per_second: float | None = None
-    """The printed training speed in tokens per second."""
+    """The published training speed in tokens per second."""
 
     @property
     def value(self) -> float:

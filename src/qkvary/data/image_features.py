@@ -67,7 +67,7 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
     if path is None:
         raise UsageError(
             f"{name} is not on this machine: run `qkvary data features --weights FOLDER` with a "
-            "folder of ResNet-34 (microsoft/resnet-34)"
+            "folder that has the weights of ResNet-34 (microsoft/resnet-34)"
         )
     data = read_file(path, limit=LARGEST_FILE)
     found = hashlib.sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""The cache of decoding: each layer stores exactly what its keys and values need.
+"""The cache for decoding: each layer stores exactly what its keys and values need.
 
 The cache belongs to the caller. By default it stores the tensors from which keys and values are
 made, before any rotation, so that they do not depend on positions and one tensor can serve as both.
@@ -27,7 +27,7 @@ Claimed = Tensor | ClaimedCodes
 
 
 class LayerCache:
-    """The cache of one layer: only K if the value is made from K too.
+    """The cache of one layer. It stores only K if the value is also computed from K.
 
     A layer whose core keeps a state stores the state instead of tokens. A layer with a window of w
     tokens keeps the last w - 1. A window counts tokens in the order in which they are stored,
@@ -59,7 +59,7 @@ class LayerCache:
             )
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
-        """The state of a core that sums over all tokens; None for cores that attend to each."""
+        """The state of a core that sums over all tokens; None for other cores."""
         options = options or CacheOptions()
         # Layouts and storage apply to entries of tokens, not to states.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
@@ -126,7 +126,7 @@ class LayerCache:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
 
     def read(self) -> dict[str, Tensor]:
-        """Return everything stored; empty before the first token."""
+        """Return all stored entries by name; the mapping is empty before the first token."""
         stored = {name: store.read() for name, store in self._stores.items()}
         return {name: entries for name, entries in stored.items() if entries is not None}
 

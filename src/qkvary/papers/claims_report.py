@@ -28,7 +28,7 @@ CAVEATS = (
     "The claims are paraphrased. Below each claim, a line says where the document makes the claim.",
     (
         "A study judges a claim for the networks that it trained. Their size is part of the "
-        "verdict: what holds at 1.6 million parameters may fail at a billion, and the reverse."
+        "verdict: what holds at 1.6 million parameters may fail at a billion, and vice versa."
     ),
     (
         "A figure that follows from other figures of its document shows that the arithmetic is "
@@ -37,7 +37,8 @@ CAVEATS = (
     (
         "Ranges in round brackets follow from the rounding of published numbers and, where a "
         "spread between runs or settings is named, also from that spread. Intervals in square "
-        "brackets are those of studies, at 95 % for all comparisons of their table at once."
+        "brackets come from studies; they hold simultaneously for all comparisons of their table, "
+        "with 95 % confidence."
     ),
 )
 FOLDED = 3
@@ -58,9 +59,10 @@ def claims_report(
     asked: bool,
     near: str = "",
 ) -> Report:
-    """Return the report of some claims; if they were ``asked`` for, the terminal prints each.
+    """Return the report on some claims.
 
-    Where no claim was found, ``near`` is a word to search for instead.
+    If the user asked for these claims (``asked``), the terminal prints each claim. If no claim was
+    found, ``near`` is a word to search for instead.
     """
     sections = [
         _section(document, own, brief=asked)

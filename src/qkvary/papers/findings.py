@@ -1,4 +1,4 @@
-"""Derives the finding of each judge of a claim from the judge's figure. Never imports torch.
+"""Derives the verdict of each figure or test that judges a claim. Never imports torch.
 
 - A figure of a study, or a difference of published numbers, *holds* if its interval lies in the
   claimed range, *does not hold* if its interval lies outside, and is *not distinguished* otherwise.

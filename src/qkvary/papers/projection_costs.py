@@ -99,7 +99,7 @@ def _earlier(derive: Callable[[PublishedFigure], Derivation]) -> Derive:
         return dataclasses.replace(
             full,
             others=(alternative,),
-            note="With the value's projection counted, KV has two thirds of QKV's cost, not half.",
+            note="If the value projection is counted, KV has two thirds of QKV's cost, not half.",
         )
 
     return derived

@@ -50,7 +50,7 @@ class ServedVariant(Candidate):
     """Bytes of one user's cache that do not grow with the context: the states of linear
     attention."""
     quality: Quality | None
-    """The published change of perplexity against QKV."""
+    """The published change of perplexity relative to QKV."""
     status: RowStatus
     """Whether another variant in the same format dominates this one, and how certainly."""
     dominated_by: tuple[str, ...]
@@ -170,11 +170,10 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
         f"Exact now: {'; '.join(exact)}.",
         *_advise_conversion(original, demand),
         (
-            f"If you train a model with {trained.label}: {_held(trained.plan)}, "
-            f"{_change(trained)} as published."
+            f"With training: {trained.label}: {_held(trained.plan)}, {_change(trained)} as "
+            "published."
             if trained
-            else "Training a model with another variant does not help: no variant with a published "
-            "quality needs fewer devices."
+            else "With training: no variant with a published quality needs fewer devices."
         ),
         *_advise_smaller(original, demand),
     )

@@ -37,7 +37,7 @@ class TrainedVariant:
     parameters: int
     plan: TrainingPlan
     published_tokens_per_second: float | None
-    """The printed speed of the 300M models, on their authors' machines."""
+    """The published training speed of the 300M model, on its authors' machines."""
     quality: Quality | None
     """The published change of perplexity."""
 

@@ -99,7 +99,7 @@ def _costs(made: SmallerCache) -> Table:
     ]
     return tabulate(
         "costs",
-        f"Costs, the cache in {stored_as.name}",
+        f"Costs (cache in {stored_as.name})",
         rows,
         word("network"),
         number(

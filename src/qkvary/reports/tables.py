@@ -1,6 +1,6 @@
 """Tables as values; the page, the CSV, the Markdown and the terminal print the same cells.
 
-Does not know which tables exist.
+This module does not know which tables exist.
 """
 
 import csv

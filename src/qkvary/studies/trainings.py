@@ -79,7 +79,7 @@ def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -
 
 
 def list_trainings(store: Store) -> tuple[Training, ...]:
-    """Return all trainings of a store, the oldest first."""
+    """Return all trainings (groups of requested runs) in a store, the oldest first."""
     # Notes store whole seconds; within one second, modification times decide.
     paths = sorted(
         (store.path / NOTES).glob("[!.]*.json"), key=lambda path: path.stat().st_mtime_ns

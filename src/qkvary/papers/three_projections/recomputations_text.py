@@ -314,7 +314,7 @@ def _order() -> Derivation:
     small, large = orders
     return Derivation(
         value=", ".join(large),
-        formula="sorted by printed perplexity",
+        formula="sorted by published perplexity",
         holds=[label for label in small if label in large] == large,
     )
 
@@ -326,7 +326,7 @@ def _frontier() -> Derivation:
     }
     return Derivation(
         value=f"dominated by {listed(statuses['300M'].dominated_by)}",
-        formula="a smaller cache and a lower printed perplexity",
+        formula="a smaller cache and a lower published perplexity",
         holds=all(one.status == "frontier" for one in statuses.values()),
         note=(
             "At 1.2B, Q-K=V is dominated too. The difference is larger than the rounding, but "
