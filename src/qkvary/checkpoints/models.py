@@ -244,7 +244,7 @@ def _check_vocabulary(config: LanguageModelConfig, tokenizer: Tokenizer | None, 
     # A table may be padded: rows after the last token are never read.
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise DamagedError(
-            f"{where} has a vocabulary of {config.vocabulary}, but its tokenizer one of "
+            f"{where} has a vocabulary of {config.vocabulary} tokens, but its tokenizer has "
             f"{tokenizer.vocabulary}"
         )
 

@@ -36,7 +36,8 @@ class Row(NamedTuple):
     gguf: str
     """The name in llama.cpp."""
     ours: str
-    """The name in our network without sharing; several with commas if the tensor joins them.
+    """The name in our network without sharing. If the tensor joins several of our tensors, their
+    names are separated by commas.
     ``latent_networks`` makes the tensors that none of our networks has."""
     change: Change = ""
     """How layout or values differ in transformers; empty if they do not."""

@@ -87,8 +87,8 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
 def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
     """Return the ``train`` and ``test`` images of a feature set, in the order of its features.
 
-    They are ``[classes, images of a class, channels, rows, columns]``; None if the features are not
-    of images, or the images are not on this machine.
+    The shape of each is ``[classes, images of a class, channels, rows, columns]``. Returns None if
+    the features were not computed from images, or the images are not on this machine.
     """
     about = FEATURE_SETS[name]
     loaded = None if about.images is None else find_images(about.images)

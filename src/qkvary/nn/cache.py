@@ -100,7 +100,7 @@ class LayerCache:
         are returned but not kept.
 
         Raises:
-            ValueError: if the tokens do not fit ``max_tokens`` or are of another batch size.
+            ValueError: if the tokens do not fit ``max_tokens`` or have another batch size.
         """
         first = next(iter(new.values()))
         rows, tokens = first.shape[0], first.shape[2]
@@ -275,7 +275,7 @@ class KVCache:
         return lengths.pop()
 
     def view(self, tokens: int, place: Tensor) -> "KVCache":
-        """Return the view of every layer; see :meth:`LayerCache.view`."""
+        """Return a cache that has the view of every layer; see :meth:`LayerCache.view`."""
         other = KVCache((), max_tokens=tokens, options=self.options)
         other.layers = [layer.view(tokens, place) for layer in self.layers]
         return other

@@ -42,9 +42,11 @@ CAVEATS = (
     ),
 )
 FOLDED = 3
-"""A claim with at most this many findings shows them all; with more, one per record and a count."""
+"""The report shows every finding of a claim that has at most this many findings. Of other claims,
+it shows at most one finding per record, and the number of the others."""
 MANY = 5
-"""A claim with at most this many shows one per record; with more, only one that does not hold."""
+"""Of a claim that has more findings than this, the report shows at most one finding, which does not
+hold, and counts the others."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -178,7 +180,11 @@ def _verdict_cell(one: JudgedClaim) -> Cell:
 
 
 def _evidence(one: JudgedClaim) -> Iterator[str]:
-    """Yield lines: figures with their record and command, then the note, then what a test needs."""
+    """Yield lines with the evidence for a verdict.
+
+    The first lines have figures with their record and command. Then come the claim's note and what
+    a test would require, if the claim has them.
+    """
     found = len(one.findings)
     refuting = [o for o in one.findings if o.verdict == "does not hold"]
     against = min(refuting, key=lambda o: o.printed, default=None)

@@ -113,7 +113,8 @@ class Finding:
     detectable: float | None = None
     """The smallest difference that would have been detected."""
     condition: str = ""
-    """When the finding agrees with the claim, or contradicts it; the end of a sentence."""
+    """The condition under which the finding agrees with the claim or contradicts it, worded as the
+    end of a sentence."""
     study: str = ""
     """The study of the figure and its number of runs, such as ``lm-small: 5 pairs``."""
     parameters: tuple[int, int] | None = None

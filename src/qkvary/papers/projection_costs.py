@@ -1,4 +1,6 @@
-"""Formulas in n, d and m: Table 1 of two papers and the poster's table, from the cost model.
+"""Derives the formulas in Table 1 of two papers and in the poster's table from the cost model.
+
+The formulas are in n (tokens), d (width) and m (copies of a score map).
 
 The published ``+`` makes m copies of every score map and combines them by a 1x1 convolution. It is
 counted as published here; the cost model counts the equivalent reduced form.

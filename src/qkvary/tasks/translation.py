@@ -131,10 +131,10 @@ class TranslationTask:
         generate: Generate | None = None,
         most: int | None = None,
     ) -> list[tuple[int, ...]]:
-        """Translate the first ``most`` sources of a split greedily; return their words as tokens.
+        """Translate the first ``most`` sources of a split greedily.
 
-        Without ``generate``, or if the network has no step-by-step decoding, every step runs the
-        network on the whole translation so far.
+        Returns the tokens of each translation. Without ``generate``, or if the network has no
+        step-by-step decoding, every step runs the network on the whole translation so far.
         """
         # A training wrapper such as DDP only has ``forward``.
         network = cast("EncoderDecoder", getattr(model, "module", model))

@@ -20,7 +20,7 @@ _SHORT.maxlevel = 2
 
 
 class Fields:
-    """The content of one configuration, with the family's name for messages.
+    """The content of one configuration; ``family`` names the model family in error messages.
 
     Methods take the names of one field, the current name first; the first name present counts.
     A null counts as absent. A missing or invalid value raises ``ValueError``.
