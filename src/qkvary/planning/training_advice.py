@@ -95,13 +95,14 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
         saved = 100 * (1 - best.plan.macs_per_token / base.plan.macs_per_token)
         if saved > 0:
             yield (
-                f"Fewest multiply-accumulates on the published frontier: {best.label}, "
-                f"{saved:.1f} % below the given model; training can be faster by at most that much."
+                "Of the variants on the published frontier of arithmetic and quality, "
+                f"{best.label} needs the fewest multiply-accumulates, {saved:.1f} % fewer than the "
+                "given model; training can be faster by at most that much."
             )
         else:
             yield (
-                "No variant on the published frontier needs fewer multiply-accumulates than the "
-                "given model."
+                "No variant on the published frontier of arithmetic and quality needs fewer "
+                "multiply-accumulates than the given model."
             )
     if {"Q-K=V", "MQA"} <= {row.label for row in known}:
         yield SPEED_REMARK

@@ -110,8 +110,8 @@ def find_training(store: Store, name: str) -> Training:
         return found[-1]
     known = ", ".join(dict.fromkeys(repr(training.study.name) for training in trainings))
     raise UsageError(
-        f"expected a training of {store.path}, got {name!r}; "
-        + (f"choices: {known}" if known else "it has none: run `qkvary train` first")
+        f"expected a training in the store {store.path}, got {name!r}; "
+        + (f"choices: {known}" if known else "the store has none: run `qkvary train` first")
     )
 
 

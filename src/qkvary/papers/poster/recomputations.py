@@ -60,7 +60,10 @@ def _shrinks() -> Derivation:
         value=f"{float(small.value):+.2f} % at 300M, {float(large.value):+.2f} % at 1.2B",
         formula="changes of the published perplexities",
         holds=high < low,
-        note="Learning rate, warm-up and batch differ between the sizes, and each has one seed.",
+        note=(
+            "Learning rate, warm-up and batch size differ between the two sizes, and there is only "
+            "one seed per variant and size."
+        ),
     )
 
 
