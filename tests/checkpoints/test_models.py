@@ -68,7 +68,7 @@ def test_a_model_replaces_a_model_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_unusable_models_are_not_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a vocabulary of 13, but its tokenizer one of 256"):
+    with pytest.raises(UsageError, match="a vocabulary of 13 tokens, but its tokenizer has 256"):
         save_model(tmp_path / "model", make_model(), ByteTokenizer())
     broken = make_model()
     with torch.no_grad():
@@ -118,7 +118,7 @@ SHARED_BLOCKS = b'{"num_layers": 1000000000000, "shared_blocks": true}'
         ({"config": b'{"num_layers": 1000000000000}'}, DamagedError, "more layers than tensors"),
         ({"config": SHARED_BLOCKS}, DamagedError, "more layers than tensors"),
         ({"tokenizer": b"[]"}, DamagedError, "tokenizer.json is not a tokenizer"),
-        ({"tokenizer": b'{"kind": "bytes"}'}, DamagedError, "but its tokenizer one of 256"),
+        ({"tokenizer": b'{"kind": "bytes"}'}, DamagedError, "but its tokenizer has 256"),
         ({"about": {"kind": "run"}}, DamagedError, "model, got run"),
         ({"about": NEWER}, NewerFormatError, "this qkvary reads 1; use a newer qkvary"),
     ],

@@ -28,4 +28,4 @@ def test_verdicts_choose(typed: Typed) -> None:
     assert len(rows) == sum(one.verdict in ("wrong", "other convention") for one in EVERY)
     rows = typed.json("published", "three-projections-table-5", "--verdict", "equal")["rows"]
     assert len(rows) == len(recompute("three-projections-table-5"))
-    assert "No figure with this verdict." in typed("published", "table-5", "--verdict", "wrong")
+    assert "No number has this verdict." in typed("published", "table-5", "--verdict", "wrong")

@@ -126,7 +126,7 @@ def test_advice_on_the_papers_network() -> None:
     assert "+1.5 % perplexity" in sentences[3]
     assert not any("A smaller model" in sentence for sentence in sentences)
     text = "\n".join(sentences)
-    assert "On the published frontier, with training: MQA (1 device, +1.5 % perplexity); " in text
+    assert "(each requires training): MQA (1 device, +1.5 % perplexity); " in text
     assert "Q-K=V is dominated: GQA-4 and MQA take no more cache and are no worse" in text
     assert "Q-GQA-4 is dominated: MQA takes no more cache and is no worse" in text
     assert "that run was never published" in text

@@ -47,8 +47,9 @@ def test_advice_on_the_papers_network() -> None:
     base = rows[0].plan.macs_per_token
     best = next(row for row in rows if row.label == "Q-MQA").plan.macs_per_token
     assert first.startswith(
-        "Fewest multiply-accumulates on the published frontier: Q-MQA, "
-        f"{100 * (1 - best / base):.1f} % below"
+        "Of the variants on the published frontier of arithmetic and quality, Q-MQA needs the "
+        "fewest multiply-accumulates, "
+        f"{100 * (1 - best / base):.1f} % fewer"
     )
     assert "448k against 427k tokens/s" in second
     assert "+1.5 % against +3.1 %" in second

@@ -1,4 +1,4 @@
-"""The answers of an analysis as plain sentences, derived by rule from its results.
+"""Turns the results of an analysis into answers: plain sentences, derived by rule.
 
 Never imports torch.
 """
@@ -53,7 +53,7 @@ def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
 
 
 def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
-    """Return the caveats of the answers."""
+    """Return the caveats that apply to the answers of ``find_answers``."""
     separate = [layer for layer in analysis.layers if not layer.is_shared]
     found: list[str] = []
     if separate:

@@ -23,9 +23,9 @@ class PrintedQuality:
 
     printed: str
     change: str = ""
-    """The printed change relative to QKV in percent; empty if the table prints none."""
+    """The published change relative to QKV in percent; empty if the table has none."""
     tokens_per_second: float | None = None
-    """The printed training speed in tokens per second."""
+    """The published training speed in tokens per second."""
 
     @property
     def value(self) -> float:
@@ -118,9 +118,9 @@ OTHER_NETWORKS = (
 # ---- what the papers conclude, in the sentences of a plan
 
 SPEED_REMARK = (
-    "Paper 1 recommends Q-K=V where training is the constraint (Table 9); by its own Table 4 MQA "
-    "trains faster (448k against 427k tokens/s) at a smaller change of perplexity (+1.5 % against "
-    "+3.1 %)."
+    "Paper 1 recommends Q-K=V where training is the constraint (Table 9); yet according to its own "
+    "Table 4, MQA trains faster (448k against 427k tokens/s) with a smaller increase in perplexity "
+    "(+1.5 % against +3.1 %)."
 )
 STACKING_REMARK = (
     "K=V can be combined with head sharing, as its authors say. With only one KV head left, K=V is "

@@ -53,7 +53,7 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
         if variant.sharing.key != variant.sharing.value:
             yield f"keys and values that are not one tensor; {TRAIN}"
         if layer.bias or layer.out_bias:
-            yield "biases in attention; choices: bias and out_bias false"
+            yield "biases in attention; set both bias and out_bias to false"
         if layer.position.scaling is not None:
             yield "scaled rotary positions"
     if len({layer.position.rotary_base for layer in config.layers}) > 1:
@@ -72,8 +72,8 @@ def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterato
     block = config.block
     if config.positions != "none":
         yield (
-            f"{config.positions} positions in addition to {positions} positions; choices: "
-            "positions none"
+            f"{config.positions} positions in addition to {positions} positions; set positions to "
+            "none"
         )
     if block.norm != "rmsnorm":
         yield f"{block.norm}; choices: rmsnorm"

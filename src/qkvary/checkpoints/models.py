@@ -39,7 +39,7 @@ FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_fo
 """The format of the metadata; the manifest has its own."""
 KIND = "language model"
 MOST_LAYERS = 1_000
-"""Maximum number of layers of a configuration that is read without its weights."""
+"""Maximum number of layers of a configuration that is read without the network's weights."""
 MOST_SHARED_LAYERS = 10_000
 """Maximum number of layers that share one block; more is taken for damage."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -169,7 +169,7 @@ def load_model(path: Path) -> LoadedModel:
 
 
 def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of what ``save_model`` wrote, without its weights.
+    """Return the configuration that ``save_model`` wrote, without reading the weights.
 
     Raises:
         DamagedError: if the folder was changed.
@@ -244,7 +244,7 @@ def _check_vocabulary(config: LanguageModelConfig, tokenizer: Tokenizer | None, 
     # A table may be padded: rows after the last token are never read.
     if tokenizer is not None and tokenizer.vocabulary > config.vocabulary:
         raise DamagedError(
-            f"{where} has a vocabulary of {config.vocabulary}, but its tokenizer one of "
+            f"{where} has a vocabulary of {config.vocabulary} tokens, but its tokenizer has "
             f"{tokenizer.vocabulary}"
         )
 

@@ -36,7 +36,8 @@ class Row(NamedTuple):
     gguf: str
     """The name in llama.cpp."""
     ours: str
-    """The name in our network without sharing; several with commas if the tensor joins them.
+    """The name in our network without sharing. If the tensor joins several of our tensors, their
+    names are separated by commas.
     ``latent_networks`` makes the tensors that none of our networks has."""
     change: Change = ""
     """How layout or values differ in transformers; empty if they do not."""
@@ -169,9 +170,10 @@ _PARAMETERS = ("embedding", "position_embedding", "head_weight")
 
 
 def list_tensors(family: str, layers: int) -> Iterator[Row]:
-    """Yield the full names of all tensors that a network may have, row by row of its table.
+    """Yield the full names of all tensors that a network of this family may have.
 
-    ``family`` is a Hugging Face ``model_type``, or the name of a stock architecture.
+    The names come in the order of the family's name table. ``family`` is a Hugging Face
+    ``model_type``, or the name of a stock architecture.
     """
     for row in ROWS.get(_TABLES.get(family, family), ROWS["llama"]):
         kinds = ("weight",) if row.ours in _PARAMETERS else ("weight", "bias")

@@ -152,7 +152,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
         if layer.variant.positions != "rotary":
             yield "layers with and without rotation"
         if layer.value_rope != "none":
-            yield f"values that are rotated keys ({layer.value_rope}); choices: value_rope none"
+            yield f"values that are rotated keys ({layer.value_rope}); set value_rope to none"
     if len({layer.position.rotary_base for layer in config.layers}) > 1:
         yield "layers with different rotary bases"
     scalings = {layer.position.scaling for layer in config.layers}

@@ -1,10 +1,10 @@
 """Features of images, computed by a fixed network, for tasks about sets of images.
 
-``cifar100-50`` comes with the package: the 50 classes of CIFAR-100 with odd numbers, in the subset
-of 100 training and 20 test images a class, computed by a small network that learned the other 50
-(``studies/ours/anomaly-features``). ``cifar100-resnet34`` has ResNet-34 features of all of
-CIFAR-100, as published; ``qkvary data features`` makes it. ``noise`` is random and depends on no
-image.
+``cifar100-50`` comes with the package. It covers the 50 odd-numbered classes of CIFAR-100, with 100
+training and 20 test images per class. A small network that was trained on the other 50 classes
+computed the features (``studies/ours/anomaly-features``). ``cifar100-resnet34`` has ResNet-34
+features of all of CIFAR-100, as published; ``qkvary data features`` makes it. ``noise`` consists of
+random vectors that do not come from images.
 """
 
 import functools
@@ -67,12 +67,12 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
     if path is None:
         raise UsageError(
             f"{name} is not on this machine: run `qkvary data features --weights FOLDER` with a "
-            "folder of ResNet-34 (microsoft/resnet-34)"
+            "folder that has the weights of ResNet-34 (microsoft/resnet-34)"
         )
     data = read_file(path, limit=LARGEST_FILE)
     found = hashlib.sha256(data).hexdigest()
     if not about.is_made_here and found != CIFAR100_FEATURES_SHA256:
-        raise DamagedError(f"{path.name} of the package is damaged; reinstall qkvary")
+        raise DamagedError(f"the packaged file {path.name} is damaged; reinstall qkvary")
     features = decode_features(about, data, path)
     if about.is_made_here and found != sha256:
         raise UsageError(
@@ -87,8 +87,8 @@ def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
 def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
     """Return the ``train`` and ``test`` images of a feature set, in the order of its features.
 
-    They are ``[classes, images of a class, channels, rows, columns]``; None if the features are not
-    of images, or the images are not on this machine.
+    The shape of each is ``[classes, images of a class, channels, rows, columns]``. Returns None if
+    the features were not computed from images, or the images are not on this machine.
     """
     about = FEATURE_SETS[name]
     loaded = None if about.images is None else find_images(about.images)

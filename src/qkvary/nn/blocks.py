@@ -154,8 +154,8 @@ class Block(nn.Module):
 def initialize(network: nn.Module, init: Initialization, seed: int) -> Initializer:
     """Initialise the blocks of a network.
 
-    An attention layer does not use ``init`` but the initialisation in its configuration. The result
-    is the initialiser for the parameters outside the blocks: embeddings and head.
+    Attention layers ignore ``init`` and use the initialisation in their own configuration. Returns
+    the initialiser for the parameters outside the blocks: embeddings and head.
     """
     for name, module in network.named_modules():
         match module:

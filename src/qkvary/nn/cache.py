@@ -1,4 +1,4 @@
-"""The cache of decoding: each layer stores exactly what its keys and values need.
+"""The cache for decoding: each layer stores exactly what its keys and values need.
 
 The cache belongs to the caller. By default it stores the tensors from which keys and values are
 made, before any rotation, so that they do not depend on positions and one tensor can serve as both.
@@ -27,7 +27,7 @@ Claimed = Tensor | ClaimedCodes
 
 
 class LayerCache:
-    """The cache of one layer: only K if the value is made from K too.
+    """The cache of one layer. It stores only K if the value is also computed from K.
 
     A layer whose core keeps a state stores the state instead of tokens. A layer with a window of w
     tokens keeps the last w - 1. A window counts tokens in the order in which they are stored,
@@ -59,7 +59,7 @@ class LayerCache:
             )
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
-        """The state of a core that sums over all tokens; None for cores that attend to each."""
+        """The state of a core that sums over all tokens; None for other cores."""
         options = options or CacheOptions()
         # Layouts and storage apply to entries of tokens, not to states.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
@@ -100,7 +100,7 @@ class LayerCache:
         are returned but not kept.
 
         Raises:
-            ValueError: if the tokens do not fit ``max_tokens`` or are of another batch size.
+            ValueError: if the tokens do not fit ``max_tokens`` or have another batch size.
         """
         first = next(iter(new.values()))
         rows, tokens = first.shape[0], first.shape[2]
@@ -126,7 +126,7 @@ class LayerCache:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
 
     def read(self) -> dict[str, Tensor]:
-        """Return everything stored; empty before the first token."""
+        """Return all stored entries by name; the mapping is empty before the first token."""
         stored = {name: store.read() for name, store in self._stores.items()}
         return {name: entries for name, entries in stored.items() if entries is not None}
 
@@ -152,17 +152,19 @@ class LayerCache:
     def has_fixed_memory(self) -> bool:
         """Whether tokens never move in memory.
 
-        That is so in a preallocated cache without a window, a recurrent state or quantised codes.
+        This is true for a preallocated cache that has already seen a token and that has no window,
+        no recurrent state and no quantised codes.
         """
         stores = self._stores.values()
         kept = self.state is None and self._max_kept is None and bool(stores)
         return kept and all(type(store) is PreallocatedStore for store in stores)
 
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
-        """Return a cache over the memory of ``tokens`` tokens; all but the last count as seen.
+        """Return a cache that shares the memory of the first ``tokens`` slots of this cache.
 
-        New tokens are written to the slot ``place`` (one number on the cache's device, which may
-        change between calls); every call returns all tokens.
+        All slots but the last count as already seen. Each call of ``append`` takes one new token,
+        writes it to the slot ``place`` and to the last slot, and returns all ``tokens`` entries.
+        ``place`` is one number on the cache's device, which may change between calls.
         """
         if not self.has_fixed_memory:
             raise ValueError(
@@ -273,7 +275,7 @@ class KVCache:
         return lengths.pop()
 
     def view(self, tokens: int, place: Tensor) -> "KVCache":
-        """Return the view of every layer; see :meth:`LayerCache.view`."""
+        """Return a cache that has the view of every layer; see :meth:`LayerCache.view`."""
         other = KVCache((), max_tokens=tokens, options=self.options)
         other.layers = [layer.view(tokens, place) for layer in self.layers]
         return other

@@ -1,4 +1,7 @@
-"""The report of the documents' claims: each with its verdict and the figures that judge it."""
+"""The report on the claims made in the documents.
+
+It lists each claim with its verdict and the numbers or tests behind the verdict.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,7 +28,7 @@ CAVEATS = (
     "The claims are paraphrased. Below each claim, a line says where the document makes the claim.",
     (
         "A study judges a claim for the networks that it trained. Their size is part of the "
-        "verdict: what holds at 1.6 million parameters may fail at a billion, and the reverse."
+        "verdict: what holds at 1.6 million parameters may fail at a billion, and vice versa."
     ),
     (
         "A figure that follows from other figures of its document shows that the arithmetic is "
@@ -34,13 +37,16 @@ CAVEATS = (
     (
         "Ranges in round brackets follow from the rounding of published numbers and, where a "
         "spread between runs or settings is named, also from that spread. Intervals in square "
-        "brackets are those of studies, at 95 % for all comparisons of their table at once."
+        "brackets come from studies; they hold simultaneously for all comparisons of their table, "
+        "with 95 % confidence."
     ),
 )
 FOLDED = 3
-"""A claim with at most this many findings shows them all; with more, one per record and a count."""
+"""The report shows every finding of a claim that has at most this many findings. Of other claims,
+it shows at most one finding per record, and the number of the others."""
 MANY = 5
-"""A claim with at most this many shows one per record; with more, only one that does not hold."""
+"""Of a claim that has more findings than this, the report shows at most one finding, which does not
+hold, and counts the others."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -55,9 +61,10 @@ def claims_report(
     asked: bool,
     near: str = "",
 ) -> Report:
-    """Return the report of some claims; if they were ``asked`` for, the terminal prints each.
+    """Return the report on some claims.
 
-    Where no claim was found, ``near`` is a word to search for instead.
+    If the user asked for these claims (``asked``), the terminal prints each claim. If no claim was
+    found, ``near`` is a word to search for instead.
     """
     sections = [
         _section(document, own, brief=asked)
@@ -173,7 +180,11 @@ def _verdict_cell(one: JudgedClaim) -> Cell:
 
 
 def _evidence(one: JudgedClaim) -> Iterator[str]:
-    """Yield lines: figures with their record and command, then the note, then what a test needs."""
+    """Yield lines with the evidence for a verdict.
+
+    The first lines have figures with their record and command. Then come the claim's note and what
+    a test would require, if the claim has them.
+    """
     found = len(one.findings)
     refuting = [o for o in one.findings if o.verdict == "does not hold"]
     against = min(refuting, key=lambda o: o.printed, default=None)

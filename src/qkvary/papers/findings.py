@@ -1,4 +1,4 @@
-"""Derives the finding of each judge of a claim from the judge's figure. Never imports torch.
+"""Derives the verdict of each figure or test that judges a claim. Never imports torch.
 
 - A figure of a study, or a difference of published numbers, *holds* if its interval lies in the
   claimed range, *does not hold* if its interval lies outside, and is *not distinguished* otherwise.
@@ -113,7 +113,8 @@ class Finding:
     detectable: float | None = None
     """The smallest difference that would have been detected."""
     condition: str = ""
-    """When the finding agrees with the claim, or contradicts it; the end of a sentence."""
+    """The condition under which the finding agrees with the claim or contradicts it, worded as the
+    end of a sentence."""
     study: str = ""
     """The study of the figure and its number of runs, such as ``lm-small: 5 pairs``."""
     parameters: tuple[int, int] | None = None
@@ -265,7 +266,10 @@ def _by_comparison(judge: ByComparison) -> Finding:
 
 
 def _rounded(value: float, low: float, high: float, why: str) -> str:
-    """Format the difference of two published numbers with the range that rounding allows."""
+    """Format the difference between two published numbers, with its interval.
+
+    ``why`` is the reason for the interval, such as rounding.
+    """
     decimals = max(decimals_of((high - low) / 2) - 1, 0)
     ends = f"{fixed(low, decimals)} to {fixed(high, decimals)}"
     return f"{fixed(value, decimals, sign=True)} ({why}: {ends})"

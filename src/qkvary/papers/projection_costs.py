@@ -1,4 +1,6 @@
-"""Formulas in n, d and m: Table 1 of two papers and the poster's table, from the cost model.
+"""Derives the formulas in Table 1 of two papers and in the poster's table from the cost model.
+
+The formulas are in n (tokens), d (width) and m (copies of a score map).
 
 The published ``+`` makes m copies of every score map and combines them by a 1x1 convolution. It is
 counted as published here; the cost model counts the equivalent reduced form.
@@ -80,7 +82,8 @@ def parameters(figure: PublishedFigure) -> Derivation:
 def _earlier(derive: Callable[[PublishedFigure], Derivation]) -> Derive:
     """Return a function that derives a figure of the earlier paper's table.
 
-    The alternative in its result does not count the value's projection, as in that table.
+    The derived value counts the value projection. The derivation also has an alternative that
+    leaves out the value projection, because the earlier paper's table leaves it out.
     """
 
     def derived(figure: PublishedFigure) -> Derivation:
@@ -98,7 +101,7 @@ def _earlier(derive: Callable[[PublishedFigure], Derivation]) -> Derive:
         return dataclasses.replace(
             full,
             others=(alternative,),
-            note="With the value's projection counted, KV has two thirds of QKV's cost, not half.",
+            note="If the value projection is counted, KV has two thirds of QKV's cost, not half.",
         )
 
     return derived

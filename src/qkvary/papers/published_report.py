@@ -35,9 +35,10 @@ def published_report(
     counts: bool,
     shown: Sequence[Recomputed] | None = None,
 ) -> Report:
-    """Return the report of recomputed figures of some tables; ``counts`` adds counts per verdict.
+    """Return the report on the recomputed numbers of some tables.
 
-    ``shown`` are the figures to list, all by default; the JSON data has all of them.
+    ``counts`` adds counts per verdict. ``shown`` are the numbers to list, all by default; the JSON
+    data has all of them.
     """
     shown = rows if shown is None else shown
     listed = [
@@ -51,12 +52,14 @@ def published_report(
     empty = Section(
         key="none",
         title="Figures",
-        blocks=(Prose("No figure with this verdict."),),
+        blocks=(Prose("No number has this verdict."),),
         brief=True,
     )
     return Report(
         subject="published figures",
-        question="Which figures of the papers follow from their own inputs?",
+        question=(
+            "Which of the papers' published numbers follow from the inputs that the papers give?"
+        ),
         lead=MEANINGS,
         sections=(*([summary] if counts else []), *(listed or [empty])),
         data={
@@ -68,7 +71,7 @@ def published_report(
 
 def _count_figures(tables: Sequence[PublishedTable]) -> Table:
     counts = {table.name: Counter(count_verdicts(table.name)) for table in tables}
-    return count_table("Figures of each table by verdict", "table", "figures", counts, VERDICTS)
+    return count_table("Numbers of each table by verdict", "table", "figures", counts, VERDICTS)
 
 
 def count_table(

@@ -50,7 +50,7 @@ class ServedVariant(Candidate):
     """Bytes of one user's cache that do not grow with the context: the states of linear
     attention."""
     quality: Quality | None
-    """The published change of perplexity against QKV."""
+    """The published change of perplexity relative to QKV."""
     status: RowStatus
     """Whether another variant in the same format dominates this one, and how certainly."""
     dominated_by: tuple[str, ...]
@@ -226,7 +226,10 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
             f"{row.label} ({count(row.plan.devices or 0, 'device')}, {_change(row)})"
             for row in frontier
         )
-        yield f"On the published frontier, with training: {'; '.join(listing)}."
+        yield (
+            "Variants on the published frontier of cache size and quality (each requires "
+            f"training): {'; '.join(listing)}."
+        )
     for row in first:
         if row.dominated_by:
             one = len(row.dominated_by) == 1

@@ -1,6 +1,6 @@
 """How much quality sharing loses according to the papers, and the limits of their numbers.
 
-Changes are recomputed from the printed perplexities, with intervals for their rounding. Never
+Changes are recomputed from the published perplexities, with intervals for their rounding. Never
 imports torch.
 """
 
@@ -41,21 +41,21 @@ _STOPPED_EARLY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """The published change of a variant's validation perplexity against QKV."""
+    """The published change of a variant's validation perplexity relative to QKV."""
 
     variant: str
     """The canonical label of the variant."""
     size: Size
     change_percent: float
-    """The change of perplexity in percent, recomputed from the two printed perplexities."""
+    """The change of perplexity in percent, recomputed from the two published perplexities."""
     low: float
-    """The smallest change consistent with the printed perplexities, in percent."""
+    """The smallest change consistent with the published perplexities, in percent."""
     high: float
-    """The largest change consistent with them, in percent."""
+    """The largest change consistent with the published perplexities, in percent."""
     printed: str
-    """The printed change, which does not always agree with the printed perplexities."""
+    """The published change, which does not always agree with the published perplexities."""
     perplexity: float
-    """The printed perplexity, which is over padded positions, not over real tokens."""
+    """The published perplexity, which includes padded positions, not only real tokens."""
     seeds: int
     """The number of trained networks over which the perplexity is averaged."""
     source: str
@@ -64,12 +64,12 @@ class Quality:
 
     @property
     def recomputed(self) -> str:
-        """The change computed from the printed perplexities, with as many digits as they allow."""
+        """The change computed from the published perplexities, to the digits that they allow."""
         return f"{self.change_percent:+.{useful_decimals(self.low, self.high)}f}"
 
     @property
     def agrees(self) -> bool:
-        """Whether the printed change equals the one computed from the printed perplexities."""
+        """Whether the published change equals the change computed from the perplexities."""
         printed = self.printed.removesuffix(" %")
         if not self.change_percent:
             return True
@@ -138,9 +138,9 @@ def network(label: str, size: Size = "300M") -> LanguageModelConfig:
 
 @functools.cache
 def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
-    """Return the 16-bit cache size in bytes of the papers' model of this size.
+    """Return the bytes of a cache of ``tokens`` tokens with 16-bit entries.
 
-    The variant ``label`` replaces the model's attention.
+    The cache is that of the papers' model of this size, with the variant ``label`` as attention.
     """
     return model_cache_bytes(as_model(network(label, size)), context=tokens, stored_as="bf16")
 

@@ -37,7 +37,7 @@ class TrainedVariant:
     parameters: int
     plan: TrainingPlan
     published_tokens_per_second: float | None
-    """The printed speed of the 300M models, on their authors' machines."""
+    """The published training speed of the 300M model, on its authors' machines."""
     quality: Quality | None
     """The published change of perplexity."""
 
@@ -95,13 +95,14 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
         saved = 100 * (1 - best.plan.macs_per_token / base.plan.macs_per_token)
         if saved > 0:
             yield (
-                f"Fewest multiply-accumulates on the published frontier: {best.label}, "
-                f"{saved:.1f} % below the given model; training can be faster by at most that much."
+                "Of the variants on the published frontier of arithmetic and quality, "
+                f"{best.label} needs the fewest multiply-accumulates, {saved:.1f} % fewer than the "
+                "given model; training can be faster by at most that much."
             )
         else:
             yield (
-                "No variant on the published frontier needs fewer multiply-accumulates than the "
-                "given model."
+                "No variant on the published frontier of arithmetic and quality needs fewer "
+                "multiply-accumulates than the given model."
             )
     if {"Q-K=V", "MQA"} <= {row.label for row in known}:
         yield SPEED_REMARK
@@ -122,6 +123,6 @@ def _explain_misfit(base: TrainedVariant) -> str:
 
 
 def _published_speeds() -> dict[str, float]:
-    """Return the printed tokens per second of the 300M models, by label."""
+    """Return the published training speeds of the 300M models, in tokens per second, by label."""
     printed = LANGUAGE_MODELS["300M"].variants.items()
     return {label: one.tokens_per_second for label, one in printed if one.tokens_per_second}

@@ -22,7 +22,10 @@ MOST_LAYERS = 6
 
 
 def describe_stage(stage: Stage, first: Stage) -> str:
-    """Return a stage as a sentence; the first is the unchanged network."""
+    """Describe a stage in one sentence.
+
+    ``first`` is the stage of the unchanged network, with which the stage is compared.
+    """
     if stage is first:
         return f"{stage.name}: loss {stage.loss:.4f} nats a token on the held-out text"
     seconds = stage.cpu_seconds
@@ -96,7 +99,7 @@ def _costs(made: SmallerCache) -> Table:
     ]
     return tabulate(
         "costs",
-        f"Costs, the cache in {stored_as.name}",
+        f"Costs (cache in {stored_as.name})",
         rows,
         word("network"),
         number(
@@ -109,7 +112,11 @@ def _costs(made: SmallerCache) -> Table:
 
 
 def _layers(made: SmallerCache) -> Table:
-    """Return the table of layers; before they are converted, adjacent equal ones share a row."""
+    """Return the table of layers.
+
+    If no layer has been converted and nothing was forecast, adjacent layers that the conversion
+    would give the same variant share a row.
+    """
     rows = _describe_layers(made)
     if not made.layers and made.forecast is None:
         rows = [next(iter(alike)) for _, alike in groupby(rows, key=lambda row: row["after"])]

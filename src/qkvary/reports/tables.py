@@ -1,6 +1,6 @@
 """Tables as values; the page, the CSV, the Markdown and the terminal print the same cells.
 
-Does not know which tables exist.
+This module does not know which tables exist.
 """
 
 import csv
@@ -219,9 +219,10 @@ def table_csv(table: Table) -> str:
 
 
 def look_up(value: object, path: str) -> Any:
-    """Return an attribute of a value or an entry of a mapping; of ``None``, return ``None``.
+    """Return an attribute of a value or an entry of a mapping.
 
-    ``old.inner`` is an attribute of an attribute; the empty path gives the value itself.
+    If the value is ``None``, return ``None``. The path ``old.inner`` is an attribute of an
+    attribute; the empty path gives the value itself.
     """
     found: Any = value
     for part in path.split(".") if path else ():

@@ -126,7 +126,7 @@ def family_legend(variants: tuple[str, ...], baseline: str) -> Legend:
     keys = {family_of(label, baseline).key for label in variants}
     shown = (family for family in FAMILIES if family.key in keys)
     return Legend(
-        title="Families of variants, the same in every chart",
+        title="Families of variants (same colours and markers in every chart)",
         entries=tuple((family.title, swatch(mark(family, 8, 8, 5))) for family in shown),
     )
 

@@ -1,4 +1,4 @@
-"""The file system of a folder, and how far its locks reach. Never imports torch."""
+"""Finds the file system of a folder, and which machines its locks cover. Never imports torch."""
 
 import re
 import subprocess

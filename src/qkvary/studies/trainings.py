@@ -79,7 +79,7 @@ def find_steps(store: Store, minutes: float, study_of: Callable[[int], Study]) -
 
 
 def list_trainings(store: Store) -> tuple[Training, ...]:
-    """Return all trainings of a store, the oldest first."""
+    """Return all trainings (groups of requested runs) in a store, the oldest first."""
     # Notes store whole seconds; within one second, modification times decide.
     paths = sorted(
         (store.path / NOTES).glob("[!.]*.json"), key=lambda path: path.stat().st_mtime_ns
@@ -110,8 +110,8 @@ def find_training(store: Store, name: str) -> Training:
         return found[-1]
     known = ", ".join(dict.fromkeys(repr(training.study.name) for training in trainings))
     raise UsageError(
-        f"expected a training of {store.path}, got {name!r}; "
-        + (f"choices: {known}" if known else "it has none: run `qkvary train` first")
+        f"expected a training in the store {store.path}, got {name!r}; "
+        + (f"choices: {known}" if known else "the store has none: run `qkvary train` first")
     )
 
 
@@ -140,7 +140,7 @@ def page_name(store: Store, study: Study) -> str:
 
 
 def _read_note(path: Path) -> tuple[str, Training]:
-    """Return a note's time and training."""
+    """Read a note. Return when it was written, and the training runs that it describes."""
 
     def build(note: dict[str, Any]) -> tuple[str, Training]:
         training = Training(

@@ -1,4 +1,4 @@
-"""BLEU: sacreBLEU of sentences, and BLEU of words as in the code of paper 2."""
+"""The corpus BLEU that sacreBLEU computes, and the BLEU of words as in the code of paper 2."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ ORDER = 4
 
 
 def sacrebleu_score(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Return the sacreBLEU of sentences with its default settings, from 0 to 100.
+    """Return the corpus BLEU that sacreBLEU computes with its default settings, from 0 to 100.
 
     The signature of sacreBLEU is ``nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp``.
     """

@@ -48,10 +48,10 @@ class TranslationTask:
     target, the end token included. With ``as-published``, ``loss`` also averages over padding
     tokens, whose loss is 0, and ``token_loss`` is the loss per real token.
 
-    Translations are greedy. ``bleu`` is sacreBLEU of sentences, from 0 to 100, against the
-    references as distributed. ``published_bleu`` is the BLEU of paper 2's code, from 0 to 1: it
-    compares words, treats all rare words as equal, and counts the begin and end tokens, which
-    inflates it.
+    Translations are greedy. ``bleu`` is the corpus BLEU that sacreBLEU computes, from 0 to 100. It
+    compares the translated sentences with the references as distributed. ``published_bleu`` is the
+    BLEU of paper 2's code, from 0 to 1: it compares words, treats all rare words as equal, and
+    counts the begin and end tokens, which inflates it.
 
     The vocabulary comes from the training split alone.
 
@@ -131,10 +131,10 @@ class TranslationTask:
         generate: Generate | None = None,
         most: int | None = None,
     ) -> list[tuple[int, ...]]:
-        """Translate the first ``most`` sources of a split greedily; return their words as tokens.
+        """Translate the first ``most`` sources of a split greedily.
 
-        Without ``generate``, or if the network has no step-by-step decoding, every step runs the
-        network on the whole translation so far.
+        Returns the tokens of each translation. Without ``generate``, or if the network has no
+        step-by-step decoding, every step runs the network on the whole translation so far.
         """
         # A training wrapper such as DDP only has ``forward``.
         network = cast("EncoderDecoder", getattr(model, "module", model))

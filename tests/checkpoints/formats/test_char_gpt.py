@@ -59,7 +59,7 @@ def test_shared_heads_equal_the_loops(tmp_path: Path) -> None:
         ({"num_layers": 3}, DamagedError, "but its configuration requires"),
         ({"num_kv_heads": 3}, DamagedError, "not describe a network: expected KV heads that"),
         ({"chars": "aa"}, DamagedError, "expected an alphabet of distinct characters"),
-        ({"chars": "ab"}, DamagedError, "has a vocabulary of 13, but its tokenizer one of 2"),
+        ({"chars": "ab"}, DamagedError, "has a vocabulary of 13 tokens, but its tokenizer has 2"),
         ({"ffn_activation": "gelu"}, UsageError, "has ffn_activation 'gelu', expected 'relu'"),
     ],
 )

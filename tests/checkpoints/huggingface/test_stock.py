@@ -102,7 +102,7 @@ def failure_of(label: str) -> str | None:
         "a window of 3 tokens": variant.window is not None,
         "a stride of 2 tokens": variant.stride is not None,
         f"the core {variant.core}; choices: softmax": variant.core != "softmax",
-        "keys with 2 of 5 channels rotated; choices: rotary_fraction 1": "@rotary" in label,
+        "keys with 2 of 5 channels rotated; set rotary_fraction to 1": "@rotary" in label,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

@@ -20,7 +20,7 @@ _SHORT.maxlevel = 2
 
 
 class Fields:
-    """The content of one configuration, with the family's name for messages.
+    """The content of one configuration; ``family`` names the model family in error messages.
 
     Methods take the names of one field, the current name first; the first name present counts.
     A null counts as absent. A missing or invalid value raises ``ValueError``.
@@ -43,7 +43,10 @@ class Fields:
         return Fields({**self.content, **changes}, self.family)
 
     def size(self, *names: str, default: int | None = None) -> int:
-        """Return a positive whole number; the field is required unless a default is given."""
+        """Return the field's value, which must be a positive whole number.
+
+        The field is required unless a default is given.
+        """
         found = self.optional_size(*names)
         if found is not None:
             return found
@@ -52,7 +55,7 @@ class Fields:
         raise self.missing(names)
 
     def optional_size(self, *names: str) -> int | None:
-        """Return a positive whole number, or ``None`` if the field is absent."""
+        """Return the field's value, which must be a positive whole number; ``None`` if absent."""
         value = self._find(names)
         if value is None:
             return None
@@ -63,7 +66,10 @@ class Fields:
         return value
 
     def count(self, *names: str, default: int = 0) -> int:
-        """Return a whole number that may be zero."""
+        """Return the field's value, which must be a whole number of at least 0.
+
+        Returns ``default`` if the field is absent.
+        """
         value = self._find(names)
         if value is None:
             return default
@@ -72,21 +78,21 @@ class Fields:
         return value
 
     def layers(self, *names: str) -> int:
-        """Return a plausible number of layers."""
+        """Return the field's value, which must be a plausible number of layers."""
         found = self.size(*names)
         if found > MOST_LAYERS:
             raise self._wrong(names, f"at most {MOST_LAYERS:,} layers", found)
         return found
 
     def flag(self, *names: str, default: bool) -> bool:
-        """Return true or false."""
+        """Return the field's value, true or false; ``default`` if the field is absent."""
         value = self._find(names)
         if value is not None and not isinstance(value, bool):
             raise self._wrong(names, "true or false", value)
         return default if value is None else value
 
     def number(self, *names: str, default: float) -> float:
-        """Return a finite number."""
+        """Return the field's value, a finite number; ``default`` if the field is absent."""
         value = self._find(names)
         if value is None:
             return default
@@ -95,14 +101,14 @@ class Fields:
         return float(value)
 
     def text(self, *names: str, default: str) -> str:
-        """Return a string."""
+        """Return the field's value, a string; ``default`` if the field is absent."""
         value = self._find(names)
         if value is not None and not isinstance(value, str):
             raise self._wrong(names, "a text", value)
         return default if value is None else value
 
     def items(self, *names: str) -> tuple[object, ...] | None:
-        """Return a list, or ``None`` if the field is absent."""
+        """Return the field's value, a list; ``None`` if the field is absent."""
         value = self._find(names)
         if value is None:
             return None
@@ -114,7 +120,7 @@ class Fields:
         return found
 
     def words(self, *names: str, choices: Sequence[str], length: int) -> tuple[str, ...] | None:
-        """Return a list of ``length`` words from ``choices``, or ``None`` if it is absent."""
+        """Return the field's value, ``length`` words from ``choices``; ``None`` if it is absent."""
         found = self.items(*names)
         if found is None:
             return None
@@ -126,7 +132,7 @@ class Fields:
         return tuple(str(item) for item in found)
 
     def numbers(self, *names: str) -> frozenset[int] | None:
-        """Return a set of layer indices, or ``None`` if absent."""
+        """Return the set of layer numbers in the field's list; ``None`` if the field is absent."""
         items = self.items(*names)
         if items is None:
             return None
@@ -138,7 +144,7 @@ class Fields:
         return frozenset(found)
 
     def section(self, *names: str) -> "Fields | None":
-        """Return a nested configuration, or ``None`` if the field is absent."""
+        """Return the nested configuration in the field; ``None`` if the field is absent."""
         value = self._find(names)
         if value is None:
             return None
@@ -147,7 +153,7 @@ class Fields:
         return Fields(cast("Mapping[str, object]", value), self.family)
 
     def nested(self, name: str) -> "Fields":
-        """Return a nested configuration, which is empty if the field is absent."""
+        """Return the nested configuration in the field, empty if the field is absent."""
         return self.section(name) or Fields({}, self.family)
 
     def refuse(self, name: str, expected: str) -> ValueError:

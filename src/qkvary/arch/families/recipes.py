@@ -44,7 +44,7 @@ SHARED_WIDTHS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """The experts of a family."""
+    """How the mixture-of-experts layers of a model family are built and configured."""
 
     width: tuple[str, ...] = ("moe_intermediate_size",)
     """Possible names of the field with the inner width of an expert."""
@@ -65,7 +65,7 @@ class Routed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionRecipe:
-    """The attention layers of a family."""
+    """How the attention layers of a model family are built and configured."""
 
     bias: Flag = ("attention_bias", False)
     """Whether queries, keys and values have biases."""
@@ -92,7 +92,7 @@ class AttentionRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKinds:
-    """Which layers of a family have a window, a state, or full attention."""
+    """Which layers of a model family have a window, a state, or full attention."""
 
     windows: Literal["types", "all", "upper", "none"] = "types"
     """Which layers have a window. ``none``: no layer. Otherwise those that ``layer_types`` marks;
@@ -113,7 +113,10 @@ class LayerKinds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """The dense feed-forward network of a family; ``bias`` also applies to shared experts."""
+    """How the dense feed-forward networks of a model family are built and configured.
+
+    ``bias`` also applies to shared experts.
+    """
 
     bias: Flag = False
     gated: bool = True
@@ -125,7 +128,7 @@ class Dense:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norms:
-    """The normalisations of a family."""
+    """Which normalisations the networks of a model family have."""
 
     count: int = 2
     post: Flag = False
@@ -141,7 +144,7 @@ class Norms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotary:
-    """The rotary positions of a family, for configurations that do not state them."""
+    """The rotary positions of a model family, for configurations that do not state them."""
 
     share: float = 1.0
     base: float = ROTARY_BASE
@@ -152,7 +155,7 @@ class Rotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The differences of a family from Llama."""
+    """How a model family differs from Llama."""
 
     attention: AttentionRecipe = AttentionRecipe()
     kinds: LayerKinds = LayerKinds()

@@ -60,7 +60,7 @@ def load(path: Path) -> LoadedModel:
     network = char_config.read_config(config, where, most_layers=len(tensors))
     if tokenizer.vocabulary != network.vocabulary:
         raise DamagedError(
-            f"{where} has a vocabulary of {network.vocabulary}, but its tokenizer one of "
+            f"{where} has a vocabulary of {network.vocabulary} tokens, but its tokenizer has "
             f"{tokenizer.vocabulary}"
         )
     names = dict(_NAMES)
@@ -75,6 +75,6 @@ def load(path: Path) -> LoadedModel:
 
 
 def read_config(path: Path) -> LanguageModelConfig:
-    """Return the configuration of the network, without its weights."""
+    """Return the configuration of the network without reading its weights."""
     folder, config = read_folder(path)
     return char_config.read_config(config, str(folder / CONFIG))

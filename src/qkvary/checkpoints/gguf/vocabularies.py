@@ -140,7 +140,8 @@ def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
     if not tokenizer.alphabet.isascii():
         raise UsageError(
             "expected an ASCII alphabet or an end-of-document token, got neither: llama.cpp would "
-            "encode other characters forever; train with --tokenizer characters or bytes"
+            "go into an endless loop on some characters outside the alphabet; train with "
+            "--tokenizer characters or bytes"
         )
     tokens = [_escape(letter.encode()) for letter in tokenizer.alphabet]
     note = "llama.cpp encodes characters outside the alphabet as token -1, then refuses them"

@@ -138,7 +138,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
         width = layer.size_per_head
         rotated = layer.position.rotary_dim(width)
         if layer.variant.positions == "rotary" and rotated != width:
-            yield f"keys with {rotated} of {width} channels rotated; choices: rotary_fraction 1"
+            yield f"keys with {rotated} of {width} channels rotated; set rotary_fraction to 1"
     heads = config.layers[0].num_heads
     if rotates(config) and config.d_model % heads:
         yield f"a width of {config.d_model}, which is not divisible by the {heads} heads"

@@ -47,7 +47,7 @@ def _accuracy() -> Derivation:
         value=own - base,
         formula=f"{own:.2f} - {base:.2f}",
         convention="points of accuracy, not percent of it",
-        note="Half a point is the standard error of these means; chance is 35.0.",
+        note="The standard error of these means is about half a point; chance level is 35.0 %.",
     )
 
 
@@ -58,9 +58,12 @@ def _shrinks() -> Derivation:
     high = large.spread[1] if large.spread else 0.0
     return Derivation(
         value=f"{float(small.value):+.2f} % at 300M, {float(large.value):+.2f} % at 1.2B",
-        formula="changes of the printed perplexities",
+        formula="changes of the published perplexities",
         holds=high < low,
-        note="Learning rate, warm-up and batch differ between the sizes, and each has one seed.",
+        note=(
+            "Learning rate, warm-up and batch size differ between the two sizes, and there is only "
+            "one seed per variant and size."
+        ),
     )
 
 

@@ -166,9 +166,9 @@ def _reduction_formula() -> Derivation:
         value="1 - g/(2H)",
         formula="one tensor of g KV heads against two of H heads",
         note=(
-            "The printed formula and the true one agree where g^2 = H, for example with 4 KV "
-            "heads of 16 heads. For 8 KV heads of 32 heads, the printed formula gives "
-            f"{printed:.2f} % instead of {true:.1f} %. For one KV head, the printed formula "
+            "The published formula and the true one agree where g^2 = H, for example with 16 heads "
+            "and 4 KV heads. For 32 heads and 8 KV heads, the published formula gives "
+            f"{printed:.2f} % instead of {true:.1f} %. For one KV head, the published formula "
             "always gives 50 %."
         ),
     )
@@ -314,7 +314,7 @@ def _order() -> Derivation:
     small, large = orders
     return Derivation(
         value=", ".join(large),
-        formula="sorted by printed perplexity",
+        formula="sorted by published perplexity",
         holds=[label for label in small if label in large] == large,
     )
 
@@ -326,7 +326,7 @@ def _frontier() -> Derivation:
     }
     return Derivation(
         value=f"dominated by {listed(statuses['300M'].dominated_by)}",
-        formula="a smaller cache and a lower printed perplexity",
+        formula="a smaller cache and a lower published perplexity",
         holds=all(one.status == "frontier" for one in statuses.values()),
         note=(
             "At 1.2B, Q-K=V is dominated too. The difference is larger than the rounding, but "

@@ -69,7 +69,8 @@ _PLAIN = (
 STUDY = Study(
     name="ablations-quick",
     question=(
-        "How do score diagonal, temperature, attention core and mask affect shared projections?"
+        "How do the score diagonal, the temperature, the attention core and the mask affect "
+        "shared projections?"
     ),
     description=(
         "The study tests the options that paper 1's text names in addition to its variants, "

@@ -1,4 +1,7 @@
-"""Linear attention, SOFT and SimA compared with the softmax in tasks of ``make study``."""
+"""Compares linear attention, SOFT and SimA with softmax attention on six small tasks.
+
+The tasks include the three that ``make study`` runs.
+"""
 
 from dataclasses import replace
 
@@ -20,9 +23,9 @@ STUDY = Study(
         "softmax?"
     ),
     description=(
-        "The study compares linear attention with the feature map 1 + elu and softmax attention "
-        "for every way of sharing projections, in the networks of quickstart. The tasks are the "
-        "five tasks on 16 digits, in which every token attends to all other tokens, and "
+        "The study compares linear attention, whose feature map is 1 + elu, with softmax "
+        "attention for every way of sharing projections, in the networks of quickstart. The tasks "
+        "are the five tasks on 16 digits, in which every token attends to all other tokens, and "
         "characters, in which a token attends only to earlier tokens. The scores of SOFT and "
         "SimA, which do not use a softmax either, are also compared. All variants have equal "
         "hyper-parameters, which were chosen for the softmax. The bytes of a linear-attention "
