@@ -253,7 +253,7 @@ def _shrink(
         raise UsageError("expected a text (--data) for fitting the smaller cache, got none")
     if plan.heal_tokens and out is None and not smaller.dry_run:
         raise UsageError(
-            "expected --out with --heal-tokens, for the checkpoints of the distillation, got none"
+            "expected --out with --heal-tokens, for the distillation's checkpoints, got none"
         )
     from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.models import save_model

@@ -120,7 +120,7 @@ def attention_projection_macs_per_token(config: AttentionConfig) -> int:
 def score_macs(
     config: AttentionConfig, length: int, pairs: Pairs, *, fills_cache: bool = False
 ) -> int:
-    """Return the MACs of one layer's scores with their terms, and of its weighted values."""
+    """Return the MACs of one layer's scores, score terms and weighted sums of values."""
     count = length * length if pairs == "square" else visible_pairs(config, length)
     prompt = CORES[config.variant.core].prompt_macs if fills_cache else None
     content = _content_macs if prompt is None else prompt

@@ -25,7 +25,7 @@ _UNITS, _TENS = _BELOW_TWENTY.split(), _FROM_TWENTY.split()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordSequence:
-    """A sequence of words as numbers."""
+    """A sequence of words, each as its index in the vocabulary."""
 
     vocabulary: tuple[str, ...]
     """The distinct words in the order of their first occurrence; a word's id is its index."""

@@ -150,7 +150,7 @@ def is_prepared(path: Path) -> bool:
 
 
 def stored_plan(folder: Path) -> Any:
-    """Return the plan of the set in a folder, complete or not, or ``None``."""
+    """Return the plan of the data set in a folder, or ``None``; the set may be incomplete."""
     if (folder / MANIFEST_NAME).is_file():
         return read_manifest(folder).about.get("plan")
     path = folder / PLAN_FILE

@@ -255,8 +255,8 @@ class UnpreparedText:
         if self.tokenizer == "characters" and self.source.pin is not None:
             named = (self.source.files or {}).get("hub", self.source.name)
             raise UsageError(
-                "expected a text on this machine to count its characters for a plan, got the data "
-                f"set {named} of the hub: prepare it first"
+                "a plan must count the characters of the text, so expected a text on this machine, "
+                f"got the data set {named} of the hub: prepare it first"
             )
         vocabulary = count_tokens(self.tokenizer, documents=source.documents())
         return PlannedSet(name=source.name, vocabulary=vocabulary, text_bytes=source.total_bytes)

@@ -450,7 +450,10 @@ class Attention(nn.Module):
 
 
 def make_attention(config: AttentionConfig) -> Attention:
-    """Return a layer with unset parameters, of the user's class if the variant names one."""
+    """Return a layer without initialised parameters.
+
+    If the variant names a user's class, the layer is of that class.
+    """
     return (own_class(config.variant, Attention) or Attention)(config, draw=False)
 
 

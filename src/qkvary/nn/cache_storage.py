@@ -54,7 +54,7 @@ class GrowingStore:
         raise ValueError(f"expected storage with room for {tokens} tokens, got storage that grows")
 
     def commit(self, tokens: int) -> None:
-        """Count tokens that the caller has written; does nothing in a growing store."""
+        """Record that the caller has written this many tokens; a growing store needs no record."""
 
     def drop_last(self, tokens: int) -> None:
         """Remove the newest tokens."""

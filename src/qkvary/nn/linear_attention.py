@@ -78,12 +78,12 @@ def attend_to_all(query: Queries, key: Keys, value: Values, sums: Sums) -> Mixtu
 def step(
     query: Queries, key: Keys, value: Values, sums: Sums, before: State | None
 ) -> tuple[Mixture, State]:
-    """Return the sums for one new token by the recurrence, and the state that includes it.
+    """Return the sums for one new token by the recurrence, and the state after that token.
 
     ``S_t = decay S_{t-1} + phi(k_t) v_t^T`` and ``y_t = phi(q_t) S_t``.
 
-    Source: Katharopoulos et al. 2020, "Transformers are RNNs", section 3.4; with the decay Kayyam
-    et al. 2026, appendix A.1.
+    Source: Katharopoulos et al. 2020, "Transformers are RNNs", section 3.4. The
+    decay is that of Kayyam et al. 2026, appendix A.1.
     """
     values, keys = key.mT @ value, key.sum(dim=2) if sums.has_weights else None
     if before is not None:

@@ -27,7 +27,7 @@ _MEAN = "mean over configurations, as the public notebook stores it"
 
 
 def average(table: str, columns: Sequence[str]) -> Derive:
-    """Return a function that derives a figure as the mean of other columns of its row."""
+    """Return a function that derives a number as the mean of other columns of its row."""
 
     def derive(figure: PublishedFigure) -> Derivation:
         parts = [load_published(table).figure(figure.row, column) for column in columns]

@@ -16,9 +16,9 @@ from qkvary.reports.tables import Cell, Table, Tone, dataset, pick, tabulate, wo
 from qkvary.text.names import count
 
 MEANINGS = (
-    "Every verdict follows by rule from a figure and its interval: a recomputed figure of the "
-    "document, a test of this project, or a difference between small networks in a study of "
-    "this project. A claim is not distinguished if the interval lies partly inside and partly "
+    "Every verdict follows by rule from a number and its interval: a recomputed number of the "
+    "document, a test of this project, or a difference between small networks in a study of this "
+    "project. The verdict is 'not distinguished' if the interval lies partly inside and partly "
     "outside the claimed range, if the networks are too small for the claim, or if none of the "
     "figures and tests for the claim decides it. Paths in the folders studies and tests, and "
     "commands that run pytest or python, need a clone of the repository, because an installed "

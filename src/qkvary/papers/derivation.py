@@ -1,4 +1,4 @@
-"""Derivations of published figures."""
+"""Derivations of published numbers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The charts of an analysis as inline SVG: likeness and forecast by layer, and joint spectra."""
+"""The charts of an analysis as SVG: likeness of key and value, forecasts, and joint spectra."""
 
 import math
 from collections.abc import Sequence

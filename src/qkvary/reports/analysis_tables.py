@@ -42,8 +42,9 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
     weights, tokens = (pair(f"{part}_overlap", f"{part}_chance") for part in ("weight", "token"))
     note = (
         "Forecasts are sums over KV heads, score changes are maxima over KV heads, and all other "
-        "values are means over KV heads. A value marked * is not trusted, because the change goes "
-        "beyond second order. No value in this table depends on the basis of a head."
+        "values are means over KV heads. A value marked * is not trusted, because the change is "
+        "too large for the second-order forecast. No value in this table depends on the basis of a "
+        "head."
     )
     return tabulate(
         "keys-and-values",

@@ -124,7 +124,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
 
 
 def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
-    """Return the rows of the training files for training and for validation, each ascending.
+    """Return the row numbers of the training files to train on and to validate on, ascending.
 
     The validation rows are None if the test images serve for validation.
     """

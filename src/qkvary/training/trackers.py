@@ -103,7 +103,7 @@ class LogCopy:
 
     @contextmanager
     def _guard(self) -> Generator[None]:
-        """End the copy, not the run, if the tracker fails."""
+        """If the tracker fails, stop copying the log to it, and let the run continue."""
         try:
             # Libraries announce themselves; standard output is for results.
             with redirect_stdout(sys.stderr):

@@ -194,7 +194,7 @@ def _read_experts(fields: Fields) -> Experts:
 
 
 def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
-    """Return the model with a second embedding per token, part of which enters every layer."""
+    """Return the model with a second embedding of each token; each layer reads its own part."""
     rows = fields.size("vocab_size_per_layer_input", default=GEMMA4_VOCABULARY)
     d_model, total = model.d_model, len(model.layers) * width
     into, out = Linear(inputs=d_model, outputs=width), Linear(inputs=width, outputs=d_model)

@@ -50,7 +50,7 @@ def join(
     queries: Float[Tensor, "kv_heads head_dim head_dim"],
     outputs: Float[Tensor, "kv_heads head_dim head_dim"],
 ) -> JointTensor:
-    """Return the best tensor for the keys and values of some KV heads."""
+    """Return the tensor that replaces the keys and values of some KV heads with the least error."""
     root, inverse = take_root(moment)
     parts: list[Tensor] = []
     backs: list[Tensor] = []

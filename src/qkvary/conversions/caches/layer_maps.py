@@ -1,4 +1,4 @@
-"""An attention layer as matrices that act on row vectors, and the moments that weight errors.
+"""An attention layer as matrices that act on row vectors, with moments to weight the errors.
 
 A constant 1 is appended to the layer's input, so that biases are rows of the matrices.
 """

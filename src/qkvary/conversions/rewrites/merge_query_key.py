@@ -102,7 +102,7 @@ def change_sharing(config: AttentionConfig, sharing: Sharing) -> AttentionConfig
 
 
 def check_head(layer: LayerDraft, role: Role) -> None:
-    """Refuse several heads, a narrow head, and a role that shares its projection."""
+    """Refuse a layer with several heads or a narrow head, or whose role shares its projection."""
     config = layer.config
     source: Source = config.variant.sharing.roles[role]
     if config.num_heads > 1 or config.size_per_head != config.d_model:

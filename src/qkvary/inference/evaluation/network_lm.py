@@ -1,4 +1,4 @@
-"""A network as a model of lm-eval: encoding, answers, and counts of truncated prompts.
+"""Adapts a network to lm-eval's model interface, and counts truncated prompts.
 
 Independent of the tasks. Needs the extra ``eval``.
 """

@@ -209,7 +209,7 @@ class Layer(ctypes.Structure):
 
 
 class Step(ctypes.Structure):
-    """A network and one new token of every row."""
+    """The arguments of a native step: a network, and one new token for each row."""
 
     _fields_ = (
         ("layers", ctypes.POINTER(Layer)),

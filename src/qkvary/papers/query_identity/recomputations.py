@@ -1,4 +1,4 @@
-"""Table 2 and the statements of "[Key,Value] is probably all you need"."""
+"""Recomputes table 2 and the claims of "[Key,Value] is probably all you need"."""
 
 import math
 from collections.abc import Mapping

@@ -287,7 +287,7 @@ def _critical(confidence: float, degrees: float) -> float:
 def _estimate(
     units: int, centre: float, std: float, error: float, degrees: float, confidence: float
 ) -> Estimate:
-    """Return Student's interval of a mean and its test against zero."""
+    """Return the t interval of a mean, and the t test of the mean against zero."""
     half = _critical(confidence, degrees) * error
     return Estimate(
         units=units,

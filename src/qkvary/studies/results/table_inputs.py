@@ -66,7 +66,7 @@ class TableInputs:
     def restricted(
         self, variant: str, table: ResultTable, horizon: int
     ) -> dict[tuple[str, int], float]:
-        """Return the steps to solve, restricted to the horizon."""
+        """Return each run's number of steps until the task was solved, at most the horizon."""
         steps = self.steps(variant, table)
         return dict(zip(steps, restricted_steps(list(steps.values()), horizon), strict=True))
 

@@ -52,7 +52,7 @@ def _rotary(part: str, meaning: ValueRope) -> Setting:
 STUDY = Study(
     name="lm-rotary",
     question=(
-        "With rotary positions, what should the value be where it shares the key's projection?"
+        "With rotary positions, which tensor should be the value if it shares the key's projection?"
     ),
     description=(
         "Networks of 2 layers with 256 channels and 8 heads of 32 channels are trained on "

@@ -1,4 +1,4 @@
-"""Set anomaly in CIFAR-100 as papers 1 and 2 describe it.
+"""The task of set anomaly detection on CIFAR-100, as papers 1 and 2 describe it.
 
 The authors' notebook for this task could not be read.
 """
