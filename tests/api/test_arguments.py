@@ -124,6 +124,9 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.claims(3), "claims: expected a text, got 3"),
     (lambda: qk.export("tiny", "x", to="gguff"), r"to: expected one of .*did you mean gguf\?"),
     (lambda: qk.study("quickstart", seeds=2.5), "expected seeds such as 7 or 0,1,2 or 0-4, got"),
+    (lambda: qk.study("quickstart", seeds=b"01"), "expected seeds such as 7 .*, got b'01'"),
+    (lambda: qk.study("quickstart", seeds=True), "expected seeds such as 7 .*, got True"),
+    (lambda: qk.status(seeds=3), "expected a study with the options of a part of it, got none"),
     (lambda: qk.study("quickstart", slurm=3), "slurm: expected a mapping or a list, each a text"),
     (lambda: qk.report(3), "expected the name of a study or the path of its file, got 3"),
     (lambda: qk.train("lm-10m", options=3), "options: expected a value of TrainingOptions, got 3"),
@@ -174,6 +177,9 @@ def test_what_is_clear_is_accepted(tmp_path: Path) -> None:
     asked = {"out": tmp_path, "variants": "Q-K=V"}
     found = qk.status("quickstart", seeds=[np.int64(3)], **asked).to_dict()
     assert found == qk.status("quickstart", seeds=3, **asked).to_dict()
+    assert found == qk.status(study="quickstart", seeds=(one for one in [3]), **asked).to_dict()
+    labels = np.array(["MQA", "Q-K=V"])
+    assert qk.cost("300M", labels).to_dict() == qk.cost("300M", list(labels)).to_dict()
     one, same = (qk.cost("300M", context=kind(64), batch=kind(2)) for kind in (int, np.int32))
     assert one.to_dict() == same.to_dict()
     in_list, in_array = (

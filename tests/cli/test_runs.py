@@ -78,6 +78,16 @@ def test_status_names_owners_and_problems_as_text(runs: Path, typed: Typed) -> N
     assert "\x1b" not in printed
 
 
+def test_status_finds_a_file_that_was_changed(study: Study, tmp_path: Path, typed: Typed) -> None:
+    store, key = Store(tmp_path / "runs"), study.cells()[0].run_key
+    fill(store, study.cells()[0], 0.5)
+    with (store.directory(key) / "metrics.jsonl").open("a") as log:
+        log.write("x")
+    (found,) = typed.json("status", "--problems", "--out", store.path)["listed"]
+    assert (found["run_key"], found["state"]) == (key, "damaged")
+    assert "metrics.jsonl" in found["note"]
+
+
 def test_show_by_the_start_of_a_key(runs: Path, study: Study, typed: Typed) -> None:
     key = study.cells()[1].run_key
     printed = typed("show", key[:10].upper(), "--out", runs)

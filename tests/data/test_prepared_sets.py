@@ -142,6 +142,11 @@ def texts_of(data: PreparedData, split: str) -> bytes:
     return bytes(token if token < 256 else ord("|") for token in tokens.tolist())
 
 
+def test_a_hidden_file_has_a_name(tmp_path: Path) -> None:
+    (tmp_path / ".notes.en.txt").write_text("a")
+    assert find_source(str(tmp_path / ".notes.en.txt")).name == "notes"
+
+
 @pytest.mark.parametrize("held", ["held.txt", "../link.txt", "held/", "../texts/held/"])
 def test_named_validation_files_are_not_trained_on(tmp_path: Path, held: str) -> None:
     """Wherever below the source it lies, and however it is reached."""
