@@ -33,7 +33,7 @@ from typing import (
 
 from cyclopts import Parameter
 
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.storage.untrusted_files import read_path
 from qkvary.text.names import near_names
 from qkvary.text.numbers import Reads
@@ -179,7 +179,12 @@ def read_argument(name: str, given: object, kind: Any) -> Any:
         return value
     for one in kinds:
         if isinstance(one, Reads):
-            return one.read(value, name)
+            try:
+                return one.read(value, name)
+            except QkvaryError:
+                raise
+            except ValueError as error:
+                raise UsageError(str(error)) from None
         for fitting in _fit(value, one):
             return fitting
     expected = " or ".join(_describe(one) for one in kinds if one is not NoneType)
@@ -243,5 +248,5 @@ def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) in (tuple, Sequence):
-        return f"a list, each {' or '.join(map(_describe, unwrap(get_args(kind)[0])[0]))}"
+        return f"one or several, each {' or '.join(map(_describe, unwrap(get_args(kind)[0])[0]))}"
     return "a mapping" if get_origin(kind) is Mapping else _NAMES[kind]

@@ -3,7 +3,7 @@
 import dataclasses
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -116,9 +116,11 @@ def read_seeds(given: object, _name: str) -> tuple[int, ...]:
     expected = "expected seeds such as 7 or 0,1,2 or 0-4"
     if not isinstance(given, str):
         try:
+            several = cast("Iterable[int]", given if isinstance(given, Iterable) else [given])
+            if isinstance(several, Sized):
+                check_number_of_seeds(len(several))
             # One more than is allowed, so that an endless iterable is refused too.
-            several = given if isinstance(given, Iterable) else [given]
-            found = tuple(islice(cast("Iterable[int]", several), MOST_SEEDS + 1))
+            found = tuple(islice(several, MOST_SEEDS + 1))
             check_number_of_seeds(len(found))
             if isinstance(given, bytes | Mapping) or any(isinstance(one, bool) for one in found):
                 raise TypeError  # noqa: TRY301
@@ -137,6 +139,13 @@ def read_seeds(given: object, _name: str) -> tuple[int, ...]:
         check_number_of_seeds(found[-1] - found[0] + 1)
         seeds += found
     return tuple(seeds)
+
+
+def write_seeds(seeds: Sequence[int]) -> str:
+    """Return seeds as ``read_seeds`` reads them: ``0-4`` for consecutive ones, else ``1,3``."""
+    if len(seeds) > 1 and [*seeds] == [*range(seeds[0], seeds[-1] + 1)]:
+        return f"{seeds[0]}-{seeds[-1]}"
+    return ",".join(map(str, seeds))
 
 
 # ---- annotations
@@ -332,7 +341,10 @@ def choose_runs(
 
     The study of a training (made by ``qkvary train``) consists of the runs of the training.
     """
-    if not isinstance(name, str) or not name.startswith(TRAINED) or Path(name).is_file():
+    if not isinstance(name, str) or not name.startswith(TRAINED):
+        return choose_study(name, part), None
+    is_path = name.endswith(".py") or "/" in name
+    if is_path and (os.path.isfile(name) or not name.startswith("train ")):  # noqa: PTH113
         return choose_study(name, part), None
     from qkvary.studies.trainings import find_training
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkvary.api.arguments import verb
-from qkvary.api.options import PART, AnyStudy, Formats, Part, choose_runs
+from qkvary.api.options import PART, AnyStudy, Formats, Part, choose_runs, write_seeds
 from qkvary.api.results import Result, add_data
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import DEFAULT_FORMATS
@@ -61,7 +61,7 @@ def report(
         if older:
             notices += [f"{typed} is the newest of {len(older) + 1}; older: {names.listed(older)}"]
     if not results.is_begun:
-        more = [] if part.seeds is None else ["--seeds", ",".join(map(str, part.seeds))]
+        more = [] if part.seeds is None else ["--seeds", write_seeds(part.seeds)]
         more += [] if out == RUNS else ["--out", str(out)]
         selected = f"qkvary study {part.typed(typed, chosen)} {shlex.join(more)}".rstrip()
         command = training.commands[0] if training else selected

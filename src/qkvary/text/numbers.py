@@ -278,7 +278,8 @@ def read_share(given: object, name: str) -> float:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(%?)", text)
     value = -1.0 if match is None else float(match[1]) / (100 if match[2] else 1)
     if not 0 <= value <= 1:
-        raise ValueError(f"{name}: expected a share such as 10% or 0.1, got {text[:60]!r}")
+        found = text[:60] if isinstance(given, str) else given
+        raise ValueError(f"{name}: expected a share such as 10% or 0.1, got {found!r}")
     return value
 
 

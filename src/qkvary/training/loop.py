@@ -99,6 +99,8 @@ def train(
     is repeated when the run is resumed. ``stored`` is the run with its stored execution settings,
     if others are requested; the log records the differences.
     """
+    if keep < 1:
+        raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
     require_device(run.device)
     require_training_memory(run, processes=distribution.size)
     trainer: _Trainer | None = None
@@ -265,6 +267,8 @@ class _Trainer:
             self.advance(checkpoint_seconds)
             return self.finish()
         except _StoppedError:
+            # Drop the gradient of a step that was stopped between two micro-batches.
+            self.optimizer.zero_grad(set_to_none=True)
             if self.state.step:
                 self.checkpoint()
             return self.outcome("stopped")
