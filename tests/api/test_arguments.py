@@ -133,6 +133,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.study("quickstart", seeds=b"01"), "expected seeds such as 7 .*, got b'01'"),
     (lambda: qk.study("quickstart", seeds=True), "expected seeds such as 7 .*, got True"),
     (lambda: qk.status("train-" + "a" * 300), "expected a training in the store"),
+    (lambda: qk.status("train x on y.py"), "expected a training in the store"),
+    (lambda: qk.study("quickstart", seeds={1: 2}), "expected seeds such as 7"),
     (lambda: qk.status("train-nope.py"), "expected a Python file with a STUDY"),
     (lambda: qk.plan("gpt2", gpu="t4", reserve=None), "such as 10% or 0.1, got None"),
     (lambda: qk.status(seeds=3), "expected a study with the options of a part of it, got none"),

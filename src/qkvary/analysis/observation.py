@@ -23,7 +23,7 @@ from qkvary.nn.terms import Scores
 
 
 class LayerReading(NamedTuple):
-    """What was recorded of one layer on one window of text."""
+    """The recorded tensors of one layer on one window of text."""
 
     attention: Attention
     """The layer."""

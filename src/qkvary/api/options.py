@@ -116,15 +116,14 @@ def read_seeds(given: object, _name: str) -> tuple[int, ...]:
     expected = "expected seeds such as 7 or 0,1,2 or 0-4"
     if not isinstance(given, str):
         try:
-            several = cast("Iterable[int]", given if isinstance(given, Iterable) else [given])
+            is_one = isinstance(given, bytes | Mapping) or not isinstance(given, Iterable)
+            several = cast("Iterable[object]", [given] if is_one else given)
             if isinstance(several, Sized):
                 check_number_of_seeds(len(several))
             # One more than is allowed, so that an endless iterable is refused too.
             found = tuple(islice(several, MOST_SEEDS + 1))
             check_number_of_seeds(len(found))
-            if isinstance(given, bytes | Mapping) or any(isinstance(one, bool) for one in found):
-                raise TypeError  # noqa: TRY301
-            return tuple(map(operator.index, found))
+            return tuple(map(_as_seed, found))
         except TypeError:
             raise UsageError(f"{expected}, got {given!r}") from None
     seeds: list[int] = []
@@ -139,6 +138,12 @@ def read_seeds(given: object, _name: str) -> tuple[int, ...]:
         check_number_of_seeds(found[-1] - found[0] + 1)
         seeds += found
     return tuple(seeds)
+
+
+def _as_seed(given: object) -> int:
+    if isinstance(given, bool):
+        raise TypeError(f"expected a whole number, got {given}")
+    return operator.index(cast("int", given))
 
 
 def write_seeds(seeds: Sequence[int]) -> str:
@@ -343,8 +348,8 @@ def choose_runs(
     """
     if not isinstance(name, str) or not name.startswith(TRAINED):
         return choose_study(name, part), None
-    is_path = name.endswith(".py") or "/" in name
-    if is_path and (os.path.isfile(name) or not name.startswith("train ")):  # noqa: PTH113
+    # ``train-x.py`` is a path; the name of a training may end like one, as in ``train lm on x.py``.
+    if name.startswith("train-") and (name.endswith(".py") or "/" in name):
         return choose_study(name, part), None
     from qkvary.studies.trainings import find_training
 

@@ -200,7 +200,7 @@ def _prepare(
 
 
 def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
-    """Of the stock classes that can express the network, return the one with the smallest cache."""
+    """Return the stock class that can express the network with the smallest cache."""
     from qkvary.checkpoints.huggingface.stock import find_obstacle
 
     reasons: list[str] = []

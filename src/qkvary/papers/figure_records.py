@@ -34,7 +34,7 @@ class Printed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRecords:
-    """What the runs of a study stored: learning curves, numbers, attention maps and samples."""
+    """The results of a study's runs: learning curves, numbers, attention maps and samples."""
 
     study: Study
     curves: tuple[LearningCurve, ...] = ()

@@ -49,7 +49,7 @@ PLAIN: Mapping[str, Activation] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """How a family differs from Llama in ways that do not affect costs."""
+    """The differences of a family from Llama that do not affect costs."""
 
     activation: str = "hidden_act"
     """The configuration's field with the activation."""

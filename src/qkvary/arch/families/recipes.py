@@ -44,7 +44,7 @@ SHARED_WIDTHS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """How the mixture-of-experts layers of a model family are built and configured."""
+    """The structure of a family's mixture-of-experts layers, and its fields that configure them."""
 
     width: tuple[str, ...] = ("moe_intermediate_size",)
     """Possible names of the field with the inner width of an expert."""
@@ -65,7 +65,7 @@ class Routed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionRecipe:
-    """How the attention layers of a model family are built and configured."""
+    """The structure of a family's attention layers, and its fields that configure them."""
 
     bias: Flag = ("attention_bias", False)
     """Whether queries, keys and values have biases."""
@@ -113,7 +113,7 @@ class LayerKinds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """How the dense feed-forward networks of a model family are built and configured.
+    """The structure of a family's dense feed-forward networks, and its fields that configure them.
 
     ``bias`` also applies to shared experts.
     """
@@ -155,7 +155,7 @@ class Rotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a model family differs from Llama."""
+    """The differences of a model family from Llama."""
 
     attention: AttentionRecipe = AttentionRecipe()
     kinds: LayerKinds = LayerKinds()

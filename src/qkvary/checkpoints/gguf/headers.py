@@ -56,7 +56,7 @@ SCALARS: Mapping[int, str] = {
 
 
 class Blocks(NamedTuple):
-    """How a tensor type stores values: in blocks of equal size."""
+    """The size and the bytes of a block, in which a tensor type stores its values."""
 
     number: int
     """The number of the type in files."""

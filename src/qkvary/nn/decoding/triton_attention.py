@@ -56,7 +56,7 @@ _tile_bytes: dict[object, int] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How an attention call is cut: the keys into segments and tiles, query rows into blocks."""
+    """The partition of an attention call: keys in segments and tiles, query rows in blocks."""
 
     tile: int
     """Number of keys per tile."""
