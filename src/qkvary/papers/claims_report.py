@@ -45,8 +45,8 @@ FOLDED = 3
 """The report shows every finding of a claim that has at most this many findings. Of other claims,
 it shows at most one finding per record, and the number of the others."""
 MANY = 5
-"""If a claim has more findings than this, the report shows at most one of them, which does not hold,
-and counts the others."""
+"""If a claim has more findings than this, the report shows at most one of them, one that does not
+hold, and counts the others."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
