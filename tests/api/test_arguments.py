@@ -137,7 +137,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.study("quickstart", seeds={1: 2}), "expected seeds such as 7"),
     (lambda: qk.status("train-nope.py"), "expected a Python file with a STUDY"),
     (lambda: qk.plan("gpt2", gpu="t4", reserve=None), "such as 10% or 0.1, got None"),
-    (lambda: qk.status(seeds=3), "expected a study with the options of a part of it, got none"),
+    (lambda: qk.status(seeds=3), "expected the name of a study with --seeds, --task and"),
     (
         lambda: qk.study("quickstart", slurm=3),
         "slurm: expected a mapping or one or several, each a text",

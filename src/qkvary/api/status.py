@@ -58,7 +58,9 @@ def status(
     store = Store(out)
     if study is None:
         if part != PART:
-            raise UsageError("expected a study with the options of a part of it, got none")
+            raise UsageError(
+                "expected the name of a study with --seeds, --task and the like, got none"
+            )
         planned = dict.fromkeys(store.keys(), "")
     else:
         chosen, _ = choose_runs(store, study, part)
