@@ -96,14 +96,6 @@ def test_what_is_remembered_survives_a_checkpoint() -> None:
     assert restored.guards == whole.state
 
 
-def test_a_state_of_an_older_version_is_read() -> None:
-    """It has the gaps of a damaged log, and no best step."""
-    state = RunState(step=7, train_loss=2.0)
-    older = {**state.to_json(), "log_gaps": [[0, 4]]}
-    del older["best"]
-    assert RunState.from_json(older) == state
-
-
 def test_every_second_belongs_to_one_phase() -> None:
     state = RunState()
     watch = Stopwatch(state)

@@ -457,9 +457,7 @@ def read_note(path: Path) -> Note:
         fields = cast("dict[str, Any]", decode(path.read_bytes()))
         names = ("pid", "host", "since")
         owner = Owner(**{name: fields[name] for name in names}) if "pid" in fields else None
-        # Lock files of earlier versions do not count deaths.
-        deaths, progress = int(fields.get("deaths", 0)), str(fields.get("progress", ""))
-        return Note(owner=owner, deaths=deaths, progress=progress)
+        return Note(owner=owner, deaths=int(fields["deaths"]), progress=str(fields["progress"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Note()
 

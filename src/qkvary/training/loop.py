@@ -48,7 +48,7 @@ _VERSIONS: Mapping[str, JsonValue] = {
     "torch": str(torch.__version__),
     "rounding": ROUNDING_VERSION,
 }
-"""Versions on which the last bits of a run depend; ``rounding`` is 0 in older checkpoints."""
+"""Versions on which the last bits of a run depend."""
 PROGRESS_SECONDS = 0.25
 """Minimum seconds between progress events."""
 
@@ -99,8 +99,6 @@ def train(
     is repeated when the run is resumed. ``stored`` is the run with its stored execution settings,
     if others are requested; the log records the differences.
     """
-    if keep < 1:
-        raise ValueError(f"expected to keep at least 1 checkpoint, got {keep}")
     require_device(run.device)
     require_training_memory(run, processes=distribution.size)
     trainer: _Trainer | None = None
@@ -193,8 +191,7 @@ class _Trainer:
         self.stored_step = self.state.step
         self.anneal(self.model)
         self.journal = self.open_journal(FileEntry(**cast("dict[str, Any]", about["journal"])))
-        before = {"rounding": 0, **about}
-        versions = {key: (before[key], now) for key, now in _VERSIONS.items() if before[key] != now}
+        versions = {key: (about[key], now) for key, now in _VERSIONS.items() if about[key] != now}
         changed = {**self.changed, **versions}
         self.log(
             "resumed",

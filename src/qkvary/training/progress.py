@@ -151,12 +151,14 @@ class RunState:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunState":
         """Return the state that ``to_json`` wrote."""
-        # States of older versions may lack the best step, or contain the gaps of a damaged log.
-        best, older = values.get("best"), {"log_gaps"}
-        state = cls(**{name: value for name, value in values.items() if name not in older})
-        state.guards = GuardState(**values["guards"])
-        state.best = None if best is None else BestStep(**best)
-        return state
+        best = values["best"]
+        return cls(
+            **{
+                **values,
+                "guards": GuardState(**values["guards"]),
+                "best": None if best is None else BestStep(**best),
+            }
+        )
 
     def metrics(self, test: Mapping[str, float]) -> dict[str, float | int | None]:
         """Return the metrics for a run's outcome."""
